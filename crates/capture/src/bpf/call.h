@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* A hooked call: remembered at entry, recorded at return. */
+#ifndef VS_CALL_H
+#define VS_CALL_H
+
+static __always_inline bool is_target(__u32 pid)
+{
+	if (pid == own_pid)
+		return 0;
+	if (filter == VS_FILTER_NONE)
+		return 1;
+	return bpf_map_lookup_elem(&targets, &pid) != NULL;
+}
+
+/* Returns 1 when the return side has nothing to do. */
+static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
+{
+	struct thread_state *thread;
+	struct inflight_call *call;
+	__u64 sp = PT_REGS_SP(ctx);
+	__u32 slot;
+
+	if (hook >= VS_MAX_HOOKS) {
+		COUNT(canary);
+		return 0;
+	}
+	if (!is_target(bpf_get_current_pid_tgid() >> 32))
+		return 1;
+	thread = thread_create();
+	if (!thread) {
+		/* The call goes unseen; count it as if it will succeed. */
+		COUNT(no_state);
+		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, 0, 0);
+		return 1;
+	}
+	if (!thread->ready)
+		thread_setup(thread);
+
+	/* Calls that were left without returning (longjmp, exceptions) lie deeper in the stack than
+	 * we are now. */
+	slot = thread->inflight;
+	for (int i = 0; i < VS_INFLIGHT; i++) {
+		if (!slot || thread->calls[(slot - 1) & (VS_INFLIGHT - 1)].sp > sp)
+			break;
+		slot--;
+	}
+	if (slot >= VS_INFLIGHT) {
+		COUNT(no_state);
+		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, 0, 0);
+		return 1;
+	}
+	call = &thread->calls[slot & (VS_INFLIGHT - 1)];
+	call->sp = sp;
+	call->hook = hook;
+	call->args[0] = PT_REGS_PARM1(ctx);
+	call->args[1] = PT_REGS_PARM2(ctx);
+	call->args[2] = PT_REGS_PARM3(ctx);
+	call->args[3] = PT_REGS_PARM4(ctx);
+	call->args[4] = PT_REGS_PARM5(ctx);
+	call->args[5] = PT_REGS_PARM6(ctx);
+	call->entered = bpf_ktime_get_ns();
+	thread->inflight = slot + 1;
+	return 0;
+}
+
+static __always_inline struct inflight_call *call_take(struct thread_state *thread, __u64 hook)
+{
+	__u32 slot = thread->inflight;
+
+	for (int i = 0; i < VS_INFLIGHT; i++) {
+		struct inflight_call *call;
+
+		if (!slot)
+			return NULL;
+		slot--;
+		call = &thread->calls[slot & (VS_INFLIGHT - 1)];
+		if (call->hook == hook) {
+			thread->inflight = slot;
+			return call;
+		}
+	}
+	return NULL;
+}
+
+static __always_inline __u64 argument(const struct inflight_call *call, __u8 index)
+{
+	return index < VS_ARGS ? call->args[index] : 0;
+}
+
+static __always_inline int read_out(const struct inflight_call *call, __u64 hook, int which,
+				    __u64 *value)
+{
+	__u64 pointer = argument(call, hooks[hook].out_argument[which]);
+
+	*value = 0;
+	if (!pointer)
+		return 0;
+	if (hooks[hook].out_bytes[which] == 4)
+		return bpf_probe_read_user(value, 4, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
+	return bpf_probe_read_user(value, 8, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
+}
+
+static __always_inline void fill_call(struct vs_call *record, struct thread_state *thread,
+				      const struct inflight_call *call, int result, __u64 *out)
+{
+	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
+
+	record->head.hook = hook;
+	record->head.result = result;
+	record->entered = call->entered;
+	for (int i = 0; i < VS_ARGS; i++)
+		record->args[i] = call->args[i];
+	record->flags = 0;
+	record->outs[0] = 0;
+	record->outs[1] = 0;
+	if (!result) {
+		record->flags |= read_out(call, hook, 0, &record->outs[0]);
+		record->flags |= read_out(call, hook, 1, &record->outs[1]);
+	}
+	*out = record->outs[0];
+	record->context = context_top(thread);
+	if (thread->context_known)
+		record->flags |= VS_CONTEXT_KNOWN;
+	record->device = thread->device;
+	if (thread->device >= 0)
+		record->flags |= VS_DEVICE_KNOWN;
+}
+
+/* Returns the first out value. */
+static __always_inline __u64 record_call(struct thread_state *thread,
+					 const struct inflight_call *call, int result)
+{
+	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
+	__u8 bytes = hooks[hook].descriptor_bytes;
+	struct vs_call *record;
+	__u64 out = 0;
+
+	if (bytes) {
+		struct vs_call_descriptor *full;
+
+		full = bpf_ringbuf_reserve(&records, sizeof(*full), 0);
+		if (full) {
+			__u64 from = argument(call, hooks[hook].descriptor_argument);
+
+			fill_head(&full->call.head, VS_CALL_DESCRIPTOR);
+			fill_call(&full->call, thread, call, result, &out);
+			__builtin_memset(full->descriptor, 0, sizeof(full->descriptor));
+			if (bytes > VS_DESCRIPTOR)
+				bytes = VS_DESCRIPTOR;
+			if (bpf_probe_read_user(full->descriptor, bytes, (void *)from))
+				full->call.flags |= VS_OUT_UNREADABLE;
+			submit(full);
+			return out;
+		}
+	} else {
+		record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+		if (record) {
+			fill_head(&record->head, VS_CALL);
+			fill_call(record, thread, call, result, &out);
+			submit(record);
+			return out;
+		}
+	}
+	{
+		__u64 size = argument(call, hooks[hook].size_argument);
+		__u8 factor = hooks[hook].size_factor;
+
+		if (factor != VS_NONE)
+			size *= argument(call, factor);
+		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, size, result);
+		if (!result)
+			read_out(call, hook, 0, &out);
+	}
+	return out;
+}
+
+/* A hooked function that another one calls is a detail of it: only the outer one counts. */
+static __always_inline bool is_nested(struct thread_state *thread)
+{
+	__u32 outer = thread->inflight;
+	__u64 hook;
+
+	if (!outer)
+		return 0;
+	hook = thread->calls[(outer - 1) & (VS_INFLIGHT - 1)].hook & (VS_MAX_HOOKS - 1);
+	return hooks[hook].loss_class != VS_CLASS_OTHER;
+}
+
+static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
+{
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	struct thread_state *thread = thread_find();
+	int result = (int)PT_REGS_RC(ctx);
+	struct inflight_call *call;
+	__u64 out = 0;
+	__u8 action;
+
+	if (hook >= VS_MAX_HOOKS) {
+		COUNT(canary);
+		return 0;
+	}
+	if (!thread) {
+		if (is_target(pid))
+			COUNT(unmatched);
+		return 0;
+	}
+	call = call_take(thread, hook);
+	if (!call) {
+		COUNT(unmatched);
+		return 0;
+	}
+	hook &= VS_MAX_HOOKS - 1;
+	COUNT(calls);
+	action = hooks[hook].action;
+	if (is_nested(thread))
+		return 0;
+	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
+	    action == VS_ACTION_CONTEXT_DESTROY) {
+		if (!bpf_map_lookup_elem(&processes, &pid))
+			announce_process();
+		announce_thread(thread);
+		out = record_call(thread, call, result);
+	} else if (!result && action >= VS_ACTION_CONTEXT_GET) {
+		if (read_out(call, hook, 0, &out))
+			return 0;
+		if (action == VS_ACTION_CONTEXT_DEVICE) {
+			__u64 context = argument(call, hooks[hook].descriptor_argument);
+
+			context_learn(thread, context ?: context_top(thread), (__s32)out);
+			return 0;
+		}
+	}
+	if (!result)
+		context_apply(thread, action, call, out);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* Records into the ring, and the account of those that did not fit. */
+#ifndef VS_EMIT_H
+#define VS_EMIT_H
+
+const volatile __u64 wakeup_at = 4 * 1024 * 1024;
+
+static __always_inline __u64 wakeup_flags(void)
+{
+	/* The reader polls; it is woken only when the ring fills faster than that. */
+	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wakeup_at ? BPF_RB_FORCE_WAKEUP :
+									    BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void submit(void *record)
+{
+	COUNT(records);
+	bpf_ringbuf_submit(record, wakeup_flags());
+}
+
+static __always_inline struct vs_lost *lost_of(__u32 pid)
+{
+	struct vs_lost *lost = bpf_map_lookup_elem(&lost_records, &pid);
+	struct vs_lost none = {};
+
+	if (lost)
+		return lost;
+	bpf_map_update_elem(&lost_records, &pid, &none, BPF_NOEXIST);
+	lost = bpf_map_lookup_elem(&lost_records, &pid);
+	if (lost || !pid)
+		return lost;
+	pid = 0;
+	return bpf_map_lookup_elem(&lost_records, &pid);
+}
+
+static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
+{
+	struct vs_lost *lost = lost_of(pid);
+
+	COUNT(lost);
+	if (!lost)
+		return 0;
+	if (result)
+		__sync_fetch_and_add(&lost->failures, 1);
+	else if (class == VS_CLASS_ALLOCATE) {
+		__sync_fetch_and_add(&lost->allocated_bytes, bytes);
+		__sync_fetch_and_add(&lost->allocations, 1);
+	} else if (class == VS_CLASS_FREE)
+		__sync_fetch_and_add(&lost->frees, 1);
+	else
+		__sync_fetch_and_add(&lost->other, 1);
+	return 0;
+}
+
+static __always_inline void fill_head(struct vs_head *head, __u16 kind)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	head->kind = kind;
+	head->hook = 0;
+	head->result = 0;
+	head->pid = id >> 32;
+	head->tid = (__u32)id;
+	head->at = bpf_ktime_get_ns();
+}
+
+/* A record that is nothing but its head. */
+static __always_inline void emit_life(__u16 kind)
+{
+	struct vs_head *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+
+	if (!record) {
+		count_lost(bpf_get_current_pid_tgid() >> 32, VS_CLASS_OTHER, 0, 0);
+		return;
+	}
+	fill_head(record, kind);
+	submit(record);
+}
+
+/* Announce the process with its first call. When the record does not fit it is tried again with
+ * the next call, so a process is never anonymous for long. */
+static __noinline int announce_process(void)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	__u64 start = BPF_CORE_READ(task, group_leader, start_boottime);
+	struct vs_process *record;
+
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (!record)
+		return 0;
+	if (bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST)) {
+		/* Another thread was first, or the table is full: user space copes with both. */
+		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
+		return 0;
+	}
+	fill_head(&record->head, VS_PROCESS);
+	record->start = start;
+	record->uid = (__u32)bpf_get_current_uid_gid();
+	record->reserved = 0;
+	__builtin_memset(record->name, 0, sizeof(record->name));
+	/* The process is called what its first thread is called. */
+	BPF_CORE_READ_STR_INTO(&record->name, task, group_leader, comm);
+	submit(record);
+	return 0;
+}
+
+/* Tell a thread's name with its first call and whenever it changed. */
+static __always_inline void announce_thread(struct thread_state *thread)
+{
+	__u64 name[2] = {};
+	struct vs_thread_name *record;
+
+	if (bpf_get_current_comm(name, sizeof(name)))
+		return;
+	if (name[0] == thread->name[0] && name[1] == thread->name[1])
+		return;
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (!record)
+		return; /* tried again with the next call */
+	fill_head(&record->head, VS_THREAD);
+	__builtin_memcpy(record->name, name, sizeof(name));
+	submit(record);
+	thread->name[0] = name[0];
+	thread->name[1] = name[1];
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* Births and deaths: only of processes that called the driver, or that are to be followed. */
+#ifndef VS_LIFE_H
+#define VS_LIFE_H
+
+SEC("raw_tp/sched_process_fork")
+int process_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct___x *parent = (void *)ctx->args[0];
+	struct task_struct___x *child = (void *)ctx->args[1];
+	__u32 parent_pid, child_pid;
+	__u8 yes = 1;
+
+	if (filter != VS_FILTER_FOLLOW)
+		return 0;
+	parent_pid = BPF_CORE_READ(parent, tgid);
+	child_pid = BPF_CORE_READ(child, tgid);
+	if (parent_pid != child_pid && bpf_map_lookup_elem(&targets, &parent_pid))
+		bpf_map_update_elem(&targets, &child_pid, &yes, BPF_ANY);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exec")
+int process_exec(void *ctx)
+{
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+
+	if (!bpf_map_lookup_elem(&processes, &pid))
+		return 0;
+	bpf_map_delete_elem(&processes, &pid);
+	emit_life(VS_EXEC);
+	thread_forget();
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exit")
+int process_exit(void *ctx)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	bool last = BPF_CORE_READ(task, signal, live.counter) == 0;
+
+	if (last && filter == VS_FILTER_FOLLOW)
+		bpf_map_delete_elem(&targets, &pid);
+	if (!bpf_map_lookup_elem(&processes, &pid))
+		return 0;
+	if (last) {
+		bpf_map_delete_elem(&processes, &pid);
+		emit_life(VS_EXIT);
+	} else if (thread_find()) {
+		emit_life(VS_THREAD_EXIT);
+	}
+	thread_forget();
+	return 0;
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* Maps, knobs, and what is kept per thread and per process. */
+#ifndef VS_STATE_H
+#define VS_STATE_H
+
+typedef _Bool bool;
+#ifndef NULL
+#define NULL ((void *)0)
+#endif
+
+/* Knobs, set before load; the verifier prunes what they switch off. */
+const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
+const volatile __u32 filter = VS_FILTER_NONE;
+const volatile bool use_task_storage = 1;
+const volatile __u32 own_pid = 0;
+
+/* When the newest library was attached (boot clock): a thread that started later began without a
+ * context, so its context is known from its first call. */
+volatile __u64 attached_at = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 * 1024 * 1024);
+} records SEC(".maps");
+
+struct counters_map {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct vs_counters);
+};
+struct counters_map counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32); /* pid; 0 collects what no longer fits */
+	__type(value, struct vs_lost);
+} lost_records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u8);
+} targets SEC(".maps");
+
+/* Processes that were announced; an entry lives as long as the program it runs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u64);
+} processes SEC(".maps");
+
+struct context_key {
+	__u64 context;
+	__u32 pid;
+	__u32 zero;
+};
+
+/* Contexts whose device was told by a query already, so that it is recorded once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct context_key);
+	__type(value, __s32);
+} learned_contexts SEC(".maps");
+
+struct inflight_call {
+	__u64 sp;
+	__u64 entered;
+	__u64 args[VS_ARGS];
+	__u64 hook;
+};
+
+struct thread_state {
+	struct inflight_call calls[VS_INFLIGHT];
+	__u64 contexts[VS_CONTEXTS];
+	__u32 inflight;
+	__u32 depth;         /* contexts on the stack */
+	__u32 context_known; /* the stack above is the truth */
+	__s32 device;        /* told by a query while the context is unknown; -1: not told */
+	__u32 ready;         /* the fields below and above were set up */
+	__u32 began_empty;   /* the thread started after the probes, so without a context */
+	__u64 name[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread_state);
+} thread_storage SEC(".maps");
+
+/* Kernels before 5.11: the same, by thread id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct thread_state);
+} thread_table SEC(".maps");
+
+/* Only the fields that are read, found by name in the running kernel. */
+struct vs_atomic___x {
+	int counter;
+} __attribute__((preserve_access_index));
+
+struct signal_struct___x {
+	struct vs_atomic___x live;
+} __attribute__((preserve_access_index));
+
+struct task_struct___x {
+	int tgid;
+	struct task_struct___x *group_leader;
+	struct signal_struct___x *signal;
+	__u64 start_boottime;
+	char comm[VS_NAME];
+} __attribute__((preserve_access_index));
+
+static __always_inline struct vs_counters *own_counters(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&counters, &zero);
+}
+
+/* Per-CPU slots, but a program can be preempted between read and write: add atomically. */
+#define COUNT(field)                                                                               \
+	do {                                                                                       \
+		struct vs_counters *own = own_counters();                                          \
+		if (own)                                                                           \
+			__sync_fetch_and_add(&own->field, 1);                                      \
+	} while (0)
+
+static __always_inline struct thread_state *thread_find(void)
+{
+	if (use_task_storage)
+		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(), NULL,
+					    0);
+	__u64 key = bpf_get_current_pid_tgid();
+	return bpf_map_lookup_elem(&thread_table, &key);
+}
+
+/* The template of a thread's state, for the kernels that need one. */
+static const struct thread_state empty_thread = {};
+
+static __always_inline struct thread_state *thread_create(void)
+{
+	if (use_task_storage)
+		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(), NULL,
+					    BPF_LOCAL_STORAGE_GET_F_CREATE);
+	__u64 key = bpf_get_current_pid_tgid();
+	bpf_map_update_elem(&thread_table, &key, &empty_thread, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&thread_table, &key);
+}
+
+static __always_inline void thread_setup(struct thread_state *thread)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	__u64 start = BPF_CORE_READ(task, start_boottime);
+
+	thread->ready = 1;
+	thread->device = -1;
+	thread->began_empty = attached_at && start > attached_at;
+	thread->context_known = thread->began_empty;
+}
+
+static __always_inline void thread_forget(void)
+{
+	if (use_task_storage) {
+		bpf_task_storage_delete(&thread_storage, (void *)bpf_get_current_task_btf());
+		return;
+	}
+	__u64 key = bpf_get_current_pid_tgid();
+	bpf_map_delete_elem(&thread_table, &key);
+}
+
+#endif

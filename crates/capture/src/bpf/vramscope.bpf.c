@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * One enter and one return program serve every hooked driver function; the attach cookie is the
+ * row of the hook table. A call becomes one record, written at return, when its result is known.
+ *
+ * Rules: no shared per-CPU scratch (uprobe programs can be preempted), every failed reserve is
+ * counted by class and process, records are written in full, the stack stays small.
+ */
+#include <linux/bpf.h>
+#include <linux/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#define VS_SIZE(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name)
+#include "wire.h"
+#include "state.h"
+#include "emit.h"
+#include "context.h"
+#include "call.h"
+#include "life.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Some kernels hand the context to it. */
+extern bool bpf_session_is_return(void) __ksym __weak;
+extern bool bpf_session_is_return___context(void *ctx) __ksym __weak;
+
+static __always_inline bool is_return(void *ctx)
+{
+	if (bpf_ksym_exists(bpf_session_is_return___context))
+		return bpf_session_is_return___context(ctx);
+	return bpf_session_is_return();
+}
+
+/* Tier 1: one program, both sides. Returning 1 at entry skips the return side. */
+SEC("uprobe.session")
+int call_session(struct pt_regs *ctx)
+{
+	__u64 hook = bpf_get_attach_cookie(ctx);
+
+	if (is_return(ctx)) {
+		call_return(ctx, hook);
+		return 0;
+	}
+	return call_enter(ctx, hook);
+}
+
+/* Tier 2: one multi link a side. */
+SEC("uprobe.multi")
+int call_multi_enter(struct pt_regs *ctx)
+{
+	call_enter(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uretprobe.multi")
+int call_multi_return(struct pt_regs *ctx)
+{
+	call_return(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+/* Tier 3: single uprobes with a cookie. */
+SEC("uprobe")
+int call_single_enter(struct pt_regs *ctx)
+{
+	call_enter(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uretprobe")
+int call_single_return(struct pt_regs *ctx)
+{
+	call_return(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+/* Tier 4: kernels without cookies; the row is a constant of the object, which is loaded per row. */
+const volatile __u32 constant_hook = VS_CANARY;
+
+SEC("uprobe")
+int call_constant_enter(struct pt_regs *ctx)
+{
+	call_enter(ctx, constant_hook);
+	return 0;
+}
+
+SEC("uretprobe")
+int call_constant_return(struct pt_regs *ctx)
+{
+	call_return(ctx, constant_hook);
+	return 0;
+}

@@ -1,0 +1,107 @@
+//! Facts about this host, gathered without changing it. Decisions are in [`crate::plan`].
+
+use std::ffi::CStr;
+use std::fs;
+
+/// Rights that matter, from the effective capabilities.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rights {
+    /// `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_PERFMON` together.
+    pub bpf: bool,
+    /// `CAP_SYS_PTRACE` or `CAP_SYS_ADMIN`: other users' processes can be looked into.
+    pub look_into_processes: bool,
+    /// The user id.
+    pub uid: u32,
+}
+
+/// What this host offers. Facts only; the rules are in [`crate::plan`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// `uname -r`.
+    pub release: String,
+    /// Major and minor of it.
+    pub kernel: (u32, u32),
+    /// `uname -m`.
+    pub machine: String,
+    /// Rights of this process.
+    pub rights: Rights,
+    /// The kernel describes its own types.
+    pub btf: bool,
+    /// The kernel was started in lockdown, and which.
+    pub lockdown: Option<String>,
+    /// What happened when each tier was tried, best first.
+    pub tiers: Vec<(crate::plan::Tier, Result<(), String>)>,
+}
+
+impl Host {
+    /// Reads the facts; `tiers` stays empty until [`crate::session`] tried them.
+    #[must_use]
+    pub fn read() -> Self {
+        let (release, machine) = uname();
+        Self {
+            kernel: version(&release),
+            release,
+            machine,
+            rights: rights(),
+            btf: fs::metadata("/sys/kernel/btf/vmlinux").is_ok(),
+            lockdown: lockdown(),
+            tiers: Vec::new(),
+        }
+    }
+}
+
+fn uname() -> (String, String) {
+    // SAFETY: all-zero is a valid utsname.
+    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: name is writable and lives through the call.
+    if unsafe { libc::uname(&raw mut name) } != 0 {
+        return (String::new(), String::new());
+    }
+    let text = |field: &[libc::c_char]| {
+        // SAFETY: the kernel terminates each field, and the array was zeroed before.
+        let text = unsafe { CStr::from_ptr(field.as_ptr()) };
+        text.to_string_lossy().into_owned()
+    };
+    (text(&name.release), text(&name.machine))
+}
+
+/// `6.18.44-fc` → (6, 18).
+fn version(release: &str) -> (u32, u32) {
+    let mut parts = release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse().ok());
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn rights() -> Rights {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let value = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim().to_owned()
+    };
+    let capabilities = u64::from_str_radix(&value("CapEff:"), 16).unwrap_or(0);
+    let has = |bit: u32| capabilities >> bit & 1 == 1;
+    let (ptrace, admin, perfmon, bpf) = (has(19), has(21), has(38), has(39));
+    Rights {
+        bpf: admin || (bpf && perfmon),
+        look_into_processes: admin || ptrace,
+        uid: value("Uid:").split_whitespace().nth(1).and_then(|v| v.parse().ok()).unwrap_or(0),
+    }
+}
+
+fn lockdown() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    let active = text.split('[').nth(1)?.split(']').next()?;
+    (active != "none").then(|| active.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_understood() {
+        assert_eq!(version("6.18.44-fc-v445"), (6, 18));
+        assert_eq!(version("5.10.0-28-amd64"), (5, 10));
+        assert_eq!(version("odd"), (0, 0));
+    }
+}

@@ -1,0 +1,177 @@
+//! One file of the driver: its identity and the places to attach to.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
+
+use crate::hooks::HOOKS;
+use crate::prologue::{AttachPoint, attach_point};
+
+/// A file, whatever mount it is seen through: overlay mounts of one layer show other device
+/// numbers, and attaching through two of them would count every call twice.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    inode: u64,
+    size: u64,
+    build: Vec<u8>,
+}
+
+/// A function of the driver that will be probed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Function {
+    /// Row of the hook table.
+    pub hook: usize,
+    /// Where its first byte is in the file.
+    pub entry: u64,
+    /// Where the probe goes, relative to that.
+    pub point: AttachPoint,
+}
+
+/// A driver library that can be probed.
+#[derive(Debug)]
+pub struct Image {
+    /// How it is called, for messages.
+    pub path: PathBuf,
+    /// What it is.
+    pub identity: Identity,
+    /// What will be probed; names that share an address appear once.
+    pub functions: Vec<Function>,
+    /// Rows of the hook table that this driver does not export.
+    pub missing: Vec<usize>,
+    file: File,
+}
+
+/// Why a file cannot be probed.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// It cannot be opened or read.
+    #[error("cannot read {path}: {source}; check the path and its permissions")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no ELF library.
+    #[error("{path} is not a 64-bit ELF library ({source}); give the path of libcuda.so.1")]
+    Elf {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: object::Error,
+    },
+    /// Nothing in it is known.
+    #[error(
+        "{path} exports none of the CUDA driver's memory functions; give the path of the real \
+         libcuda.so.1, not of a stub or a runtime library"
+    )]
+    NoFunctions {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Image {
+    /// Opens a library through `path`; `name` is what messages call it.
+    pub fn open(path: &Path, name: &Path) -> Result<Self, ImageError> {
+        let read = |source| ImageError::Read { path: name.to_owned(), source };
+        let file = File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
+            return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        let cache = ReadCache::new(&file);
+        let elf_error = |source| ImageError::Elf { path: name.to_owned(), source };
+        let elf: ElfFile64<'_, object::Endianness, _> =
+            ElfFile64::parse(&cache).map_err(elf_error)?;
+        let build = elf.build_id().ok().flatten().unwrap_or_default().to_vec();
+        let identity = Identity { inode: metadata.ino(), size: metadata.size(), build };
+        let symbols = exported(&elf, name)?;
+        let functions = functions(&elf, &symbols, &file).map_err(read)?;
+        if functions.is_empty() {
+            return Err(ImageError::NoFunctions { path: name.to_owned() });
+        }
+        let missing = (0..HOOKS.len()).filter(|&i| !symbols.contains_key(HOOKS[i].symbol)).collect();
+        Ok(Self { path: name.to_owned(), identity, functions, missing, file })
+    }
+
+    /// A path that leads to the open file, even when its name is gone.
+    #[must_use]
+    pub fn attach_path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+/// Address and size of the hooked functions that the library exports.
+fn exported<'data>(
+    elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
+    name: &Path,
+) -> Result<HashMap<&'static str, (u64, u64)>, ImageError> {
+    let wanted: HashMap<&[u8], &'static str> =
+        HOOKS.iter().map(|hook| (hook.symbol.as_bytes(), hook.symbol)).collect();
+    let mut found = HashMap::new();
+    for symbol in elf.dynamic_symbols() {
+        if !symbol.is_definition() {
+            continue;
+        }
+        let bytes = symbol
+            .name_bytes()
+            .map_err(|source| ImageError::Elf { path: name.to_owned(), source })?;
+        if let Some(&name) = wanted.get(bytes) {
+            found.insert(name, (symbol.address(), symbol.size()));
+        }
+    }
+    Ok(found)
+}
+
+/// The longest piece of a function that is looked at for branches.
+const LONGEST: u64 = 512;
+
+fn functions<'data>(
+    elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
+    symbols: &HashMap<&'static str, (u64, u64)>,
+    file: &File,
+) -> io::Result<Vec<Function>> {
+    let mut taken = HashMap::new();
+    let mut functions: Vec<Function> = Vec::new();
+    for (hook, row) in HOOKS.iter().enumerate() {
+        let Some(&(address, size)) = symbols.get(row.symbol) else { continue };
+        let Some(entry) = file_offset(elf, address) else { continue };
+        // An alias: the first row in the table names it.
+        if taken.insert(entry, hook).is_some() {
+            continue;
+        }
+        let mut code = vec![0; size.clamp(16, LONGEST) as usize];
+        let read = read_at_most(file, &mut code, entry)?;
+        functions.push(Function { hook, entry, point: attach_point(&code[..read]) });
+    }
+    Ok(functions)
+}
+
+fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], offset + read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(read)
+}
+
+fn file_offset<'data>(
+    elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
+    address: u64,
+) -> Option<u64> {
+    elf.segments().find_map(|segment| {
+        let (start, bytes) = segment.file_range();
+        let inside = address.checked_sub(segment.address())?;
+        (inside < bytes).then(|| start + inside)
+    })
+}

@@ -1,0 +1,251 @@
+//! Decides how to attach: a pure function of the facts in [`crate::host`]. `doctor` prints it.
+
+use std::fmt;
+
+use crate::host::Host;
+
+/// Ways to attach, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Tier {
+    /// One program and one link for both sides of all calls (Linux 6.13).
+    Session,
+    /// One link for all entries, one for all returns (6.6).
+    Multi,
+    /// A link per function and side (5.15).
+    Single,
+    /// The same without cookies: the programs are loaded once per function (5.8).
+    Constant,
+}
+
+impl Tier {
+    /// Every tier, best first.
+    pub const ALL: [Self; 4] = [Self::Session, Self::Multi, Self::Single, Self::Constant];
+
+    /// The word for it on the command line and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Multi => "multi",
+            Self::Single => "single",
+            Self::Constant => "constant",
+        }
+    }
+
+    /// One sentence for `doctor`.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Session => "one link, one program for both sides of a call (Linux 6.13 or newer)",
+            Self::Multi => "two links for all functions (Linux 6.6 or newer)",
+            Self::Single => {
+                "two links per function (Linux 5.15 or newer); detaching takes seconds"
+            }
+            Self::Constant => {
+                "two programs and links per function (Linux 5.8 or newer); detaching takes seconds"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What will be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// How to attach.
+    pub tier: Tier,
+    /// Whether state is kept in the task itself (5.11), not in a table.
+    pub task_storage: bool,
+    /// Whether a link may be limited to one process. Kernels before 6.10 then saw its first
+    /// thread only.
+    pub link_per_process: bool,
+    /// What the user should know, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Why tracing is impossible here: what is missing and how to get it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Impossible {
+    /// Not enough rights.
+    #[error(
+        "tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (this is \
+         user {uid} without them); try it with sudo, or in a container with --privileged --pid=host"
+    )]
+    Rights {
+        /// The user.
+        uid: u32,
+    },
+    /// Too old.
+    #[error(
+        "Linux {release} is too old for tracing: the BPF ring buffer came with Linux 5.8; reading \
+         files works here all the same"
+    )]
+    Kernel {
+        /// The running kernel.
+        release: String,
+    },
+    /// No type information.
+    #[error(
+        "this kernel does not describe its types (/sys/kernel/btf/vmlinux is missing); use a kernel \
+         built with CONFIG_DEBUG_INFO_BTF=y, as all big distributions have since 2021"
+    )]
+    Btf,
+    /// Locked down.
+    #[error(
+        "the kernel is in lockdown mode `{mode}`, which forbids BPF programs to read memory; boot \
+         without lockdown=confidentiality to trace"
+    )]
+    Lockdown {
+        /// The mode.
+        mode: String,
+    },
+    /// Nothing worked.
+    #[error("no way to attach probes works here:{}", list(tiers))]
+    Tiers {
+        /// Each tier with its error.
+        tiers: Vec<(Tier, String)>,
+    },
+}
+
+fn list(tiers: &[(Tier, String)]) -> String {
+    tiers.iter().map(|(tier, reason)| format!("\n  {tier}: {reason}")).collect()
+}
+
+/// Facts that rule tracing out before anything is tried.
+pub fn preconditions(host: &Host) -> Result<(), Impossible> {
+    if !host.rights.bpf {
+        return Err(Impossible::Rights { uid: host.rights.uid });
+    }
+    if host.kernel < (5, 8) {
+        return Err(Impossible::Kernel { release: host.release.clone() });
+    }
+    if !host.btf {
+        return Err(Impossible::Btf);
+    }
+    match &host.lockdown {
+        Some(mode) if mode == "confidentiality" => Err(Impossible::Lockdown { mode: mode.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// The plan for a host whose tiers were tried.
+pub fn plan(host: &Host) -> Result<Plan, Impossible> {
+    preconditions(host)?;
+    let Some((tier, _)) = host.tiers.iter().find(|(_, outcome)| outcome.is_ok()) else {
+        let tiers = host.tiers.iter().filter_map(|(tier, outcome)| {
+            outcome.as_ref().err().map(|reason| (*tier, reason.clone()))
+        });
+        return Err(Impossible::Tiers { tiers: tiers.collect() });
+    };
+    Ok(Plan {
+        tier: *tier,
+        task_storage: task_storage(host),
+        link_per_process: link_per_process(host, *tier),
+        warnings: warnings(host, *tier),
+    })
+}
+
+/// Whether a link can be limited to one process without losing its threads.
+#[must_use]
+pub fn link_per_process(host: &Host, tier: Tier) -> bool {
+    tier <= Tier::Multi && host.kernel >= (6, 10)
+}
+
+/// Whether tracing programs can keep state in the task.
+#[must_use]
+pub fn task_storage(host: &Host) -> bool {
+    host.kernel >= (5, 11)
+}
+
+fn warnings(host: &Host, tier: Tier) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !host.rights.look_into_processes {
+        warnings.push(
+            "without CAP_SYS_PTRACE drivers inside containers are not found; run as root".into(),
+        );
+    }
+    if host.machine == "x86_64" && ((6, 11)..(6, 14)).contains(&host.kernel) {
+        warnings.push(
+            "on Linux 6.11 to 6.13 return probes use a system call that old seccomp filters kill: \
+             programs in containers with their own seccomp profile may be at risk"
+                .into(),
+        );
+    }
+    if tier > Tier::Multi {
+        warnings.push(
+            "with single links detaching takes about 0.1 s per function, also when killed".into(),
+        );
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Rights;
+
+    fn host(kernel: (u32, u32), works: &[Tier]) -> Host {
+        Host {
+            release: format!("{}.{}.0", kernel.0, kernel.1),
+            kernel,
+            machine: "x86_64".into(),
+            rights: Rights { bpf: true, look_into_processes: true, uid: 0 },
+            btf: true,
+            lockdown: None,
+            tiers: Tier::ALL
+                .iter()
+                .map(|tier| (*tier, works.contains(tier).then_some(()).ok_or("no".to_owned())))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn the_best_tier_that_works_is_taken() {
+        let all = &Tier::ALL[..];
+        for (kernel, works, tier, storage, per_process) in [
+            ((6, 18), all, Tier::Session, true, true),
+            ((6, 12), &all[1..], Tier::Multi, true, true),
+            ((6, 6), &all[1..], Tier::Multi, true, false),
+            ((6, 1), &all[2..], Tier::Single, true, false),
+            ((5, 10), &all[3..], Tier::Constant, false, false),
+        ] {
+            let plan = plan(&host(kernel, works)).unwrap();
+            assert_eq!(
+                (plan.tier, plan.task_storage, plan.link_per_process),
+                (tier, storage, per_process),
+                "{kernel:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_obstacle_has_its_own_message() {
+        let good = host((6, 18), &Tier::ALL);
+        let cases: [(Host, &str); 5] = [
+            (Host { rights: Rights { uid: 1000, ..Rights::default() }, ..good.clone() }, "sudo"),
+            (host((5, 4), &Tier::ALL), "too old"),
+            (Host { btf: false, ..good.clone() }, "CONFIG_DEBUG_INFO_BTF"),
+            (Host { lockdown: Some("confidentiality".into()), ..good }, "lockdown"),
+            (host((6, 18), &[]), "session: no"),
+        ];
+        for (host, word) in cases {
+            let message = plan(&host).unwrap_err().to_string();
+            assert!(message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn kernels_with_the_seccomp_trap_are_warned_about() {
+        let warned = |kernel| {
+            let plan = plan(&host(kernel, &Tier::ALL)).unwrap();
+            plan.warnings.iter().any(|warning| warning.contains("seccomp"))
+        };
+        assert!(warned((6, 11)) && warned((6, 13)));
+        assert!(!warned((6, 10)) && !warned((6, 14)));
+    }
+}

@@ -1,0 +1,76 @@
+//! A function of this program that is probed to learn whether a tier really works here.
+
+use std::hint::black_box;
+use std::path::Path;
+
+use engine::ids::Pid;
+
+use super::attach::{Place, attach};
+use super::counters::Counters;
+use super::object::{Filter, Knobs, Loaded};
+use crate::error::Error;
+use crate::host::Host;
+use crate::plan::{self, Tier};
+use crate::wire;
+
+/// Small enough for any kernel's limits.
+const RING: u32 = 64 * 1024;
+
+/// Called by the self-test; its address is what is probed.
+#[inline(never)]
+extern "C" fn canary(value: u64) -> u64 {
+    black_box(value) + 1
+}
+
+/// Tries one tier with a throw-away object: loads it, probes the canary, calls it, counts.
+pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
+    let knobs = Knobs {
+        tier,
+        task_storage: plan::task_storage(host),
+        filter: Filter::Everybody,
+        ring_bytes: RING,
+    };
+    let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
+    for program in loaded.life() {
+        let program = program.map_err(|error| reason(&error))?;
+        let _link = program.attach().map_err(|error| format!("tracepoint: {error}"))?;
+    }
+    let place = Place { offset: own_offset()?, cookie: wire::VS_CANARY as u64 };
+    let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
+    let exe = Path::new("/proc/self/exe");
+    let attachment =
+        attach(&loaded, exe, exe, &[place], me).map_err(|error| reason(&error))?;
+    let before = Counters::read(&loaded).map_err(|error| reason(&error))?.canary;
+    black_box(canary(black_box(1)));
+    let hits = Counters::read(&loaded).map_err(|error| reason(&error))?.canary - before;
+    drop(attachment);
+    match hits {
+        2 => Ok(()),
+        _ => Err(format!("the self-test saw {hits} of 2 probe hits")),
+    }
+}
+
+/// The innermost cause: the outer ones speak to users who did not ask for one tier.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Load { source } => format!("load: {source}"),
+        Error::Attach { source, .. } => format!("attach: {source}"),
+        other => other.to_string(),
+    }
+}
+
+/// Where the canary lies in this program's file.
+fn own_offset() -> Result<u64, String> {
+    let address = canary as *const () as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    maps.lines()
+        .find_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (start, end) = fields.next()?.split_once('-')?;
+            let start = u64::from_str_radix(start, 16).ok()?;
+            let end = u64::from_str_radix(end, 16).ok()?;
+            let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+            (start..end).contains(&address).then(|| address - start + offset)
+        })
+        .ok_or_else(|| "this program does not find itself in /proc/self/maps".to_owned())
+}

@@ -1,0 +1,281 @@
+//! The driver libraries of this trace: found, attached once each, and let go when nobody uses them.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use engine::ids::Pid;
+
+use super::attach::{Attachment, Place, attach};
+use super::object::Loaded;
+use super::{Options, Target, unique};
+use crate::error::Error;
+use crate::libraries::{
+    Identity, Image, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
+};
+use crate::plan::Plan;
+
+/// Something the user should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Probes are on a library.
+    Attached {
+        /// The library.
+        path: PathBuf,
+        /// How many functions.
+        functions: usize,
+        /// How many of them have to be single-stepped.
+        stepped: usize,
+    },
+    /// A library could not be probed.
+    NotAttached {
+        /// Why, with its path.
+        reason: String,
+    },
+    /// Nobody has a driver, none is installed: waiting for one.
+    NoDriver,
+    /// New copies are found only by looking every few seconds.
+    SlowWatch {
+        /// Why.
+        reason: String,
+    },
+    /// A library that nobody uses any more was let go.
+    Released {
+        /// The library.
+        path: PathBuf,
+    },
+}
+
+/// How long an unused copy stays attached: an inode of a container that is gone should not be held.
+const LINGER: Duration = Duration::from_secs(30);
+
+struct Attached {
+    path: PathBuf,
+    installed: bool,
+    last_used: Instant,
+    _attachments: Vec<Attachment>,
+}
+
+pub(crate) struct Drivers {
+    named: Vec<PathBuf>,
+    /// Limits links to these processes, where the kernel can.
+    only: Option<Vec<Pid>>,
+    /// Whose mappings matter; `None`: everybody's.
+    of: Option<Vec<Pid>>,
+    attached: HashMap<Identity, Attached>,
+    refused: HashSet<Identity>,
+    /// Files already looked at, by the device and inode of one process's view.
+    known: HashMap<(String, u64), Option<Identity>>,
+    before: HashSet<Pid>,
+    watch: Option<Watch>,
+    notices: Vec<Notice>,
+}
+
+impl Drivers {
+    pub(crate) fn new(options: &Options, plan: &Plan) -> Self {
+        let mut notices = Vec::new();
+        let watch = Watch::new()
+            .map_err(|error| notices.push(Notice::SlowWatch { reason: error.to_string() }))
+            .ok();
+        let (only, of) = match &options.target {
+            Target::Everybody => (None, None),
+            Target::Processes { follow: true, .. } => (None, None),
+            Target::Processes { pids, follow: false } => {
+                (plan.link_per_process.then(|| pids.clone()), Some(pids.clone()))
+            }
+        };
+        Self {
+            named: options.drivers.clone(),
+            only,
+            of,
+            attached: HashMap::new(),
+            refused: HashSet::new(),
+            known: HashMap::new(),
+            before: HashSet::new(),
+            watch,
+            notices,
+        }
+    }
+
+    /// The first round: drivers named by hand must work, those that are found should.
+    pub(crate) fn attach_all(&mut self, loaded: &Loaded) -> Result<(), Error> {
+        for path in self.named.clone() {
+            let image = Image::open(&path, &path)?;
+            self.attach(loaded, &image, true)?;
+        }
+        for path in installed() {
+            self.try_path(loaded, &path, &path, true)?;
+        }
+        self.scan(loaded)?;
+        // Scanned after attaching: whoever has the driver now may have called it before.
+        self.before = unique(self.mappings().into_iter().map(|mapping| mapping.pid));
+        if self.attached.is_empty() {
+            self.notices.push(Notice::NoDriver);
+        }
+        Ok(())
+    }
+
+    /// Looks for copies that came up since the last time. True when one was attached.
+    pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
+        let before = self.attached.len();
+        let seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
+        if rescan || seen.overflowed {
+            self.scan(loaded)?;
+            self.let_go();
+        } else {
+            let concerned = |pid: &Pid| self.of.as_ref().is_none_or(|of| of.contains(pid));
+            let pids = unique(seen.pids.into_iter().filter(concerned));
+            for mapping in pids.into_iter().flat_map(scan_process) {
+                self.try_mapping(loaded, &mapping, true)?;
+            }
+        }
+        Ok(self.attached.len() > before)
+    }
+
+    /// Whether a process had the driver before its calls could be seen.
+    pub(crate) fn was_there_before(&self, pid: Pid) -> bool {
+        self.before.contains(&pid)
+    }
+
+    /// A process ended or changed its program.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.before.remove(&pid);
+    }
+
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn mappings(&self) -> Vec<Mapping> {
+        match &self.of {
+            None => scan_all(),
+            Some(pids) => pids.iter().copied().flat_map(scan_process).collect(),
+        }
+    }
+
+    fn scan(&mut self, loaded: &Loaded) -> Result<(), Error> {
+        let mappings = self.mappings();
+        for mapping in &mappings {
+            self.try_mapping(loaded, mapping, false)?;
+        }
+        Ok(())
+    }
+
+    fn try_mapping(
+        &mut self,
+        loaded: &Loaded,
+        mapping: &Mapping,
+        told: bool,
+    ) -> Result<(), Error> {
+        if let Some(identity) = self.known.get(&mapping.device_inode) {
+            let attached = identity.as_ref().and_then(|identity| self.attached.get_mut(identity));
+            if let Some(attached) = attached {
+                attached.last_used = Instant::now();
+                return Ok(());
+            }
+            if identity.is_none() {
+                return Ok(());
+            }
+        }
+        let path = mapping.openable().into_iter().find(|path| std::fs::File::open(path).is_ok());
+        let Some(path) = path else { return Ok(()) };
+        let count = self.attached.len();
+        let identity = self.try_path(loaded, &path, &mapping.path, false)?;
+        if told && self.attached.len() > count {
+            // It could call the driver before the probes were there.
+            self.before.insert(mapping.pid);
+        }
+        self.known.insert(mapping.device_inode.clone(), identity);
+        Ok(())
+    }
+
+    /// Attaches to a file that was found. What is wrong with it is told, not fatal.
+    fn try_path(
+        &mut self,
+        loaded: &Loaded,
+        path: &Path,
+        name: &Path,
+        installed: bool,
+    ) -> Result<Option<Identity>, Error> {
+        debug_assert!(is_driver_name(name));
+        let image = match Image::open(path, name) {
+            Ok(image) => image,
+            Err(error) => {
+                self.notices.push(Notice::NotAttached { reason: error.to_string() });
+                return Ok(None);
+            }
+        };
+        let identity = image.identity.clone();
+        match self.attach(loaded, &image, installed) {
+            Ok(()) => Ok(Some(identity)),
+            Err(error @ Error::ProcessGone(_)) => Err(error),
+            Err(error) => {
+                if self.refused.insert(identity) {
+                    self.notices.push(Notice::NotAttached { reason: error.to_string() });
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn attach(&mut self, loaded: &Loaded, image: &Image, installed: bool) -> Result<(), Error> {
+        if let Some(attached) = self.attached.get_mut(&image.identity) {
+            attached.last_used = Instant::now();
+            return Ok(());
+        }
+        let places: Vec<Place> = image
+            .functions
+            .iter()
+            .map(|f| Place { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
+            .collect();
+        let scopes: Vec<Option<Pid>> = match &self.only {
+            None => vec![None],
+            Some(pids) => pids.iter().copied().map(Some).collect(),
+        };
+        let file = image.attach_path();
+        let mut attachments = Vec::new();
+        for scope in scopes {
+            let outcome = attach(loaded, &file, &image.path, &places, scope);
+            attachments.push(outcome.map_err(|error| gone(error, scope))?);
+        }
+        self.notices.push(Notice::Attached {
+            path: image.path.clone(),
+            functions: places.len(),
+            stepped: image.functions.iter().filter(|f| !f.point.emulated).count(),
+        });
+        self.attached.insert(
+            image.identity.clone(),
+            Attached {
+                path: image.path.clone(),
+                installed,
+                last_used: Instant::now(),
+                _attachments: attachments,
+            },
+        );
+        Ok(())
+    }
+
+    fn let_go(&mut self) {
+        let notices = &mut self.notices;
+        self.attached.retain(|_, library| {
+            let keep = library.installed || library.last_used.elapsed() < LINGER;
+            if !keep {
+                notices.push(Notice::Released { path: library.path.clone() });
+            }
+            keep
+        });
+    }
+}
+
+/// The kernel's word for a process that is no more.
+fn gone(error: Error, scope: Option<Pid>) -> Error {
+    match (&error, scope) {
+        (Error::Attach { source, .. }, Some(pid))
+            if source.kind() == libbpf_rs::ErrorKind::NotFound
+                || !Path::new(&format!("/proc/{pid}")).exists() =>
+        {
+            Error::ProcessGone(pid)
+        }
+        _ => error,
+    }
+}

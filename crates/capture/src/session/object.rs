@@ -1,0 +1,204 @@
+//! The BPF object: opened, its knobs set, loaded.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut};
+use object::{Object as _, ObjectSection, ObjectSymbol};
+
+use super::log;
+use crate::error::Error;
+use crate::hooks::HOOKS;
+use crate::plan::Tier;
+use crate::wire::{self, WireHook};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
+
+/// Which processes are recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Filter {
+    Everybody,
+    Targets,
+    TargetsAndChildren,
+}
+
+/// What is fixed when the programs are loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Knobs {
+    pub(crate) tier: Tier,
+    pub(crate) task_storage: bool,
+    pub(crate) filter: Filter,
+    pub(crate) ring_bytes: u32,
+}
+
+/// A loaded object.
+pub(crate) struct Loaded {
+    object: Object,
+    pub(crate) knobs: Knobs,
+}
+
+const LIFE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+
+/// The programs that serve calls in a tier: enter and return, or one for both.
+pub(crate) const fn programs(tier: Tier) -> (&'static str, Option<&'static str>) {
+    match tier {
+        Tier::Session => ("call_session", None),
+        Tier::Multi => ("call_multi_enter", Some("call_multi_return")),
+        Tier::Single => ("call_single_enter", Some("call_single_return")),
+        Tier::Constant => ("call_constant_enter", Some("call_constant_return")),
+    }
+}
+
+impl Loaded {
+    /// Opens and loads the object for a tier, with the tracepoints of process life.
+    pub(crate) fn new(knobs: Knobs) -> Result<Self, Error> {
+        let mut wanted: Vec<&str> = LIFE.to_vec();
+        let (enter, leave) = programs(knobs.tier);
+        wanted.push(enter);
+        wanted.extend(leave);
+        let mut open = open(&knobs, wire::VS_CANARY as u32, &wanted)?;
+        for mut map in open.maps_mut() {
+            match map.name().to_str() {
+                Some("records") => set(map.set_max_entries(knobs.ring_bytes))?,
+                Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
+                Some("thread_table") => set(map.set_autocreate(!knobs.task_storage))?,
+                _ => {}
+            }
+        }
+        let object = open.load().map_err(|source| Error::Load { source })?;
+        Ok(Self { object, knobs })
+    }
+
+    /// The programs again for one row of the table, on kernels that have no cookies. They share
+    /// the maps.
+    pub(crate) fn for_hook(&self, hook: usize) -> Result<Self, Error> {
+        let (enter, leave) = programs(Tier::Constant);
+        let wanted: Vec<&str> = std::iter::once(enter).chain(leave).collect();
+        let mut open = open(&self.knobs, hook as u32, &wanted)?;
+        let own: HashMap<_, _> =
+            self.object.maps().map(|map| (map.name().to_owned(), map)).collect();
+        for mut map in open.maps_mut() {
+            let name = map.name().to_owned();
+            // Constants differ from row to row; everything else is one.
+            if name.as_encoded_bytes().ends_with(b".rodata") {
+                continue;
+            }
+            match own.get(&name) {
+                Some(map_of_all) if map_of_all.autocreate() => {
+                    set(map.reuse_fd(map_of_all.as_fd()))?;
+                }
+                _ => set(map.set_autocreate(false))?,
+            }
+        }
+        let object = open.load().map_err(|source| Error::Load { source })?;
+        Ok(Self { object, knobs: self.knobs })
+    }
+
+    pub(crate) fn program(&self, name: &'static str) -> Result<ProgramMut<'_>, Error> {
+        self.object.progs_mut().find(|p| p.name() == name).ok_or(Error::Broken(name))
+    }
+
+    /// The programs that follow births and deaths.
+    pub(crate) fn life(&self) -> impl Iterator<Item = Result<ProgramMut<'_>, Error>> {
+        LIFE.iter().map(|name| self.program(name))
+    }
+
+    pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
+        let matches = |map: &libbpf_rs::Map<'_>| {
+            map.name() == name
+                || (name.starts_with('.') && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
+        };
+        let map = self.object.maps().find(matches).ok_or(Error::Broken(name))?;
+        MapHandle::try_from(&map).map_err(|source| Error::Load { source })
+    }
+
+    /// Sets the one global variable: when the newest library was attached.
+    pub(crate) fn set_attached_at(&self, boot_nanos: u64) -> Result<(), Error> {
+        let map = self.map(".bss")?;
+        let mut value = vec![0; map.value_size() as usize];
+        let slot = value.first_chunk_mut::<8>().ok_or(Error::Broken(".bss"))?;
+        *slot = boot_nanos.to_ne_bytes();
+        map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|source| Error::Load { source })
+    }
+}
+
+fn set(outcome: libbpf_rs::Result<()>) -> Result<(), Error> {
+    outcome.map_err(|source| Error::Load { source })
+}
+
+fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
+    log::listen();
+    let load = |source| Error::Load { source };
+    let mut open =
+        ObjectBuilder::default().name("vramscope").map_err(load)?.open_memory(OBJECT).map_err(load)?;
+    for mut program in open.progs_mut() {
+        let wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
+        program.set_autoload(wanted);
+    }
+    let offsets = constants();
+    let mut maps = open.maps_mut();
+    let mut rodata = maps
+        .find(|map| map.name().as_encoded_bytes().ends_with(b".rodata"))
+        .ok_or(Error::Broken(".rodata"))?;
+    let bytes = rodata.initial_value_mut().ok_or(Error::Broken(".rodata"))?;
+    let mut put = |name: &'static str, value: &[u8]| {
+        let start = *offsets.get(name).ok_or(Error::Broken(name))?;
+        let place = bytes.get_mut(start..start + value.len()).ok_or(Error::Broken(name))?;
+        place.copy_from_slice(value);
+        Ok::<(), Error>(())
+    };
+    let filter = match knobs.filter {
+        Filter::Everybody => wire::VS_FILTER_NONE,
+        Filter::Targets => wire::VS_FILTER_TARGETS,
+        Filter::TargetsAndChildren => wire::VS_FILTER_FOLLOW,
+    };
+    put("hooks", &table())?;
+    put("filter", &filter.to_ne_bytes())?;
+    put("use_task_storage", &[u8::from(knobs.task_storage)])?;
+    put("own_pid", &std::process::id().to_ne_bytes())?;
+    put("wakeup_at", &u64::from(knobs.ring_bytes / 4).to_ne_bytes())?;
+    put("constant_hook", &constant_hook.to_ne_bytes())?;
+    drop(maps);
+    Ok(open)
+}
+
+/// The hook table in the probes' form.
+fn table() -> Vec<u8> {
+    HOOKS
+        .iter()
+        .flat_map(|hook| {
+            let WireHook {
+                action,
+                loss_class,
+                size_argument,
+                size_factor,
+                out_argument,
+                out_bytes,
+                descriptor_argument,
+                descriptor_bytes,
+                reserved,
+            } = hook.wire();
+            [
+                &[action, loss_class, size_argument, size_factor][..],
+                &out_argument,
+                &out_bytes,
+                &[descriptor_argument, descriptor_bytes],
+                &reserved,
+            ]
+            .concat()
+        })
+        .collect()
+}
+
+/// Where the constants lie in `.rodata`, from the object's own symbol table.
+fn constants() -> HashMap<String, usize> {
+    let Ok(file) = object::File::parse(OBJECT) else { return HashMap::new() };
+    let Some(section) = file.section_by_name(".rodata").map(|section| section.index()) else {
+        return HashMap::new();
+    };
+    file.symbols()
+        .filter(|symbol| symbol.section_index() == Some(section))
+        .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address() as usize)))
+        .collect()
+}

@@ -1,0 +1,60 @@
+//! The kernel ring: bytes out of it, events into a batch.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::event::Event;
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+
+use super::object::Loaded;
+use crate::decode::decode;
+use crate::error::Error;
+
+#[derive(Default)]
+struct Batch {
+    events: Vec<Event>,
+    unreadable: u64,
+}
+
+pub(crate) struct Ring {
+    ring: RingBuffer<'static>,
+    batch: Rc<RefCell<Batch>>,
+}
+
+impl Ring {
+    pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
+        let load = |source| Error::Load { source };
+        let batch = Rc::new(RefCell::new(Batch::default()));
+        let sink = Rc::clone(&batch);
+        let map = loaded.map("records")?;
+        let mut builder = RingBufferBuilder::new();
+        let on_record = move |bytes: &[u8]| {
+            let mut batch = sink.borrow_mut();
+            match decode(bytes) {
+                Ok(Some(event)) => batch.events.push(event),
+                Ok(None) => {}
+                Err(_) => batch.unreadable += 1,
+            }
+            0
+        };
+        builder.add(&map, on_record).map_err(load)?;
+        Ok(Self { ring: builder.build().map_err(load)?, batch })
+    }
+
+    /// Sleeps until the time is over or the ring fills; consumes nothing on time-out.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        // An interrupted wait is a short one.
+        let _ = self.ring.poll_raw(timeout);
+    }
+
+    /// Everything that is in the ring, and what an earlier wait-up took out.
+    pub(crate) fn take(&mut self) -> Vec<Event> {
+        let _ = self.ring.consume_raw();
+        std::mem::take(&mut self.batch.borrow_mut().events)
+    }
+
+    pub(crate) fn unreadable(&self) -> u64 {
+        self.batch.borrow().unreadable
+    }
+}

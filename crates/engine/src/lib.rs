@@ -1,0 +1,12 @@
+//! Pure knowledge about GPU memory: no I/O, no clock, no thread, no print.
+//!
+//! Read in this order: [`ids`], [`units`] and [`kind`] (the words), [`event`] (what can happen),
+//! [`ledger`] (the only writer of allocation state), [`snapshot`] (what every output reads).
+#![forbid(unsafe_code)]
+
+pub mod event;
+pub mod ids;
+pub mod kind;
+pub mod ledger;
+pub mod snapshot;
+pub mod units;

@@ -1,0 +1,238 @@
+//! The immutable view that every output reads. Made by [`crate::ledger::Ledger::snapshot`], at a
+//! cost that depends on what is shown, not on how much is live.
+
+use crate::ids::{DeviceId, FunctionId, Key, Pid, ProcessKey, SiteId, Tid};
+use crate::kind::Kind;
+use crate::units::{Bytes, Moment, Nanos};
+
+/// How allocations, threads and processes are ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sort {
+    /// Biggest first.
+    #[default]
+    Size,
+    /// Oldest allocation first; processes and threads by their oldest allocation.
+    Age,
+    /// Most allocations first; allocations themselves by size.
+    Count,
+}
+
+/// What a snapshot shows. Totals are never filtered, only lists are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct View {
+    /// The most allocations listed per thread.
+    pub top: usize,
+    /// Leave smaller allocations out of the lists.
+    pub min_size: Bytes,
+    /// Leave younger allocations out of the lists.
+    pub older: Nanos,
+    /// The order.
+    pub sort: Sort,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { top: 10, min_size: Bytes(0), older: Nanos(0), sort: Sort::Size }
+    }
+}
+
+/// Everything at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Snapshot {
+    /// The moment.
+    pub at: Moment,
+    /// Device memory of all processes that run.
+    pub live_bytes: Bytes,
+    /// Live allocations of every kind of all processes that run.
+    pub live_allocations: u64,
+    /// Whether every figure is exact, and if not, why.
+    pub certainty: Certainty,
+    /// Processes that run and have called the driver, and those that ended since the last snapshot.
+    pub processes: Vec<ProcessView>,
+    /// Out-of-memory errors since the last snapshot.
+    pub out_of_memory: Vec<OutOfMemory>,
+}
+
+/// What is not known exactly.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Certainty {
+    /// Records the kernel could not deliver.
+    pub lost: Loss,
+    /// Bounds of the true live device bytes: equal when nothing was lost.
+    pub live_at_least: Bytes,
+    /// See `live_at_least`.
+    pub live_at_most: Bytes,
+    /// Allocations that another allocation at the same address showed to be freed, and whose free
+    /// call was not seen (yet).
+    pub unseen_frees: u64,
+}
+
+/// Losses added up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Loss {
+    /// Allocating calls.
+    pub allocations: u64,
+    /// The bytes they asked for.
+    pub allocated_bytes: u64,
+    /// Freeing calls.
+    pub frees: u64,
+    /// Failed calls.
+    pub failures: u64,
+    /// Contexts and process life.
+    pub other: u64,
+    /// When the first loss was noticed.
+    pub since: Option<Moment>,
+}
+
+impl Loss {
+    /// All records together.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.allocations + self.frees + self.failures + self.other
+    }
+}
+
+impl Certainty {
+    /// Whether every figure is exact.
+    #[must_use]
+    pub const fn exact(&self) -> bool {
+        self.lost.events() == 0
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It exited or was killed.
+    Exited,
+    /// It replaced its program.
+    Replaced,
+}
+
+/// One process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessView {
+    /// Who.
+    pub key: ProcessKey,
+    /// The owner; `None` when it could not be read.
+    pub uid: Option<u32>,
+    /// Its name (hostile text).
+    pub name: Box<str>,
+    /// Ended since the last snapshot: the figures are what it held at that moment.
+    pub ended: Option<End>,
+    /// It ran before tracing began and may hold memory that was never seen.
+    pub before_trace: bool,
+    /// Device memory it holds.
+    pub live_bytes: Bytes,
+    /// Live allocations of every kind.
+    pub live_allocations: u64,
+    /// The most device memory it held at one time.
+    pub peak_bytes: Bytes,
+    /// When that was.
+    pub peak_at: Moment,
+    /// Allocating calls that succeeded, all kinds.
+    pub allocations_total: u64,
+    /// Frees by the program, all kinds: calls that ended an allocation.
+    pub frees_total: u64,
+    /// Allocations that a context's end released without a call.
+    pub released_total: u64,
+    /// Allocating calls that failed.
+    pub failed_allocations: u64,
+    /// Frees of pointers never seen: allocated before tracing, or imported.
+    pub unknown_frees: u64,
+    /// Failed calls by function and code, most frequent first.
+    pub failures: Vec<FailureCount>,
+    /// Device memory by device; `None` collects what could not be attributed.
+    pub devices: Vec<DeviceView>,
+    /// Live bytes and allocations by kind; only kinds that hold something.
+    pub kinds: Vec<KindView>,
+    /// Threads that hold something.
+    pub threads: Vec<ThreadView>,
+    /// Losses in this process.
+    pub certainty: Certainty,
+}
+
+/// Failed calls of one function with one code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailureCount {
+    /// The function.
+    pub function: FunctionId,
+    /// The `CUresult`.
+    pub code: i32,
+    /// How often.
+    pub count: u64,
+}
+
+/// What one process holds on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceView {
+    /// The device as the process counts them.
+    pub device: Option<DeviceId>,
+    /// Device memory.
+    pub live_bytes: Bytes,
+    /// The most device memory of this process on it at one time.
+    pub peak_bytes: Bytes,
+}
+
+/// What one process holds of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KindView {
+    /// The kind.
+    pub kind: Kind,
+    /// Bytes.
+    pub live_bytes: Bytes,
+    /// Allocations.
+    pub live_allocations: u64,
+}
+
+/// What one thread allocated and is still live, whoever will free it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThreadView {
+    /// The thread.
+    pub tid: Tid,
+    /// Its name (hostile text).
+    pub name: Box<str>,
+    /// Device memory.
+    pub live_bytes: Bytes,
+    /// Allocations of every kind.
+    pub live_allocations: u64,
+    /// The top of the list under the view's filters.
+    pub allocations: Vec<AllocationView>,
+}
+
+/// One live allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AllocationView {
+    /// The driver's name for it.
+    pub key: Key,
+    /// The device as the process counts them.
+    pub device: Option<DeviceId>,
+    /// How much.
+    pub bytes: Bytes,
+    /// The sort of memory.
+    pub kind: Kind,
+    /// Since when.
+    pub age: Nanos,
+    /// Where in the program.
+    pub site: Option<SiteId>,
+}
+
+/// An allocation that failed for lack of memory, and who held what at that moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// When.
+    pub at: Moment,
+    /// Who asked.
+    pub pid: Pid,
+    /// On which thread.
+    pub tid: Tid,
+    /// The process's name (hostile text).
+    pub name: Box<str>,
+    /// Of which device.
+    pub device: Option<DeviceId>,
+    /// What was asked for.
+    pub asked: Option<(Kind, Bytes)>,
+    /// Device memory of the processes at that moment, biggest first: pid, name, bytes on that
+    /// device (on all devices where the device is unknown).
+    pub holders: Vec<(Pid, Box<str>, Bytes)>,
+}

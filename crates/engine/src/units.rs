@@ -1,0 +1,82 @@
+//! Quantities with their unit in the type.
+
+use std::fmt;
+use std::ops::Sub;
+
+/// A moment: nanoseconds of the machine's monotonic clock. The engine never reads a clock; moments
+/// arrive with events and ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Moment(pub u64);
+
+/// A span of time in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Nanos(pub u64);
+
+impl Sub for Moment {
+    type Output = Nanos;
+
+    /// The span from `earlier` to `self`; zero when the order is the other way round.
+    fn sub(self, earlier: Self) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Nanos {
+    /// A span of whole milliseconds.
+    #[must_use]
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000_000))
+    }
+
+    /// Whole milliseconds, rounded down.
+    #[must_use]
+    pub const fn millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+}
+
+/// A number of bytes. Displays in binary units with two decimals (`20.00 MiB`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if self.0 < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        let mut unit = 0;
+        let mut divisor = 1024_u64;
+        // Step up while two decimals would round to 1024.00 of the smaller unit.
+        while unit + 1 < UNITS.len() && self.0 as f64 / divisor as f64 >= 1023.995 {
+            divisor = divisor.saturating_mul(1024);
+            unit += 1;
+        }
+        f.pad(&format!("{:.2} {}", self.0 as f64 / divisor as f64, UNITS[unit]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_show_binary_units_and_never_1024_of_one() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (20 << 20, "20.00 MiB"),
+            ((1 << 30) - 1, "1.00 GiB"),
+            (2096 << 20, "2.05 GiB"),
+            (u64::MAX, "16.00 EiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_span_backwards_is_zero() {
+        assert_eq!(Moment(3) - Moment(5), Nanos(0));
+    }
+}
