@@ -6,6 +6,7 @@
 //! trace), [`decode`] (what a record means).
 
 mod clock;
+pub mod command;
 pub mod decode;
 mod error;
 pub mod hooks;

@@ -144,7 +144,12 @@ pub enum ContextChange {
     },
 }
 
-/// Records that were not delivered, as *increments* since the last such event of the process.
+/// Records that were not delivered, as *increments* since the last such event of the process. The
+/// event's pid is 0 when the process is not known.
+///
+/// The event's moment is when the losses were read: none of them is younger, and the records from
+/// before that moment are delivered first. Bounds of a snapshot hold for losses that were told
+/// before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lost {
     /// Allocating calls that succeeded.

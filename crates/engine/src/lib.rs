@@ -8,5 +8,6 @@ pub mod event;
 pub mod ids;
 pub mod kind;
 pub mod ledger;
+pub mod result;
 pub mod snapshot;
 pub mod units;

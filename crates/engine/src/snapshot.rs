@@ -56,15 +56,20 @@ pub struct Snapshot {
 /// What is not known exactly.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Certainty {
-    /// Records the kernel could not deliver.
+    /// Records the kernel could not deliver: in a snapshot all of the trace, also those of processes
+    /// that are gone; in a process its own.
     pub lost: Loss,
-    /// Bounds of the true live device bytes: equal when nothing was lost.
+    /// Bounds of the true live device bytes: equal when nothing was lost. Memory from before
+    /// tracing began is outside of them. A process's bounds also allow for losses that could not be
+    /// attributed to any process, which its `lost` does not count.
     pub live_at_least: Bytes,
     /// See `live_at_least`.
     pub live_at_most: Bytes,
     /// Allocations that another allocation at the same address showed to be freed, and whose free
     /// call was not seen (yet).
     pub unseen_frees: u64,
+    /// A process had the driver before tracing began: what it allocated then is not counted.
+    pub before_trace: bool,
 }
 
 /// Losses added up.
@@ -88,7 +93,8 @@ impl Loss {
     /// All records together.
     #[must_use]
     pub const fn events(&self) -> u64 {
-        self.allocations + self.frees + self.failures + self.other
+        let calls = self.allocations.saturating_add(self.frees);
+        calls.saturating_add(self.failures).saturating_add(self.other)
     }
 }
 
@@ -96,7 +102,7 @@ impl Certainty {
     /// Whether every figure is exact.
     #[must_use]
     pub const fn exact(&self) -> bool {
-        self.lost.events() == 0
+        self.lost.events() == 0 && self.live_at_least.0 == self.live_at_most.0
     }
 }
 
@@ -150,6 +156,18 @@ pub struct ProcessView {
     pub threads: Vec<ThreadView>,
     /// Losses in this process.
     pub certainty: Certainty,
+}
+
+impl ProcessView {
+    /// What is live of the process's own memory, on device and host: the kinds whose bytes are
+    /// neither a part of another kind's nor somebody else's.
+    #[must_use]
+    pub fn not_freed(&self) -> Bytes {
+        let own = self.kinds.iter().filter(|view| {
+            !matches!(view.kind.layer(), crate::kind::Layer::Used | crate::kind::Layer::Imported)
+        });
+        Bytes(own.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0)))
+    }
 }
 
 /// Failed calls of one function with one code.

@@ -172,15 +172,15 @@ impl Session {
     /// What happened up to now.
     pub fn collect(&mut self) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
-        let mut records = self.ring.take();
+        let mut events = self.ring.take();
         let now = clock::monotonic();
-        let mut events = self.losses.take(now)?;
+        let mut lost = self.losses.take(now)?;
         let may_have_missed_deaths =
-            events.iter().any(|event| matches!(&event.what, What::Lost(lost) if lost.other > 0));
-        for event in &mut records {
+            lost.iter().any(|event| matches!(&event.what, What::Lost(lost) if lost.other > 0));
+        for event in &mut events {
             self.follow(event);
         }
-        events.append(&mut records);
+        events.append(&mut lost);
         if may_have_missed_deaths || self.living.is_due(now) {
             events.extend(self.living.sweep(now));
         }

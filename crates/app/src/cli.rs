@@ -1,0 +1,159 @@
+//! The command line: clap on one side, plain configuration for the commands on the other.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use engine::snapshot::Sort;
+use engine::units::Bytes;
+
+use crate::{Outcome, commands, quantity};
+
+const ABOUT: &str = "Watches the GPU memory of every process on this machine, from the outside: \
+    which process, thread and device holds what, exactly, without restarting or changing anything.";
+
+#[derive(Parser)]
+#[command(name = "vramscope", version, about = ABOUT, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Report live GPU memory, by process and thread, every few seconds
+    #[command(after_help = TRACE_EXAMPLES)]
+    Trace(Trace),
+    /// Tell what this host can do, what is missing and how to get it
+    Doctor,
+    /// Show the main job on a simulated driver: no GPU needed
+    Demo(Demo),
+}
+
+const TRACE_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope trace                           every process, a report every 2 seconds
+  vramscope trace -p 4711 --older 10m       what process 4711 has held for 10 minutes
+  vramscope trace -- python train.py        start a program and miss nothing of it
+  vramscope trace --fail-on-leak -- ./test  exit with 1 when it ends without freeing all
+  vramscope trace --json --duration 1m      one JSON object a line, for a minute
+
+Live tracing needs root. Ctrl-C ends with a last report.";
+
+/// Whom to trace; the same for every verb that traces.
+#[derive(Args)]
+pub(crate) struct Target {
+    /// Trace this process; may be given several times
+    #[arg(short, long = "pid", value_name = "PID", conflicts_with = "all")]
+    pub(crate) pid: Vec<u32>,
+    /// Trace every process, also those that start later (the default)
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// With -p: also trace the children that the processes make from now on
+    #[arg(long, requires = "pid")]
+    pub(crate) follow: bool,
+    /// Probe this CUDA driver library too, besides those that are found
+    #[arg(long, value_name = "PATH")]
+    pub(crate) driver: Vec<PathBuf>,
+    /// Start this program and trace it and its children
+    #[arg(last = true, value_name = "CMD", conflicts_with_all = ["pid", "all"])]
+    pub(crate) command: Vec<OsString>,
+    /// Bytes of the kernel ring
+    #[arg(long, hide = true, value_parser = quantity::size)]
+    pub(crate) ring_size: Option<Bytes>,
+    /// Attach in this way and no other
+    #[arg(long, hide = true)]
+    pub(crate) tier: Option<Tier>,
+}
+
+/// See [`capture::plan::Tier`].
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Tier {
+    Session,
+    Multi,
+    Single,
+    Constant,
+}
+
+#[derive(Args)]
+pub(crate) struct Trace {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Time between reports: 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantity::interval)]
+    pub(crate) interval: Duration,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    pub(crate) duration: Option<Duration>,
+    /// List this many allocations per thread [default: 10, with --json 1000]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// List only allocations of this size or more: 1M, 2.5G
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    pub(crate) min_size: Option<Bytes>,
+    /// List only allocations that have been live for this long: 30s, 10m
+    #[arg(long, value_name = "AGE", value_parser = quantity::time)]
+    pub(crate) older: Option<Duration>,
+    /// What comes first
+    #[arg(long, value_enum, default_value = "size")]
+    pub(crate) sort: SortBy,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit with 1 when a process ends with more than SIZE (default 0) not freed
+    #[arg(
+        long,
+        value_name = "SIZE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        value_parser = quantity::size
+    )]
+    pub(crate) fail_on_leak: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SortBy {
+    /// The biggest
+    Size,
+    /// The oldest
+    Age,
+    /// Those with the most allocations
+    Count,
+}
+
+impl From<SortBy> for Sort {
+    fn from(sort: SortBy) -> Self {
+        match sort {
+            SortBy::Size => Self::Size,
+            SortBy::Age => Self::Age,
+            SortBy::Count => Self::Count,
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Demo {
+    /// The simulated driver's folder; found beside the program after `./dev build`
+    #[arg(long, value_name = "FOLDER", env = "VRAMSCOPE_SIMULATOR")]
+    pub(crate) simulator: Option<PathBuf>,
+    /// How long to show it
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::time)]
+    pub(crate) duration: Duration,
+}
+
+/// Parses the command line and runs the verb.
+pub(crate) fn run() -> Result<Outcome> {
+    match Cli::parse().verb {
+        #[cfg(feature = "capture")]
+        Verb::Trace(options) => commands::trace::run(&options),
+        #[cfg(feature = "capture")]
+        Verb::Doctor => commands::doctor::run(),
+        #[cfg(feature = "capture")]
+        Verb::Demo(options) => commands::demo::run(&options),
+        #[cfg(not(feature = "capture"))]
+        Verb::Trace(_) | Verb::Doctor | Verb::Demo(_) => Err(commands::no_capture()),
+    }
+}

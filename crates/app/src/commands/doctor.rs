@@ -1,0 +1,97 @@
+//! `vramscope doctor`: what this host can do, what is missing and how to get it.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use capture::hooks::HOOKS;
+use capture::libraries::{Image, installed, scan_all};
+use capture::plan::{self, Tier};
+use capture::session::examine;
+use formats::plain::plain;
+
+use crate::Outcome;
+
+/// Runs the verb.
+pub(crate) fn run() -> Result<Outcome> {
+    let mut out = io::stdout().lock();
+    let host = examine();
+    writeln!(out, "kernel     Linux {} on {}", host.release, host.machine)?;
+    writeln!(out, "rights     {}", rights(&host))?;
+    writeln!(out, "types      {}", if host.btf { "BTF is there" } else { "no BTF" })?;
+    if let Some(mode) = &host.lockdown {
+        writeln!(out, "lockdown   {mode}")?;
+    }
+    writeln!(out, "probes")?;
+    for tier in Tier::ALL {
+        let outcome = host.tiers.iter().find(|(tried, _)| *tried == tier);
+        let verdict = match outcome {
+            None => "not tried".to_owned(),
+            Some((_, Ok(()))) => format!("works: {}", tier.about()),
+            Some((_, Err(reason))) => format!("no: {reason}"),
+        };
+        writeln!(out, "  {:<9}{verdict}", tier.name())?;
+    }
+    drivers(&mut out)?;
+    match plan::plan(&host) {
+        Ok(plan) => {
+            writeln!(out, "plan       attach by `{}`{}", plan.tier, state(&plan))?;
+            for warning in &plan.warnings {
+                writeln!(out, "warning    {warning}")?;
+            }
+            writeln!(out, "verdict    tracing works here")?;
+            Ok(Outcome::Fine)
+        }
+        Err(error) => {
+            writeln!(out, "verdict    {error}")?;
+            Ok(Outcome::Findings)
+        }
+    }
+}
+
+fn rights(host: &capture::host::Host) -> String {
+    let may = if host.rights.bpf { "may load BPF programs" } else { "may NOT load BPF programs" };
+    let look = if host.rights.look_into_processes { "may" } else { "may NOT" };
+    format!("user {}: {may}, {look} look into other users' processes", host.rights.uid)
+}
+
+fn state(plan: &plan::Plan) -> &'static str {
+    if plan.task_storage { ", state kept in the task" } else { ", state kept in a table" }
+}
+
+fn drivers(out: &mut dyn Write) -> Result<()> {
+    let mut seen = Vec::new();
+    let in_use = scan_all();
+    let candidates = installed().into_iter().map(|path| (path.clone(), path)).chain(
+        in_use.iter().filter_map(|mapping| {
+            let path = mapping.openable().into_iter().find(|path| path.exists())?;
+            Some((path, mapping.path.clone()))
+        }),
+    );
+    for (path, name) in candidates {
+        let shown = plain(&name.to_string_lossy()).into_owned();
+        match Image::open(&path, &name) {
+            Ok(image) if seen.contains(&image.identity) => {}
+            Ok(image) => {
+                let fast = image.functions.iter().filter(|f| f.point.emulated).count();
+                let users = in_use.iter().filter(|mapping| mapping.path == name).count();
+                writeln!(
+                    out,
+                    "driver     {shown}: {} of {} known functions, {fast} of them at an emulated \
+                     place, used by {users} processes",
+                    image.functions.len(),
+                    HOOKS.len(),
+                )?;
+                seen.push(image.identity);
+            }
+            Err(error) => writeln!(out, "driver     {}", plain(&error.to_string()))?,
+        }
+    }
+    if seen.is_empty() {
+        writeln!(
+            out,
+            "driver     no libcuda.so.1 is installed or in use; `trace` waits for one, \
+             `--driver PATH` names one by hand"
+        )?;
+    }
+    Ok(())
+}

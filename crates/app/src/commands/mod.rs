@@ -1,0 +1,20 @@
+//! A verb each.
+
+#[cfg(feature = "capture")]
+pub(crate) mod demo;
+#[cfg(feature = "capture")]
+pub(crate) mod doctor;
+#[cfg(feature = "capture")]
+pub(crate) mod ended;
+#[cfg(feature = "capture")]
+pub(crate) mod launch;
+#[cfg(feature = "capture")]
+pub(crate) mod trace;
+
+/// This binary was built to read files only.
+#[cfg(not(feature = "capture"))]
+pub(crate) fn no_capture() -> anyhow::Error {
+    anyhow::anyhow!(
+        "this build cannot trace; build it on Linux with the feature `capture` (the default)"
+    )
+}

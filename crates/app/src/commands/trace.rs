@@ -1,0 +1,281 @@
+//! `vramscope trace`: the live report.
+
+use std::io::{self, Write};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use capture::command;
+use capture::hooks::function_name;
+use capture::plan::Tier;
+use capture::session::{Notice, Options, Target};
+use engine::ids::Pid;
+use engine::ledger::Ledger;
+use engine::snapshot::{Snapshot, View};
+use engine::units::{Bytes, Nanos};
+use formats::WallClock;
+use formats::export::text::Style;
+use formats::export::{Names, json, text};
+
+use super::ended::Ended;
+use crate::pipeline::{Live, Message};
+use crate::{Outcome, cli, output};
+
+/// How long a command may take to end after Ctrl-C before its last report is made without it.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How soon the end of a target or a signal is noticed.
+const ATTENTION: Duration = Duration::from_millis(50);
+
+/// Runs the verb.
+pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let stopped = match options.target.command.as_slice() {
+        [] => None,
+        command => Some(command::start(command)?),
+    };
+    let target = target(&options.target, stopped.as_ref().map(command::Stopped::pid));
+    let live = Live::start(session_options(&options.target, target.clone())?)?;
+    for warning in &live.plan.warnings {
+        output::complain(warning);
+    }
+    let command = stopped.map(Command::release).transpose()?;
+    let mut trace = Trace::new(options, target, command);
+    trace.run(&live, &interrupted)?;
+    trace.finish(live)
+}
+
+fn target(options: &cli::Target, command: Option<Pid>) -> Target {
+    match command {
+        Some(pid) => Target::Processes { pids: vec![pid], follow: true },
+        None if options.pid.is_empty() => Target::Everybody,
+        None => Target::Processes {
+            pids: options.pid.iter().copied().map(Pid).collect(),
+            follow: options.follow,
+        },
+    }
+}
+
+pub(crate) fn session_options(options: &cli::Target, target: Target) -> Result<Options> {
+    let ring_bytes = match options.ring_size {
+        None => Options::RING_BYTES,
+        Some(Bytes(bytes)) => {
+            let bytes = u32::try_from(bytes).context("the ring cannot be that large")?;
+            if !bytes.is_power_of_two() || bytes < 4096 {
+                bail!("the ring's size must be a power of two of at least 4096 bytes");
+            }
+            bytes
+        }
+    };
+    let tier = options.tier.map(|tier| match tier {
+        cli::Tier::Session => Tier::Session,
+        cli::Tier::Multi => Tier::Multi,
+        cli::Tier::Single => Tier::Single,
+        cli::Tier::Constant => Tier::Constant,
+    });
+    Ok(Options { target, drivers: options.driver.clone(), ring_bytes, tier })
+}
+
+/// The command that is traced: its end comes through a channel, from a thread that waits for it.
+struct Command {
+    pid: Pid,
+    end: Receiver<io::Result<ExitStatus>>,
+    status: Option<ExitStatus>,
+}
+
+impl Command {
+    fn release(stopped: command::Stopped) -> Result<Self> {
+        let pid = stopped.pid();
+        let mut running = stopped.release().context("the command ended before it began")?;
+        let (sender, end) = channel();
+        std::thread::Builder::new().name("command".into()).spawn(move || {
+            let _ = sender.send(running.wait());
+        })?;
+        Ok(Self { pid, end, status: None })
+    }
+
+    fn has_ended(&mut self) -> Result<bool> {
+        match self.end.try_recv() {
+            Ok(status) => self.status = Some(status?),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) if self.status.is_some() => {}
+            Err(TryRecvError::Disconnected) => bail!("lost sight of the command"),
+        }
+        Ok(self.status.is_some())
+    }
+}
+
+struct Trace<'a> {
+    options: &'a cli::Trace,
+    target: Target,
+    command: Option<Command>,
+    ledger: Ledger,
+    view: View,
+    names: Names,
+    style: Style,
+    ended: Ended,
+}
+
+impl<'a> Trace<'a> {
+    fn new(options: &'a cli::Trace, target: Target, command: Option<Command>) -> Self {
+        let top = options.top.unwrap_or(if options.json { 1000 } else { 10 });
+        let older = options.older.map_or(0, |age| age.as_millis());
+        let view = View {
+            top,
+            min_size: options.min_size.unwrap_or_default(),
+            older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
+            sort: options.sort.into(),
+        };
+        let names =
+            Names { clock: WallClock::now(capture::monotonic()), function: function_name };
+        Self {
+            options,
+            target,
+            command,
+            ledger: Ledger::new(),
+            view,
+            names,
+            style: output::style(),
+            ended: Ended::default(),
+        }
+    }
+
+    /// Applies events and reports, until something ends the trace.
+    fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
+        let start = Instant::now();
+        let end = self.options.duration.map(|duration| start + duration);
+        let mut next_report = start + self.options.interval;
+        let mut give_up = None;
+        loop {
+            let now = Instant::now();
+            if interrupted.load(Ordering::Relaxed) && give_up.is_none() {
+                // The terminal interrupts the command too: let it finish and see its last frees.
+                give_up = Some(if self.command.is_some() { now + GRACE } else { now });
+            }
+            let ended = self.targets_ended()?;
+            if ended || [end, give_up].into_iter().flatten().any(|deadline| now >= deadline) {
+                return Ok(());
+            }
+            if now >= next_report {
+                let snapshot = self.snapshot();
+                self.print(&snapshot)?;
+                self.ended.remember(snapshot);
+                next_report += self.options.interval;
+                // After a pause (a stopped terminal), do not catch up on missed reports.
+                next_report = next_report.max(Instant::now());
+            }
+            let deadline = end.map_or(next_report, |end| end.min(next_report));
+            if let Some(message) = live.next(deadline.min(now + ATTENTION)) {
+                self.take(message)?;
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Events(events) => events.iter().for_each(|event| self.ledger.apply(event)),
+            Message::Notice(notice) => tell(&notice),
+            Message::Failed(error) => return Err(anyhow!(error)),
+        }
+        Ok(())
+    }
+
+    fn targets_ended(&mut self) -> Result<bool> {
+        if let Some(command) = &mut self.command {
+            return command.has_ended();
+        }
+        Ok(match &self.target {
+            Target::Processes { pids, follow: false } => {
+                pids.iter().all(|pid| std::fs::metadata(format!("/proc/{pid}")).is_err())
+            }
+            _ => false,
+        })
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        self.ledger.snapshot(capture::monotonic(), &self.view)
+    }
+
+    fn print(&self, snapshot: &Snapshot) -> Result<()> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        if self.options.json {
+            writeln!(out, "{}", json::line(snapshot, &self.names)?)?;
+        } else {
+            text::report(&mut out, snapshot, &self.names, self.style)?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Detaches, reports for the last time, and judges.
+    fn finish(mut self, live: Live) -> Result<Outcome> {
+        for message in live.finish() {
+            self.take(message)?;
+        }
+        let mut last = self.snapshot();
+        // The last report is the whole story: processes that ended on the way are in it again.
+        self.ended.recall_into(&mut last);
+        self.print(&last)?;
+        if let Some(dropped) = self.ended.dropped() {
+            output::complain(&format!(
+                "{dropped} processes that ended are not listed in the last report"
+            ));
+        }
+        let outcome = self.judge(&last);
+        match self.command.and_then(|command| Some((command.pid, command.status?))) {
+            Some((_, status)) if !status.success() && outcome == Outcome::Fine => {
+                bail!("the command ended with {status}")
+            }
+            _ => Ok(outcome),
+        }
+    }
+
+    fn judge(&self, last: &Snapshot) -> Outcome {
+        let Some(limit) = self.options.fail_on_leak else { return Outcome::Fine };
+        let leaky: Vec<_> = last
+            .processes
+            .iter()
+            .filter(|process| process.ended.is_some() && process.not_freed() > limit)
+            .collect();
+        for process in &leaky {
+            output::complain(&format!(
+                "leak: process {} ({}) ended with {} in {} allocations not freed",
+                process.key.pid,
+                formats::plain::plain(&process.name),
+                process.not_freed(),
+                process.live_allocations,
+            ));
+        }
+        if leaky.is_empty() { Outcome::Fine } else { Outcome::Findings }
+    }
+}
+
+fn tell(notice: &Notice) {
+    output::complain(&match notice {
+        Notice::Attached { path, functions, stepped } => {
+            let slow = match stepped {
+                0 => String::new(),
+                n => format!(" ({n} of them at the slow, single-stepped place)"),
+            };
+            format!("watching {functions} functions of {}{slow}", shown(path))
+        }
+        Notice::NotAttached { reason } => format!("not watched: {}", formats::plain::plain(reason)),
+        Notice::NoDriver => "no CUDA driver (libcuda.so.1) is installed or in use here yet: \
+             waiting for a process that brings one; `--driver PATH` names one by hand"
+            .to_owned(),
+        Notice::SlowWatch { reason } => format!(
+            "cannot be told of new copies of the driver ({reason}); looking every few seconds"
+        ),
+        Notice::Released { path } => format!("nobody uses {} any more: let go", shown(path)),
+    });
+}
+
+fn shown(path: &std::path::Path) -> String {
+    formats::plain::plain(&path.to_string_lossy()).into_owned()
+}

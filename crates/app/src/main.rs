@@ -1,0 +1,36 @@
+//! `vramscope`: results to stdout, messages to stderr, an exit code that scripts can use.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod output;
+#[cfg(feature = "capture")]
+mod pipeline;
+mod quantity;
+
+use std::process::ExitCode;
+
+/// How a command ended well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Nothing to complain about.
+    Fine,
+    /// Something was found over a limit that was asked for.
+    Findings,
+}
+
+fn main() -> ExitCode {
+    #[cfg(feature = "capture")]
+    if let Some(code) = commands::launch::intercept() {
+        return code;
+    }
+    match cli::run() {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(1),
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&format!("error: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}

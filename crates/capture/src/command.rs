@@ -1,0 +1,152 @@
+//! Starts a command stopped at its first instruction of its own, so that the probes are there
+//! before it does anything.
+//!
+//! The child first runs this program again as a *launcher*, which waits for a byte on a pipe and
+//! then becomes the command: same pid, untouched environment, standard streams and exit status.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use engine::ids::Pid;
+
+use crate::error::Error;
+
+/// The launcher's word on the command line of this program; see [`launch`].
+pub const LAUNCHER: &str = "__launch";
+
+/// A command that waits to be released.
+#[derive(Debug)]
+pub struct Stopped {
+    child: Child,
+    gate: File,
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+/// Starts `command` up to the point where it would begin.
+pub fn start(command: &[OsString]) -> Result<Stopped, Error> {
+    let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
+    let failed = |source| Error::Command { command: name.clone(), source };
+    let program = command.first().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    find(program).map_err(failed)?;
+    let (reader, gate) = pipe().map_err(failed)?;
+    let child = Command::new("/proc/self/exe")
+        .arg(LAUNCHER)
+        .arg(reader.as_raw_fd().to_string())
+        .args(command)
+        .spawn()
+        .map_err(failed)?;
+    Ok(Stopped { child, gate: File::from(gate) })
+}
+
+/// The launcher: waits at the gate, then becomes the command. Returns only with an error.
+pub fn launch(arguments: &[OsString]) -> Error {
+    let name = arguments.get(1).map_or_else(String::new, |c| c.to_string_lossy().into_owned());
+    let failed = |source| Error::Command { command: name.clone(), source };
+    let gate = arguments.first().and_then(|fd| fd.to_str()?.parse::<i32>().ok());
+    let (Some(gate), Some(program)) = (gate, arguments.get(1)) else {
+        return failed(io::ErrorKind::InvalidInput.into());
+    };
+    // SAFETY: `start` passed this descriptor for nobody but us.
+    let mut gate = unsafe { File::from_raw_fd(gate) };
+    let mut byte = [0];
+    // No byte: the tracer gave up or died, and the command should not run untraced.
+    if let Err(error) = gate.read_exact(&mut byte) {
+        return failed(error);
+    }
+    drop(gate);
+    failed(Command::new(program).args(&arguments[2..]).exec())
+}
+
+impl Stopped {
+    /// Its process id, which it keeps.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    /// Lets it begin.
+    pub fn release(mut self) -> io::Result<Running> {
+        self.gate.write_all(&[1])?;
+        Ok(Running { child: self.child })
+    }
+}
+
+impl Running {
+    /// Waits for its end.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+}
+
+/// The file that a command name leads to, as the shell would find it.
+fn find(program: &OsStr) -> io::Result<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 || program.as_encoded_bytes().contains(&b'/') {
+        return executable(path);
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut denied = None;
+    for folder in std::env::split_paths(&folders) {
+        match executable(&folder.join(path)) {
+            Ok(found) => return Ok(found),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied = Some(error),
+            Err(_) => {}
+        }
+    }
+    Err(denied.unwrap_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, "no such program in PATH; check its spelling")
+    }))
+}
+
+fn executable(path: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let metadata = path.metadata()?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+        Ok(path.to_owned())
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not an executable file"))
+    }
+}
+
+/// A pipe whose reading end is inherited by children and whose writing end is not.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: ends has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, both descriptors are new and ours.
+    let (reader, writer) =
+        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    // SAFETY: a plain change of flags on our own descriptor.
+    if unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((reader, writer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_the_shell_finds_them() {
+        assert!(find(OsStr::new("sh")).is_ok());
+        assert!(find(OsStr::new("/bin/sh")).is_ok());
+        let kind = |name: &str| find(OsStr::new(name)).unwrap_err().kind();
+        assert_eq!(kind("no-such-program-here"), io::ErrorKind::NotFound);
+        assert_eq!(kind("/no/such/program"), io::ErrorKind::NotFound);
+        assert_eq!(kind("/etc/passwd"), io::ErrorKind::PermissionDenied);
+        assert_eq!(kind("/etc"), io::ErrorKind::PermissionDenied);
+    }
+}

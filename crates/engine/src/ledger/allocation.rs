@@ -1,0 +1,326 @@
+//! Where live allocations are kept: a slab of fixed-size entries in small chunks, and an index of it
+//! by the driver's name for an allocation.
+//!
+//! An entry is one cache line. It carries the links of every order it is part of, so no order needs
+//! memory of its own: one live allocation costs its entry and a few bytes of index, whatever the
+//! sizes are. Chunks that become empty are given back, so a peak does not stay for ever.
+
+use std::hash::BuildHasher;
+use std::ops::{Index, IndexMut};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::ids::{DeviceId, Key, SiteId, Space};
+use crate::kind::Kind;
+use crate::units::Moment;
+
+/// The place of an entry; stable while the allocation lives.
+pub(super) type Slot = u32;
+
+/// No slot, no context, no thread, no site.
+pub(super) const NIL: u32 = u32::MAX;
+
+/// No device known.
+const NO_DEVICE: u16 = u16::MAX;
+
+/// Entries in a chunk.
+const CHUNK: usize = 256;
+
+/// One live allocation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    value: u64,
+    pub(super) bytes: u64,
+    /// When the allocating call returned.
+    pub(super) returned_at: Moment,
+    /// Index of the allocating thread; [`NIL`] marks a vacant entry.
+    pub(super) thread: u32,
+    /// Index of the context it belongs to, or [`NIL`].
+    pub(super) context: u32,
+    site: u32,
+    /// Ring of the thread's allocations of the same size, oldest first.
+    pub(super) same_previous: Slot,
+    pub(super) same_next: Slot,
+    /// The thread's allocations in the order they came.
+    pub(super) older: Slot,
+    pub(super) younger: Slot,
+    /// The thread's tree of sizes; only the oldest allocation of a size is in it.
+    pub(super) smaller: Slot,
+    pub(super) bigger: Slot,
+    device: u16,
+    pub(super) kind: Kind,
+    space: Space,
+}
+
+impl Entry {
+    const VACANT: Self = Self {
+        value: 0,
+        bytes: 0,
+        returned_at: Moment(0),
+        thread: NIL,
+        context: NIL,
+        site: NIL,
+        same_previous: NIL,
+        same_next: NIL,
+        older: NIL,
+        younger: NIL,
+        smaller: NIL,
+        bigger: NIL,
+        device: NO_DEVICE,
+        kind: Kind::Device,
+        space: Space::Address,
+    };
+
+    /// An allocation that is in no order yet.
+    pub(super) fn new(
+        key: Key,
+        kind: Kind,
+        bytes: u64,
+        returned_at: Moment,
+        thread: u32,
+        site: Option<SiteId>,
+    ) -> Self {
+        let site = site.map_or(NIL, |site| site.0);
+        let Key { space, value } = key;
+        Self { value, bytes, returned_at, thread, site, kind, space, ..Self::VACANT }
+    }
+
+    pub(super) fn key(&self) -> Key {
+        Key { space: self.space, value: self.value }
+    }
+
+    pub(super) fn device(&self) -> Option<DeviceId> {
+        (self.device != NO_DEVICE).then_some(DeviceId(self.device))
+    }
+
+    pub(super) fn set_device(&mut self, device: Option<DeviceId>) {
+        self.device = device.map_or(NO_DEVICE, |device| device.0);
+    }
+
+    pub(super) fn site(&self) -> Option<SiteId> {
+        (self.site != NIL).then_some(SiteId(self.site))
+    }
+
+    /// What it takes of a device.
+    pub(super) fn device_bytes(&self) -> u64 {
+        if self.kind.takes_device_memory() { self.bytes } else { 0 }
+    }
+}
+
+/// Entries side by side, with a list of the vacant ones (through `younger`).
+#[derive(Debug, Default)]
+struct Chunk {
+    /// [`CHUNK`] entries, or none while the memory is given back.
+    entries: Box<[Entry]>,
+    vacant: u32,
+    used: usize,
+}
+
+impl Chunk {
+    fn fill(&mut self) {
+        self.entries = vec![Entry::VACANT; CHUNK].into_boxed_slice();
+        for (entry, next) in self.entries.iter_mut().zip(1..) {
+            entry.younger = next;
+        }
+        self.vacant = 0;
+    }
+}
+
+/// Entries by slot.
+#[derive(Debug, Default)]
+pub(super) struct Slab {
+    chunks: Vec<Chunk>,
+    /// Chunks that have a vacant entry.
+    roomy: Vec<u32>,
+    /// Empty chunks that keep their memory: at most one, so that a program at a chunk's edge does
+    /// not give it back and take it with every call.
+    spare: u32,
+}
+
+impl Slab {
+    fn insert(&mut self, entry: Entry) -> Slot {
+        let number = self.roomy.last().copied().unwrap_or_else(|| {
+            let number = self.chunks.len() as u32;
+            self.chunks.push(Chunk::default());
+            self.roomy.push(number);
+            number
+        });
+        let chunk = &mut self.chunks[number as usize];
+        if chunk.entries.is_empty() {
+            chunk.fill();
+        } else if chunk.used == 0 {
+            self.spare -= 1;
+        }
+        let offset = chunk.vacant;
+        let place = &mut chunk.entries[offset as usize];
+        chunk.vacant = place.younger;
+        *place = entry;
+        chunk.used += 1;
+        if chunk.used == CHUNK {
+            self.roomy.pop();
+        }
+        number * CHUNK as u32 + offset
+    }
+
+    fn remove(&mut self, slot: Slot) -> Entry {
+        let number = slot as usize / CHUNK;
+        let offset = slot as usize % CHUNK;
+        let chunk = &mut self.chunks[number];
+        if chunk.used == CHUNK {
+            self.roomy.push(number as u32);
+        }
+        let entry = chunk.entries[offset];
+        chunk.entries[offset] = Entry { younger: chunk.vacant, ..Entry::VACANT };
+        chunk.vacant = offset as u32;
+        chunk.used -= 1;
+        if chunk.used == 0 {
+            if self.spare == 0 {
+                self.spare = 1;
+            } else {
+                chunk.entries = Box::default();
+            }
+        }
+        entry
+    }
+
+    /// Every live entry, in no order that means anything.
+    fn iter(&self) -> impl Iterator<Item = (Slot, &Entry)> {
+        self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
+            let first = (number * CHUNK) as u32;
+            (first..).zip(&chunk.entries).filter(|(_, entry)| entry.thread != NIL)
+        })
+    }
+}
+
+impl Index<Slot> for Slab {
+    type Output = Entry;
+
+    fn index(&self, slot: Slot) -> &Entry {
+        &self.chunks[slot as usize / CHUNK].entries[slot as usize % CHUNK]
+    }
+}
+
+impl IndexMut<Slot> for Slab {
+    fn index_mut(&mut self, slot: Slot) -> &mut Entry {
+        &mut self.chunks[slot as usize / CHUNK].entries[slot as usize % CHUNK]
+    }
+}
+
+/// The live allocations of one process.
+#[derive(Debug, Default)]
+pub(super) struct Allocations {
+    pub(super) slab: Slab,
+    index: HashTable<Slot>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Allocations {
+    /// The live allocation of that name.
+    pub(super) fn find(&self, key: Key) -> Option<Slot> {
+        let hash = hash(&self.hasher, key);
+        self.index.find(hash, |&slot| self.slab[slot].key() == key).copied()
+    }
+
+    /// Adds an allocation; its key must not be live.
+    pub(super) fn insert(&mut self, entry: Entry) -> Slot {
+        let slot = self.slab.insert(entry);
+        let Self { slab, index, hasher } = self;
+        index
+            .insert_unique(hash(hasher, entry.key()), slot, |&slot| hash(hasher, slab[slot].key()));
+        slot
+    }
+
+    /// Removes an allocation that is in no order any more.
+    pub(super) fn remove(&mut self, slot: Slot) -> Entry {
+        let Self { slab, index, hasher } = self;
+        let hash_of = |slot: &Slot| hash(hasher, slab[*slot].key());
+        if let Ok(found) = index.find_entry(hash_of(&slot), |&other| other == slot) {
+            found.remove();
+        }
+        if index.capacity() > 1024 && index.len() < index.capacity() / 8 {
+            index.shrink_to(index.len() * 2, hash_of);
+        }
+        slab.remove(slot)
+    }
+
+    /// The slots of the allocations for which `wanted` holds. Looks at everything that is live.
+    pub(super) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Slot> {
+        self.slab.iter().filter(|(_, entry)| wanted(entry)).map(|(slot, _)| slot).collect()
+    }
+
+    /// A number that programs under trace cannot know, see [`super::sizes`].
+    pub(super) fn seed(&self) -> u64 {
+        self.hasher.hash_one(0_u64)
+    }
+}
+
+fn hash(hasher: &DefaultHashBuilder, key: Key) -> u64 {
+    hasher.hash_one((key.space as u8, key.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(value: u64) -> Entry {
+        Entry::new(Key::address(value), Kind::Device, 1, Moment(1), 0, None)
+    }
+
+    #[test]
+    fn an_entry_is_one_cache_line() {
+        assert_eq!(size_of::<Entry>(), 64);
+    }
+
+    #[test]
+    fn a_slot_keeps_its_entry_while_others_come_and_go() {
+        let mut slab = Slab::default();
+        let slots: Vec<_> = (0..1000).map(|value| slab.insert(entry(value))).collect();
+        for slot in slots.iter().step_by(2) {
+            slab.remove(*slot);
+        }
+        for value in 1000..1700 {
+            slab.insert(entry(value));
+        }
+        for (value, slot) in slots.iter().enumerate().skip(1).step_by(2) {
+            assert_eq!(slab[*slot].value, value as u64);
+        }
+        assert_eq!(slab.iter().count(), 1200);
+    }
+
+    #[test]
+    fn chunks_that_become_empty_are_given_back_but_one() {
+        let mut slab = Slab::default();
+        let slots: Vec<_> = (0..10 * CHUNK as u64).map(|value| slab.insert(entry(value))).collect();
+        assert_eq!(slab.chunks.len(), 10);
+        for slot in slots {
+            slab.remove(slot);
+        }
+        assert_eq!(slab.chunks.iter().filter(|chunk| !chunk.entries.is_empty()).count(), 1);
+        for value in 0..10 * CHUNK as u64 {
+            slab.insert(entry(value));
+        }
+        assert_eq!(slab.chunks.len(), 10);
+        assert_eq!(slab.spare, 0);
+    }
+
+    #[test]
+    fn the_same_number_in_two_spaces_is_two_allocations() {
+        let mut allocations = Allocations::default();
+        let handle = Key { space: Space::Handle, value: 7 };
+        let slot = allocations.insert(entry(7));
+        assert_eq!(allocations.find(Key::address(7)), Some(slot));
+        assert_eq!(allocations.find(handle), None);
+    }
+
+    #[test]
+    fn the_index_shrinks_after_a_peak() {
+        let mut allocations = Allocations::default();
+        let slots: Vec<_> = (0..20_000).map(|value| allocations.insert(entry(value))).collect();
+        let peak = allocations.index.capacity();
+        for slot in &slots[10..] {
+            allocations.remove(*slot);
+        }
+        assert!(allocations.index.capacity() < peak / 10);
+        assert_eq!(allocations.find(Key::address(3)), Some(slots[3]));
+    }
+}

@@ -1,0 +1,251 @@
+//! What lost records leave open: bounds that always hold the truth.
+//!
+//! Say a process truly holds `T` bytes of device memory and the ledger says `L`. The driver never
+//! gives out an address that is live, and publishes an allocation before anybody can free it.
+//!
+//! **At most** `L + lost bytes`. A true allocation that the ledger does not list either began with
+//! a lost record, then its bytes are among the lost ones; or the ledger ended it wrongly. What ends
+//! an entry at address X?
+//! - A free of X that was entered after the entry's call had returned. While the entry truly lives,
+//!   X is not given out again, so no such free exists but its own. A free of an *older* owner of X,
+//!   whose own record may be lost, was entered before X was given out again, and is refused for
+//!   that reason, whichever of the two records is seen first.
+//! - Another allocation at X: X was given out again, so the entry had truly ended.
+//! - The end of its context or process. Those are facts, with two exceptions, where the ledger
+//!   *concludes*: it counts the users of a primary context, and it may guess which context a reset
+//!   ends. A lost retain makes both conclusions wrong. So after a loss it concludes nothing any
+//!   more, and what it had concluded earlier is added to the upper bound ([`Losses::concluded`]).
+//!
+//! **At least** `L − what the lost records could have ended`. An entry that truly ended while the
+//! ledger still lists it was ended by a call whose record is lost, for a free that was seen ends the
+//! entry: nothing else can be at its address then. `n` lost frees end at most `n` entries: at most
+//! the `n` biggest. (Where the address was given out again in the meantime and that record was seen,
+//! the entry is gone already and the bound is only wider than needed; where that record was lost
+//! too, a seen free of the new owner ends the old entry, late, and rightly.) A lost end of a context
+//! or process can have ended everything. And either can only have ended what was allocated before
+//! the loss was counted, so entries that came later are safe: a [`Mark`] keeps the sum of the others
+//! as they go. Where the ledger later meets the release or reset of a primary context that it cannot
+//! judge because of a loss, everything of that moment is in doubt again.
+//!
+//! Losses of no known process (pid 0) may be any process's: they count in the bounds of each that
+//! was there, and once in the global ones.
+
+use std::collections::BinaryHeap;
+
+use crate::event::Lost;
+use crate::snapshot::Loss;
+use crate::units::Moment;
+
+use super::allocation::{Entry, Slab};
+use super::sizes::SizeWalk;
+use super::totals::Sum;
+
+/// How many entries are looked at to bound what lost frees can have ended.
+const LOOK_AT: usize = 1000;
+
+/// Adds the records of one event to a sum of losses.
+pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
+    sum.allocations = sum.allocations.saturating_add(lost.allocations);
+    sum.allocated_bytes = sum.allocated_bytes.saturating_add(lost.allocated_bytes);
+    sum.frees = sum.frees.saturating_add(lost.frees);
+    sum.failures = sum.failures.saturating_add(lost.failures);
+    sum.other = sum.other.saturating_add(lost.other);
+    sum.since = sum.since.or(Some(at));
+}
+
+/// The device memory that was allocated up to a moment and is still listed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    until: Moment,
+    listed: Sum,
+}
+
+impl Mark {
+    fn covers(&self, entry: &Entry) -> bool {
+        entry.returned_at <= self.until
+    }
+}
+
+/// The losses of one process and what they put in doubt.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// Losses of this process.
+    pub(super) own: Loss,
+    /// Losses of unknown processes since this one is known.
+    pub(super) shared: Loss,
+    /// Device memory whose end the ledger concluded instead of seeing it.
+    concluded: Sum,
+    /// What lost frees can have ended.
+    frees: Mark,
+    /// What other lost records can have ended.
+    other: Mark,
+    /// The latest return of an allocating call.
+    newest: Moment,
+}
+
+impl Losses {
+    /// An allocation began.
+    pub(super) fn begin(&mut self, entry: &Entry) {
+        self.newest = self.newest.max(entry.returned_at);
+        for mark in [&mut self.frees, &mut self.other] {
+            if mark.covers(entry) {
+                mark.listed.add(entry.device_bytes());
+            }
+        }
+    }
+
+    /// An allocation ended.
+    pub(super) fn end(&mut self, entry: &Entry) {
+        for mark in [&mut self.frees, &mut self.other] {
+            if mark.covers(entry) {
+                mark.listed.take(entry.device_bytes());
+            }
+        }
+    }
+
+    /// Records were lost up to that moment, while `live` bytes were listed.
+    pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment, live: Sum) {
+        add(if shared { &mut self.shared } else { &mut self.own }, lost, at);
+        // Nothing that is listed is younger than the mark, so `live` is what it covers.
+        let mark = Mark { until: at.max(self.newest), listed: live };
+        if lost.frees > 0 {
+            self.frees = mark;
+        }
+        if lost.other > 0 {
+            self.other = mark;
+        }
+    }
+
+    /// A context may have ended that the ledger could not name.
+    pub(super) fn doubt(&mut self, at: Moment, live: Sum) {
+        self.other = Mark { until: at.max(self.newest), listed: live };
+    }
+
+    /// The ledger concluded that this much device memory ended.
+    pub(super) fn conclude(&mut self, bytes: Sum) {
+        self.concluded = self.concluded.plus(bytes);
+    }
+
+    /// Whether records were lost that could be about contexts or the process's life.
+    pub(super) fn broken(&self) -> bool {
+        self.own.other > 0 || self.shared.other > 0
+    }
+
+    /// Bytes that may live and are not listed, without those of lost allocations of no process.
+    pub(super) fn unlisted(&self) -> Sum {
+        let lost = Sum::from(self.own.allocated_bytes);
+        if self.broken() { lost.plus(self.concluded) } else { lost }
+    }
+
+    /// Listed bytes that other records than frees can have ended.
+    pub(super) fn ended_with_context(&self) -> Sum {
+        if self.broken() { self.other.listed } else { Sum::default() }
+    }
+
+    /// Listed bytes that lost frees can have ended, however many those are.
+    pub(super) fn before_lost_frees(&self) -> Sum {
+        let any = self.own.frees > 0 || self.shared.frees > 0;
+        if any { self.frees.listed } else { Sum::default() }
+    }
+}
+
+/// A bound of the device memory in the `count` biggest of the allocations that the walks give.
+/// Exact while few have to be looked at.
+pub(super) fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
+    let mut walks = slabs_and_walks;
+    let mut tops = BinaryHeap::new();
+    for (number, (slab, walk)) in walks.iter_mut().enumerate() {
+        tops.extend(walk.next().map(|slot| (slab[slot].bytes, number, slot)));
+    }
+    let mut sum = Sum::default();
+    let mut missing = count;
+    let mut smallest = 0;
+    for _ in 0..LOOK_AT {
+        if missing == 0 {
+            return sum;
+        }
+        let Some((bytes, number, slot)) = tops.pop() else {
+            return sum;
+        };
+        let (slab, walk) = &mut walks[number];
+        if slab[slot].kind.takes_device_memory() {
+            sum.add(bytes);
+            missing -= 1;
+        }
+        smallest = bytes;
+        tops.extend(walk.next().map(|slot| (slab[slot].bytes, number, slot)));
+    }
+    // None of the others is bigger than the last one seen.
+    sum.plus(Sum::product(missing, smallest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::Allocations;
+    use super::super::thread::Threads;
+    use super::*;
+    use crate::ids::{Key, Tid};
+    use crate::kind::Kind;
+    use crate::units::Bytes;
+
+    fn hold(sizes: impl IntoIterator<Item = (Kind, u64)>) -> (Allocations, Threads) {
+        let mut allocations = Allocations::default();
+        let mut threads = Threads::default();
+        for (number, (kind, bytes)) in (1..).zip(sizes) {
+            let thread = threads.of(Tid(number as u32 % 3), 1);
+            let entry = Entry::new(Key::address(number), kind, bytes, Moment(number), thread, None);
+            let slot = allocations.insert(entry);
+            threads.link(&mut allocations.slab, slot);
+        }
+        (allocations, threads)
+    }
+
+    fn biggest_of(count: u64, (allocations, threads): &(Allocations, Threads)) -> Bytes {
+        let slab = &allocations.slab;
+        let walks = threads.iter().map(|thread| (slab, thread.by_size(slab))).collect();
+        biggest(count, walks).bytes()
+    }
+
+    #[test]
+    fn the_biggest_are_found_over_all_threads() {
+        let held = hold([5, 1, 4, 2, 3].map(|bytes| (Kind::Device, bytes)));
+        assert_eq!(biggest_of(3, &held), Bytes(12));
+        assert_eq!(biggest_of(99, &held), Bytes(15));
+    }
+
+    #[test]
+    fn host_memory_does_not_count() {
+        let held = hold([(Kind::Pinned, 100), (Kind::Device, 7), (Kind::Async, 50)]);
+        assert_eq!(biggest_of(1, &held), Bytes(7));
+    }
+
+    #[test]
+    fn beyond_the_limit_every_other_one_is_taken_for_as_big_as_the_last() {
+        let held = hold((0..3000).map(|_| (Kind::Device, 2)));
+        assert_eq!(biggest_of(2000, &held), Bytes(4000));
+        let held = hold((0..3000).map(|bytes| (Kind::Device, bytes)));
+        let exact: u64 = (1000..3000).sum();
+        assert!(biggest_of(2000, &held).0 > exact);
+    }
+
+    #[test]
+    fn what_comes_after_the_loss_is_not_in_doubt() {
+        let mut losses = Losses::default();
+        let early = Entry::new(Key::address(1), Kind::Device, 10, Moment(5), 0, None);
+        let late = Entry::new(Key::address(2), Kind::Device, 20, Moment(15), 0, None);
+        losses.begin(&early);
+        losses.lose(&Lost { other: 1, ..Lost::default() }, false, Moment(10), Sum::from(10));
+        losses.begin(&late);
+        assert_eq!(losses.ended_with_context().bytes(), Bytes(10));
+        losses.end(&early);
+        assert_eq!(losses.ended_with_context().bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn a_record_that_is_delivered_after_the_loss_was_counted_is_still_in_doubt() {
+        let mut losses = Losses::default();
+        losses.lose(&Lost { frees: 1, ..Lost::default() }, false, Moment(10), Sum::default());
+        losses.begin(&Entry::new(Key::address(1), Kind::Device, 10, Moment(5), 0, None));
+        assert_eq!(losses.before_lost_frees().bytes(), Bytes(10));
+    }
+}

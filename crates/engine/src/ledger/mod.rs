@@ -1,0 +1,263 @@
+//! The ledger: the only writer of allocation state.
+//!
+//! ```text
+//! Ledger ─ Process ┬ Allocations   slab of entries + index by the driver's name   allocation.rs
+//!                  ├ Threads       who allocated; order by age and by size        thread.rs sizes.rs
+//!                  ├ Contexts      device, lifetime, users of primary contexts    context.rs
+//!                  ├ Totals        sums and peaks                                 totals.rs
+//!                  ├ Superseded    frees that are under way                       reuse.rs
+//!                  └ Losses        what lost records leave open                   loss.rs
+//!          Ended   until the next snapshot                                        ended.rs
+//!          view.rs what a snapshot shows
+//! ```
+//!
+//! An event costs a few hash lookups, and a descent in a tree of the thread's *distinct* sizes when
+//! an allocation is the first or the oldest of its size. Only rare events look at all allocations of
+//! their process: the end of a context, and learning a context's device late. A snapshot costs what
+//! it shows: processes, threads, devices and the top of each list.
+
+mod allocation;
+mod context;
+mod ended;
+mod loss;
+mod process;
+mod reuse;
+mod sizes;
+mod thread;
+mod totals;
+mod view;
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+
+use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
+use crate::ids::{DeviceId, Pid};
+use crate::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
+use crate::units::{Bytes, Moment};
+
+use ended::Ended;
+use process::Process;
+use totals::Sum;
+
+/// Out-of-memory errors kept between two snapshots: the first ones tell the story.
+const OUT_OF_MEMORY_KEPT: usize = 64;
+
+/// Who holds which GPU memory, by the events so far.
+///
+/// Time enters only with events and with [`Ledger::snapshot`], so the same events always give the
+/// same snapshots.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    running: HashMap<Pid, Process>,
+    ended: Ended,
+    out_of_memory: Vec<OutOfMemory>,
+    /// All losses ever.
+    lost: Loss,
+    /// Those of no known process.
+    unattributed: Loss,
+}
+
+impl Ledger {
+    /// A ledger that knows nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes note of one event.
+    ///
+    /// Events come in the order in which they were seen. A [`What::Lost`] covers what was lost up
+    /// to its own moment, and should come after the events before that moment and before the next
+    /// snapshot; see [`crate::event::Lost`].
+    pub fn apply(&mut self, event: &Event) {
+        match &event.what {
+            What::Process(facts) => self.announce(event, facts),
+            What::Exec => self.replace(event),
+            What::Exit => {
+                if let Some(process) = self.running.remove(&event.pid) {
+                    self.end(process, End::Exited, event.at);
+                }
+            }
+            What::ThreadExit => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.threads.end(event.tid);
+                }
+            }
+            What::ThreadName(name) => self.process(event).name_thread(event.tid, name),
+            What::Allocate(allocate) => self.process(event).allocate(event, allocate),
+            What::Free(free) => self.process(event).free(event, free.key),
+            What::Failed(failed) => {
+                self.process(event).fail(failed);
+                if failed.code == OUT_OF_MEMORY && failed.asked.is_some() {
+                    self.run_out(event, failed);
+                }
+            }
+            What::Context(change) => self.process(event).change(event, *change),
+            What::Lost(lost) => self.lose(event, lost),
+        }
+    }
+
+    /// What is known at that moment. Processes that ended and out-of-memory errors are in one
+    /// snapshot only: the next one after they happened.
+    pub fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
+        let ended = self.ended.take();
+        let mut shown: Vec<_> = self.shown().chain(&ended).collect();
+        shown.sort_by_cached_key(|process| {
+            let oldest = view::oldest(process);
+            let totals = &process.totals;
+            let rank = view::rank(view.sort, totals.live.bytes(), totals.count, oldest);
+            (process.ended.is_some(), rank, process.key)
+        });
+        let unattributed = &self.unattributed;
+        let processes = shown.into_iter().map(|p| view::process(p, at, view, unattributed));
+        Snapshot {
+            at,
+            live_bytes: self.live().bytes(),
+            live_allocations: self.shown().map(|process| process.totals.count).sum(),
+            certainty: self.certainty(),
+            processes: processes.collect(),
+            out_of_memory: std::mem::take(&mut self.out_of_memory),
+        }
+    }
+
+    /// Device memory of all processes that run. Costs a step per process.
+    #[must_use]
+    pub fn live_bytes(&self) -> Bytes {
+        self.live().bytes()
+    }
+
+    /// How many processes run that called the driver. Costs a step per process.
+    #[must_use]
+    pub fn process_count(&self) -> usize {
+        self.shown().count()
+    }
+
+    /// How many ended processes were in no snapshot, ever, because more than 10,000 ended between
+    /// two of them. Those that held nothing are left out first.
+    #[must_use]
+    pub fn unlisted_ends(&self) -> u64 {
+        self.ended.dropped
+    }
+
+    fn shown(&self) -> impl Iterator<Item = &Process> {
+        self.running.values().filter(|process| !process.silent)
+    }
+
+    fn live(&self) -> Sum {
+        self.shown().fold(Sum::default(), |sum, process| sum.plus(process.totals.live))
+    }
+
+    /// The process that made a call.
+    fn process(&mut self, event: &Event) -> &mut Process {
+        let Event { pid, at, .. } = *event;
+        let process = self.running.entry(pid).or_insert_with(|| Process::anonymous(pid, at));
+        process.silent = false;
+        process
+    }
+
+    fn announce(&mut self, event: &Event, facts: &ProcessFacts) {
+        let Event { pid, at, .. } = *event;
+        if let Some(process) = self.running.get_mut(&pid)
+            && process.is(facts)
+        {
+            process.silent = false;
+            process.refresh(facts);
+            return;
+        }
+        if let Some(old) = self.running.insert(pid, Process::new(pid, facts, at)) {
+            self.end(old, End::Exited, at);
+        }
+    }
+
+    fn replace(&mut self, event: &Event) {
+        if let Some(process) = self.running.get_mut(&event.pid) {
+            let next = process.replaced(event.at);
+            let old = std::mem::replace(process, next);
+            self.end(old, End::Replaced, event.at);
+        }
+    }
+
+    fn end(&mut self, mut process: Process, end: End, at: Moment) {
+        if !process.silent {
+            process.ended = Some((end, at));
+            self.ended.push(process);
+        }
+    }
+
+    fn run_out(&mut self, event: &Event, failed: &Failed) {
+        if self.out_of_memory.len() >= OUT_OF_MEMORY_KEPT {
+            return;
+        }
+        let Some(process) = self.running.get(&event.pid) else {
+            return;
+        };
+        let device = process.device_asked(failed);
+        self.out_of_memory.push(OutOfMemory {
+            at: event.at,
+            pid: event.pid,
+            tid: event.tid,
+            name: process.name.clone(),
+            device,
+            asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            holders: self.holders(device),
+        });
+    }
+
+    fn holders(&self, device: Option<DeviceId>) -> Vec<(Pid, Box<str>, Bytes)> {
+        let mut holders: Vec<_> = self
+            .shown()
+            .map(|process| {
+                (process.key.pid, process.name.clone(), process.totals.on(device).bytes())
+            })
+            .filter(|(_, _, bytes)| bytes.0 > 0)
+            .collect();
+        holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
+        holders
+    }
+
+    /// Losses of a process that is there are its own; also of one that ended since the last
+    /// snapshot. All others may be anybody's.
+    fn lose(&mut self, event: &Event, lost: &Lost) {
+        let Event { pid, at, .. } = *event;
+        loss::add(&mut self.lost, lost, at);
+        if let Some(process) = self.running.get_mut(&pid) {
+            process.lose(lost, false, at);
+        } else if let Some(process) = self.ended.latest(|process| process.key.pid == pid) {
+            process.lose(lost, false, at);
+        } else {
+            loss::add(&mut self.unattributed, lost, at);
+            for process in self.running.values_mut() {
+                process.lose(lost, true, at);
+            }
+        }
+    }
+
+    /// The bounds over all processes that run; see [`loss`] for why the truth is inside.
+    fn certainty(&self) -> Certainty {
+        let mut ended = Sum::default();
+        let mut ended_by_anyone = Sum::default();
+        let mut unlisted = Sum::from(self.unattributed.allocated_bytes);
+        for process in self.running.values() {
+            let losses = &process.losses;
+            unlisted = unlisted.plus(losses.unlisted());
+            ended = ended.plus(losses.ended_with_context());
+            ended = ended.plus(view::freed_unseen(process, losses.own.frees));
+            if losses.shared.frees > 0 {
+                ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
+            }
+        }
+        if ended_by_anyone > Sum::default() {
+            let walks = self.shown().flat_map(view::walks).collect();
+            let biggest = loss::biggest(self.unattributed.frees, walks);
+            ended = ended.plus(ended_by_anyone.min(biggest));
+        }
+        Certainty {
+            lost: self.lost,
+            live_at_least: self.live().minus(ended).bytes(),
+            live_at_most: self.live().plus(unlisted).bytes(),
+            unseen_frees: self.shown().map(|process| process.superseded.count).sum(),
+            before_trace: self.shown().any(|process| process.before_trace),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The order of one thread's allocations by size.
+//!
+//! A treap over the *distinct* sizes, whose nodes are the entries themselves: the oldest allocation
+//! of a size is the node, the others of that size hang on it in a ring, oldest first. Most programs
+//! use few sizes, so most allocations only join or leave a ring. The priority of a node is a hash of
+//! its size with a seed that the traced program does not know, so that it cannot choose sizes which
+//! unbalance the tree; the shape of the tree never shows in a result.
+
+use super::allocation::{NIL, Slab, Slot};
+
+/// In `Entry::smaller`: hangs on a node and is none itself.
+const IN_RING: Slot = NIL - 1;
+
+/// The sizes of one thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    root: Slot,
+    seed: u64,
+}
+
+/// A place in the tree that can hold a subtree.
+#[derive(Clone, Copy)]
+enum Place {
+    Root,
+    SmallerOf(Slot),
+    BiggerOf(Slot),
+}
+
+impl Sizes {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { root: NIL, seed }
+    }
+
+    /// Adds an entry as the youngest of its size.
+    pub(super) fn insert(&mut self, slab: &mut Slab, slot: Slot) {
+        let size = slab[slot].bytes;
+        let (_, node) = self.find(slab, size);
+        if node != NIL {
+            let last = slab[node].same_previous;
+            slab[last].same_next = slot;
+            slab[node].same_previous = slot;
+            let entry = &mut slab[slot];
+            entry.same_previous = last;
+            entry.same_next = node;
+            entry.smaller = IN_RING;
+            return;
+        }
+        slab[slot].same_previous = slot;
+        slab[slot].same_next = slot;
+        let mut place = Place::Root;
+        let mut node = self.root;
+        while node != NIL && self.priority(slab[node].bytes) >= self.priority(size) {
+            place = towards(slab, node, size);
+            node = self.get(slab, place);
+        }
+        self.set(slab, place, slot);
+        self.split(slab, node, size, slot);
+    }
+
+    /// Takes an entry out.
+    pub(super) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
+        let entry = slab[slot];
+        slab[entry.same_previous].same_next = entry.same_next;
+        slab[entry.same_next].same_previous = entry.same_previous;
+        if entry.smaller == IN_RING {
+            return;
+        }
+        let (place, _) = self.find(slab, entry.bytes);
+        if entry.same_next == slot {
+            self.join(slab, place, entry.smaller, entry.bigger);
+        } else {
+            let heir = entry.same_next;
+            slab[heir].smaller = entry.smaller;
+            slab[heir].bigger = entry.bigger;
+            self.set(slab, place, heir);
+        }
+    }
+
+    /// All entries, biggest first, the older first among equals.
+    pub(super) fn walk<'a>(&self, slab: &'a Slab) -> SizeWalk<'a> {
+        let sizes = *self;
+        SizeWalk { slab, sizes, next: sizes.biggest_below(slab, None) }
+    }
+
+    /// The node of that size, or [`NIL`], and its place in the tree.
+    fn find(&self, slab: &Slab, size: u64) -> (Place, Slot) {
+        let mut place = Place::Root;
+        let mut node = self.root;
+        while node != NIL && slab[node].bytes != size {
+            place = towards(slab, node, size);
+            node = self.get(slab, place);
+        }
+        (place, node)
+    }
+
+    /// The node of the biggest size, of those below `limit` if there is one.
+    fn biggest_below(&self, slab: &Slab, limit: Option<u64>) -> Slot {
+        let mut best = NIL;
+        let mut node = self.root;
+        while node != NIL {
+            let entry = &slab[node];
+            if limit.is_none_or(|limit| entry.bytes < limit) {
+                best = node;
+                node = entry.bigger;
+            } else {
+                node = entry.smaller;
+            }
+        }
+        best
+    }
+
+    /// Divides a subtree at `size`, which is not in it, into the two sides of the node `top`.
+    fn split(&mut self, slab: &mut Slab, mut node: Slot, size: u64, top: Slot) {
+        let mut smaller = Place::SmallerOf(top);
+        let mut bigger = Place::BiggerOf(top);
+        while node != NIL {
+            if slab[node].bytes < size {
+                self.set(slab, smaller, node);
+                smaller = Place::BiggerOf(node);
+                node = slab[node].bigger;
+            } else {
+                self.set(slab, bigger, node);
+                bigger = Place::SmallerOf(node);
+                node = slab[node].smaller;
+            }
+        }
+        self.set(slab, smaller, NIL);
+        self.set(slab, bigger, NIL);
+    }
+
+    /// Puts two subtrees, all of `smaller` below all of `bigger`, into one place.
+    fn join(&mut self, slab: &mut Slab, mut place: Place, mut smaller: Slot, mut bigger: Slot) {
+        while smaller != NIL && bigger != NIL {
+            if self.priority(slab[smaller].bytes) >= self.priority(slab[bigger].bytes) {
+                self.set(slab, place, smaller);
+                place = Place::BiggerOf(smaller);
+                smaller = slab[smaller].bigger;
+            } else {
+                self.set(slab, place, bigger);
+                place = Place::SmallerOf(bigger);
+                bigger = slab[bigger].smaller;
+            }
+        }
+        self.set(slab, place, if smaller == NIL { bigger } else { smaller });
+    }
+
+    fn get(&self, slab: &Slab, place: Place) -> Slot {
+        match place {
+            Place::Root => self.root,
+            Place::SmallerOf(node) => slab[node].smaller,
+            Place::BiggerOf(node) => slab[node].bigger,
+        }
+    }
+
+    fn set(&mut self, slab: &mut Slab, place: Place, node: Slot) {
+        match place {
+            Place::Root => self.root = node,
+            Place::SmallerOf(parent) => slab[parent].smaller = node,
+            Place::BiggerOf(parent) => slab[parent].bigger = node,
+        }
+    }
+
+    /// The finaliser of `SplitMix64`: a one-to-one mix, so two sizes never have one priority.
+    fn priority(&self, size: u64) -> u64 {
+        let mut mixed = size ^ self.seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// The side of a node on which `size` would be.
+fn towards(slab: &Slab, node: Slot, size: u64) -> Place {
+    if size < slab[node].bytes { Place::SmallerOf(node) } else { Place::BiggerOf(node) }
+}
+
+/// See [`Sizes::walk`]. Takes no memory; a step costs one descent at most.
+#[derive(Debug)]
+pub(super) struct SizeWalk<'a> {
+    slab: &'a Slab,
+    sizes: Sizes,
+    next: Slot,
+}
+
+impl Iterator for SizeWalk<'_> {
+    type Item = Slot;
+
+    fn next(&mut self) -> Option<Slot> {
+        let slot = self.next;
+        if slot == NIL {
+            return None;
+        }
+        let entry = &self.slab[slot];
+        let follower = entry.same_next;
+        // The ring's only entry that is in the tree is its first one.
+        self.next = if self.slab[follower].smaller == IN_RING {
+            follower
+        } else {
+            self.sizes.biggest_below(self.slab, Some(entry.bytes))
+        };
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::{Allocations, Entry};
+    use super::*;
+    use crate::ids::Key;
+    use crate::kind::Kind;
+    use crate::units::Moment;
+
+    struct Fixture {
+        allocations: Allocations,
+        sizes: Sizes,
+        live: Vec<(u64, u64, Slot)>,
+        count: u64,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let sizes = Sizes::new(42);
+            Self { allocations: Allocations::default(), sizes, live: Vec::new(), count: 0 }
+        }
+
+        fn insert(&mut self, size: u64) {
+            self.count += 1;
+            let key = Key::address(self.count);
+            let entry = Entry::new(key, Kind::Device, size, Moment(0), 0, None);
+            let slot = self.allocations.insert(entry);
+            self.sizes.insert(&mut self.allocations.slab, slot);
+            self.live.push((size, self.count, slot));
+        }
+
+        fn remove(&mut self, position: usize) {
+            let (_, _, slot) = self.live.swap_remove(position);
+            self.sizes.remove(&mut self.allocations.slab, slot);
+            self.allocations.remove(slot);
+        }
+
+        fn check(&mut self) {
+            self.live.sort_by_key(|&(size, age, _)| (std::cmp::Reverse(size), age));
+            let want: Vec<_> = self.live.iter().map(|&(_, _, slot)| slot).collect();
+            let got: Vec<_> = self.sizes.walk(&self.allocations.slab).collect();
+            assert_eq!(got, want);
+        }
+
+        fn depth(&self) -> usize {
+            let slab = &self.allocations.slab;
+            let mut deepest = 0;
+            let mut todo = vec![(self.sizes.root, 1)];
+            while let Some((node, depth)) = todo.pop() {
+                if node != NIL {
+                    deepest = deepest.max(depth);
+                    todo.push((slab[node].smaller, depth + 1));
+                    todo.push((slab[node].bigger, depth + 1));
+                }
+            }
+            deepest
+        }
+    }
+
+    #[test]
+    fn the_biggest_comes_first_and_the_older_among_equals() {
+        let mut fixture = Fixture::new();
+        for size in [4, 9, 4, 1, 9, 4] {
+            fixture.insert(size);
+        }
+        fixture.check();
+    }
+
+    #[test]
+    fn any_mix_of_inserts_and_removals_keeps_the_order() {
+        let mut fixture = Fixture::new();
+        let mut random = 1_u64;
+        for step in 0..4000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let choice = random >> 33;
+            if choice.is_multiple_of(3) && !fixture.live.is_empty() {
+                fixture.remove(choice as usize % fixture.live.len());
+            } else {
+                fixture.insert(choice % (1 + step / 8));
+            }
+            if step % 50 == 0 {
+                fixture.check();
+            }
+        }
+        while !fixture.live.is_empty() {
+            fixture.remove(fixture.live.len() / 2);
+        }
+        fixture.check();
+        assert_eq!(fixture.sizes.root, NIL);
+    }
+
+    #[test]
+    fn ascending_sizes_do_not_make_a_deep_tree() {
+        let mut fixture = Fixture::new();
+        for size in 0..20_000 {
+            fixture.insert(size);
+        }
+        assert!(fixture.depth() < 60, "{} levels", fixture.depth());
+    }
+}

@@ -1,0 +1,241 @@
+//! What each thread of a process allocated and is still live, ordered by size and by age.
+
+use hashbrown::HashMap;
+
+use crate::ids::Tid;
+use crate::units::Moment;
+
+use super::allocation::{NIL, Slab, Slot};
+use super::sizes::{SizeWalk, Sizes};
+use super::totals::Sum;
+
+/// One thread.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) tid: Tid,
+    pub(super) name: Box<str>,
+    /// Device memory.
+    pub(super) live: Sum,
+    /// Allocations of every kind.
+    pub(super) count: u64,
+    /// It is gone; what it allocated need not be.
+    ended: bool,
+    sizes: Sizes,
+    oldest: Slot,
+    youngest: Slot,
+}
+
+impl Thread {
+    fn new(tid: Tid, seed: u64) -> Self {
+        Self {
+            tid,
+            name: Box::default(),
+            live: Sum::default(),
+            count: 0,
+            ended: false,
+            sizes: Sizes::new(seed),
+            oldest: NIL,
+            youngest: NIL,
+        }
+    }
+
+    /// Its allocations, biggest first, the older first among equals.
+    pub(super) fn by_size<'a>(&self, slab: &'a Slab) -> SizeWalk<'a> {
+        self.sizes.walk(slab)
+    }
+
+    /// Its allocations, oldest first: in the order they came, which is the order in which a
+    /// thread's calls returned.
+    pub(super) fn by_age<'a>(&self, slab: &'a Slab) -> AgeWalk<'a> {
+        AgeWalk { slab, next: self.oldest }
+    }
+
+    /// When its oldest allocation was made.
+    pub(super) fn oldest(&self, slab: &Slab) -> Option<Moment> {
+        (self.oldest != NIL).then(|| slab[self.oldest].returned_at)
+    }
+
+    fn link(&mut self, slab: &mut Slab, slot: Slot) {
+        self.count += 1;
+        self.live.add(slab[slot].device_bytes());
+        slab[slot].older = self.youngest;
+        if self.youngest == NIL {
+            self.oldest = slot;
+        } else {
+            slab[self.youngest].younger = slot;
+        }
+        self.youngest = slot;
+        self.sizes.insert(slab, slot);
+    }
+
+    fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
+        self.count = self.count.saturating_sub(1);
+        self.live.take(slab[slot].device_bytes());
+        self.sizes.remove(slab, slot);
+        let (older, younger) = (slab[slot].older, slab[slot].younger);
+        if older == NIL {
+            self.oldest = younger;
+        } else {
+            slab[older].younger = younger;
+        }
+        if younger == NIL {
+            self.youngest = older;
+        } else {
+            slab[younger].older = older;
+        }
+    }
+}
+
+/// See [`Thread::by_age`].
+#[derive(Debug)]
+pub(super) struct AgeWalk<'a> {
+    slab: &'a Slab,
+    next: Slot,
+}
+
+impl Iterator for AgeWalk<'_> {
+    type Item = Slot;
+
+    fn next(&mut self) -> Option<Slot> {
+        let slot = self.next;
+        (slot != NIL).then(|| {
+            self.next = self.slab[slot].younger;
+            slot
+        })
+    }
+}
+
+/// The threads of one process. A thread is forgotten when it has ended and holds nothing.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    places: Vec<Option<Thread>>,
+    vacant: Vec<u32>,
+    by_tid: HashMap<Tid, u32>,
+}
+
+impl Threads {
+    /// The index of a thread that makes calls. A thread that had ended lives again: its id was
+    /// given to a new one.
+    pub(super) fn of(&mut self, tid: Tid, seed: u64) -> u32 {
+        if let Some(&index) = self.by_tid.get(&tid) {
+            if let Some(thread) = &mut self.places[index as usize] {
+                thread.ended = false;
+            }
+            return index;
+        }
+        let thread = Some(Thread::new(tid, seed));
+        let index = if let Some(index) = self.vacant.pop() {
+            self.places[index as usize] = thread;
+            index
+        } else {
+            self.places.push(thread);
+            self.places.len() as u32 - 1
+        };
+        self.by_tid.insert(tid, index);
+        index
+    }
+
+    pub(super) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
+        let index = self.of(tid, seed);
+        if let Some(thread) = &mut self.places[index as usize]
+            && *thread.name != *name
+        {
+            thread.name = name.into();
+        }
+    }
+
+    pub(super) fn end(&mut self, tid: Tid) {
+        if let Some(&index) = self.by_tid.get(&tid) {
+            if let Some(thread) = &mut self.places[index as usize] {
+                thread.ended = true;
+            }
+            self.tidy(index);
+        }
+    }
+
+    /// An allocation of that thread began.
+    pub(super) fn link(&mut self, slab: &mut Slab, slot: Slot) {
+        if let Some(thread) = &mut self.places[slab[slot].thread as usize] {
+            thread.link(slab, slot);
+        }
+    }
+
+    /// An allocation of that thread ended.
+    pub(super) fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
+        let index = slab[slot].thread;
+        if let Some(thread) = &mut self.places[index as usize] {
+            thread.unlink(slab, slot);
+            if thread.ended {
+                self.tidy(index);
+            }
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Thread> {
+        self.places.iter().flatten()
+    }
+
+    fn tidy(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        if let Some(thread) = place.take_if(|thread| thread.ended && thread.count == 0) {
+            self.by_tid.remove(&thread.tid);
+            self.vacant.push(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::{Allocations, Entry};
+    use super::*;
+    use crate::ids::Key;
+    use crate::kind::Kind;
+
+    fn allocate(allocations: &mut Allocations, threads: &mut Threads, tid: u32, at: u64) -> Slot {
+        let thread = threads.of(Tid(tid), 1);
+        let key = Key::address(at);
+        let slot = allocations.insert(Entry::new(key, Kind::Device, at, Moment(at), thread, None));
+        threads.link(&mut allocations.slab, slot);
+        slot
+    }
+
+    fn free(allocations: &mut Allocations, threads: &mut Threads, slot: Slot) {
+        threads.unlink(&mut allocations.slab, slot);
+        allocations.remove(slot);
+    }
+
+    #[test]
+    fn age_order_survives_removal_at_both_ends_and_in_the_middle() {
+        let mut allocations = Allocations::default();
+        let mut threads = Threads::default();
+        let slots: Vec<_> =
+            (1..=5).map(|at| allocate(&mut allocations, &mut threads, 1, at)).collect();
+        for gone in [0, 2, 4] {
+            free(&mut allocations, &mut threads, slots[gone]);
+        }
+        let thread = threads.iter().next().unwrap();
+        assert_eq!(thread.by_age(&allocations.slab).collect::<Vec<_>>(), [slots[1], slots[3]]);
+        assert_eq!(thread.oldest(&allocations.slab), Some(Moment(2)));
+    }
+
+    #[test]
+    fn an_ended_thread_is_forgotten_with_its_last_allocation() {
+        let mut allocations = Allocations::default();
+        let mut threads = Threads::default();
+        let slot = allocate(&mut allocations, &mut threads, 1, 1);
+        threads.end(Tid(1));
+        assert_eq!(threads.iter().count(), 1);
+        free(&mut allocations, &mut threads, slot);
+        assert_eq!(threads.iter().count(), 0);
+        assert_eq!(threads.of(Tid(2), 1), 0);
+    }
+
+    #[test]
+    fn a_thread_that_holds_nothing_keeps_its_name_until_it_ends() {
+        let mut threads = Threads::default();
+        threads.rename(Tid(1), 1, "loader");
+        assert_eq!(&*threads.iter().next().unwrap().name, "loader");
+        threads.end(Tid(1));
+        assert_eq!(threads.iter().count(), 0);
+    }
+}

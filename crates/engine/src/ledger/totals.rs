@@ -1,0 +1,231 @@
+//! Sums that are kept up to date with every event, so that a report never adds up what is live.
+
+use crate::ids::DeviceId;
+use crate::kind::Kind;
+use crate::snapshot::{DeviceView, KindView};
+use crate::units::{Bytes, Moment};
+
+use super::allocation::Entry;
+
+/// A sum of sizes. Wide enough for any number of sizes of any value, so that hostile sizes cannot
+/// make adding and taking away disagree; shown as at most `u64::MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct Sum(u128);
+
+impl Sum {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.0 += u128::from(bytes);
+    }
+
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.0 = self.0.saturating_sub(u128::from(bytes));
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or nothing when `other` is more.
+    pub(super) fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// `count` times `bytes`.
+    pub(super) fn product(count: u64, bytes: u64) -> Self {
+        Self(u128::from(count) * u128::from(bytes))
+    }
+
+    pub(super) fn bytes(self) -> Bytes {
+        Bytes(u64::try_from(self.0).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<u64> for Sum {
+    fn from(bytes: u64) -> Self {
+        Self(u128::from(bytes))
+    }
+}
+
+/// Bytes and allocations together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    bytes: Sum,
+    count: u64,
+}
+
+/// Device memory on one device.
+#[derive(Clone, Copy, Debug)]
+struct OnDevice {
+    device: Option<DeviceId>,
+    live: Sum,
+    peak: Sum,
+}
+
+/// What one process holds.
+#[derive(Clone, Debug)]
+pub(super) struct Totals {
+    /// Device memory.
+    pub(super) live: Sum,
+    /// Allocations of every kind.
+    pub(super) count: u64,
+    /// The most of `live` so far, and when it was reached.
+    pub(super) peak: Sum,
+    pub(super) peak_at: Moment,
+    kinds: [Held; Kind::COUNT],
+    /// Ordered by device, the unknown one last.
+    devices: Vec<OnDevice>,
+}
+
+impl Totals {
+    pub(super) fn new(at: Moment) -> Self {
+        Self {
+            live: Sum::default(),
+            count: 0,
+            peak: Sum::default(),
+            peak_at: at,
+            kinds: Default::default(),
+            devices: Vec::new(),
+        }
+    }
+
+    /// An allocation began.
+    pub(super) fn add(&mut self, entry: &Entry) {
+        self.count += 1;
+        let kind = &mut self.kinds[entry.kind.index()];
+        kind.count += 1;
+        kind.bytes.add(entry.bytes);
+        if entry.kind.takes_device_memory() {
+            self.live.add(entry.bytes);
+            if self.live > self.peak {
+                self.peak = self.live;
+                self.peak_at = entry.returned_at;
+            }
+            self.device(entry.device()).add(entry.bytes);
+        }
+    }
+
+    /// An allocation ended.
+    pub(super) fn take(&mut self, entry: &Entry) {
+        self.count = self.count.saturating_sub(1);
+        let kind = &mut self.kinds[entry.kind.index()];
+        kind.count = kind.count.saturating_sub(1);
+        kind.bytes.take(entry.bytes);
+        if entry.kind.takes_device_memory() {
+            self.live.take(entry.bytes);
+            self.device(entry.device()).live.take(entry.bytes);
+        }
+    }
+
+    /// The device of a live allocation became known.
+    pub(super) fn place(&mut self, entry: &Entry, device: DeviceId) {
+        if entry.kind.takes_device_memory() {
+            self.device(entry.device()).live.take(entry.bytes);
+            self.device(Some(device)).add(entry.bytes);
+        }
+    }
+
+    /// Device memory on one device; on all of them without a device.
+    pub(super) fn on(&self, device: Option<DeviceId>) -> Sum {
+        match device {
+            None => self.live,
+            Some(_) => self.position(device).map_or(Sum::default(), |at| self.devices[at].live),
+        }
+    }
+
+    /// Every device that held memory; the unknown one only while it does.
+    pub(super) fn devices(&self) -> Vec<DeviceView> {
+        let shown = |on: &&OnDevice| on.device.is_some() || on.live > Sum::default();
+        let view = |on: &OnDevice| DeviceView {
+            device: on.device,
+            live_bytes: on.live.bytes(),
+            peak_bytes: on.peak.bytes(),
+        };
+        self.devices.iter().filter(shown).map(view).collect()
+    }
+
+    /// Every kind that holds something.
+    pub(super) fn kinds(&self) -> Vec<KindView> {
+        let held = Kind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
+        held.map(|(kind, held)| KindView {
+            kind,
+            live_bytes: held.bytes.bytes(),
+            live_allocations: held.count,
+        })
+        .collect()
+    }
+
+    fn position(&self, device: Option<DeviceId>) -> Result<usize, usize> {
+        let rank = |device: Option<DeviceId>| (device.is_none(), device);
+        self.devices.binary_search_by_key(&rank(device), |on| rank(on.device))
+    }
+
+    fn device(&mut self, device: Option<DeviceId>) -> &mut OnDevice {
+        let at = self.position(device).unwrap_or_else(|at| {
+            self.devices
+                .insert(at, OnDevice { device, live: Sum::default(), peak: Sum::default() });
+            at
+        });
+        &mut self.devices[at]
+    }
+}
+
+impl OnDevice {
+    fn add(&mut self, bytes: u64) {
+        self.live.add(bytes);
+        self.peak = self.peak.max(self.live);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Key;
+
+    fn entry(kind: Kind, bytes: u64, at: u64, device: Option<u16>) -> Entry {
+        let mut entry = Entry::new(Key::address(1), kind, bytes, Moment(at), 0, None);
+        entry.set_device(device.map(DeviceId));
+        entry
+    }
+
+    #[test]
+    fn a_peak_stays_and_its_moment_is_the_first_time_it_was_reached() {
+        let mut totals = Totals::new(Moment(1));
+        let big = entry(Kind::Device, 10, 5, Some(0));
+        totals.add(&big);
+        totals.take(&big);
+        totals.add(&entry(Kind::Device, 10, 7, Some(0)));
+        assert_eq!((totals.peak.bytes(), totals.peak_at), (Bytes(10), Moment(5)));
+    }
+
+    #[test]
+    fn layers_that_take_no_device_memory_are_counted_by_kind_only() {
+        let mut totals = Totals::new(Moment(1));
+        totals.add(&entry(Kind::Async, 10, 5, Some(0)));
+        totals.add(&entry(Kind::Pinned, 10, 5, Some(0)));
+        assert_eq!((totals.live.bytes(), totals.count), (Bytes(0), 2));
+        assert!(totals.devices().is_empty());
+        assert_eq!(totals.kinds().len(), 2);
+    }
+
+    #[test]
+    fn hostile_sizes_saturate_what_is_shown_and_cancel_out() {
+        let mut totals = Totals::new(Moment(1));
+        let huge = entry(Kind::Device, u64::MAX, 5, Some(0));
+        totals.add(&huge);
+        totals.add(&huge);
+        assert_eq!(totals.live.bytes(), Bytes(u64::MAX));
+        totals.take(&huge);
+        totals.take(&huge);
+        assert_eq!(totals.live.bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn devices_are_in_order_and_the_unknown_one_is_last() {
+        let mut totals = Totals::new(Moment(1));
+        for device in [None, Some(3), Some(1)] {
+            totals.add(&entry(Kind::Device, 1, 1, device));
+        }
+        let devices: Vec<_> = totals.devices().iter().map(|view| view.device).collect();
+        assert_eq!(devices, [Some(DeviceId(1)), Some(DeviceId(3)), None]);
+    }
+}

@@ -1,0 +1,189 @@
+//! What a snapshot shows of a process. The cost is that of what is listed.
+
+use std::cmp::Reverse;
+
+use crate::snapshot::{
+    AllocationView, Certainty, FailureCount, Loss, ProcessView, Sort, ThreadView, View,
+};
+use crate::units::{Bytes, Moment};
+
+use super::allocation::{Entry, Slab, Slot};
+use super::loss;
+use super::process::Process;
+use super::sizes::SizeWalk;
+use super::thread::Thread;
+use super::totals::Sum;
+
+/// Everything that a snapshot says of one process. `unattributed`: losses of no known process.
+pub(super) fn process(
+    process: &Process,
+    at: Moment,
+    view: &View,
+    unattributed: &Loss,
+) -> ProcessView {
+    // What an ended process held is as old as it was then.
+    let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
+    ProcessView {
+        key: process.key,
+        uid: process.uid,
+        name: process.name.clone(),
+        ended: process.ended.map(|(end, _)| end),
+        before_trace: process.before_trace,
+        live_bytes: process.totals.live.bytes(),
+        live_allocations: process.totals.count,
+        peak_bytes: process.totals.peak.bytes(),
+        peak_at: process.totals.peak_at,
+        allocations_total: process.counts.allocations,
+        frees_total: process.counts.frees,
+        released_total: process.counts.released,
+        failed_allocations: process.counts.failed_allocations,
+        unknown_frees: process.counts.unknown_frees,
+        failures: failures(process),
+        devices: process.totals.devices(),
+        kinds: process.totals.kinds(),
+        threads: threads(process, at, view),
+        certainty: certainty(process, unattributed),
+    }
+}
+
+/// The place of something in an order, smallest first.
+pub(super) fn rank(sort: Sort, live: Bytes, count: u64, oldest: Option<Moment>) -> u64 {
+    match sort {
+        Sort::Size => u64::MAX - live.0,
+        Sort::Age => oldest.map_or(u64::MAX, |moment| moment.0),
+        Sort::Count => u64::MAX - count,
+    }
+}
+
+/// When the oldest live allocation of a process was made.
+pub(super) fn oldest(process: &Process) -> Option<Moment> {
+    let slab = &process.allocations.slab;
+    process.threads.iter().filter_map(|thread| thread.oldest(slab)).min()
+}
+
+/// Walks over all allocations of a process by size, one per thread.
+pub(super) fn walks(process: &Process) -> impl Iterator<Item = (&Slab, SizeWalk<'_>)> {
+    let slab = &process.allocations.slab;
+    process.threads.iter().map(move |thread| (slab, thread.by_size(slab)))
+}
+
+/// What lost frees of this process alone can have ended.
+pub(super) fn freed_unseen(process: &Process, frees: u64) -> Sum {
+    let bound = process.losses.before_lost_frees();
+    if frees == 0 || bound == Sum::default() {
+        return Sum::default();
+    }
+    bound.min(loss::biggest(frees, walks(process).collect()))
+}
+
+fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
+    let losses = &process.losses;
+    let frees = losses.own.frees.saturating_add(losses.shared.frees);
+    let ended = losses.ended_with_context().plus(freed_unseen(process, frees));
+    let unlisted = losses.unlisted().plus(Sum::from(unattributed.allocated_bytes));
+    Certainty {
+        lost: losses.own,
+        live_at_least: process.totals.live.minus(ended).bytes(),
+        live_at_most: process.totals.live.plus(unlisted).bytes(),
+        unseen_frees: process.superseded.count,
+        before_trace: process.before_trace,
+    }
+}
+
+fn failures(process: &Process) -> Vec<FailureCount> {
+    let all = process.failures.iter();
+    let mut list: Vec<_> =
+        all.map(|(&(function, code), &count)| FailureCount { function, code, count }).collect();
+    list.sort_by_key(|failure| (Reverse(failure.count), failure.function, failure.code));
+    list
+}
+
+fn threads(process: &Process, at: Moment, view: &View) -> Vec<ThreadView> {
+    let slab = &process.allocations.slab;
+    let mut holders: Vec<_> = process.threads.iter().filter(|thread| thread.count > 0).collect();
+    holders.sort_by_key(|thread| {
+        let oldest = thread.oldest(slab);
+        (rank(view.sort, thread.live.bytes(), thread.count, oldest), thread.tid)
+    });
+    let show = |thread: &Thread| ThreadView {
+        tid: thread.tid,
+        name: thread.name.clone(),
+        live_bytes: thread.live.bytes(),
+        live_allocations: thread.count,
+        allocations: list(thread, slab, at, view),
+    };
+    holders.into_iter().map(show).collect()
+}
+
+/// The top of a thread's allocations.
+fn list(thread: &Thread, slab: &Slab, at: Moment, view: &View) -> Vec<AllocationView> {
+    let big = |slot: &Slot| slab[*slot].bytes >= view.min_size.0;
+    let old = |slot: &Slot| at - slab[*slot].returned_at >= view.older;
+    let by_size = thread.by_size(slab).take_while(big);
+    let by_age = thread.by_age(slab).take_while(old);
+    let room = view.top.min(usize::try_from(thread.count).unwrap_or(usize::MAX));
+    let slots = match view.sort {
+        Sort::Size | Sort::Count => {
+            let unfiltered = view.older.0 == 0;
+            let order = |slot: &Slot| Reverse(slab[*slot].bytes);
+            top(by_size, by_age, unfiltered, room, (old, big), order)
+        }
+        Sort::Age => {
+            let unfiltered = view.min_size.0 == 0;
+            let order = |slot: &Slot| slab[*slot].returned_at;
+            top(by_age, by_size, unfiltered, room, (big, old), order)
+        }
+    };
+    slots.into_iter().map(|slot| allocation(&slab[slot], at)).collect()
+}
+
+/// The first `room` slots of one walk that are also in the other one.
+///
+/// Both walks stop at their own filter: the first gives the wanted order, the second one the wanted
+/// order of the other filter. They go in step, so the cost is that of the *shorter* way: either
+/// enough of the first walk pass the other's filter, or the second walk ends and has found all that
+/// pass both. A few old allocations among a million young ones are found at once, and so are the
+/// biggest of a million old ones. `unfiltered` says that everything passes the other filter.
+fn top<K: Ord>(
+    first: impl Iterator<Item = Slot>,
+    mut second: impl Iterator<Item = Slot>,
+    unfiltered: bool,
+    room: usize,
+    (passes_second, passes_first): (impl Fn(&Slot) -> bool, impl Fn(&Slot) -> bool),
+    order: impl Fn(&Slot) -> K,
+) -> Vec<Slot> {
+    if unfiltered {
+        return first.take(room).collect();
+    }
+    let mut found = Vec::new();
+    let mut candidates = Vec::new();
+    for slot in first {
+        if passes_second(&slot) {
+            found.push(slot);
+        }
+        if found.len() >= room {
+            break;
+        }
+        let Some(other) = second.next() else {
+            candidates.sort_by_key(order);
+            candidates.truncate(room);
+            return candidates;
+        };
+        if passes_first(&other) {
+            candidates.push(other);
+        }
+    }
+    found.truncate(room);
+    found
+}
+
+fn allocation(entry: &Entry, at: Moment) -> AllocationView {
+    AllocationView {
+        key: entry.key(),
+        device: entry.device(),
+        bytes: Bytes(entry.bytes),
+        kind: entry.kind,
+        age: at - entry.returned_at,
+        site: entry.site(),
+    }
+}

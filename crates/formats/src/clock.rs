@@ -1,0 +1,62 @@
+//! The machine's monotonic clock and the wall's.
+
+use engine::units::Moment;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+
+/// Translates moments into times of day. Fixed when tracing begins, so that a clock that is set
+/// meanwhile does not reorder the report.
+#[derive(Clone, Debug)]
+pub struct WallClock {
+    moment: Moment,
+    time: Timestamp,
+    zone: TimeZone,
+}
+
+impl WallClock {
+    /// `moment` is now.
+    #[must_use]
+    pub fn now(moment: Moment) -> Self {
+        Self { moment, time: Timestamp::now(), zone: TimeZone::system() }
+    }
+
+    /// A clock for tests and files: `moment` was at `seconds` since 1970, UTC.
+    #[must_use]
+    pub fn fixed(moment: Moment, seconds: i64) -> Self {
+        let time = Timestamp::from_second(seconds).unwrap_or_default();
+        Self { moment, time, zone: TimeZone::UTC }
+    }
+
+    fn time(&self, moment: Moment) -> Timestamp {
+        let ahead = i128::from(moment.0) - i128::from(self.moment.0);
+        let ahead = SignedDuration::from_nanos(i64::try_from(ahead).unwrap_or(0));
+        self.time.checked_add(ahead).unwrap_or(self.time)
+    }
+
+    /// RFC 3339 with milliseconds.
+    #[must_use]
+    pub fn precise(&self, moment: Moment) -> String {
+        let zoned = self.time(moment).to_zoned(self.zone.clone());
+        zoned.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
+    }
+
+    /// RFC 3339 with seconds.
+    #[must_use]
+    pub fn short(&self, moment: Moment) -> String {
+        let zoned = self.time(moment).to_zoned(self.zone.clone());
+        zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_become_times() {
+        let clock = WallClock::fixed(Moment(5_000_000_000), 1_700_000_000);
+        assert_eq!(clock.short(Moment(5_000_000_000)), "2023-11-14T22:13:20+00:00");
+        assert_eq!(clock.precise(Moment(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
+        assert_eq!(clock.short(Moment(u64::MAX)), "2023-11-14T22:13:20+00:00");
+    }
+}

@@ -1,0 +1,229 @@
+//! The report a person reads.
+
+use std::io::{self, Write};
+
+use engine::ids::DeviceId;
+use engine::kind::{Kind, Layer};
+use engine::result::result_name;
+use engine::snapshot::{AllocationView, Certainty, OutOfMemory, ProcessView, Snapshot, ThreadView};
+use engine::units::{Bytes, Nanos};
+
+use super::Names;
+use crate::plain::plain;
+
+/// How the text looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Style {
+    /// Use terminal colours.
+    pub color: bool,
+}
+
+impl Style {
+    fn paint(self, code: &'static str, text: &str) -> String {
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    fn dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    fn alarm(self, text: &str) -> String {
+        self.paint("1;31", text)
+    }
+}
+
+/// Writes one report.
+pub fn report(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
+    let rule = "-".repeat(20);
+    writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
+    for oom in &snapshot.out_of_memory {
+        out_of_memory(out, oom, names, style)?;
+    }
+    if snapshot.processes.is_empty() {
+        writeln!(out, "NO EVENT.")?;
+    }
+    for (index, view) in snapshot.processes.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        process(out, view, names, style)?;
+    }
+    uncertainty(out, &snapshot.certainty, names, style)
+}
+
+fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style) -> io::Result<()> {
+    let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
+    let head = format!("PID: {} / UID: {uid}", view.key.pid);
+    let ended = match view.ended {
+        None => "",
+        Some(engine::snapshot::End::Exited) => "  (exited)",
+        Some(engine::snapshot::End::Replaced) => "  (replaced its program)",
+    };
+    writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
+    for thread in &view.threads {
+        thread_lines(out, thread, style)?;
+    }
+    let counts = format!(
+        "peak {}, {} allocated, {} freed{}",
+        view.peak_bytes,
+        view.allocations_total,
+        view.frees_total,
+        released(view)
+    );
+    let word = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
+    let total = format!("{word}: {} in {}", view.live_bytes, count(view.live_allocations));
+    let total = match view.ended {
+        Some(_) if view.live_allocations > 0 => style.alarm(&total),
+        _ => style.bold(&total),
+    };
+    writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
+    breakdown(out, view)?;
+    failures(out, view, names, style)?;
+    if view.certainty.before_trace {
+        writeln!(out, "  was running before the trace: what it allocated earlier is not counted")?;
+    }
+    Ok(())
+}
+
+fn released(view: &ProcessView) -> String {
+    let mut text = String::new();
+    if view.released_total > 0 {
+        text += &format!(", {} released with a context", view.released_total);
+    }
+    if view.unknown_frees > 0 {
+        text += &format!(", {} frees of pointers never seen", view.unknown_frees);
+    }
+    text
+}
+
+fn count(allocations: u64) -> String {
+    match allocations {
+        1 => "1 allocation".to_owned(),
+        n => format!("{n} allocations"),
+    }
+}
+
+/// By device and by kind, where the total alone does not say it.
+fn breakdown(out: &mut dyn Write, view: &ProcessView) -> io::Result<()> {
+    if view.devices.len() > 1 {
+        let parts: Vec<String> =
+            view.devices.iter().map(|d| format!("{} {}", place(d.device), d.live_bytes)).collect();
+        writeln!(out, "  devices: {}", parts.join(", "))?;
+    }
+    if view.kinds.iter().any(|kind| kind.kind != Kind::Device) {
+        let parts: Vec<String> = view
+            .kinds
+            .iter()
+            .map(|kind| {
+                let apart = if kind.kind.takes_device_memory() { "" } else { " (not in the total)" };
+                format!("{} {}{apart}", kind.kind, kind.live_bytes)
+            })
+            .collect();
+        writeln!(out, "  kinds: {}", parts.join(", "))?;
+    }
+    Ok(())
+}
+
+fn failures(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style) -> io::Result<()> {
+    for failure in &view.failures {
+        let text = format!(
+            "failed: {} returned {} ({}) {}",
+            (names.function)(failure.function),
+            failure.code,
+            result_name(failure.code),
+            if failure.count == 1 { "once".to_owned() } else { format!("{} times", failure.count) }
+        );
+        writeln!(out, "  {}", style.paint("33", &text))?;
+    }
+    Ok(())
+}
+
+fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: Style) -> io::Result<()> {
+    writeln!(out, "  {}:{}", plain(&thread.name), thread.tid)?;
+    for allocation in &thread.allocations {
+        writeln!(out, "    {}", allocation_line(allocation, style))?;
+    }
+    let shown = thread.allocations.len() as u64;
+    if thread.live_allocations > shown {
+        let more = thread.live_allocations - shown;
+        let text = format!("… and {more} more; {} in all", thread.live_bytes);
+        writeln!(out, "    {}", style.dim(&text))?;
+    }
+    Ok(())
+}
+
+fn allocation_line(allocation: &AllocationView, style: Style) -> String {
+    let place = match allocation.kind.layer() {
+        Layer::Host => "host".to_owned(),
+        _ => place(allocation.device),
+    };
+    let kind = match allocation.kind {
+        Kind::Device => String::new(),
+        other => format!(" {other}"),
+    };
+    let age = style.dim(&format!("  {}", age(allocation.age)));
+    format!("{:#x}:{place}: {}{kind}{age}", allocation.key.value, allocation.bytes)
+}
+
+fn place(device: Option<DeviceId>) -> String {
+    device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string())
+}
+
+/// `850ms`, `12.3s`, `4m05s`, `3h12m`, `2d04h`.
+#[must_use]
+pub fn age(age: Nanos) -> String {
+    let ms = age.millis();
+    let s = ms / 1000;
+    match s {
+        0 => format!("{ms}ms"),
+        1..60 => format!("{s}.{}s", ms % 1000 / 100),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d{:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+fn out_of_memory(out: &mut dyn Write, oom: &OutOfMemory, names: &Names, style: Style) -> io::Result<()> {
+    let asked = oom.asked.map_or_else(
+        || "memory".to_owned(),
+        |(kind, bytes)| if kind == Kind::Device { bytes.to_string() } else { format!("{bytes} {kind}") },
+    );
+    let text = format!(
+        "OUT OF MEMORY at {}: {} (pid {}, thread {}) asked {} for {asked}",
+        names.clock.short(oom.at),
+        plain(&oom.name),
+        oom.pid,
+        oom.tid,
+        place(oom.device),
+    );
+    writeln!(out, "{}", style.alarm(&text))?;
+    for (pid, name, bytes) in oom.holders.iter().take(10) {
+        writeln!(out, "  {bytes} held by {} (pid {pid})", plain(name))?;
+    }
+    Ok(())
+}
+
+fn uncertainty(out: &mut dyn Write, certainty: &Certainty, names: &Names, style: Style) -> io::Result<()> {
+    let lost = &certainty.lost;
+    if lost.events() == 0 {
+        return Ok(());
+    }
+    let since = lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
+    let text = format!(
+        "NOT EXACT: {} records lost{since} ({} allocations of {}, {} frees, {} failures, {} others); \
+         the live total is between {} and {}",
+        lost.events(),
+        lost.allocations,
+        Bytes(lost.allocated_bytes),
+        lost.frees,
+        lost.failures,
+        lost.other,
+        certainty.live_at_least,
+        certainty.live_at_most,
+    );
+    writeln!(out, "{}", style.alarm(&text))
+}

@@ -1,0 +1,8 @@
+//! Every foreign byte: what leaves as text, JSON or a file, and what comes in from files.
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod export;
+pub mod plain;
+
+pub use clock::WallClock;

@@ -1,0 +1,61 @@
+//! Text from a traced process is hostile: names may hold escape sequences, line ends or bidirectional
+//! controls that would rewrite a terminal or hide in a label.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// The longest piece of foreign text that is shown.
+const LONGEST: usize = 256;
+
+/// `text` with everything that is not plainly visible written as `\u{…}`, and cut to a sane length.
+#[must_use]
+pub fn plain(text: &str) -> Cow<'_, str> {
+    if text.len() <= LONGEST && text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        if out.len() >= LONGEST {
+            out.push('…');
+            break;
+        }
+        if is_plain(c) {
+            out.push(c);
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn is_plain(c: char) -> bool {
+    let invisible = matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    );
+    !c.is_control() && !invisible
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_gets_through() {
+        assert_eq!(plain("pt_autograd_0"), "pt_autograd_0");
+        assert_eq!(plain("训练"), "训练");
+        assert_eq!(plain("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(plain("a\nb\u{202e}c\u{9b}d"), "a\\u{a}b\\u{202e}c\\u{9b}d");
+        assert!(plain(&"x".repeat(10_000)).len() < 300);
+        assert!(plain(&"\x1b".repeat(10_000)).len() < 300);
+    }
+}

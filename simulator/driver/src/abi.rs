@@ -1,0 +1,152 @@
+//! What crosses the boundary to C: result codes, and pointers that callers hand in.
+
+use std::ffi::{CStr, c_int};
+
+/// A device, by ordinal.
+pub(crate) type CuDevice = c_int;
+/// An address in the devices' address space.
+pub(crate) type DevicePointer = u64;
+/// An opaque handle; programs see it as a pointer.
+pub(crate) type Handle = u64;
+
+/// What an implementation returns; the entry point turns it into a `CUresult`.
+pub(crate) type Outcome = Result<(), Code>;
+
+macro_rules! codes {
+    ($($(#[$meta:meta])* $name:ident = $value:literal $c:literal $text:literal;)*) => {
+        /// The failures this driver can report, with the driver's numbers.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(i32)]
+        pub(crate) enum Code {
+            $($(#[$meta])* $name = $value,)*
+        }
+
+        /// Name and description of a result, as `cuGetErrorName` and `cuGetErrorString` give them.
+        pub(crate) fn describe(code: c_int) -> Option<(&'static CStr, &'static CStr)> {
+            match code {
+                0 => Some((c"CUDA_SUCCESS", c"no error")),
+                $($value => Some(($c, $text)),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidValue = 1 c"CUDA_ERROR_INVALID_VALUE" c"invalid argument";
+    OutOfMemory = 2 c"CUDA_ERROR_OUT_OF_MEMORY" c"out of memory";
+    NotInitialized = 3 c"CUDA_ERROR_NOT_INITIALIZED" c"initialization error";
+    Deinitialized = 4 c"CUDA_ERROR_DEINITIALIZED" c"driver shutting down";
+    NoDevice = 100 c"CUDA_ERROR_NO_DEVICE" c"no CUDA-capable device is detected";
+    InvalidDevice = 101 c"CUDA_ERROR_INVALID_DEVICE" c"invalid device ordinal";
+    InvalidContext = 201 c"CUDA_ERROR_INVALID_CONTEXT" c"invalid device context";
+    NotFound = 500 c"CUDA_ERROR_NOT_FOUND" c"named symbol not found";
+    ContextDestroyed = 709 c"CUDA_ERROR_CONTEXT_IS_DESTROYED" c"context is destroyed";
+    AlreadyRegistered = 712 c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"
+        c"part or all of the requested memory range is already mapped";
+    NotRegistered = 713 c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"
+        c"pointer does not correspond to a registered memory region";
+    NotSupported = 801 c"CUDA_ERROR_NOT_SUPPORTED" c"operation not supported";
+    Unknown = 999 c"CUDA_ERROR_UNKNOWN" c"unknown error";
+}
+
+/// Plain data that may be copied from and to a caller's memory.
+///
+/// # Safety
+/// Every bit pattern must be a valid value.
+pub(crate) unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($ty:ty),* $(,)?) => {
+        // SAFETY: integers, pointers, and `repr(C)` structures of them, accept every bit pattern.
+        $(unsafe impl $crate::abi::Plain for $ty {})*
+    };
+}
+pub(crate) use plain;
+
+plain!(u8, u32, u64, usize, i32, [u8; 16], [u8; 64]);
+
+// SAFETY: a raw pointer accepts every bit pattern; reading through it is another matter.
+unsafe impl<T> Plain for *const T {}
+
+/// Where a caller wants a result: a C out-parameter.
+///
+/// Values of this type come from C callers only. They promise what every C API asks for: the
+/// pointer is null or points to memory that may be written as a `T`.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T: Plain> Out<T> {
+    /// Fails for a null pointer, before anything is done.
+    pub(crate) fn check(self) -> Outcome {
+        if self.0.is_null() { Err(Code::InvalidValue) } else { Ok(()) }
+    }
+
+    /// Stores the result.
+    pub(crate) fn set(self, value: T) -> Outcome {
+        self.check()?;
+        // SAFETY: the pointer is not null and the caller promised it can be written.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Stores the result where the caller wants it: null means he does not.
+    pub(crate) fn set_if_wanted(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: as in `set`.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+
+    /// The same place, for a value that is at most as wide.
+    pub(crate) const fn narrow<U: Plain>(self) -> Out<U> {
+        const { assert!(size_of::<U>() <= size_of::<T>()) };
+        Out(self.0.cast())
+    }
+
+    /// Stores several values one after another; the caller promised room for them.
+    pub(crate) fn fill(self, values: &[T]) -> Outcome {
+        self.check()?;
+        for (i, value) in values.iter().enumerate() {
+            // SAFETY: the caller promised room for as many values as this function writes.
+            unsafe { self.0.add(i).write_unaligned(*value) };
+        }
+        Ok(())
+    }
+}
+
+/// What a caller hands in by pointer; the same promise as for [`Out`], for reading.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Plain> In<T> {
+    /// A copy of the value.
+    pub(crate) fn get(self) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::InvalidValue);
+        }
+        // SAFETY: the pointer is not null, the caller promised a `T` behind it, and every bit
+        // pattern is a valid `T`.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+}
+
+/// A C string from a caller.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct InStr(*const std::ffi::c_char);
+
+impl InStr {
+    /// The text, if it is there and is text.
+    pub(crate) fn get(&self) -> Result<&str, Code> {
+        if self.0.is_null() {
+            return Err(Code::InvalidValue);
+        }
+        // SAFETY: the pointer is not null and the caller promised a string with its zero byte,
+        // which lives until his call returns; `self` does not outlive the call.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        text.to_str().map_err(|_| Code::InvalidValue)
+    }
+}

@@ -1,0 +1,349 @@
+//! The devices' address space, and what lies where in it.
+//!
+//! The space is cut into blocks of 2 MiB. Small allocations share a block with others of their
+//! size class; large ones begin on a block boundary. A freed address is the next one given out
+//! for its class, as in a real driver, so that tracers meet reused addresses early.
+//!
+//! A live allocation costs 12 bytes here when small, 24 bytes for each of its blocks when large.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Addresses are handed out in blocks of this size.
+pub(crate) const BLOCK: u64 = 2 << 20;
+/// How much address space is taken from the process at once.
+const EXTENT: u64 = 256 << 30;
+/// Small allocations are this far apart at least.
+const GRAIN: u64 = 512;
+/// The largest allocation that shares its block.
+const SMALL: u64 = 1 << 20;
+const CLASSES: usize = 40;
+const NO_CLASS: Class = Class { free: Vec::new(), fresh: 0, fresh_end: 0 };
+
+/// Address space taken from the process. Kept over a fork: the child's driver gives out the
+/// same addresses as its parent's did, for other memory.
+static EXTENTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// What is known about a live allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    /// Its size, as asked for.
+    pub(crate) bytes: u64,
+    /// The thread that asked.
+    pub(crate) thread: u32,
+    /// Whom it belongs to: a number of the owners' table, never 0.
+    pub(crate) owner: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    bytes: u32,
+    thread: u32,
+    owner: u32,
+}
+
+/// A block of small allocations of one size class.
+struct Small {
+    size: u64,
+    slots: Box<[Slot]>,
+}
+
+#[derive(Default)]
+enum Block {
+    #[default]
+    Free,
+    Small(Box<Small>),
+    Large(Record),
+    /// Part of a large allocation that begins this many blocks before.
+    Tail(u32),
+}
+
+struct Extent {
+    base: u64,
+    size: u64,
+    blocks: Vec<Block>,
+}
+
+/// Free addresses of one size class of small allocations.
+struct Class {
+    free: Vec<u64>,
+    fresh: u64,
+    fresh_end: u64,
+}
+
+/// The address space.
+pub(crate) struct Arena {
+    extents: Vec<Extent>,
+    classes: [Class; CLASSES],
+    spans: HashMap<u64, Vec<u64>>,
+}
+
+/// The class of a small size, and the room each member has.
+fn class_of(bytes: u64) -> (usize, u64) {
+    let grains = bytes.div_ceil(GRAIN).max(1);
+    if grains <= 8 {
+        return (usize::try_from(grains - 1).unwrap_or(0), grains * GRAIN);
+    }
+    // Four classes for each doubling: 10, 12, 14, 16, 20, 24, … grains.
+    let doubling = (grains - 1).ilog2();
+    let step = 1_u64 << (doubling - 2);
+    let quarter = (grains - 1) / step - 4;
+    let index = 8 + u64::from(doubling - 3) * 4 + quarter;
+    (usize::try_from(index).unwrap_or(0), (quarter + 5) * step * GRAIN)
+}
+
+impl Arena {
+    /// An empty address space.
+    pub(crate) fn new() -> Self {
+        let known = EXTENTS.iter().map(|base| base.load(Ordering::Relaxed)).filter(|b| *b != 0);
+        let extents = known.map(|base| Extent { base, size: EXTENT, blocks: Vec::new() });
+        Self { extents: extents.collect(), classes: [NO_CLASS; CLASSES], spans: HashMap::new() }
+    }
+
+    /// Finds an address for an allocation and notes what is there.
+    pub(crate) fn insert(&mut self, record: Record) -> Option<u64> {
+        if record.bytes > SMALL {
+            return self.insert_large(record);
+        }
+        let (index, size) = class_of(record.bytes);
+        let class = self.classes.get_mut(index)?;
+        let address = if let Some(address) = class.free.pop() {
+            address
+        } else {
+            if class.fresh == class.fresh_end {
+                let block = self.reserve(BLOCK)?;
+                let count = usize::try_from(BLOCK / size).ok()?;
+                let slots = vec![Slot::default(); count].into_boxed_slice();
+                *self.block_mut(block)? = Block::Small(Box::new(Small { size, slots }));
+                let class = self.classes.get_mut(index)?;
+                class.fresh = block;
+                class.fresh_end = block + BLOCK / size * size;
+            }
+            let class = self.classes.get_mut(index)?;
+            let address = class.fresh;
+            class.fresh += size;
+            address
+        };
+        let slot = self.slot_mut(address)?;
+        slot.bytes = u32::try_from(record.bytes).ok()?;
+        slot.thread = record.thread;
+        slot.owner = record.owner;
+        Some(address)
+    }
+
+    fn insert_large(&mut self, record: Record) -> Option<u64> {
+        let address = self.reserve(record.bytes)?;
+        let count = u32::try_from(record.bytes.div_ceil(BLOCK)).ok()?;
+        *self.block_mut(address)? = Block::Large(record);
+        for i in 1..count {
+            *self.block_mut(address + u64::from(i) * BLOCK)? = Block::Tail(i);
+        }
+        Some(address)
+    }
+
+    /// What begins at an address.
+    pub(crate) fn get(&self, address: u64) -> Option<Record> {
+        let (base, record) = self.containing(address)?;
+        (base == address).then_some(record)
+    }
+
+    /// What an address is part of, and where that begins.
+    pub(crate) fn containing(&self, address: u64) -> Option<(u64, Record)> {
+        let start = address & !(BLOCK - 1);
+        let (base, record) = match self.block(start)? {
+            Block::Free => return None,
+            Block::Small(small) => {
+                let index = (address - start) / small.size;
+                let slot = small.slots.get(usize::try_from(index).ok()?)?;
+                let Slot { bytes, thread, owner } = *slot;
+                let record = Record { bytes: u64::from(bytes), thread, owner };
+                (start + index * small.size, record)
+            }
+            Block::Large(record) => (start, *record),
+            Block::Tail(back) => {
+                let head = start.checked_sub(u64::from(*back) * BLOCK)?;
+                let Block::Large(record) = self.block(head)? else { return None };
+                (head, *record)
+            }
+        };
+        (record.owner != 0 && address - base < record.bytes).then_some((base, record))
+    }
+
+    /// Ends an allocation; its address is free again.
+    pub(crate) fn remove(&mut self, address: u64) -> Option<Record> {
+        let record = self.get(address)?;
+        if record.bytes > SMALL {
+            self.release(address, record.bytes);
+        } else {
+            *self.slot_mut(address)? = Slot::default();
+            self.classes.get_mut(class_of(record.bytes).0)?.free.push(address);
+        }
+        Some(record)
+    }
+
+    /// Takes a range of address space; nothing is recorded as being there.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Option<u64> {
+        let count = bytes.div_ceil(BLOCK);
+        if let Some(address) = self.spans.get_mut(&count).and_then(Vec::pop) {
+            return Some(address);
+        }
+        let size = count.checked_mul(BLOCK)?;
+        let fits = |extent: &Extent| extent.size - extent.blocks.len() as u64 * BLOCK >= size;
+        if !self.extents.last().is_some_and(fits)
+            && let Some(place) = self.extents.iter().position(fits)
+        {
+            let extent = self.extents.remove(place);
+            self.extents.push(extent);
+        } else if !self.extents.last().is_some_and(fits) {
+            self.extents.push(Extent::take(size)?);
+        }
+        let extent = self.extents.last_mut()?;
+        let address = extent.base + extent.blocks.len() as u64 * BLOCK;
+        let blocks = extent.blocks.len() + usize::try_from(count).ok()?;
+        extent.blocks.resize_with(blocks, Block::default);
+        Some(address)
+    }
+
+    /// Gives a range back that [`Arena::reserve`] gave.
+    pub(crate) fn release(&mut self, address: u64, bytes: u64) {
+        let count = bytes.div_ceil(BLOCK);
+        for i in 0..count {
+            if let Some(block) = self.block_mut(address + i * BLOCK) {
+                *block = Block::Free;
+            }
+        }
+        self.spans.entry(count).or_default().push(address);
+    }
+
+    /// Every live allocation, by extent and address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Record)> {
+        self.extents.iter().flat_map(|extent| {
+            (0_u64..)
+                .zip(&extent.blocks)
+                .flat_map(|(i, block)| records(extent.base + i * BLOCK, block))
+        })
+    }
+
+    fn block(&self, address: u64) -> Option<&Block> {
+        let extent = self.extents.iter().find(|e| e.contains(address))?;
+        extent.blocks.get(usize::try_from((address - extent.base) / BLOCK).ok()?)
+    }
+
+    fn block_mut(&mut self, address: u64) -> Option<&mut Block> {
+        let extent = self.extents.iter_mut().find(|e| e.contains(address))?;
+        extent.blocks.get_mut(usize::try_from((address - extent.base) / BLOCK).ok()?)
+    }
+
+    fn slot_mut(&mut self, address: u64) -> Option<&mut Slot> {
+        let start = address & !(BLOCK - 1);
+        let Block::Small(small) = self.block_mut(start)? else { return None };
+        let index = (address - start) / small.size;
+        small.slots.get_mut(usize::try_from(index).ok()?)
+    }
+}
+
+/// The live allocations that begin in a block.
+fn records(start: u64, block: &Block) -> Box<dyn Iterator<Item = (u64, Record)> + '_> {
+    match block {
+        Block::Free | Block::Tail(_) => Box::new(std::iter::empty()),
+        Block::Large(record) => Box::new(std::iter::once((start, *record))),
+        Block::Small(small) => {
+            Box::new((0_u64..).zip(&small.slots).filter_map(move |(i, slot)| {
+                let Slot { bytes, thread, owner } = *slot;
+                let record = Record { bytes: u64::from(bytes), thread, owner };
+                (owner != 0).then_some((start + i * small.size, record))
+            }))
+        }
+    }
+}
+
+impl Extent {
+    /// Takes address space from the process, so that nothing real is ever mapped there.
+    fn take(at_least: u64) -> Option<Self> {
+        let size = at_least.max(EXTENT);
+        let length = usize::try_from(size.checked_add(BLOCK)?).ok()?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice, which nobody can
+        // read, write or unmap by mistake; it touches no memory of the program.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        let base = (start as u64).next_multiple_of(BLOCK);
+        if size == EXTENT
+            && let Some(place) = EXTENTS.iter().find(|b| b.load(Ordering::Relaxed) == 0)
+        {
+            place.store(base, Ordering::Relaxed);
+        }
+        Some(Self { base, size, blocks: Vec::new() })
+    }
+
+    const fn contains(&self, address: u64) -> bool {
+        address >= self.base && address - self.base < self.size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(bytes: u64) -> Record {
+        Record { bytes, thread: 7, owner: 1 }
+    }
+
+    #[test]
+    fn classes_are_numbered_without_gaps_and_hold_their_sizes() {
+        let mut sizes = Vec::new();
+        for bytes in (1..=SMALL).step_by(7).chain([SMALL]) {
+            let (index, size) = class_of(bytes);
+            assert!(size >= bytes && size % GRAIN == 0, "{bytes} in {size}");
+            assert!(size <= bytes.max(4096) * 5 / 4 + GRAIN, "{bytes} in {size}");
+            if index == sizes.len() {
+                sizes.push(size);
+            }
+            assert_eq!(sizes[index], size, "{bytes}");
+        }
+        assert_eq!(sizes.len(), CLASSES);
+        assert!(sizes.is_sorted());
+    }
+
+    #[test]
+    fn large_allocations_lie_on_block_boundaries_and_small_ones_on_grains() {
+        let mut arena = Arena::new();
+        let large = arena.insert(record(3 << 20)).unwrap();
+        let small = arena.insert(record(1)).unwrap();
+        let next = arena.insert(record(1)).unwrap();
+        assert_eq!(large % BLOCK, 0);
+        assert_eq!(small % GRAIN, 0);
+        assert_eq!(next - small, GRAIN);
+        assert_eq!(arena.get(large), Some(record(3 << 20)));
+        assert_eq!(arena.get(large + 1), None);
+        assert_eq!(arena.containing(large + (3 << 20) - 1), Some((large, record(3 << 20))));
+        assert_eq!(arena.containing(large + (3 << 20)), None);
+        assert_eq!(arena.iter().count(), 3);
+    }
+
+    #[test]
+    fn a_freed_address_is_the_next_one_given_out() {
+        for bytes in [1, 2048, 100_000, SMALL, SMALL + 1, 8 << 20] {
+            let mut arena = Arena::new();
+            let first = arena.insert(record(bytes)).unwrap();
+            let second = arena.insert(record(bytes)).unwrap();
+            assert_ne!(first, second);
+            assert_eq!(arena.remove(first), Some(record(bytes)));
+            assert_eq!(arena.remove(first), None);
+            assert_eq!(arena.get(first), None);
+            assert_eq!(arena.insert(record(bytes)), Some(first), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn address_space_grows_by_extents() {
+        let mut arena = Arena::new();
+        let first = arena.insert(record(EXTENT)).unwrap();
+        let second = arena.insert(record(EXTENT + 1)).unwrap();
+        assert!(arena.get(first).is_some() && arena.get(second).is_some());
+        assert_eq!(arena.containing(second + EXTENT).map(|found| found.0), Some(second));
+    }
+}

@@ -1,0 +1,322 @@
+//! Contexts: created ones, each device's primary one, and each thread's stack of them.
+
+use std::cell::RefCell;
+use std::ffi::{c_uint, c_void};
+
+use crate::abi::{Code, CuDevice, Handle, Out, Outcome};
+use crate::entry::exports;
+use crate::fork;
+use crate::handle::Key;
+use crate::ledger::Kind;
+use crate::state::{self, State};
+
+exports! {
+    call cuCtxCreate(context: Out<Handle>, flags: c_uint, device: CuDevice) = create;
+    call cuCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: CuDevice) = create;
+    call cuCtxCreate_v3(context: Out<Handle>, affinity: *const c_void, count: i32, flags: c_uint,
+        device: CuDevice) = create_v3;
+    call cuCtxCreate_v4(context: Out<Handle>, params: *const c_void, flags: c_uint,
+        device: CuDevice) = create_v4;
+    call cuCtxDestroy(context: Handle) = destroy;
+    call cuCtxDestroy_v2(context: Handle) = destroy;
+    call cuCtxSetCurrent(context: Handle) = set_current;
+    call cuCtxPushCurrent(context: Handle) = push_current;
+    call cuCtxPushCurrent_v2(context: Handle) = push_current;
+    call cuCtxPopCurrent(context: Out<Handle>) = pop_current;
+    call cuCtxPopCurrent_v2(context: Out<Handle>) = pop_current;
+    call cuCtxGetCurrent(context: Out<Handle>) = get_current;
+    call cuCtxGetDevice(device: Out<i32>) = get_device;
+    call cuCtxGetDevice_v2(device: Out<i32>, context: Handle) = get_device_of;
+    call cuCtxGetFlags(flags: Out<u32>) = get_flags;
+    call cuCtxGetApiVersion(context: Handle, version: Out<u32>) = api_version;
+    call cuCtxSynchronize() = synchronize;
+    call cuCtxSynchronize_v2(context: Handle) = synchronize_of;
+    call cuDevicePrimaryCtxRetain(context: Out<Handle>, device: CuDevice) = primary_retain;
+    call cuDevicePrimaryCtxRelease(device: CuDevice) = primary_release;
+    call cuDevicePrimaryCtxRelease_v2(device: CuDevice) = primary_release;
+    call cuDevicePrimaryCtxReset(device: CuDevice) = primary_reset;
+    call cuDevicePrimaryCtxReset_v2(device: CuDevice) = primary_reset;
+    call cuDevicePrimaryCtxGetState(device: CuDevice, flags: Out<u32>, active: Out<i32>) =
+        primary_state;
+    call cuDevicePrimaryCtxSetFlags(device: CuDevice, flags: c_uint) = primary_flags;
+    call cuDevicePrimaryCtxSetFlags_v2(device: CuDevice, flags: c_uint) = primary_flags;
+}
+
+/// A context.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    pub(crate) device_owner: u32,
+    pub(crate) managed_owner: u32,
+    pub(crate) pinned_owner: u32,
+    pub(crate) registered_owner: u32,
+    primary: bool,
+    active: bool,
+    flags: u32,
+}
+
+/// A device's primary context: its handle is the same for good, whether it is active or not.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Primary {
+    key: Option<Key>,
+    references: u32,
+    flags: u32,
+}
+
+/// One thread's stack of current contexts.
+struct Stack {
+    epoch: u32,
+    keys: Vec<Key>,
+}
+
+thread_local! {
+    static STACK: RefCell<Stack> = const { RefCell::new(Stack { epoch: 0, keys: Vec::new() }) };
+}
+
+/// Runs with the calling thread's stack; a thread that is ending has none.
+fn stack<R>(body: impl FnOnce(&mut Vec<Key>) -> R) -> Result<R, Code> {
+    let result = STACK.try_with(|stack| {
+        let mut stack = stack.try_borrow_mut().ok()?;
+        if stack.epoch != fork::epoch() {
+            stack.epoch = fork::epoch();
+            stack.keys.clear();
+        }
+        Some(body(&mut stack.keys))
+    });
+    result.ok().flatten().ok_or(Code::InvalidContext)
+}
+
+/// Forgets the calling thread's stack, after a fork.
+pub(crate) fn forget_stack() {
+    // The epoch does it for a thread that is in the middle of something here.
+    let _ = stack(Vec::clear);
+}
+
+impl State {
+    /// The calling thread's context.
+    pub(crate) fn current(&self) -> Result<Context, Code> {
+        let key = stack(|keys| keys.last().copied())?.ok_or(Code::InvalidContext)?;
+        self.active(key)
+    }
+
+    fn active(&self, key: Key) -> Result<Context, Code> {
+        match self.contexts.by_key(key) {
+            Some(context) if context.active => Ok(*context),
+            _ => Err(Code::ContextDestroyed),
+        }
+    }
+
+    /// The context a handle from a program means.
+    fn context(&self, handle: Handle) -> Result<Key, Code> {
+        let key = self.contexts.find(handle).ok_or(Code::InvalidContext)?;
+        self.active(key).map(|_| key)
+    }
+
+    fn open_context(&mut self, device: usize, flags: u32, primary: bool) -> Key {
+        let key = self.contexts.insert(Context {
+            device,
+            device_owner: 0,
+            managed_owner: 0,
+            pinned_owner: 0,
+            registered_owner: 0,
+            primary,
+            active: true,
+            flags,
+        });
+        let mut owner = |kind| self.add_owner(kind, device, Some(key.index));
+        let device_owner = owner(Kind::Device);
+        let managed_owner = owner(Kind::Managed);
+        let pinned_owner = owner(Kind::Pinned);
+        let registered_owner = owner(Kind::Registered);
+        if let Some(context) = self.contexts.get_mut(key.index) {
+            context.device_owner = device_owner;
+            context.managed_owner = managed_owner;
+            context.pinned_owner = pinned_owner;
+            context.registered_owner = registered_owner;
+        }
+        key
+    }
+
+    /// Ends a context: everything it owns ends with it.
+    fn end_context(&mut self, key: Key) {
+        self.release_owned(key);
+        let Some(context) = self.contexts.get_mut(key.index) else { return };
+        context.active = false;
+        let ended = *context;
+        if !ended.primary {
+            self.contexts.remove(key.index);
+            for owner in [
+                ended.device_owner,
+                ended.managed_owner,
+                ended.pinned_owner,
+                ended.registered_owner,
+            ] {
+                self.remove_owner(owner);
+            }
+        }
+    }
+
+    fn primary(&mut self, device: CuDevice) -> Result<&mut Primary, Code> {
+        let ordinal = self.device(device)?;
+        self.primaries.get_mut(ordinal).ok_or(Code::InvalidDevice)
+    }
+}
+
+fn create(context: Out<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
+    context.check()?;
+    let mut state = state::running()?;
+    let ordinal = state.device(device)?;
+    let key = state.open_context(ordinal, flags, false);
+    stack(|keys| keys.push(key))?;
+    context.set(state.contexts.handle(key.index))
+}
+
+fn create_v3(
+    context: Out<Handle>,
+    _affinity: *const c_void,
+    _count: i32,
+    flags: c_uint,
+    device: CuDevice,
+) -> Outcome {
+    create(context, flags, device)
+}
+
+fn create_v4(
+    context: Out<Handle>,
+    _params: *const c_void,
+    flags: c_uint,
+    device: CuDevice,
+) -> Outcome {
+    create(context, flags, device)
+}
+
+fn destroy(context: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let key = state.context(context)?;
+    if state.active(key)?.primary {
+        return Err(Code::InvalidContext);
+    }
+    state.end_context(key);
+    stack(|keys| {
+        if keys.last() == Some(&key) {
+            keys.pop();
+        }
+    })
+}
+
+fn set_current(context: Handle) -> Outcome {
+    let state = state::running()?;
+    let key = if context == 0 { None } else { Some(state.context(context)?) };
+    stack(|keys| {
+        keys.pop();
+        keys.extend(key);
+    })
+}
+
+fn push_current(context: Handle) -> Outcome {
+    let state = state::running()?;
+    let key = state.context(context)?;
+    stack(|keys| keys.push(key))
+}
+
+fn pop_current(context: Out<Handle>) -> Outcome {
+    let state = state::running()?;
+    let key = stack(Vec::pop)?.ok_or(Code::InvalidContext)?;
+    context.set_if_wanted(state.contexts.handle(key.index));
+    Ok(())
+}
+
+fn get_current(context: Out<Handle>) -> Outcome {
+    let state = state::running()?;
+    let key = stack(|keys| keys.last().copied())?;
+    context.set(key.map_or(0, |key| state.contexts.handle(key.index)))
+}
+
+fn ordinal(context: &Context) -> i32 {
+    i32::try_from(context.device).unwrap_or(0)
+}
+
+fn get_device(device: Out<i32>) -> Outcome {
+    let context = state::running()?.current()?;
+    device.set(ordinal(&context))
+}
+
+/// A handle from a program; null means the current context.
+fn given_or_current(state: &State, context: Handle) -> Result<Context, Code> {
+    if context == 0 { state.current() } else { state.active(state.context(context)?) }
+}
+
+fn get_device_of(device: Out<i32>, context: Handle) -> Outcome {
+    let context = given_or_current(&*state::running()?, context)?;
+    device.set(ordinal(&context))
+}
+
+fn get_flags(flags: Out<u32>) -> Outcome {
+    flags.set(state::running()?.current()?.flags)
+}
+
+fn api_version(context: Handle, version: Out<u32>) -> Outcome {
+    given_or_current(&*state::running()?, context)?;
+    version.set(3020)
+}
+
+fn synchronize() -> Outcome {
+    synchronize_of(0)
+}
+
+fn synchronize_of(context: Handle) -> Outcome {
+    given_or_current(&*state::running()?, context)?;
+    Ok(())
+}
+
+fn primary_retain(context: Out<Handle>, device: CuDevice) -> Outcome {
+    context.check()?;
+    let mut state = state::running()?;
+    let ordinal = state.device(device)?;
+    let Primary { key, flags, .. } = *state.primary(device)?;
+    let key = match key {
+        Some(key) => key,
+        None => state.open_context(ordinal, flags, true),
+    };
+    if let Some(context) = state.contexts.get_mut(key.index) {
+        context.active = true;
+        context.flags = flags;
+    }
+    let primary = state.primary(device)?;
+    primary.key = Some(key);
+    primary.references = primary.references.saturating_add(1);
+    context.set(state.contexts.handle(key.index))
+}
+
+fn primary_release(device: CuDevice) -> Outcome {
+    let mut state = state::running()?;
+    let primary = state.primary(device)?;
+    primary.references = primary.references.checked_sub(1).ok_or(Code::InvalidContext)?;
+    if primary.references == 0
+        && let Some(key) = primary.key
+    {
+        state.end_context(key);
+    }
+    Ok(())
+}
+
+fn primary_reset(device: CuDevice) -> Outcome {
+    let mut state = state::running()?;
+    if let Some(key) = state.primary(device)?.key {
+        state.end_context(key);
+    }
+    Ok(())
+}
+
+fn primary_state(device: CuDevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
+    let mut state = state::running()?;
+    let primary = *state.primary(device)?;
+    let is_active = primary.key.is_some_and(|key| state.active(key).is_ok());
+    flags.set(primary.flags)?;
+    active.set(i32::from(is_active))
+}
+
+fn primary_flags(device: CuDevice, flags: c_uint) -> Outcome {
+    state::running()?.primary(device)?.flags = flags;
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Devices, versions and error texts.
+
+use std::ffi::{c_char, c_int};
+
+use crate::abi::{Code, CuDevice, Out, Outcome, describe};
+use crate::entry::exports;
+use crate::settings;
+use crate::state::{self, Life};
+use crate::{exit, report};
+
+exports! {
+    call cuInit(flags: u32) = init;
+    call cuDriverGetVersion(version: Out<i32>) = driver_version;
+    call cuDeviceGet(device: Out<i32>, ordinal: c_int) = get;
+    call cuDeviceGetCount(count: Out<i32>) = count;
+    call cuDeviceGetName(name: Out<u8>, len: c_int, device: CuDevice) = name;
+    call cuDeviceTotalMem_v2(bytes: Out<usize>, device: CuDevice) = total_memory;
+    call cuDeviceGetAttribute(value: Out<i32>, attribute: c_int, device: CuDevice) = attribute;
+    call cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: CuDevice) = uuid;
+    call cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: CuDevice) = uuid;
+    call cuGetErrorName(code: c_int, text: Out<*const c_char>) = error_name;
+    call cuGetErrorString(code: c_int, text: Out<*const c_char>) = error_string;
+}
+
+/// The CUDA version of the drivers whose entry points these resemble.
+const VERSION: i32 = if cfg!(feature = "prologue-cmpl") { 12_040 } else { 13_000 };
+
+fn init(flags: u32) -> Outcome {
+    if flags != 0 {
+        return Err(Code::InvalidValue);
+    }
+    let settings = settings::get();
+    if settings.devices == 0 {
+        return Err(Code::NoDevice);
+    }
+    let first = {
+        let mut state = state::lock();
+        match state.life {
+            Life::Over => return Err(Code::Deinitialized),
+            Life::Running => false,
+            Life::Uninitialized => {
+                state.life = Life::Running;
+                true
+            }
+        }
+    };
+    if first && settings.ledger.is_some() {
+        report::prepare();
+        exit::catch_signals();
+    }
+    Ok(())
+}
+
+fn driver_version(version: Out<i32>) -> Outcome {
+    version.set(VERSION)
+}
+
+fn get(device: Out<i32>, ordinal: c_int) -> Outcome {
+    state::running()?.device(ordinal)?;
+    device.set(ordinal)
+}
+
+fn count(count: Out<i32>) -> Outcome {
+    drop(state::running()?);
+    count.set(i32::try_from(settings::get().devices).unwrap_or(0))
+}
+
+fn name(name: Out<u8>, len: c_int, device: CuDevice) -> Outcome {
+    let ordinal = state::running()?.device(device)?;
+    let room = usize::try_from(len).ok().filter(|n| *n > 0).ok_or(Code::InvalidValue)?;
+    let mut text = format!("Simulated GPU {ordinal}").into_bytes();
+    text.truncate(room - 1);
+    text.push(0);
+    name.fill(&text)
+}
+
+fn total_memory(bytes: Out<usize>, device: CuDevice) -> Outcome {
+    state::running()?.device(device)?;
+    bytes.set(usize::try_from(settings::get().memory).unwrap_or(usize::MAX))
+}
+
+fn attribute(value: Out<i32>, attribute: c_int, device: CuDevice) -> Outcome {
+    state::running()?.device(device)?;
+    value.set(match attribute {
+        1 => 1024,         // threads in a block
+        10 => 32,          // warp size
+        16 => 132,         // multiprocessors
+        75 => 9,           // compute capability, major
+        76 => 0,           // compute capability, minor
+        19 | 41 | 83 => 1, // mapped host memory, unified addressing, managed memory
+        102 | 103 => 1,    // virtual memory management, shareable by file descriptor
+        115 => 1,          // memory pools
+        33 => device + 1,  // PCI bus
+        34 | 50 => 0,      // PCI device, PCI domain
+        _ => 0,
+    })
+}
+
+/// The same for the same device on every machine: `VRAMSCOPE-SIM` and the ordinal.
+pub(crate) fn uuid_of(ordinal: usize) -> [u8; 16] {
+    let mut uuid = *b"VRAMSCOPE-SIM-00";
+    let ordinal = u8::try_from(ordinal % 100).unwrap_or(0);
+    uuid[14] = b'0' + ordinal / 10;
+    uuid[15] = b'0' + ordinal % 10;
+    uuid
+}
+
+fn uuid(uuid: Out<[u8; 16]>, device: CuDevice) -> Outcome {
+    let ordinal = state::running()?.device(device)?;
+    uuid.set(uuid_of(ordinal))
+}
+
+fn error_name(code: c_int, text: Out<*const c_char>) -> Outcome {
+    match describe(code) {
+        Some((name, _)) => text.set(name.as_ptr()),
+        None => text.set(std::ptr::null()).and(Err(Code::InvalidValue)),
+    }
+}
+
+fn error_string(code: c_int, text: Out<*const c_char>) -> Outcome {
+    match describe(code) {
+        Some((_, string)) => text.set(string.as_ptr()),
+        None => text.set(std::ptr::null()).and(Err(Code::InvalidValue)),
+    }
+}

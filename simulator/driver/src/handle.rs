@@ -1,0 +1,113 @@
+//! Handles: numbers that stand for objects, as pointers do in a real driver.
+
+use crate::abi::Handle;
+
+/// Handles of one sort lie this far apart.
+const STRIDE: u64 = 0x80;
+
+/// Names an object for good: a handle's number is used again, a key is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    serial: u32,
+}
+
+/// Objects by handle. A freed handle is the next one given out, as heap addresses tend to be.
+pub(crate) struct Slab<T> {
+    base: u64,
+    next_serial: u32,
+    entries: Vec<Option<(u32, T)>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    /// No objects yet. `sort` keeps handles of different sorts apart.
+    pub(crate) const fn new(sort: u64) -> Self {
+        let base = 0x5580_0000_0000 + (sort << 32);
+        Self { base, next_serial: 0, entries: Vec::new(), free: Vec::new() }
+    }
+
+    /// Takes an object in.
+    pub(crate) fn insert(&mut self, object: T) -> Key {
+        let serial = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
+        if let Some(index) = self.free.pop()
+            && let Some(entry) = self.entries.get_mut(index as usize)
+        {
+            *entry = Some((serial, object));
+            return Key { index, serial };
+        }
+        let index = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.entries.push(Some((serial, object)));
+        Key { index, serial }
+    }
+
+    /// Takes an object out; its handle is free again.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let (_, object) = self.entries.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(object)
+    }
+
+    /// The number a program sees.
+    pub(crate) const fn handle(&self, index: u32) -> Handle {
+        self.base + (index as u64 + 1) * STRIDE
+    }
+
+    /// The object's place behind a number from a program.
+    pub(crate) fn find(&self, handle: Handle) -> Option<Key> {
+        let offset = handle.checked_sub(self.base)?.checked_sub(STRIDE)?;
+        if offset % STRIDE != 0 {
+            return None;
+        }
+        let index = u32::try_from(offset / STRIDE).ok()?;
+        let (serial, _) = self.entries.get(index as usize)?.as_ref()?;
+        Some(Key { index, serial: *serial })
+    }
+
+    /// The object in a place.
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.entries.get(index as usize)?.as_ref().map(|(_, object)| object)
+    }
+
+    /// The object in a place, to change it.
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.entries.get_mut(index as usize)?.as_mut().map(|(_, object)| object)
+    }
+
+    /// The object a key was made for, unless it is gone.
+    pub(crate) fn by_key(&self, key: Key) -> Option<&T> {
+        match self.entries.get(key.index as usize)? {
+            Some((serial, object)) if *serial == key.serial => Some(object),
+            _ => None,
+        }
+    }
+
+    /// All objects and their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0_u32..)
+            .zip(&self.entries)
+            .filter_map(|(index, entry)| entry.as_ref().map(|(_, object)| (index, object)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_used_again_but_a_key_is_not() {
+        let mut slab = Slab::new(1);
+        let first = slab.insert('a');
+        let handle = slab.handle(first.index);
+        assert_eq!(slab.find(handle), Some(first));
+        assert_eq!(slab.remove(first.index), Some('a'));
+        assert_eq!(slab.find(handle), None);
+        let second = slab.insert('b');
+        assert_eq!(slab.handle(second.index), handle);
+        assert_eq!(slab.by_key(first), None);
+        assert_eq!(slab.by_key(second), Some(&'b'));
+        assert_eq!(slab.find(handle + 1), None);
+        assert_eq!(slab.find(0), None);
+    }
+}

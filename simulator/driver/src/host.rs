@@ -1,0 +1,147 @@
+//! Page-locked host memory: real memory of this process, and what the program registered.
+
+use std::ffi::c_void;
+
+use crate::abi::{Code, DevicePointer, Out, Outcome};
+use crate::entry::exports;
+use crate::ledger::{End, Kind};
+use crate::state::{self, State};
+
+exports! {
+    alloc cuMemAllocHost(pointer: Out<*const c_void>, bytes: u32) = alloc_v1;
+    alloc cuMemAllocHost_v2(pointer: Out<*const c_void>, bytes: usize) = alloc;
+    alloc cuMemHostAlloc(pointer: Out<*const c_void>, bytes: usize, flags: u32) = alloc_flags;
+    alloc cuMemHostRegister(pointer: u64, bytes: usize, flags: u32) = register;
+    alloc cuMemHostRegister_v2(pointer: u64, bytes: usize, flags: u32) = register;
+    call cuMemHostUnregister(pointer: u64) = unregister;
+    call cuMemFreeHost(pointer: u64) = free;
+    call cuMemHostGetDevicePointer_v2(dptr: Out<DevicePointer>, pointer: u64, flags: u32) =
+        device_pointer;
+}
+
+/// A range of host memory the driver knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostRange {
+    pub(crate) bytes: u64,
+    pub(crate) thread: u32,
+    pub(crate) owner: u32,
+}
+
+impl State {
+    /// The known range that an address lies in.
+    pub(crate) fn host_range(&self, address: u64) -> Option<(u64, HostRange)> {
+        let (base, range) = self.host.range(..=address).next_back()?;
+        (address - base < range.bytes).then_some((*base, *range))
+    }
+
+    fn open_host(&mut self, kind: Kind, address: u64, bytes: u64) -> Outcome {
+        let context = self.current()?;
+        let owner = match kind {
+            Kind::Registered => context.registered_owner,
+            _ => context.pinned_owner,
+        };
+        self.host.insert(address, HostRange { bytes, thread: state::thread(), owner });
+        self.opened(owner);
+        Ok(())
+    }
+
+    /// Forgets a range, and unmaps it where the driver made it.
+    pub(crate) fn close_host(&mut self, address: u64, end: End) {
+        let Some(range) = self.host.remove(&address) else { return };
+        if self.owner(range.owner).is_ok_and(|owner| owner.kind == Kind::Pinned) {
+            unmap(address, range.bytes);
+        }
+        self.closed(range.owner, range.bytes, end);
+    }
+}
+
+fn alloc_v1(pointer: Out<*const c_void>, bytes: u32) -> Outcome {
+    alloc(pointer, bytes as usize)
+}
+
+fn alloc(pointer: Out<*const c_void>, bytes: usize) -> Outcome {
+    pointer.check()?;
+    let mut state = state::running()?;
+    state.current()?;
+    if bytes == 0 {
+        return Err(Code::InvalidValue);
+    }
+    let memory = map(bytes).ok_or(Code::OutOfMemory)?;
+    state.open_host(Kind::Pinned, memory as u64, bytes as u64)?;
+    pointer.set(memory)
+}
+
+fn alloc_flags(pointer: Out<*const c_void>, bytes: usize, flags: u32) -> Outcome {
+    // Portable, mapped for devices, write-combined.
+    if flags & !7 != 0 {
+        return Err(Code::InvalidValue);
+    }
+    alloc(pointer, bytes)
+}
+
+fn register(pointer: u64, bytes: usize, flags: u32) -> Outcome {
+    let mut state = state::running()?;
+    state.current()?;
+    let bytes = bytes as u64;
+    // Portable, mapped for devices, I/O memory, read-only.
+    if pointer == 0 || bytes == 0 || flags & !15 != 0 {
+        return Err(Code::InvalidValue);
+    }
+    let end = pointer.checked_add(bytes).ok_or(Code::InvalidValue)?;
+    let before = state.host.range(..end).next_back();
+    if before.is_some_and(|(base, range)| base + range.bytes > pointer) {
+        return Err(Code::AlreadyRegistered);
+    }
+    state.open_host(Kind::Registered, pointer, bytes)
+}
+
+fn close(pointer: u64, kind: Kind, otherwise: Code) -> Outcome {
+    let mut state = state::running()?;
+    state.current()?;
+    let range = state.host.get(&pointer).copied().ok_or(otherwise)?;
+    if state.owner(range.owner)?.kind != kind {
+        return Err(otherwise);
+    }
+    state.close_host(pointer, End::Freed);
+    Ok(())
+}
+
+fn unregister(pointer: u64) -> Outcome {
+    if pointer == 0 {
+        return Err(Code::InvalidValue);
+    }
+    close(pointer, Kind::Registered, Code::NotRegistered)
+}
+
+fn free(pointer: u64) -> Outcome {
+    if pointer == 0 {
+        drop(state::running()?);
+        return Ok(());
+    }
+    close(pointer, Kind::Pinned, Code::InvalidValue)
+}
+
+fn device_pointer(dptr: Out<DevicePointer>, pointer: u64, flags: u32) -> Outcome {
+    let state = state::running()?;
+    state.current()?;
+    if flags != 0 || state.host_range(pointer).is_none() {
+        return Err(Code::InvalidValue);
+    }
+    // Host and devices share one address space.
+    dptr.set(pointer)
+}
+
+fn map(bytes: usize) -> Option<*const c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    (memory != libc::MAP_FAILED).then_some(memory.cast_const())
+}
+
+fn unmap(address: u64, bytes: u64) {
+    let Ok(bytes) = usize::try_from(bytes) else { return };
+    // SAFETY: the range came from `map` and its entry was removed just now, so it is unmapped
+    // once; a program that still uses it uses freed memory, as with the real driver.
+    unsafe { libc::munmap(address as *mut c_void, bytes) };
+}

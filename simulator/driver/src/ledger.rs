@@ -1,0 +1,98 @@
+//! The account of what the driver was asked for.
+
+use crate::abi::Code;
+use crate::settings::MAX_DEVICES;
+
+/// The sort of memory; the words are the tracer's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Device,
+    Managed,
+    Pinned,
+    Registered,
+}
+
+impl Kind {
+    /// The word in the account.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Managed => "managed",
+            Self::Pinned => "pinned",
+            Self::Registered => "registered",
+        }
+    }
+
+    /// Whether the device loses these bytes.
+    pub(crate) const fn takes_device_memory(self) -> bool {
+        match self {
+            Self::Device => true,
+            Self::Managed | Self::Pinned | Self::Registered => false,
+        }
+    }
+}
+
+/// How an allocation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// The program freed it.
+    Freed,
+    /// Its context ended.
+    Released,
+}
+
+/// Bytes now, and the most there ever were.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Level {
+    pub(crate) now: u64,
+    pub(crate) peak: u64,
+}
+
+impl Level {
+    fn add(&mut self, bytes: u64) {
+        self.now = self.now.saturating_add(bytes);
+        self.peak = self.peak.max(self.now);
+    }
+
+    fn sub(&mut self, bytes: u64) {
+        self.now = self.now.saturating_sub(bytes);
+    }
+}
+
+/// Counts of calls, and levels of device memory.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// Allocations that succeeded.
+    pub(crate) allocations: u64,
+    /// Allocations that the program freed.
+    pub(crate) frees: u64,
+    /// Allocations that ended with their context.
+    pub(crate) released: u64,
+    /// Allocating calls that returned an error.
+    pub(crate) failed_allocations: u64,
+    /// Device memory of all devices together.
+    pub(crate) total: Level,
+    /// Device memory by device.
+    pub(crate) devices: [Level; MAX_DEVICES],
+}
+
+impl Ledger {
+    /// Takes device memory, if the device has that much left.
+    pub(crate) fn take(&mut self, device: usize, bytes: u64, capacity: u64) -> Result<(), Code> {
+        let level = self.devices.get_mut(device).ok_or(Code::InvalidDevice)?;
+        if level.now.checked_add(bytes).is_none_or(|sum| sum > capacity) {
+            return Err(Code::OutOfMemory);
+        }
+        level.add(bytes);
+        self.total.add(bytes);
+        Ok(())
+    }
+
+    /// Gives device memory back.
+    pub(crate) fn give(&mut self, device: usize, bytes: u64) {
+        if let Some(level) = self.devices.get_mut(device) {
+            level.sub(bytes);
+            self.total.sub(bytes);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Device memory: plain, pitched and managed.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::{Code, DevicePointer, Out, Outcome};
+use crate::entry::exports;
+use crate::ledger::{End, Kind};
+use crate::settings;
+use crate::state::{self, State};
+
+exports! {
+    alloc cuMemAlloc_v2(dptr: Out<DevicePointer>, bytes: usize) = alloc;
+    alloc cuMemAllocPitch_v2(dptr: Out<DevicePointer>, pitch: Out<usize>, width: usize,
+        height: usize, element: u32) = alloc_pitch;
+    alloc cuMemAllocManaged(dptr: Out<DevicePointer>, bytes: usize, flags: u32) = alloc_managed;
+    call cuMemFree_v2(dptr: DevicePointer) = free;
+    call cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = info;
+    call cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>,
+        dptr: DevicePointer) = address_range;
+    call cuPointerGetAttribute(data: Attribute, attribute: c_int, dptr: DevicePointer) =
+        pointer_attribute;
+}
+
+/// Rows of pitched memory begin on a multiple of this.
+const PITCH: u64 = 512;
+
+fn alloc(dptr: Out<DevicePointer>, bytes: usize) -> Outcome {
+    dptr.check()?;
+    let mut state = state::running()?;
+    let owner = state.current()?.device_owner;
+    let address = open(&mut state, owner, bytes as u64)?;
+    dptr.set(address)
+}
+
+fn open(state: &mut State, owner: u32, bytes: u64) -> Result<u64, Code> {
+    if bytes == 0 {
+        return Err(Code::InvalidValue);
+    }
+    state.open_device(owner, bytes)
+}
+
+fn alloc_pitch(
+    dptr: Out<DevicePointer>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Outcome {
+    dptr.check()?;
+    pitch.check()?;
+    if !matches!(element, 4 | 8 | 16) {
+        return Err(Code::InvalidValue);
+    }
+    let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(Code::OutOfMemory)?;
+    let bytes = row.checked_mul(height as u64).ok_or(Code::OutOfMemory)?;
+    let mut state = state::running()?;
+    let owner = state.current()?.device_owner;
+    let address = open(&mut state, owner, bytes)?;
+    pitch.set(usize::try_from(row).unwrap_or(usize::MAX))?;
+    dptr.set(address)
+}
+
+fn alloc_managed(dptr: Out<DevicePointer>, bytes: usize, flags: u32) -> Outcome {
+    dptr.check()?;
+    // Attached to all streams (1) or to the host (2).
+    if !matches!(flags, 1 | 2) {
+        return Err(Code::InvalidValue);
+    }
+    let mut state = state::running()?;
+    let owner = state.current()?.managed_owner;
+    let address = open(&mut state, owner, bytes as u64)?;
+    dptr.set(address)
+}
+
+fn free(dptr: DevicePointer) -> Outcome {
+    let mut state = state::running()?;
+    state.current()?;
+    if dptr == 0 {
+        return Ok(());
+    }
+    let record = state.arena.get(dptr).ok_or(Code::InvalidValue)?;
+    match state.owner(record.owner)?.kind {
+        Kind::Device | Kind::Managed => {
+            state.arena.remove(dptr);
+            state.closed(record.owner, record.bytes, End::Freed);
+            Ok(())
+        }
+        Kind::Pinned | Kind::Registered => Err(Code::InvalidValue),
+    }
+}
+
+fn info(free: Out<usize>, total: Out<usize>) -> Outcome {
+    let state = state::running()?;
+    let device = state.current()?.device;
+    let capacity = settings::get().memory;
+    let used = state.ledger.devices.get(device).map_or(0, |level| level.now);
+    free.set(usize::try_from(capacity.saturating_sub(used)).unwrap_or(usize::MAX))?;
+    total.set(usize::try_from(capacity).unwrap_or(usize::MAX))
+}
+
+/// Where an address's allocation begins, and how large it is.
+fn range_of(state: &State, address: u64) -> Option<(u64, u64)> {
+    if let Some((base, record)) = state.arena.containing(address) {
+        return Some((base, record.bytes));
+    }
+    state.host_range(address).map(|(base, range)| (base, range.bytes))
+}
+
+fn address_range(base: Out<DevicePointer>, size: Out<usize>, dptr: DevicePointer) -> Outcome {
+    let state = state::running()?;
+    state.current()?;
+    let (start, bytes) = range_of(&state, dptr).ok_or(Code::InvalidValue)?;
+    base.set_if_wanted(start);
+    size.set_if_wanted(usize::try_from(bytes).unwrap_or(usize::MAX));
+    Ok(())
+}
+
+/// Where `cuPointerGetAttribute` puts its answer: the attribute decides how wide it is.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Attribute(Out<*const c_void>);
+
+impl Attribute {
+    fn set(self, value: u64) -> Outcome {
+        self.0.set(value as *const c_void)
+    }
+
+    fn set_int(self, value: u32) -> Outcome {
+        self.0.narrow::<u32>().set(value)
+    }
+
+    fn set_bool(self, value: bool) -> Outcome {
+        self.0.narrow::<u8>().set(u8::from(value))
+    }
+}
+
+fn pointer_attribute(data: Attribute, attribute: c_int, dptr: DevicePointer) -> Outcome {
+    let state = state::running()?;
+    let (base, bytes) = range_of(&state, dptr).ok_or(Code::InvalidValue)?;
+    let found = state.arena.get(base).map(|record| record.owner);
+    let host = state.host_range(dptr).map(|(_, range)| range.owner);
+    let owner = state.owner(found.or(host).ok_or(Code::InvalidValue)?)?;
+    let managed = owner.kind == Kind::Managed;
+    match attribute {
+        1 => data.set(owner.context.map_or(0, |index| state.contexts.handle(index))),
+        2 => data.set_int(if host.is_some() { 1 } else { 2 }),
+        3 => data.set(dptr),
+        4 if host.is_some() || managed => data.set(dptr),
+        8 => data.set_bool(managed),
+        9 => data.set_int(u32::try_from(owner.device).unwrap_or(0)),
+        11 => data.set(base),
+        12 => data.set(bytes),
+        13 => data.set_bool(true),
+        _ => Err(Code::InvalidValue),
+    }
+}

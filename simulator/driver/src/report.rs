@@ -1,0 +1,99 @@
+//! The account of a process, as a file: the truth that a tracer is checked against.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use crate::settings;
+use crate::state::State;
+
+/// Makes the folder for the account.
+pub(crate) fn prepare() {
+    if let Some(folder) = &settings::get().ledger {
+        // What fails here fails again, and is told, when the account is written.
+        let _ = std::fs::create_dir_all(folder);
+    }
+}
+
+/// Writes the account, if the environment asks for it.
+pub(crate) fn write(state: &State) {
+    let Some(folder) = &settings::get().ledger else { return };
+    if let Err(error) = write_into(state, folder) {
+        complain(folder, &error);
+    }
+}
+
+/// A test that waits for the file should learn why it does not come.
+#[expect(clippy::print_stderr, reason = "there is nobody else to tell when the process ends")]
+fn complain(folder: &Path, error: &io::Error) {
+    eprintln!("simulated driver: cannot write the account into {}: {error}", folder.display());
+}
+
+/// Writes under another name first, so that nobody sees half an account.
+fn write_into(state: &State, folder: &Path) -> io::Result<()> {
+    let pid = std::process::id();
+    let unfinished = folder.join(format!(".{pid}.json.part"));
+    let mut file = BufWriter::new(File::create(&unfinished)?);
+    account(state, pid, &mut file)?;
+    file.flush()?;
+    std::fs::rename(unfinished, folder.join(format!("{pid}.json")))
+}
+
+/// A live allocation, as the account shows it.
+struct Entry {
+    address: u64,
+    bytes: u64,
+    device: Option<usize>,
+    kind: &'static str,
+    thread: u32,
+}
+
+fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
+    let ledger = &state.ledger;
+    let devices = ledger.devices.get(..settings::get().devices).unwrap_or_default();
+    let list = |value: &dyn Fn(&crate::ledger::Level) -> u64| {
+        let texts: Vec<String> = devices.iter().map(|level| value(level).to_string()).collect();
+        texts.join(", ")
+    };
+    writeln!(out, "{{")?;
+    writeln!(out, "  \"pid\": {pid},")?;
+    writeln!(out, "  \"allocations\": {},", ledger.allocations)?;
+    writeln!(out, "  \"frees\": {},", ledger.frees)?;
+    writeln!(out, "  \"released\": {},", ledger.released)?;
+    writeln!(out, "  \"failed_allocations\": {},", ledger.failed_allocations)?;
+    writeln!(out, "  \"live_bytes\": {},", ledger.total.now)?;
+    writeln!(out, "  \"live_bytes_by_device\": [{}],", list(&|level| level.now))?;
+    writeln!(out, "  \"peak_bytes\": {},", ledger.total.peak)?;
+    writeln!(out, "  \"peak_bytes_by_device\": [{}],", list(&|level| level.peak))?;
+    writeln!(out, "  \"live\": [")?;
+    let mut first = true;
+    for entry in entries(state) {
+        let Entry { address, bytes, device, kind, thread } = entry;
+        let comma = if first { "" } else { ",\n" };
+        let device = device.map_or_else(|| "null".to_owned(), |device| device.to_string());
+        write!(
+            out,
+            "{comma}    {{\"address\": \"{address:#x}\", \"bytes\": {bytes}, \
+             \"device\": {device}, \"kind\": \"{kind}\", \"thread\": {thread}}}"
+        )?;
+        first = false;
+    }
+    writeln!(out, "\n  ]\n}}")
+}
+
+fn entries(state: &State) -> impl Iterator<Item = Entry> {
+    let entry = |address, bytes, owner, thread| {
+        let owner = state.owner(owner).ok();
+        let kind = owner.map_or("unknown", |owner| owner.kind.name());
+        Entry { address, bytes, device: owner.map(|owner| owner.device), kind, thread }
+    };
+    let device = state
+        .arena
+        .iter()
+        .map(move |(address, record)| entry(address, record.bytes, record.owner, record.thread));
+    let host = state
+        .host
+        .iter()
+        .map(move |(address, range)| entry(*address, range.bytes, range.owner, range.thread));
+    device.chain(host)
+}

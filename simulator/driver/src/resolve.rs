@@ -1,0 +1,101 @@
+//! `cuGetProcAddress`: functions by name and version, as the CUDA runtime asks for them.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::{Code, InStr, Out, Outcome};
+use crate::entry::{Export, exports};
+use crate::{context, device, host, memory};
+
+exports! {
+    call cuGetProcAddress(symbol: InStr, function: Out<*const c_void>, version: c_int,
+        flags: u64) = resolve;
+    call cuGetProcAddress_v2(symbol: InStr, function: Out<*const c_void>, version: c_int,
+        flags: u64, status: Out<u32>) = resolve_v2;
+    call cuGetExportTable(table: Out<*const c_void>, id: *const c_void) = export_table;
+}
+
+/// Ask for the variants whose default stream is the thread's own.
+const PER_THREAD_STREAM: u64 = 2;
+
+/// Versions of CUDA in which a variant first came. Those of `_v2` not named here: 3.2.
+const SINCE: &[(&str, c_int)] = &[
+    ("cuCtxCreate_v3", 11_040),
+    ("cuCtxCreate_v4", 12_050),
+    ("cuCtxDestroy_v2", 4000),
+    ("cuCtxGetDevice_v2", 13_000),
+    ("cuCtxPopCurrent_v2", 4000),
+    ("cuCtxPushCurrent_v2", 4000),
+    ("cuCtxSynchronize_v2", 13_000),
+    ("cuDeviceGetUuid_v2", 11_040),
+    ("cuDevicePrimaryCtxRelease_v2", 11_000),
+    ("cuDevicePrimaryCtxReset_v2", 11_000),
+    ("cuDevicePrimaryCtxSetFlags_v2", 11_000),
+    ("cuGetProcAddress_v2", 12_000),
+    ("cuIpcOpenMemHandle_v2", 11_000),
+    ("cuMemHostRegister_v2", 6050),
+    ("cuStreamBeginCapture_v2", 10_010),
+    ("cuStreamDestroy_v2", 4000),
+];
+
+fn all() -> impl Iterator<Item = &'static Export> {
+    [EXPORTS, context::EXPORTS, device::EXPORTS, host::EXPORTS, memory::EXPORTS]
+        .into_iter()
+        .flatten()
+}
+
+fn find(name: &str) -> Option<*const c_void> {
+    all().find(|export| export.name == name).map(|export| export.address as *const c_void)
+}
+
+/// Why a function is not given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Missing {
+    Symbol = 1,
+    Version = 2,
+}
+
+/// The newest variant of a function that a program built for this CUDA version knows.
+fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<*const c_void, Missing> {
+    let mut missing = Missing::Symbol;
+    for variant in ["_v4", "_v3", "_v2", ""] {
+        let name = format!("{symbol}{variant}");
+        let per_thread = [format!("{name}_ptsz"), format!("{name}_ptds")];
+        let found = per_thread
+            .iter()
+            .filter(|_| flags & PER_THREAD_STREAM != 0)
+            .find_map(|name| find(name))
+            .or_else(|| find(&name));
+        let Some(address) = found else { continue };
+        let since = SINCE.iter().find(|(known, _)| *known == name).map(|(_, since)| *since);
+        let default = if variant.is_empty() { 0 } else { 3020 };
+        if version >= since.unwrap_or(default) {
+            return Ok(address);
+        }
+        missing = Missing::Version;
+    }
+    Err(missing)
+}
+
+fn resolve(symbol: InStr, function: Out<*const c_void>, version: c_int, flags: u64) -> Outcome {
+    let found = lookup(symbol.get()?, version, flags);
+    function.set(found.unwrap_or(std::ptr::null()))?;
+    found.map(|_| ()).map_err(|_| Code::NotFound)
+}
+
+fn resolve_v2(
+    symbol: InStr,
+    function: Out<*const c_void>,
+    version: c_int,
+    flags: u64,
+    status: Out<u32>,
+) -> Outcome {
+    let found = lookup(symbol.get()?, version, flags);
+    status.set_if_wanted(found.err().map_or(0, |missing| missing as u32));
+    function.set(found.unwrap_or(std::ptr::null()))?;
+    found.map(|_| ()).map_err(|_| Code::NotFound)
+}
+
+/// The private tables of a real driver have no place here.
+fn export_table(_table: Out<*const c_void>, _id: *const c_void) -> Outcome {
+    Err(Code::InvalidValue)
+}

@@ -1,0 +1,143 @@
+//! What the environment says about the simulated machine.
+
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The most devices a simulated machine can have.
+pub(crate) const MAX_DEVICES: usize = 16;
+
+const GIB: u64 = 1 << 30;
+
+/// The simulated machine, as the environment describes it.
+pub(crate) struct Settings {
+    /// `SIM_DEVICES`: how many devices.
+    pub(crate) devices: usize,
+    /// `SIM_MEMORY`: bytes of memory of each device.
+    pub(crate) memory: u64,
+    /// `SIM_LATENCY_US`: how long each call takes at least.
+    pub(crate) latency: Duration,
+    /// `SIM_FAIL`: failures to inject.
+    pub(crate) failures: Vec<Failure>,
+    /// `SIM_LEDGER`: the folder for the account of each process.
+    pub(crate) ledger: Option<PathBuf>,
+}
+
+/// One injected failure, as in `cuMemAlloc_v2:3=2` or `cuMemFree_v2:every10=1`.
+pub(crate) struct Failure {
+    function: String,
+    number: u64,
+    every: bool,
+    code: c_int,
+    calls: AtomicU64,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// The settings; read once.
+pub(crate) fn get() -> &'static Settings {
+    SETTINGS.get_or_init(|| read(&|name| std::env::var(name).ok()))
+}
+
+fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
+    let number = |name: &str| variable(name).and_then(|text| text.trim().parse::<u64>().ok());
+    let devices = number("SIM_DEVICES").map_or(2, |n| usize::try_from(n).unwrap_or(MAX_DEVICES));
+    Settings {
+        devices: devices.min(MAX_DEVICES),
+        memory: variable("SIM_MEMORY").and_then(|text| bytes(&text)).unwrap_or(24 * GIB),
+        latency: Duration::from_micros(number("SIM_LATENCY_US").unwrap_or(0)),
+        failures: variable("SIM_FAIL").map_or_else(Vec::new, |text| failures(&text)),
+        ledger: variable("SIM_LEDGER").filter(|text| !text.is_empty()).map(PathBuf::from),
+    }
+}
+
+/// A number of bytes: `1048576`, `512M`, `24G`, `24GiB`.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let shift = match unit.trim().trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// The injected failures of a comma-separated list; what cannot be read is left out.
+fn failures(text: &str) -> Vec<Failure> {
+    text.split(',').filter_map(|part| failure(part.trim())).collect()
+}
+
+fn failure(text: &str) -> Option<Failure> {
+    let (function, rest) = text.split_once(':')?;
+    let (when, code) = rest.split_once('=')?;
+    let (every, number) = match when.strip_prefix("every") {
+        Some(number) => (true, number),
+        None => (false, when),
+    };
+    let number = number.parse().ok().filter(|n| *n > 0)?;
+    let code = code.parse().ok()?;
+    Some(Failure { function: function.to_owned(), number, every, code, calls: AtomicU64::new(0) })
+}
+
+impl Settings {
+    /// Counts a call and gives the result it must fail with, if one was asked for.
+    pub(crate) fn failure(&self, function: &str) -> Option<c_int> {
+        let mut result = None;
+        for failure in self.failures.iter().filter(|f| f.function == function) {
+            let call = failure.calls.fetch_add(1, Ordering::Relaxed) + 1;
+            let hit =
+                if failure.every { call % failure.number == 0 } else { call == failure.number };
+            if hit {
+                result = Some(failure.code);
+            }
+        }
+        result
+    }
+
+    /// Forgets the calls counted so far: a forked child counts its own.
+    pub(crate) fn forget_calls(&self) {
+        for failure in &self.failures {
+            failure.calls.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The settings if they were read already; never reads them.
+pub(crate) fn if_read() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("1048576"), Some(1 << 20));
+        assert_eq!(bytes("512M"), Some(512 << 20));
+        assert_eq!(bytes("24G"), Some(24 << 30));
+        assert_eq!(bytes("24GiB"), Some(24 << 30));
+        assert_eq!(bytes("x"), None);
+        assert_eq!(bytes("99999999999G"), None);
+    }
+
+    #[test]
+    fn failures_come_at_one_call_or_at_every_nth() {
+        let settings = read(&|name| {
+            (name == "SIM_FAIL").then(|| "cuA:3=2, cuB:every2=1,nonsense,cuC:0=1".to_owned())
+        });
+        let a: Vec<_> = (0..4).map(|_| settings.failure("cuA")).collect();
+        assert_eq!(a, [None, None, Some(2), None]);
+        let b: Vec<_> = (0..4).map(|_| settings.failure("cuB")).collect();
+        assert_eq!(b, [None, Some(1), None, Some(1)]);
+        assert_eq!(settings.failure("cuC"), None);
+        assert_eq!((settings.devices, settings.memory), (2, 24 << 30));
+    }
+}

@@ -1,0 +1,273 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+
+/// Uses CUDA memory in known ways, on a simulated or a real driver.
+#[derive(Parser)]
+#[command(name = "workload", version)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) program: Program,
+}
+
+/// What every program knows.
+#[derive(Args, Clone)]
+pub(crate) struct Common {
+    /// Makes random choices repeatable
+    #[arg(long, global = true, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// The device to use
+    #[arg(long, global = true, default_value_t = 0)]
+    pub(crate) device: i32,
+    /// Print `ready` and wait for a line on standard input, or for SIGUSR1, before anything else
+    #[arg(long, global = true)]
+    pub(crate) wait_start: bool,
+    /// Wait this long at the end, with everything still live
+    #[arg(long, global = true, default_value_t = 0)]
+    pub(crate) hold_ms: u64,
+}
+
+/// The programs.
+#[derive(Subcommand)]
+pub(crate) enum Program {
+    /// Three allocations of 8 MiB, some work, two frees, a wait: one is left
+    Leak3(Leak3),
+    /// Steps that allocate and free on two threads, and keep a buffer now and then
+    Train(Train),
+    /// Processes that allocate and free, and forget some
+    Stressor(Stressor),
+    /// One process of the stressor
+    #[command(hide = true)]
+    StressorProcess(StressorProcess),
+    /// Threads that allocate and free, each other's memory too
+    Threads(Threads),
+    /// Equal allocations on some threads, and a single huge one among them
+    Anomaly(Anomaly),
+    /// As many allocations and frees a second as asked for
+    Spam(Spam),
+    /// A number of live allocations, then a wait
+    Hold(Hold),
+    /// Allocates until the device is full
+    Oom(Oom),
+    /// Contexts with memory in them: created, pushed, popped, destroyed, reset
+    Contexts,
+    /// One allocation of each kind; some are freed
+    Kinds,
+    /// A process that forks, and a child that uses the driver anew
+    Fork,
+    /// A process that allocates and then becomes another program
+    Exec,
+    /// Loads the driver late
+    DlopenLate(DlopenLate),
+}
+
+/// Options of `leak3`.
+#[derive(Args)]
+pub(crate) struct Leak3 {
+    /// Time between the allocations and the frees
+    #[arg(long, default_value_t = 2000)]
+    pub(crate) work_ms: u64,
+    /// Time between the frees and the end
+    #[arg(long, default_value_t = 2000)]
+    pub(crate) wait_ms: u64,
+}
+
+/// Options of `train`.
+#[derive(Args)]
+pub(crate) struct Train {
+    /// How many steps
+    #[arg(long, default_value_t = 200)]
+    pub(crate) steps: u64,
+    /// Keep one buffer every so many steps
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) keep_every: u64,
+    /// How long a step takes
+    #[arg(long, default_value_t = 10)]
+    pub(crate) step_ms: u64,
+    /// The size of a buffer in MiB
+    #[arg(long, default_value_t = 8)]
+    pub(crate) mb: usize,
+}
+
+/// Options of `stressor`.
+#[derive(Args)]
+pub(crate) struct Stressor {
+    /// How many processes
+    #[arg(long, default_value_t = 4)]
+    pub(crate) procs: u32,
+    #[command(flatten)]
+    pub(crate) process: StressorProcess,
+}
+
+/// Options of one process of the stressor.
+#[derive(Args)]
+pub(crate) struct StressorProcess {
+    /// Seconds
+    #[arg(long, default_value_t = 120.0)]
+    pub(crate) duration: f64,
+    /// The smallest allocation in MiB
+    #[arg(long, default_value_t = 2)]
+    pub(crate) min_mb: usize,
+    /// The largest allocation in MiB
+    #[arg(long, default_value_t = 10)]
+    pub(crate) max_mb: usize,
+    /// Pause between two allocations
+    #[arg(long, default_value_t = 25)]
+    pub(crate) sleep_ms: u64,
+    /// How likely an allocation is forgotten
+    #[arg(long, default_value_t = 0.1)]
+    pub(crate) leak_prob: f64,
+}
+
+/// Options of `threads`.
+#[derive(Args)]
+pub(crate) struct Threads {
+    /// How many threads
+    #[arg(long, default_value_t = 5)]
+    pub(crate) threads: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 60.0)]
+    pub(crate) duration: f64,
+    /// The largest allocation in MiB
+    #[arg(long, default_value_t = 10)]
+    pub(crate) max_tensor_mb: usize,
+    /// How likely a step allocates instead of freeing
+    #[arg(long, default_value_t = 0.65)]
+    pub(crate) alloc_prob: f64,
+    /// The most memory live at a time, in MiB
+    #[arg(long, default_value_t = 4096)]
+    pub(crate) memory_cap_mb: usize,
+}
+
+/// Options of `anomaly`.
+#[derive(Args)]
+pub(crate) struct Anomaly {
+    /// How many threads
+    #[arg(long, default_value_t = 4)]
+    pub(crate) threads: usize,
+    /// How many allocations each thread makes
+    #[arg(long, default_value_t = 20)]
+    pub(crate) iterations: u64,
+    /// The size of a normal allocation in MiB
+    #[arg(long, default_value_t = 10)]
+    pub(crate) normal_mb: usize,
+    /// The size of the huge allocation in MiB
+    #[arg(long, default_value_t = 2096)]
+    pub(crate) anomaly_mb: usize,
+    /// The thread that makes it
+    #[arg(long, default_value_t = 0)]
+    pub(crate) anomaly_thread: usize,
+    /// The iteration in which it makes it
+    #[arg(long, default_value_t = 5)]
+    pub(crate) anomaly_iter: u64,
+    /// How long an iteration takes
+    #[arg(long, default_value_t = 100)]
+    pub(crate) iter_ms: u64,
+}
+
+/// How many events a second `spam` makes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Throughput {
+    /// As many as possible.
+    Max,
+    /// So many.
+    PerSecond(f64),
+}
+
+fn throughput(text: &str) -> Result<Throughput, String> {
+    if text == "max" {
+        return Ok(Throughput::Max);
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(Throughput::PerSecond(number)),
+        _ => Err("a number above zero, or `max`".to_owned()),
+    }
+}
+
+/// Options of `spam`.
+#[derive(Args)]
+pub(crate) struct Spam {
+    /// Events a second, or `max`; an allocation and a free are one event each
+    #[arg(long, default_value = "4000", value_parser = throughput)]
+    pub(crate) throughput: Throughput,
+    /// Bytes of an allocation
+    #[arg(long, default_value_t = 2048)]
+    pub(crate) allocate_size: usize,
+    /// The part of the allocations that is freed
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) free_ratio: f64,
+    /// Seconds
+    #[arg(long, default_value_t = 30.0)]
+    pub(crate) duration: f64,
+    /// Stop after so many events
+    #[arg(long)]
+    pub(crate) count: Option<u64>,
+}
+
+/// Options of `hold`.
+#[derive(Args)]
+pub(crate) struct Hold {
+    /// How many allocations
+    #[arg(long)]
+    pub(crate) count: usize,
+    /// Bytes of each
+    #[arg(long)]
+    pub(crate) size: usize,
+    /// Make each a byte larger than the one before
+    #[arg(long)]
+    pub(crate) distinct: bool,
+    /// How long to wait with all of them live
+    #[arg(long, default_value_t = 0)]
+    pub(crate) wait_ms: u64,
+}
+
+/// Options of `oom`.
+#[derive(Args)]
+pub(crate) struct Oom {
+    /// The size of each allocation in MiB
+    #[arg(long, default_value_t = 512)]
+    pub(crate) chunk_mb: usize,
+    /// How long to wait when the device is full
+    #[arg(long, default_value_t = 2000)]
+    pub(crate) wait_ms: u64,
+}
+
+/// Options of `dlopen-late`.
+#[derive(Args)]
+pub(crate) struct DlopenLate {
+    /// How long to wait before the driver is loaded
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) delay_ms: u64,
+    #[command(flatten)]
+    pub(crate) then: Leak3,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn common_options_may_stand_before_and_after_the_program() {
+        let parse = |text: &str| Arguments::try_parse_from(text.split(' ')).unwrap();
+        for text in ["workload --seed 7 leak3 --hold-ms 3", "workload leak3 --hold-ms 3 --seed 7"] {
+            let arguments = parse(text);
+            assert_eq!((arguments.common.seed, arguments.common.hold_ms), (7, 3));
+        }
+    }
+
+    #[test]
+    fn the_throughput_is_a_number_or_max() {
+        assert_eq!(throughput("max"), Ok(Throughput::Max));
+        assert_eq!(throughput("4000"), Ok(Throughput::PerSecond(4000.0)));
+        assert!(throughput("0").is_err());
+        assert!(throughput("fast").is_err());
+    }
+}

@@ -1,0 +1,269 @@
+//! The CUDA driver, loaded when the program runs: whichever `libcuda.so.1` the dynamic linker
+//! finds, simulated or real.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fmt;
+
+use anyhow::{Context as _, anyhow, bail};
+
+/// The library programs ask for.
+const LIBRARY: &CStr = c"libcuda.so.1";
+
+/// An address in the devices' address space.
+pub(crate) type Pointer = u64;
+/// An opaque handle of the driver.
+pub(crate) type Handle = u64;
+
+/// A call of the driver that failed.
+#[derive(Debug)]
+pub(crate) struct CudaError {
+    function: &'static str,
+    /// The `CUresult`.
+    pub(crate) code: c_int,
+    name: String,
+}
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+pub(crate) const NOT_INITIALIZED: c_int = 3;
+
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed with {} ({})", self.function, self.name, self.code)
+    }
+}
+
+impl std::error::Error for CudaError {}
+
+/// The result of a call of the driver.
+pub(crate) type Result<T> = std::result::Result<T, CudaError>;
+
+macro_rules! functions {
+    ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+        /// The driver's functions; those this driver has not are `None`.
+        #[expect(non_snake_case, reason = "the names are the driver's")]
+        struct Functions {
+            $($name: Option<unsafe extern "C" fn($($ty),*) -> c_int>,)*
+        }
+
+        impl Functions {
+            /// Finds the functions in a loaded library.
+            fn find(library: *mut c_void) -> anyhow::Result<Self> {
+                Ok(Self {
+                    $($name: {
+                        let name = CString::new(stringify!($name))?;
+                        // SAFETY: the library is loaded for good and the name ends with a zero.
+                        let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+                        // SAFETY: a null pointer becomes `None`; any other is the driver's function
+                        // of that name, whose prototype is written in this list as in `cuda.h`.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                Option<unsafe extern "C" fn($($ty),*) -> c_int>,
+                            >(symbol)
+                        }
+                    },)*
+                })
+            }
+        }
+
+        impl Driver {
+            $(
+                /// # Safety
+                /// Pointers must be valid for what the driver does with them.
+                #[expect(non_snake_case, reason = "the name is the driver's")]
+                #[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
+                pub(crate) unsafe fn $name(&self, $($arg: $ty),*) -> Result<()> {
+                    let Some(function) = self.functions.$name else {
+                        return Err(self.missing(stringify!($name)));
+                    };
+                    // SAFETY: the caller keeps the promise above.
+                    let code = unsafe { function($($arg),*) };
+                    self.check(stringify!($name), code)
+                }
+            )*
+        }
+    };
+}
+
+functions! {
+    cuInit(flags: c_uint);
+    cuDriverGetVersion(version: *mut c_int);
+    cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int);
+    cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+    cuDevicePrimaryCtxRelease_v2(device: c_int);
+    cuDevicePrimaryCtxReset_v2(device: c_int);
+    cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: c_int);
+    cuCtxDestroy_v2(context: Handle);
+    cuCtxSetCurrent(context: Handle);
+    cuCtxPushCurrent_v2(context: Handle);
+    cuCtxPopCurrent_v2(context: *mut Handle);
+    cuCtxSynchronize();
+    cuMemAlloc_v2(pointer: *mut Pointer, bytes: usize);
+    cuMemAllocPitch_v2(pointer: *mut Pointer, pitch: *mut usize, width: usize, height: usize,
+        element: c_uint);
+    cuMemAllocManaged(pointer: *mut Pointer, bytes: usize, flags: c_uint);
+    cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize);
+    cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostUnregister(pointer: *mut c_void);
+    cuMemFreeHost(pointer: *mut c_void);
+    cuMemFree_v2(pointer: Pointer);
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+}
+
+/// The loaded driver.
+pub(crate) struct Driver {
+    functions: Functions,
+    error_name: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
+}
+
+impl Driver {
+    /// Loads the driver for the rest of the process's life.
+    pub(crate) fn load() -> anyhow::Result<&'static Self> {
+        // SAFETY: loading runs the library's constructors, as it does in every CUDA program.
+        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            bail!(
+                "cannot load {}: {} (is the folder of a simulated or real driver in LD_LIBRARY_PATH?)",
+                LIBRARY.to_string_lossy(),
+                linker_error()
+            );
+        }
+        // SAFETY: as in `Functions::find`.
+        let error_name = unsafe {
+            std::mem::transmute::<
+                *mut c_void,
+                Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
+            >(libc::dlsym(library, c"cuGetErrorName".as_ptr()))
+        };
+        let functions = Functions::find(library)?;
+        if functions.cuInit.is_none() {
+            bail!("{} is not a CUDA driver: it has no cuInit", LIBRARY.to_string_lossy());
+        }
+        Ok(Box::leak(Box::new(Self { functions, error_name })))
+    }
+
+    fn check(&self, function: &'static str, code: c_int) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        Err(CudaError { function, code, name: self.name_of(code) })
+    }
+
+    fn missing(&self, function: &'static str) -> CudaError {
+        CudaError { function, code: 500, name: "this driver does not have it".to_owned() }
+    }
+
+    fn name_of(&self, code: c_int) -> String {
+        let mut name: *const c_char = std::ptr::null();
+        if let Some(function) = self.error_name {
+            // SAFETY: the pointer is valid for writing.
+            unsafe { function(code, &raw mut name) };
+        }
+        if name.is_null() {
+            return "an unknown error".to_owned();
+        }
+        // SAFETY: the driver gave a string that lives as long as it is loaded.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+
+    /// Initialises the driver.
+    pub(crate) fn init(&self) -> Result<()> {
+        // SAFETY: takes no pointers.
+        unsafe { self.cuInit(0) }
+    }
+
+    /// How many devices there are.
+    pub(crate) fn devices(&self) -> Result<c_int> {
+        let mut count = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { self.cuDeviceGetCount(&raw mut count) }?;
+        Ok(count)
+    }
+
+    /// Makes a device's primary context live and gives its handle.
+    pub(crate) fn retain(&self, device: c_int) -> Result<Handle> {
+        let mut context = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { self.cuDevicePrimaryCtxRetain(&raw mut context, device) }?;
+        Ok(context)
+    }
+
+    /// Makes a context the calling thread's.
+    pub(crate) fn set_current(&self, context: Handle) -> Result<()> {
+        // SAFETY: takes no pointers to memory of this program.
+        unsafe { self.cuCtxSetCurrent(context) }
+    }
+
+    /// Allocates device memory.
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<Pointer> {
+        let mut pointer = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { self.cuMemAlloc_v2(&raw mut pointer, bytes) }?;
+        Ok(pointer)
+    }
+
+    /// Frees device memory.
+    pub(crate) fn free(&self, pointer: Pointer) -> Result<()> {
+        // SAFETY: device memory is not memory of this program.
+        unsafe { self.cuMemFree_v2(pointer) }
+    }
+
+    /// Waits for the device.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        // SAFETY: takes no pointers.
+        unsafe { self.cuCtxSynchronize() }
+    }
+}
+
+fn linker_error() -> String {
+    // SAFETY: gives null or a string that lives until the next call of the linker here.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "unknown reason".to_owned();
+    }
+    // SAFETY: not null, so it is such a string.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// A device in use.
+#[derive(Clone, Copy)]
+pub(crate) struct Device {
+    /// The driver.
+    pub(crate) driver: &'static Driver,
+    /// The device's primary context.
+    pub(crate) context: Handle,
+}
+
+impl Device {
+    /// Initialises the driver and makes a device the calling thread's.
+    pub(crate) fn open(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<Self> {
+        driver.init().context("the driver does not start")?;
+        let count = driver.devices()?;
+        if ordinal < 0 || ordinal >= count {
+            return Err(anyhow!("there is no device {ordinal}: the driver has {count}"));
+        }
+        let context = driver.retain(ordinal)?;
+        let device = Self { driver, context };
+        device.enter()?;
+        Ok(device)
+    }
+
+    /// Makes the device the calling thread's.
+    pub(crate) fn enter(self) -> Result<()> {
+        self.driver.set_current(self.context)
+    }
+
+    /// Allocates device memory.
+    pub(crate) fn alloc(self, bytes: usize) -> Result<Pointer> {
+        self.driver.alloc(bytes)
+    }
+
+    /// Frees device memory.
+    pub(crate) fn free(self, pointer: Pointer) -> Result<()> {
+        self.driver.free(pointer)
+    }
+}

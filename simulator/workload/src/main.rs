@@ -1,0 +1,56 @@
+//! Programs that use CUDA memory in known ways, on whichever driver the dynamic linker finds.
+//!
+//! Each subcommand is a small CUDA program: it checks every result, ends in good order when it is
+//! told to, and leaves exactly the memory live that its description says.
+
+mod cli;
+mod cuda;
+mod programs;
+mod signals;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &cli::Arguments) -> anyhow::Result<()> {
+    signals::install()?;
+    name_thread();
+    if arguments.common.wait_start {
+        say("ready");
+        if !signals::wait_for_start() {
+            return Ok(());
+        }
+    }
+    programs::run(arguments)?;
+    signals::sleep_ms(arguments.common.hold_ms);
+    Ok(())
+}
+
+/// The main thread has the program's name, whatever its file is called.
+fn name_thread() {
+    // SAFETY: the name is shorter than 16 bytes and ends with a zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"workload".as_ptr()) };
+}
+
+/// A line for whoever runs the program. Nobody listening is no reason to fail.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// A line about something that went wrong.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "workload: {text}");
+}

@@ -1,0 +1,97 @@
+//! Contexts and the memory in them.
+
+use std::ffi::c_int;
+
+use super::MIB;
+use crate::cuda::{Driver, Handle, Result};
+use crate::say;
+
+/// Makes a context; it is the calling thread's.
+fn create(driver: &Driver, device: c_int) -> Result<Handle> {
+    let mut context = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, device) }?;
+    Ok(context)
+}
+
+fn destroy(driver: &Driver, context: Handle) -> Result<()> {
+    // SAFETY: the handle is of a context made here.
+    unsafe { driver.cuCtxDestroy_v2(context) }
+}
+
+fn push(driver: &Driver, context: Handle) -> Result<()> {
+    // SAFETY: the handle is of a live context.
+    unsafe { driver.cuCtxPushCurrent_v2(context) }
+}
+
+fn pop(driver: &Driver) -> Result<Handle> {
+    let mut context = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuCtxPopCurrent_v2(&raw mut context) }?;
+    Ok(context)
+}
+
+/// Contexts come and go, with memory in them. What is left: 5 MiB in the first device's primary
+/// context, and 7 MiB and 2 MiB in a created context of the second device.
+pub(crate) fn run(driver: &'static Driver, first: c_int) -> anyhow::Result<()> {
+    driver.init()?;
+    let count = driver.devices()?;
+    let second = if count > first + 1 { first + 1 } else { first };
+    if second == first {
+        say("only one device: it takes both parts");
+    }
+    let kept = stacked(driver, first, second)?;
+    primary(driver, first)?;
+    nested(driver, second, kept)?;
+    Ok(())
+}
+
+/// A context is destroyed with 4 MiB in it after another one was on top of it. The other one is
+/// left, with 7 MiB and 2 MiB.
+fn stacked(driver: &Driver, first: c_int, second: c_int) -> Result<Handle> {
+    let lower = create(driver, first)?;
+    driver.alloc(4 * MIB)?;
+    let upper = create(driver, second)?;
+    let freed_elsewhere = driver.alloc(6 * MIB)?;
+    driver.alloc(7 * MIB)?;
+    pop(driver)?;
+    // The lower context is the thread's again; memory can be freed from any context.
+    let freed = driver.alloc(3 * MIB)?;
+    driver.free(freed)?;
+    driver.free(freed_elsewhere)?;
+    push(driver, upper)?;
+    driver.alloc(2 * MIB)?;
+    pop(driver)?;
+    destroy(driver, lower)?;
+    Ok(upper)
+}
+
+/// The primary context: 10 MiB end with a reset, 11 MiB with the last release, 5 MiB are left.
+fn primary(driver: &Driver, device: c_int) -> Result<()> {
+    let enter = || driver.retain(device).and_then(|context| driver.set_current(context));
+    enter()?;
+    driver.alloc(10 * MIB)?;
+    // SAFETY: takes no pointers.
+    unsafe { driver.cuDevicePrimaryCtxReset_v2(device) }?;
+    // SAFETY: takes no pointers.
+    unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) }?;
+    enter()?;
+    driver.alloc(11 * MIB)?;
+    // SAFETY: takes no pointers.
+    unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) }?;
+    enter()?;
+    driver.alloc(5 * MIB)?;
+    Ok(())
+}
+
+/// A context above another one of the same device ends with 9 MiB in it.
+fn nested(driver: &Driver, device: c_int, below: Handle) -> Result<()> {
+    push(driver, below)?;
+    let doomed = create(driver, device)?;
+    let freed = driver.alloc(MIB)?;
+    pop(driver)?;
+    driver.free(freed)?;
+    push(driver, doomed)?;
+    driver.alloc(9 * MIB)?;
+    destroy(driver, doomed)
+}

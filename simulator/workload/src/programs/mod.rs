@@ -1,0 +1,39 @@
+//! The programs.
+
+mod contexts;
+mod load;
+mod many;
+mod process;
+mod simple;
+
+use crate::cli::{Arguments, Program};
+use crate::cuda::{Device, Driver};
+
+const MIB: usize = 1 << 20;
+
+/// Runs the program that was asked for.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let common = &arguments.common;
+    let device = || Device::open(Driver::load()?, common.device);
+    match &arguments.program {
+        Program::Leak3(options) => simple::leak3(device()?, options),
+        Program::Train(options) => many::train(device()?, options),
+        Program::Stressor(options) => process::stressor(common, options),
+        Program::StressorProcess(options) => process::stress(device()?, common.seed, options),
+        Program::Threads(options) => many::threads(device()?, common.seed, options),
+        Program::Anomaly(options) => many::anomaly(device()?, options),
+        Program::Spam(options) => load::spam(device()?, options),
+        Program::Hold(options) => load::hold(device()?, options),
+        Program::Oom(options) => load::oom(device()?, options),
+        Program::Contexts => contexts::run(Driver::load()?, common.device),
+        Program::Kinds => simple::kinds(device()?),
+        Program::Fork => process::fork(common.device),
+        Program::Exec => process::exec(device()?, common),
+        Program::DlopenLate(options) => {
+            if !crate::signals::sleep_ms(options.delay_ms) {
+                return Ok(());
+            }
+            simple::leak3(device()?, &options.then)
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Programs with several processes, or several lives.
+
+use std::ffi::c_int;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::MIB;
+use crate::cli::{Common, Stressor, StressorProcess};
+use crate::cuda::{Device, Driver, NOT_INITIALIZED};
+use crate::{say, signals};
+
+/// This program, to be run again.
+fn this_program(common: &Common) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    command.args(["--device", &common.device.to_string()]);
+    Ok(command)
+}
+
+/// Runs the processes of the stressor and waits for them.
+pub(crate) fn stressor(common: &Common, options: &Stressor) -> anyhow::Result<()> {
+    let mut children = Vec::new();
+    for number in 0..options.procs {
+        let process = &options.process;
+        let mut command = this_program(common)?;
+        command
+            .args(["--seed", &common.seed.wrapping_add(u64::from(number)).to_string()])
+            .arg("stressor-process")
+            .args(["--duration", &process.duration.to_string()])
+            .args(["--min-mb", &process.min_mb.to_string()])
+            .args(["--max-mb", &process.max_mb.to_string()])
+            .args(["--sleep-ms", &process.sleep_ms.to_string()])
+            .args(["--leak-prob", &process.leak_prob.to_string()])
+            .args(["--hold-ms", &common.hold_ms.to_string()]);
+        children.push(command.spawn().context("cannot start a process")?);
+    }
+    let mut told = false;
+    let mut failed = 0;
+    while !children.is_empty() {
+        if signals::stopped() && !told {
+            told = true;
+            children.iter().for_each(stop);
+        }
+        let mut running = Vec::new();
+        for mut child in children {
+            match child.try_wait()? {
+                None => running.push(child),
+                Some(status) if status.success() => {}
+                Some(_) => failed += 1,
+            }
+        }
+        children = running;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if failed > 0 {
+        bail!("{failed} of {} processes failed", options.procs);
+    }
+    Ok(())
+}
+
+fn stop(child: &Child) {
+    let Ok(pid) = c_int::try_from(child.id()) else { return };
+    // SAFETY: a child that was not waited for, so its id is still its own.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+}
+
+/// One process: an allocation, a pause, and a free unless the allocation is forgotten.
+pub(crate) fn stress(device: Device, seed: u64, options: &StressorProcess) -> anyhow::Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let largest = options.max_mb.max(options.min_mb);
+    let end = Instant::now() + Duration::from_secs_f64(options.duration.max(0.0));
+    while Instant::now() < end {
+        let pointer = device.alloc(random.usize(options.min_mb..=largest) * MIB)?;
+        let more = signals::sleep_ms(options.sleep_ms);
+        if random.f64() >= options.leak_prob {
+            device.free(pointer)?;
+        }
+        if !more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The parent keeps 8 MiB and 2 MiB, the child 4 MiB.
+pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
+    let driver = Driver::load()?;
+    let device = Device::open(driver, ordinal)?;
+    let _kept = device.alloc(8 * MIB)?;
+    // SAFETY: this program has made no thread, and the child goes on as an ordinary process.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        bail!("cannot fork: {}", std::io::Error::last_os_error());
+    }
+    if pid == 0 {
+        return child_of_fork(driver, ordinal);
+    }
+    say(&format!("child {pid}"));
+    let freed = device.alloc(MIB)?;
+    device.free(freed)?;
+    let mut status = 0;
+    // SAFETY: waits for the child made above, into a variable of this frame.
+    while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            bail!("cannot wait for the child: {error}");
+        }
+    }
+    if status != 0 {
+        bail!("the child failed");
+    }
+    let _kept = device.alloc(2 * MIB)?;
+    Ok(())
+}
+
+fn child_of_fork(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<()> {
+    match driver.init() {
+        // A real driver refuses to work in a forked child.
+        Err(error) if error.code == NOT_INITIALIZED => {
+            say(&format!("this driver cannot be used after a fork: {error}"));
+            return Ok(());
+        }
+        other => other?,
+    }
+    let device = Device::open(driver, ordinal)?;
+    let _forgotten = device.alloc(4 * MIB)?;
+    let freed = device.alloc(4 * MIB)?;
+    device.free(freed)?;
+    Ok(())
+}
+
+/// Allocates 16 MiB and becomes `leak3`.
+pub(crate) fn exec(device: Device, common: &Common) -> anyhow::Result<()> {
+    device.alloc(16 * MIB)?;
+    let mut command = this_program(common)?;
+    command
+        .args(["leak3", "--work-ms", "300", "--wait-ms", "300"])
+        .args(["--hold-ms", &common.hold_ms.to_string()]);
+    let error = command.exec();
+    Err(error).context("cannot become another program")
+}

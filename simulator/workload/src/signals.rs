@@ -1,0 +1,99 @@
+//! Being told to stop, or to begin.
+
+use std::ffi::c_int;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+static STOP: AtomicBool = AtomicBool::new(false);
+static GO: AtomicBool = AtomicBool::new(false);
+
+/// How often a waiting thread looks whether it should stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+extern "C" fn on_stop(_signal: c_int) {
+    STOP.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn on_go(_signal: c_int) {
+    GO.store(true, Ordering::Relaxed);
+}
+
+/// From now on SIGINT and SIGTERM end the program in good order, and SIGUSR1 lets it begin.
+pub(crate) fn install() -> anyhow::Result<()> {
+    let stop = on_stop as extern "C" fn(c_int);
+    let go = on_go as extern "C" fn(c_int);
+    for (signal, handler) in [(libc::SIGINT, stop), (libc::SIGTERM, stop), (libc::SIGUSR1, go)] {
+        // SAFETY: all zeroes is a valid `sigaction`: plain numbers and an optional pointer.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as usize;
+        // SAFETY: the handlers only store to an atomic, which is safe in a signal handler.
+        if unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } != 0 {
+            bail!("cannot handle signal {signal}: {}", io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the program was told to stop.
+pub(crate) fn stopped() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// Sleeps; false if the program was told to stop meanwhile.
+pub(crate) fn sleep(time: Duration) -> bool {
+    let end = Instant::now() + time;
+    while !stopped() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+    false
+}
+
+/// Sleeps for some milliseconds; false if the program was told to stop meanwhile.
+pub(crate) fn sleep_ms(time: u64) -> bool {
+    sleep(Duration::from_millis(time))
+}
+
+/// Waits for a line on standard input or for SIGUSR1; false if the program was told to stop.
+pub(crate) fn wait_for_start() -> bool {
+    let mut open = true;
+    while !stopped() {
+        if GO.load(Ordering::Relaxed) {
+            return true;
+        }
+        if !open {
+            std::thread::sleep(LOOK);
+            continue;
+        }
+        match read_byte() {
+            Some(Some(b'\n')) => return true,
+            Some(Some(_)) | None => {}
+            // The end of the input: only a signal can come now.
+            Some(None) => open = false,
+        }
+    }
+    false
+}
+
+/// A byte of standard input (`Some(None)` at its end), or `None` if there is none at the moment.
+fn read_byte() -> Option<Option<u8>> {
+    let mut request = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure of this frame.
+    if unsafe { libc::poll(&raw mut request, 1, 20) } <= 0 {
+        return None;
+    }
+    let mut byte = 0_u8;
+    // SAFETY: reads one byte into this frame.
+    match unsafe { libc::read(libc::STDIN_FILENO, (&raw mut byte).cast(), 1) } {
+        1 => Some(Some(byte)),
+        0 => Some(None),
+        _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => None,
+        _ => Some(None),
+    }
+}
