@@ -1,6 +1,5 @@
 //! Gives the library the name that programs ask the dynamic linker for.
 
-#[expect(clippy::print_stdout, reason = "this is how a build script talks to cargo")]
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

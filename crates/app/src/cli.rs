@@ -99,9 +99,12 @@ pub(crate) struct Trace {
     /// What comes first
     #[arg(long, value_enum, default_value = "size")]
     pub(crate) sort: SortBy,
-    /// One JSON object a line
+    /// One JSON object a line; CMD's standard output then goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the reports to a file
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// Exit with 1 when a process ends with more than SIZE (default 0) not freed
     #[arg(
         long,

@@ -1,7 +1,10 @@
-//! Where words go: results to stdout, messages to stderr.
+//! Where words go: results to stdout or a file, messages to stderr.
 
-use std::io::{self, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use formats::export::text::Style;
 
 /// A message for the person at the terminal. A closed stderr is nobody's problem.
@@ -9,8 +12,28 @@ pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "vramscope: {message}");
 }
 
+/// Where results go.
+pub(crate) struct Results {
+    /// The place.
+    pub(crate) writer: Box<dyn Write>,
+    /// How they look there.
+    pub(crate) style: Style,
+}
+
+/// Standard output, or a file that is created at once, so that a bad path fails before the work.
+pub(crate) fn results(file: Option<&Path>) -> Result<Results> {
+    match file {
+        None => Ok(Results { writer: Box::new(BufWriter::new(io::stdout())), style: style() }),
+        Some(path) => {
+            let file = File::create(path)
+                .with_context(|| format!("cannot write {}; choose another file", path.display()))?;
+            Ok(Results { writer: Box::new(BufWriter::new(file)), style: Style::default() })
+        }
+    }
+}
+
 /// Colours on a terminal, unless `NO_COLOR` asks for none.
-pub(crate) fn style() -> Style {
+fn style() -> Style {
     let asked = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     Style { color: asked && io::stdout().is_terminal() }
 }

@@ -48,18 +48,20 @@ impl Live {
         let (ready, started) = sync_channel(1);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("capture".into()).spawn(move || {
-            match Session::start(&options) {
-                Ok(session) => {
-                    let _ = ready.send(Ok(session.plan().clone()));
-                    capture_loop(session, &sender, &stopped);
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
-            }
-        })?;
-        let plan = started.recv().map_err(|_| anyhow!("the capture thread died at its start"))??;
+        let thread =
+            std::thread::Builder::new().name("capture".into()).spawn(
+                move || match Session::start(&options) {
+                    Ok(session) => {
+                        let _ = ready.send(Ok(session.plan().clone()));
+                        capture_loop(session, &sender, &stopped);
+                    }
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                    }
+                },
+            )?;
+        let plan =
+            started.recv().map_err(|_| anyhow!("the capture thread died at its start"))??;
         Ok(Self { messages, stop, thread: Some(thread), plan })
     }
 

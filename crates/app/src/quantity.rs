@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn times() {
-        for (text, ms) in [("2", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
+        for (text, ms) in
+            [("2", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
         {
             assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
         }

@@ -17,7 +17,8 @@ pub(crate) fn generate(header: &str) -> Result<String, String> {
             }
         } else if let Some(name) = line.strip_prefix("struct ").and_then(|l| l.strip_suffix(" {")) {
             out.push_str(&structure(name, lines.by_ref().take_while(|l| *l != "};"))?);
-        } else if let Some(rest) = line.strip_prefix("VS_SIZE(").and_then(|l| l.strip_suffix(");")) {
+        } else if let Some(rest) = line.strip_prefix("VS_SIZE(").and_then(|l| l.strip_suffix(");"))
+        {
             let (name, bytes) = rest.split_once(',').ok_or("bad VS_SIZE")?;
             let name = camel(name.trim());
             let bytes = bytes.trim();

@@ -7,10 +7,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use engine::ids::Pid;
 
@@ -32,14 +32,28 @@ pub struct Running {
     child: Child,
 }
 
+/// Where the command's standard output goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stdout {
+    /// Where ours goes.
+    Same,
+    /// To standard error, because ours is read by a program.
+    Error,
+}
+
 /// Starts `command` up to the point where it would begin.
-pub fn start(command: &[OsString]) -> Result<Stopped, Error> {
+pub fn start(command: &[OsString], stdout: Stdout) -> Result<Stopped, Error> {
     let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
     let program = command.first().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     find(program).map_err(failed)?;
     let (reader, gate) = pipe().map_err(failed)?;
+    let stdout = match stdout {
+        Stdout::Same => Stdio::inherit(),
+        Stdout::Error => Stdio::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?),
+    };
     let child = Command::new("/proc/self/exe")
+        .stdout(stdout)
         .arg(LAUNCHER)
         .arg(reader.as_raw_fd().to_string())
         .args(command)

@@ -19,9 +19,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Event>, Unreadable> {
     let head: Head = parse(bytes).ok_or(Unreadable)?;
     match u32::from(head.kind) {
         wire::VS_CALL => call(&parse::<Call>(bytes).ok_or(Unreadable)?),
-        wire::VS_CALL_DESCRIPTOR => {
-            call(&parse::<CallDescriptor>(bytes).ok_or(Unreadable)?.call)
-        }
+        wire::VS_CALL_DESCRIPTOR => call(&parse::<CallDescriptor>(bytes).ok_or(Unreadable)?.call),
         wire::VS_PROCESS => {
             let record: Process = parse(bytes).ok_or(Unreadable)?;
             Ok(Some(life(

@@ -98,12 +98,7 @@ const fn free(symbol: &'static str) -> Hook {
 /// Every hooked function. A row's position is its cookie and its [`engine::ids::FunctionId`].
 pub const HOOKS: &[Hook] = &[
     allocate("cuMemAlloc_v2", Kind::Device, Pointer::Out, Size::Argument(1)),
-    allocate(
-        "cuMemAllocPitch_v2",
-        Kind::Device,
-        Pointer::Out,
-        Size::Pitch { width: 2, height: 3 },
-    ),
+    allocate("cuMemAllocPitch_v2", Kind::Device, Pointer::Out, Size::Pitch { width: 2, height: 3 }),
     allocate("cuMemAllocManaged", Kind::Managed, Pointer::Out, Size::Argument(1)),
     allocate("cuMemAllocHost_v2", Kind::Pinned, Pointer::Out, Size::Argument(1)),
     allocate("cuMemHostAlloc", Kind::Pinned, Pointer::Out, Size::Argument(1)),

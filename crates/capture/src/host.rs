@@ -67,9 +67,8 @@ fn uname() -> (String, String) {
 
 /// `6.18.44-fc` → (6, 18).
 fn version(release: &str) -> (u32, u32) {
-    let mut parts = release
-        .split(|c: char| !c.is_ascii_digit())
-        .filter_map(|part| part.parse().ok());
+    let mut parts =
+        release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 

@@ -38,9 +38,7 @@ impl Tier {
         match self {
             Self::Session => "one link, one program for both sides of a call (Linux 6.13 or newer)",
             Self::Multi => "two links for all functions (Linux 6.6 or newer)",
-            Self::Single => {
-                "two links per function (Linux 5.15 or newer); detaching takes seconds"
-            }
+            Self::Single => "two links per function (Linux 5.15 or newer); detaching takes seconds",
             Self::Constant => {
                 "two programs and links per function (Linux 5.8 or newer); detaching takes seconds"
             }

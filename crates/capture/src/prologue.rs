@@ -175,7 +175,8 @@ mod tests {
         for _ in 0..2000 {
             let code: Vec<u8> = (0..80)
                 .map(|_| {
-                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    state =
+                        state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     (state >> 33) as u8
                 })
                 .collect();

@@ -10,7 +10,12 @@ fn every_tier_works_on_a_new_kernel() {
     for (tier, outcome) in &host.tiers {
         // Older kernels lack the best ones; the plain ones must always work.
         if host.kernel >= (6, 13) || *tier >= Tier::Single {
-            assert_eq!(outcome, &Ok(()), "{tier}\n{}", capture::session::last_messages().join("\n"));
+            assert_eq!(
+                outcome,
+                &Ok(()),
+                "{tier}\n{}",
+                capture::session::last_messages().join("\n")
+            );
         }
     }
 }

@@ -40,6 +40,9 @@ codes! {
     NoDevice = 100 c"CUDA_ERROR_NO_DEVICE" c"no CUDA-capable device is detected";
     InvalidDevice = 101 c"CUDA_ERROR_INVALID_DEVICE" c"invalid device ordinal";
     InvalidContext = 201 c"CUDA_ERROR_INVALID_CONTEXT" c"invalid device context";
+    InvalidHandle = 400 c"CUDA_ERROR_INVALID_HANDLE" c"invalid resource handle";
+    IllegalState = 401 c"CUDA_ERROR_ILLEGAL_STATE"
+        c"the operation cannot be performed in the present state";
     NotFound = 500 c"CUDA_ERROR_NOT_FOUND" c"named symbol not found";
     ContextDestroyed = 709 c"CUDA_ERROR_CONTEXT_IS_DESTROYED" c"context is destroyed";
     AlreadyRegistered = 712 c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"
@@ -47,6 +50,10 @@ codes! {
     NotRegistered = 713 c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"
         c"pointer does not correspond to a registered memory region";
     NotSupported = 801 c"CUDA_ERROR_NOT_SUPPORTED" c"operation not supported";
+    CaptureUnsupported = 900 c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+        c"operation not permitted when stream is capturing";
+    CaptureInvalidated = 901 c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
+        c"operation failed due to a previous error during capture";
     Unknown = 999 c"CUDA_ERROR_UNKNOWN" c"unknown error";
 }
 
@@ -103,6 +110,16 @@ impl<T: Plain> Out<T> {
     pub(crate) const fn narrow<U: Plain>(self) -> Out<U> {
         const { assert!(size_of::<U>() <= size_of::<T>()) };
         Out(self.0.cast())
+    }
+
+    /// What is there now: some parameters go both ways.
+    pub(crate) fn get(self) -> Result<T, Code> {
+        In(self.0.cast_const()).get()
+    }
+
+    /// A part of what this points to, so many bytes from its beginning.
+    pub(crate) const fn field<U: Plain>(self, offset: usize) -> Out<U> {
+        Out(self.0.wrapping_byte_add(offset).cast())
     }
 
     /// Stores several values one after another; the caller promised room for them.

@@ -1,7 +1,7 @@
 //! Contexts: created ones, each device's primary one, and each thread's stack of them.
 
 use std::cell::RefCell;
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{Code, CuDevice, Handle, Out, Outcome};
 use crate::entry::exports;
@@ -40,19 +40,46 @@ exports! {
         primary_state;
     call cuDevicePrimaryCtxSetFlags(device: CuDevice, flags: c_uint) = primary_flags;
     call cuDevicePrimaryCtxSetFlags_v2(device: CuDevice, flags: c_uint) = primary_flags;
+    call cuDeviceGetDevResource(device: CuDevice, resource: *mut c_void, sort: c_int) =
+        device_resource;
+    call cuDevResourceGenerateDesc(descriptor: Out<Handle>, resources: *const c_void,
+        count: c_uint) = resource_descriptor;
+    call cuGreenCtxCreate(green: Out<Handle>, descriptor: Handle, device: CuDevice,
+        flags: c_uint) = green_create;
+    call cuGreenCtxDestroy(green: Handle) = green_destroy;
+    call cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) = green_context;
 }
 
 /// A context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
+    pub(crate) index: u32,
     pub(crate) device: usize,
     pub(crate) device_owner: u32,
     pub(crate) managed_owner: u32,
     pub(crate) pinned_owner: u32,
     pub(crate) registered_owner: u32,
-    primary: bool,
+    pub(crate) array_owner: u32,
+    pub(crate) imported_owner: u32,
+    sort: Sort,
     active: bool,
     flags: u32,
+}
+
+/// Where a context comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sort {
+    Created,
+    Primary,
+    /// A view of the primary context, which owns all that is allocated in it.
+    Green,
+}
+
+/// A green context.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Green {
+    context: Key,
+    device: usize,
 }
 
 /// A device's primary context: its handle is the same for good, whether it is active or not.
@@ -99,8 +126,20 @@ impl State {
         self.active(key)
     }
 
+    /// Fails if the calling thread's context is gone; having none is fine.
+    pub(crate) fn current_or_none(&self) -> Outcome {
+        match stack(|keys| keys.last().copied()) {
+            Ok(Some(key)) => self.active(key).map(|_| ()),
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
     fn active(&self, key: Key) -> Result<Context, Code> {
         match self.contexts.by_key(key) {
+            Some(context) if context.sort == Sort::Green => {
+                let primary = self.primaries.get(context.device).and_then(|primary| primary.key);
+                self.active(primary.ok_or(Code::ContextDestroyed)?)
+            }
             Some(context) if context.active => Ok(*context),
             _ => Err(Code::ContextDestroyed),
         }
@@ -112,46 +151,52 @@ impl State {
         self.active(key).map(|_| key)
     }
 
-    fn open_context(&mut self, device: usize, flags: u32, primary: bool) -> Key {
+    fn open_context(&mut self, device: usize, flags: u32, sort: Sort) -> Key {
         let key = self.contexts.insert(Context {
+            index: 0,
             device,
             device_owner: 0,
             managed_owner: 0,
             pinned_owner: 0,
             registered_owner: 0,
-            primary,
+            array_owner: 0,
+            imported_owner: 0,
+            sort,
             active: true,
             flags,
         });
-        let mut owner = |kind| self.add_owner(kind, device, Some(key.index));
-        let device_owner = owner(Kind::Device);
-        let managed_owner = owner(Kind::Managed);
-        let pinned_owner = owner(Kind::Pinned);
-        let registered_owner = owner(Kind::Registered);
-        if let Some(context) = self.contexts.get_mut(key.index) {
-            context.device_owner = device_owner;
-            context.managed_owner = managed_owner;
-            context.pinned_owner = pinned_owner;
-            context.registered_owner = registered_owner;
+        let Some(context) = self.contexts.get_mut(key.index) else { return key };
+        context.index = key.index;
+        if sort != Sort::Green {
+            let mut owner = |kind| self.owners.add_for_context(kind, device, key.index);
+            context.device_owner = owner(Kind::Device);
+            context.managed_owner = owner(Kind::Managed);
+            context.pinned_owner = owner(Kind::Pinned);
+            context.registered_owner = owner(Kind::Registered);
+            context.array_owner = owner(Kind::Array);
+            context.imported_owner = owner(Kind::Imported);
         }
         key
     }
 
     /// Ends a context: everything it owns ends with it.
     fn end_context(&mut self, key: Key) {
-        self.release_owned(key);
+        self.release_owned(key.index);
+        self.end_streams(key.index);
         let Some(context) = self.contexts.get_mut(key.index) else { return };
         context.active = false;
         let ended = *context;
-        if !ended.primary {
+        if ended.sort == Sort::Created {
             self.contexts.remove(key.index);
             for owner in [
                 ended.device_owner,
                 ended.managed_owner,
                 ended.pinned_owner,
                 ended.registered_owner,
+                ended.array_owner,
+                ended.imported_owner,
             ] {
-                self.remove_owner(owner);
+                self.owners.remove(owner);
             }
         }
     }
@@ -166,7 +211,7 @@ fn create(context: Out<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
     context.check()?;
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
-    let key = state.open_context(ordinal, flags, false);
+    let key = state.open_context(ordinal, flags, Sort::Created);
     stack(|keys| keys.push(key))?;
     context.set(state.contexts.handle(key.index))
 }
@@ -193,7 +238,7 @@ fn create_v4(
 fn destroy(context: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.context(context)?;
-    if state.active(key)?.primary {
+    if state.contexts.get(key.index).is_none_or(|context| context.sort != Sort::Created) {
         return Err(Code::InvalidContext);
     }
     state.end_context(key);
@@ -215,6 +260,9 @@ fn set_current(context: Handle) -> Outcome {
 
 fn push_current(context: Handle) -> Outcome {
     let state = state::running()?;
+    if context == 0 {
+        return Err(Code::InvalidValue);
+    }
     let key = state.context(context)?;
     stack(|keys| keys.push(key))
 }
@@ -265,39 +313,53 @@ fn synchronize() -> Outcome {
 }
 
 fn synchronize_of(context: Handle) -> Outcome {
-    given_or_current(&*state::running()?, context)?;
+    let mut state = state::running()?;
+    let device = given_or_current(&state, context)?.device;
+    state.synchronized(device);
     Ok(())
+}
+
+impl State {
+    /// Makes a device's primary context live, or more so.
+    fn retain_primary(&mut self, device: CuDevice) -> Result<Key, Code> {
+        let ordinal = self.device(device)?;
+        let Primary { key, flags, .. } = *self.primary(device)?;
+        let key = match key {
+            Some(key) => key,
+            None => self.open_context(ordinal, flags, Sort::Primary),
+        };
+        if let Some(context) = self.contexts.get_mut(key.index) {
+            context.active = true;
+            context.flags = flags;
+        }
+        let primary = self.primary(device)?;
+        primary.key = Some(key);
+        primary.references = primary.references.saturating_add(1);
+        Ok(key)
+    }
+
+    /// Gives up a reference to a device's primary context; the last one ends it.
+    fn release_primary(&mut self, device: CuDevice) -> Outcome {
+        let primary = self.primary(device)?;
+        primary.references = primary.references.checked_sub(1).ok_or(Code::InvalidContext)?;
+        if primary.references == 0
+            && let Some(key) = primary.key
+        {
+            self.end_context(key);
+        }
+        Ok(())
+    }
 }
 
 fn primary_retain(context: Out<Handle>, device: CuDevice) -> Outcome {
     context.check()?;
     let mut state = state::running()?;
-    let ordinal = state.device(device)?;
-    let Primary { key, flags, .. } = *state.primary(device)?;
-    let key = match key {
-        Some(key) => key,
-        None => state.open_context(ordinal, flags, true),
-    };
-    if let Some(context) = state.contexts.get_mut(key.index) {
-        context.active = true;
-        context.flags = flags;
-    }
-    let primary = state.primary(device)?;
-    primary.key = Some(key);
-    primary.references = primary.references.saturating_add(1);
+    let key = state.retain_primary(device)?;
     context.set(state.contexts.handle(key.index))
 }
 
 fn primary_release(device: CuDevice) -> Outcome {
-    let mut state = state::running()?;
-    let primary = state.primary(device)?;
-    primary.references = primary.references.checked_sub(1).ok_or(Code::InvalidContext)?;
-    if primary.references == 0
-        && let Some(key) = primary.key
-    {
-        state.end_context(key);
-    }
-    Ok(())
+    state::running()?.release_primary(device)
 }
 
 fn primary_reset(device: CuDevice) -> Outcome {
@@ -319,4 +381,52 @@ fn primary_state(device: CuDevice, flags: Out<u32>, active: Out<i32>) -> Outcome
 fn primary_flags(device: CuDevice, flags: c_uint) -> Outcome {
     state::running()?.primary(device)?.flags = flags;
     Ok(())
+}
+
+fn device_resource(device: CuDevice, _resource: *mut c_void, _sort: c_int) -> Outcome {
+    state::running()?.device(device).map(|_| ())
+}
+
+fn resource_descriptor(
+    descriptor: Out<Handle>,
+    _resources: *const c_void,
+    count: c_uint,
+) -> Outcome {
+    drop(state::running()?);
+    // There are no multiprocessors to divide: any descriptor will do.
+    if count == 0 { Err(Code::InvalidValue) } else { descriptor.set(1) }
+}
+
+fn green_create(
+    green: Out<Handle>,
+    descriptor: Handle,
+    device: CuDevice,
+    flags: c_uint,
+) -> Outcome {
+    green.check()?;
+    let mut state = state::running()?;
+    let ordinal = state.device(device)?;
+    // The default stream must be asked for (1).
+    if descriptor == 0 || flags != 1 {
+        return Err(Code::InvalidValue);
+    }
+    state.retain_primary(device)?;
+    let context = state.open_context(ordinal, 0, Sort::Green);
+    let key = state.greens.insert(Green { context, device: ordinal });
+    green.set(state.greens.handle(key.index))
+}
+
+fn green_destroy(green: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let key = state.greens.find(green).ok_or(Code::InvalidContext)?;
+    let green = state.greens.remove(key.index).ok_or(Code::InvalidContext)?;
+    state.contexts.remove(green.context.index);
+    state.release_primary(CuDevice::try_from(green.device).unwrap_or(0))
+}
+
+fn green_context(context: Out<Handle>, green: Handle) -> Outcome {
+    let state = state::running()?;
+    let key = state.greens.find(green).ok_or(Code::InvalidContext)?;
+    let green = state.greens.get(key.index).ok_or(Code::InvalidContext)?;
+    context.set(state.contexts.handle(green.context.index))
 }

@@ -40,8 +40,8 @@ impl State {
             Kind::Registered => context.registered_owner,
             _ => context.pinned_owner,
         };
+        self.opened(owner, bytes)?;
         self.host.insert(address, HostRange { bytes, thread: state::thread(), owner });
-        self.opened(owner);
         Ok(())
     }
 
@@ -64,7 +64,7 @@ fn alloc(pointer: Out<*const c_void>, bytes: usize) -> Outcome {
     let mut state = state::running()?;
     state.current()?;
     if bytes == 0 {
-        return Err(Code::InvalidValue);
+        return pointer.set(std::ptr::null());
     }
     let memory = map(bytes).ok_or(Code::OutOfMemory)?;
     state.open_host(Kind::Pinned, memory as u64, bytes as u64)?;
@@ -95,12 +95,12 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Outcome {
     state.open_host(Kind::Registered, pointer, bytes)
 }
 
-fn close(pointer: u64, kind: Kind, otherwise: Code) -> Outcome {
+fn close(pointer: u64, kind: Kind, unknown: Code) -> Outcome {
     let mut state = state::running()?;
-    state.current()?;
-    let range = state.host.get(&pointer).copied().ok_or(otherwise)?;
-    if state.owner(range.owner)?.kind != kind {
-        return Err(otherwise);
+    state.current_or_none()?;
+    let (base, range) = state.host_range(pointer).ok_or(unknown)?;
+    if base != pointer || state.owner(range.owner)?.kind != kind {
+        return Err(Code::InvalidValue);
     }
     state.close_host(pointer, End::Freed);
     Ok(())

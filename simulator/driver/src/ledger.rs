@@ -6,10 +6,28 @@ use crate::settings::MAX_DEVICES;
 /// The sort of memory; the words are the tracer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
+    /// Plain and pitched device memory.
     Device,
+    /// An array, mip-mapped or not.
+    Array,
+    /// What `cuMemCreate` takes of a device.
+    Physical,
+    /// A graph's memory.
+    Graph,
+    /// What a pool holds of a device.
+    Pool,
+    /// A stream-ordered allocation, inside a pool.
+    Async,
+    /// Managed memory.
     Managed,
+    /// Page-locked host memory of the driver.
     Pinned,
+    /// Page-locked host memory of the program.
     Registered,
+    /// What `cuMemCreate` takes of the host.
+    HostPhysical,
+    /// Somebody else's memory.
+    Imported,
 }
 
 impl Kind {
@@ -17,18 +35,22 @@ impl Kind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
+            Self::Array => "array",
+            Self::Physical => "physical",
+            Self::Graph => "graph",
+            Self::Pool => "pool",
+            Self::Async => "async",
             Self::Managed => "managed",
             Self::Pinned => "pinned",
             Self::Registered => "registered",
+            Self::HostPhysical => "host_physical",
+            Self::Imported => "imported",
         }
     }
 
     /// Whether the device loses these bytes.
     pub(crate) const fn takes_device_memory(self) -> bool {
-        match self {
-            Self::Device => true,
-            Self::Managed | Self::Pinned | Self::Registered => false,
-        }
+        matches!(self, Self::Device | Self::Array | Self::Physical | Self::Graph | Self::Pool)
     }
 }
 
@@ -49,12 +71,14 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    fn add(&mut self, bytes: u64) {
+    /// Goes up.
+    pub(crate) fn add(&mut self, bytes: u64) {
         self.now = self.now.saturating_add(bytes);
         self.peak = self.peak.max(self.now);
     }
 
-    fn sub(&mut self, bytes: u64) {
+    /// Goes down.
+    pub(crate) fn sub(&mut self, bytes: u64) {
         self.now = self.now.saturating_sub(bytes);
     }
 }

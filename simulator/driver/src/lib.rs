@@ -9,16 +9,25 @@
 
 mod abi;
 mod arena;
+mod array;
 mod context;
 mod device;
 mod entry;
 mod exit;
 mod fork;
+mod graph;
+mod graph_api;
 mod handle;
 mod host;
+mod import;
 mod ledger;
 mod memory;
+mod owner;
+mod pool;
 mod report;
 mod resolve;
 mod settings;
+mod share;
 mod state;
+mod stream;
+mod vmm;

@@ -36,7 +36,7 @@ fn open(state: &mut State, owner: u32, bytes: u64) -> Result<u64, Code> {
     if bytes == 0 {
         return Err(Code::InvalidValue);
     }
-    state.open_device(owner, bytes)
+    state.open_at_address(owner, bytes)
 }
 
 fn alloc_pitch(
@@ -72,20 +72,33 @@ fn alloc_managed(dptr: Out<DevicePointer>, bytes: usize, flags: u32) -> Outcome 
     dptr.set(address)
 }
 
+/// Frees by address, in whichever context: without one too, but not in one that has ended.
 fn free(dptr: DevicePointer) -> Outcome {
     let mut state = state::running()?;
-    state.current()?;
+    state.current_or_none()?;
     if dptr == 0 {
         return Ok(());
     }
-    let record = state.arena.get(dptr).ok_or(Code::InvalidValue)?;
-    match state.owner(record.owner)?.kind {
+    let Some(record) = state.arena.get(dptr) else {
+        return state.free_graph_memory(dptr);
+    };
+    let owner = state.owner(record.owner)?;
+    match owner.kind {
         Kind::Device | Kind::Managed => {
-            state.arena.remove(dptr);
-            state.closed(record.owner, record.bytes, End::Freed);
+            state.close_at_address(dptr, End::Freed);
             Ok(())
         }
-        Kind::Pinned | Kind::Registered => Err(Code::InvalidValue),
+        Kind::Imported if !state.ipc.contains_key(&dptr) => {
+            state.close_at_address(dptr, End::Freed);
+            Ok(())
+        }
+        // It waits for the device, which lets the pool shrink.
+        Kind::Async => {
+            state.close_in_pool(dptr, End::Freed)?;
+            state.synchronized(owner.device.unwrap_or(0));
+            Ok(())
+        }
+        _ => Err(Code::InvalidValue),
     }
 }
 
@@ -93,8 +106,8 @@ fn info(free: Out<usize>, total: Out<usize>) -> Outcome {
     let state = state::running()?;
     let device = state.current()?.device;
     let capacity = settings::get().memory;
-    let used = state.ledger.devices.get(device).map_or(0, |level| level.now);
-    free.set(usize::try_from(capacity.saturating_sub(used)).unwrap_or(usize::MAX))?;
+    let left = capacity.saturating_sub(state.used(device));
+    free.set(usize::try_from(left).unwrap_or(usize::MAX))?;
     total.set(usize::try_from(capacity).unwrap_or(usize::MAX))
 }
 
@@ -109,7 +122,7 @@ fn range_of(state: &State, address: u64) -> Option<(u64, u64)> {
 fn address_range(base: Out<DevicePointer>, size: Out<usize>, dptr: DevicePointer) -> Outcome {
     let state = state::running()?;
     state.current()?;
-    let (start, bytes) = range_of(&state, dptr).ok_or(Code::InvalidValue)?;
+    let (start, bytes) = range_of(&state, dptr).ok_or(Code::NotFound)?;
     base.set_if_wanted(start);
     size.set_if_wanted(usize::try_from(bytes).unwrap_or(usize::MAX));
     Ok(())
@@ -147,10 +160,11 @@ fn pointer_attribute(data: Attribute, attribute: c_int, dptr: DevicePointer) -> 
         3 => data.set(dptr),
         4 if host.is_some() || managed => data.set(dptr),
         8 => data.set_bool(managed),
-        9 => data.set_int(u32::try_from(owner.device).unwrap_or(0)),
+        9 => data.set_int(owner.device.and_then(|d| u32::try_from(d).ok()).unwrap_or(0)),
         11 => data.set(base),
         12 => data.set(bytes),
         13 => data.set_bool(true),
+        17 => data.set(owner.pool.map_or(0, |index| state.pools.pools.handle(index))),
         _ => Err(Code::InvalidValue),
     }
 }

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use crate::ledger::{Kind, Level};
 use crate::settings;
 use crate::state::State;
+use crate::vmm::Backing;
 
 /// Makes the folder for the account.
 pub(crate) fn prepare() {
@@ -51,7 +53,7 @@ struct Entry {
 fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     let ledger = &state.ledger;
     let devices = ledger.devices.get(..settings::get().devices).unwrap_or_default();
-    let list = |value: &dyn Fn(&crate::ledger::Level) -> u64| {
+    let list = |value: &dyn Fn(&Level) -> u64| {
         let texts: Vec<String> = devices.iter().map(|level| value(level).to_string()).collect();
         texts.join(", ")
     };
@@ -65,29 +67,60 @@ fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  \"live_bytes_by_device\": [{}],", list(&|level| level.now))?;
     writeln!(out, "  \"peak_bytes\": {},", ledger.total.peak)?;
     writeln!(out, "  \"peak_bytes_by_device\": [{}],", list(&|level| level.peak))?;
-    writeln!(out, "  \"live\": [")?;
-    let mut first = true;
-    for entry in entries(state) {
-        let Entry { address, bytes, device, kind, thread } = entry;
-        let comma = if first { "" } else { ",\n" };
-        let device = device.map_or_else(|| "null".to_owned(), |device| device.to_string());
+    pools(state, out)?;
+    live(state, out)?;
+    writeln!(out, "\n}}")
+}
+
+/// A device as JSON: a number, or null for host memory.
+fn device_text(device: Option<usize>) -> String {
+    device.map_or_else(|| "null".to_owned(), |device| device.to_string())
+}
+
+fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "  \"pools\": [")?;
+    let mut separator = "\n";
+    for (index, pool) in state.pools.pools.iter() {
         write!(
             out,
-            "{comma}    {{\"address\": \"{address:#x}\", \"bytes\": {bytes}, \
-             \"device\": {device}, \"kind\": \"{kind}\", \"thread\": {thread}}}"
+            "{separator}    {{\"handle\": \"{:#x}\", \"device\": {}, \"reserved\": {}, \
+             \"used\": {}, \"reserved_peak\": {}, \"used_peak\": {}, \"destroyed\": {}}}",
+            state.pools.pools.handle(index),
+            device_text(pool.device),
+            pool.reserved.now,
+            pool.used.now,
+            pool.reserved.peak,
+            pool.used.peak,
+            pool.doomed,
         )?;
-        first = false;
+        separator = ",\n";
     }
-    writeln!(out, "\n  ]\n}}")
+    writeln!(out, "\n  ],")
+}
+
+fn live(state: &State, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "  \"live\": [")?;
+    let mut separator = "\n";
+    for entry in entries(state) {
+        let Entry { address, bytes, device, kind, thread } = entry;
+        write!(
+            out,
+            "{separator}    {{\"address\": \"{address:#x}\", \"bytes\": {bytes}, \
+             \"device\": {}, \"kind\": \"{kind}\", \"thread\": {thread}}}",
+            device_text(device),
+        )?;
+        separator = ",\n";
+    }
+    write!(out, "\n  ]")
 }
 
 fn entries(state: &State) -> impl Iterator<Item = Entry> {
     let entry = |address, bytes, owner, thread| {
         let owner = state.owner(owner).ok();
         let kind = owner.map_or("unknown", |owner| owner.kind.name());
-        Entry { address, bytes, device: owner.map(|owner| owner.device), kind, thread }
+        Entry { address, bytes, device: owner.and_then(|owner| owner.device), kind, thread }
     };
-    let device = state
+    let at_addresses = state
         .arena
         .iter()
         .map(move |(address, record)| entry(address, record.bytes, record.owner, record.thread));
@@ -95,5 +128,26 @@ fn entries(state: &State) -> impl Iterator<Item = Entry> {
         .host
         .iter()
         .map(move |(address, range)| entry(*address, range.bytes, range.owner, range.thread));
-    device.chain(host)
+    let physical = state.vmm.physical.iter().filter_map(move |(index, physical)| {
+        let Backing::Memory { owner } = physical.backing else { return None };
+        let handle = state.vmm.physical.handle(index);
+        Some(entry(handle, physical.bytes, owner, physical.thread))
+    });
+    let arrays = [&state.arrays.plain, &state.arrays.mipmapped].into_iter().flat_map(move |slab| {
+        slab.iter().filter_map(move |(index, array)| {
+            Some(entry(slab.handle(index), array.bytes, array.owner?, array.thread))
+        })
+    });
+    let graphs = state.graphs.memory.iter().filter(|(_, memory)| memory.backed);
+    let graphs = graphs
+        .map(move |(address, memory)| entry(*address, memory.bytes, memory.owner, memory.thread));
+    let pools = state.pools.pools.iter().filter(|(_, pool)| pool.reserved.now > 0);
+    let pools = pools.map(|(index, pool)| Entry {
+        address: state.pools.pools.handle(index),
+        bytes: pool.reserved.now,
+        device: pool.device,
+        kind: Kind::Pool.name(),
+        thread: pool.thread,
+    });
+    at_addresses.chain(host).chain(physical).chain(arrays).chain(graphs).chain(pools)
 }

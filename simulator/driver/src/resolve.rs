@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::{Code, InStr, Out, Outcome};
 use crate::entry::{Export, exports};
-use crate::{context, device, host, memory};
+use crate::{array, context, device, graph_api, host, import, memory, pool, share, stream, vmm};
 
 exports! {
     call cuGetProcAddress(symbol: InStr, function: Out<*const c_void>, version: c_int,
@@ -19,28 +19,57 @@ const PER_THREAD_STREAM: u64 = 2;
 
 /// Versions of CUDA in which a variant first came. Those of `_v2` not named here: 3.2.
 const SINCE: &[(&str, c_int)] = &[
+    ("cuArrayCreate_v2", 3020),
     ("cuCtxCreate_v3", 11_040),
     ("cuCtxCreate_v4", 12_050),
     ("cuCtxDestroy_v2", 4000),
+    ("cuCtxFromGreenCtx", 12_040),
     ("cuCtxGetDevice_v2", 13_000),
     ("cuCtxPopCurrent_v2", 4000),
     ("cuCtxPushCurrent_v2", 4000),
     ("cuCtxSynchronize_v2", 13_000),
+    ("cuDeviceGetDefaultMemPool", 11_020),
     ("cuDeviceGetUuid_v2", 11_040),
+    ("cuDeviceGraphMemTrim", 11_040),
     ("cuDevicePrimaryCtxRelease_v2", 11_000),
     ("cuDevicePrimaryCtxReset_v2", 11_000),
     ("cuDevicePrimaryCtxSetFlags_v2", 11_000),
+    ("cuGetProcAddress", 11_030),
     ("cuGetProcAddress_v2", 12_000),
+    ("cuGraphAddMemAllocNode", 11_040),
+    ("cuGraphAddMemFreeNode", 11_040),
+    ("cuGraphInstantiate_v2", 11_000),
+    ("cuGreenCtxCreate", 12_040),
     ("cuIpcOpenMemHandle_v2", 11_000),
+    ("cuMemAddressReserve", 10_020),
+    ("cuMemAllocAsync", 11_020),
+    ("cuMemAllocFromPoolAsync", 11_020),
+    ("cuMemCreate", 10_020),
+    ("cuMemFreeAsync", 11_020),
     ("cuMemHostRegister_v2", 6050),
+    ("cuMemMap", 10_020),
+    ("cuMemPoolCreate", 11_020),
+    ("cuMulticastCreate", 12_010),
     ("cuStreamBeginCapture_v2", 10_010),
     ("cuStreamDestroy_v2", 4000),
 ];
 
 fn all() -> impl Iterator<Item = &'static Export> {
-    [EXPORTS, context::EXPORTS, device::EXPORTS, host::EXPORTS, memory::EXPORTS]
-        .into_iter()
-        .flatten()
+    let modules = [
+        EXPORTS,
+        array::EXPORTS,
+        context::EXPORTS,
+        device::EXPORTS,
+        graph_api::EXPORTS,
+        host::EXPORTS,
+        import::EXPORTS,
+        memory::EXPORTS,
+        pool::EXPORTS,
+        share::EXPORTS,
+        stream::EXPORTS,
+        vmm::EXPORTS,
+    ];
+    modules.into_iter().flatten()
 }
 
 fn find(name: &str) -> Option<*const c_void> {
@@ -82,6 +111,7 @@ fn resolve(symbol: InStr, function: Out<*const c_void>, version: c_int, flags: u
     found.map(|_| ()).map_err(|_| Code::NotFound)
 }
 
+/// Unlike the first version, this one does not fail for what it cannot find: the status says so.
 fn resolve_v2(
     symbol: InStr,
     function: Out<*const c_void>,
@@ -91,8 +121,7 @@ fn resolve_v2(
 ) -> Outcome {
     let found = lookup(symbol.get()?, version, flags);
     status.set_if_wanted(found.err().map_or(0, |missing| missing as u32));
-    function.set(found.unwrap_or(std::ptr::null()))?;
-    found.map(|_| ()).map_err(|_| Code::NotFound)
+    function.set(found.unwrap_or(std::ptr::null()))
 }
 
 /// The private tables of a real driver have no place here.

@@ -1,18 +1,25 @@
 //! Everything the driver knows about this process, behind one lock.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Code;
 use crate::arena::{Arena, Record};
-use crate::context::{Context, Primary};
+use crate::array::Arrays;
+use crate::context::{Context, Green, Primary};
 use crate::fork;
-use crate::handle::{Key, Slab};
+use crate::graph::Graphs;
+use crate::handle::Slab;
 use crate::host::HostRange;
-use crate::ledger::{End, Kind, Ledger};
+use crate::import::{External, IpcImport};
+use crate::ledger::{End, Ledger};
+use crate::owner::{Owner, Owners};
+use crate::pool::Pools;
 use crate::settings::{self, MAX_DEVICES};
+use crate::stream::Stream;
+use crate::vmm::Vmm;
 
 /// How far the driver's life has come in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,27 +32,24 @@ pub(crate) enum Life {
     Over,
 }
 
-/// Whom allocations belong to. Many share one; each has a reference here instead of a copy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner {
-    pub(crate) kind: Kind,
-    pub(crate) device: usize,
-    /// The context that takes them along when it ends.
-    pub(crate) context: Option<u32>,
-    /// How many there are.
-    live: u64,
-}
-
 /// Everything the driver knows.
 pub(crate) struct State {
     pub(crate) life: Life,
     pub(crate) ledger: Ledger,
+    pub(crate) owners: Owners,
     pub(crate) arena: Arena,
     pub(crate) contexts: Slab<Context>,
     pub(crate) primaries: [Primary; MAX_DEVICES],
+    pub(crate) greens: Slab<Green>,
+    pub(crate) streams: Slab<Stream>,
     pub(crate) host: BTreeMap<u64, HostRange>,
-    owners: Vec<Owner>,
-    free_owners: Vec<u32>,
+    pub(crate) pools: Pools,
+    pub(crate) vmm: Vmm,
+    pub(crate) arrays: Arrays,
+    pub(crate) graphs: Graphs,
+    /// Memory of other processes, by its address here.
+    pub(crate) ipc: HashMap<u64, IpcImport>,
+    pub(crate) externals: Slab<External>,
 }
 
 static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(std::ptr::null_mut());
@@ -75,7 +79,8 @@ pub(crate) fn running() -> Result<MutexGuard<'static, State>, Code> {
 fn create() -> *mut Mutex<State> {
     fork::watch();
     let new = Box::into_raw(Box::new(Mutex::new(State::new())));
-    match STATE.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+    let null = std::ptr::null_mut();
+    match STATE.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new,
         Err(other) => {
             // SAFETY: `new` was made above and nobody else has seen it.
@@ -114,17 +119,22 @@ pub(crate) fn forget_thread() {
 
 impl State {
     fn new() -> Self {
-        let nobody = Owner { kind: Kind::Device, device: 0, context: None, live: 0 };
         Self {
             life: Life::Uninitialized,
             ledger: Ledger::default(),
+            owners: Owners::new(),
             arena: Arena::new(),
             contexts: Slab::new(1),
             primaries: [Primary::default(); MAX_DEVICES],
+            greens: Slab::new(2),
+            streams: Slab::new(3),
             host: BTreeMap::new(),
-            // Number 0 means nobody.
-            owners: vec![nobody],
-            free_owners: Vec::new(),
+            pools: Pools::new(),
+            vmm: Vmm::new(),
+            arrays: Arrays::new(),
+            graphs: Graphs::new(),
+            ipc: HashMap::new(),
+            externals: Slab::new(11),
         }
     }
 
@@ -144,95 +154,95 @@ impl State {
         self.ledger.give(device, bytes);
     }
 
-    /// Adds an owner of allocations.
-    pub(crate) fn add_owner(&mut self, kind: Kind, device: usize, context: Option<u32>) -> u32 {
-        let owner = Owner { kind, device, context, live: 0 };
-        if let Some(id) = self.free_owners.pop()
-            && let Some(place) = self.owners.get_mut(id as usize)
-        {
-            *place = owner;
-            return id;
-        }
-        self.owners.push(owner);
-        u32::try_from(self.owners.len() - 1).unwrap_or(0)
-    }
-
-    /// Removes an owner who owns nothing any more.
-    pub(crate) fn remove_owner(&mut self, id: u32) {
-        self.free_owners.push(id);
+    /// How much of a device's memory is in use.
+    pub(crate) fn used(&self, device: usize) -> u64 {
+        self.ledger.devices.get(device).map_or(0, |level| level.now)
     }
 
     /// The owner behind a number.
     pub(crate) fn owner(&self, id: u32) -> Result<Owner, Code> {
-        self.owners.get(id as usize).copied().ok_or(Code::Unknown)
+        self.owners.get(id).ok_or(Code::Unknown)
     }
 
-    /// Notes that an owner got an allocation.
-    pub(crate) fn opened(&mut self, owner: u32) {
+    /// Begins an allocation: takes its memory and counts it.
+    pub(crate) fn opened(&mut self, owner: u32, bytes: u64) -> Result<(), Code> {
+        if let Some(device) = self.owner(owner)?.taken_from() {
+            self.take(device, bytes)?;
+        }
         self.ledger.allocations += 1;
-        if let Some(owner) = self.owners.get_mut(owner as usize) {
+        if let Some(owner) = self.owners.get_mut(owner) {
             owner.live += 1;
         }
+        Ok(())
     }
 
-    /// Notes that one of an owner's allocations ended; gives the device its bytes back.
+    /// Ends an allocation: gives its memory back and counts it.
     pub(crate) fn closed(&mut self, owner: u32, bytes: u64, end: End) {
         match end {
             End::Freed => self.ledger.frees += 1,
             End::Released => self.ledger.released += 1,
         }
-        let Some(owner) = self.owners.get_mut(owner as usize) else { return };
+        let Some(owner) = self.owners.get_mut(owner) else { return };
         owner.live = owner.live.saturating_sub(1);
-        let Owner { kind, device, .. } = *owner;
-        if kind.takes_device_memory() {
+        if let Some(device) = owner.taken_from() {
             self.give(device, bytes);
         }
     }
 
     /// Makes an allocation in the devices' address space.
-    pub(crate) fn open_device(&mut self, owner: u32, bytes: u64) -> Result<u64, Code> {
-        let Owner { kind, device, .. } = self.owner(owner)?;
-        let taken = kind.takes_device_memory();
-        if taken {
+    pub(crate) fn open_at_address(&mut self, owner: u32, bytes: u64) -> Result<u64, Code> {
+        // The memory first: an impossible size must not use up address space.
+        let device = self.owner(owner)?.taken_from();
+        if let Some(device) = device {
             self.take(device, bytes)?;
         }
         let record = Record { bytes, thread: thread(), owner };
-        let Some(address) = self.arena.insert(record) else {
-            if taken {
+        let address = self.arena.insert(record);
+        let Some(address) = address else {
+            if let Some(device) = device {
                 self.give(device, bytes);
             }
             return Err(Code::OutOfMemory);
         };
-        self.opened(owner);
+        self.ledger.allocations += 1;
+        if let Some(owner) = self.owners.get_mut(owner) {
+            owner.live += 1;
+        }
         Ok(address)
     }
 
+    /// Ends an allocation in the devices' address space.
+    pub(crate) fn close_at_address(&mut self, address: u64, end: End) -> Option<Record> {
+        let record = self.arena.remove(address)?;
+        self.closed(record.owner, record.bytes, end);
+        Some(record)
+    }
+
     /// Ends what a context owns.
-    pub(crate) fn release_owned(&mut self, context: Key) {
-        let owned = |owner: &Owner| owner.context == Some(context.index);
-        if self.owners.iter().any(|owner| owned(owner) && owner.live > 0) {
-            let owners = &self.owners;
-            let is_owned = |id: u32| owners.get(id as usize).is_some_and(owned);
-            let addresses: Vec<u64> = self
-                .arena
-                .iter()
-                .filter(|(_, record)| is_owned(record.owner))
-                .map(|(address, _)| address)
-                .collect();
-            let ranges: Vec<u64> = self
-                .host
-                .iter()
-                .filter(|(_, range)| is_owned(range.owner))
-                .map(|(address, _)| *address)
-                .collect();
-            for address in addresses {
-                if let Some(record) = self.arena.remove(address) {
-                    self.closed(record.owner, record.bytes, End::Released);
-                }
-            }
-            for address in ranges {
-                self.close_host(address, End::Released);
-            }
+    pub(crate) fn release_owned(&mut self, context: u32) {
+        if !self.owners.context_owns(context) {
+            return;
         }
+        let owners = &self.owners;
+        let addresses: Vec<u64> = self
+            .arena
+            .iter()
+            .filter(|(_, record)| owners.is_of(record.owner, context))
+            .map(|(address, _)| address)
+            .collect();
+        let ranges: Vec<u64> = self
+            .host
+            .iter()
+            .filter(|(_, range)| owners.is_of(range.owner, context))
+            .map(|(address, _)| *address)
+            .collect();
+        for address in addresses {
+            self.close_at_address(address, End::Released);
+            self.ipc.remove(&address);
+        }
+        for address in ranges {
+            self.close_host(address, End::Released);
+        }
+        self.release_arrays(context);
     }
 }

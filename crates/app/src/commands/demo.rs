@@ -1,4 +1,183 @@
-//! `vramscope demo`
-use anyhow::Result;
-use crate::{Outcome, cli};
-pub(crate) fn run(_options: &cli::Demo) -> Result<Outcome> { Ok(Outcome::Fine) }
+//! `vramscope demo`: the main job on the simulated driver, with real probes on real processes.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use capture::session::{Options, Target};
+use engine::ids::Pid;
+use engine::snapshot::View;
+
+use super::live::{Format, LiveReport};
+use crate::pipeline::Live;
+use crate::{Outcome, cli, output};
+
+/// Time between the demo's reports.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// A program that is started when a part of the demo's time is over.
+struct Scene {
+    /// In hundredths of the whole.
+    at: u32,
+    title: &'static str,
+    arguments: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const SCENES: &[Scene] = &[
+    Scene {
+        at: 0,
+        title: "A program allocates three buffers and frees two of them: watch the list shrink, and \
+                what is left when it ends.",
+        arguments: &["leak3", "--work-ms", "3000", "--wait-ms", "3000"],
+        environment: &[],
+    },
+    Scene {
+        at: 20,
+        title: "A training loop frees what each step takes, but keeps one buffer every 25 steps: a \
+                leak that grows.",
+        arguments: &["train", "--steps", "100000", "--step-ms", "10", "--keep-every", "25"],
+        environment: &[],
+    },
+    Scene {
+        at: 50,
+        title: "Four threads take 10 MiB at a time; one of them asks for 2096 MiB once. It stands out.",
+        arguments: &["anomaly", "--iter-ms", "150"],
+        environment: &[],
+    },
+    Scene {
+        at: 70,
+        title: "A program fills its card of 8 GiB until the driver says no.",
+        arguments: &["oom", "--chunk-mb", "768"],
+        environment: &[("SIM_MEMORY", "8G")],
+    },
+];
+
+/// Runs the verb.
+pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
+    let simulator = Simulator::find(options.simulator.as_deref())?;
+    let me = Pid(std::process::id());
+    let live = Live::start(Options {
+        target: Target::Processes { pids: vec![me], follow: true },
+        drivers: vec![simulator.driver.clone()],
+        ring_bytes: Options::RING_BYTES,
+        tier: None,
+    })?;
+    let view = View { top: 6, ..View::default() };
+    let mut report = LiveReport::new(view, Format::Text, output::results(None)?);
+    report.verbose = false;
+    say(&format!(
+        "Real eBPF probes (attached by `{}`) on real processes; only the CUDA driver is simulated. \
+         A report every {} seconds.",
+        live.plan.tier,
+        INTERVAL.as_secs()
+    ))?;
+    let mut players = Players(Vec::new());
+    play(options, &simulator, &live, &mut report, &mut players)?;
+    players.stop();
+    say("The last report: what every program had not freed when it ended.")?;
+    report.finish(live)?;
+    say(
+        "Try next, on a machine with a GPU:\n  sudo vramscope trace\n  sudo vramscope trace -p PID \
+         --older 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
+         doctor",
+    )?;
+    Ok(Outcome::Fine)
+}
+
+fn play(
+    options: &cli::Demo,
+    simulator: &Simulator,
+    live: &Live,
+    report: &mut LiveReport,
+    players: &mut Players,
+) -> Result<()> {
+    let start = Instant::now();
+    let end = start + options.duration;
+    let mut scenes = SCENES.iter().peekable();
+    let mut next_report = start + INTERVAL;
+    while Instant::now() < end {
+        while let Some(scene) =
+            scenes.next_if(|scene| start.elapsed() >= options.duration * scene.at / 100)
+        {
+            say(scene.title)?;
+            players.0.push(simulator.start(scene)?);
+        }
+        if Instant::now() >= next_report {
+            report.report()?;
+            next_report += INTERVAL;
+        }
+        let soon = Instant::now() + Duration::from_millis(50);
+        if let Some(message) = live.next(soon.min(next_report)) {
+            report.take(message)?;
+        }
+    }
+    Ok(())
+}
+
+fn say(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "\n>>> {text}\n")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The programs that run; they end with the demo, however it ends.
+struct Players(Vec<Child>);
+
+impl Players {
+    fn stop(&mut self) {
+        for child in &mut self.0 {
+            // One that ended by itself is as good.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.0.clear();
+    }
+}
+
+impl Drop for Players {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Where the simulated driver and the workloads are.
+struct Simulator {
+    driver: PathBuf,
+    workload: PathBuf,
+}
+
+impl Simulator {
+    fn find(folder: Option<&Path>) -> Result<Self> {
+        let exe = std::env::current_exe().context("cannot tell where this program is")?;
+        let beside = exe.parent().unwrap_or(Path::new(".")).join("sim");
+        let folder = folder.map_or(beside, Path::to_owned);
+        let driver = folder.join("libcuda.so.1");
+        let workload = folder.join("workload");
+        for file in [&driver, &workload] {
+            if !file.is_file() {
+                bail!(
+                    "{} is missing: run `./dev demo` in the source folder, which builds it, or name \
+                     the simulator's folder with --simulator",
+                    file.display()
+                );
+            }
+        }
+        Ok(Self { driver, workload })
+    }
+
+    fn start(&self, scene: &Scene) -> Result<Child> {
+        let folder = self.driver.parent().unwrap_or(Path::new("."));
+        Command::new(&self.workload)
+            .args(scene.arguments)
+            .env("LD_LIBRARY_PATH", folder)
+            .envs(scene.environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.workload.display()))
+    }
+}

@@ -33,7 +33,7 @@ impl Ended {
     }
 
     /// How many could not be kept.
-    pub(crate) fn dropped(&self) -> Option<u64> {
-        (self.dropped > 0).then_some(self.dropped)
+    pub(crate) const fn dropped(&self) -> u64 {
+        self.dropped
     }
 }

@@ -5,9 +5,11 @@ pub(crate) mod demo;
 #[cfg(feature = "capture")]
 pub(crate) mod doctor;
 #[cfg(feature = "capture")]
-pub(crate) mod ended;
+mod ended;
 #[cfg(feature = "capture")]
 pub(crate) mod launch;
+#[cfg(feature = "capture")]
+mod live;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
 

@@ -1,27 +1,22 @@
 //! `vramscope trace`: the live report.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use capture::command;
-use capture::hooks::function_name;
 use capture::plan::Tier;
-use capture::session::{Notice, Options, Target};
+use capture::session::{Options, Target};
 use engine::ids::Pid;
-use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
-use formats::WallClock;
-use formats::export::text::Style;
-use formats::export::{Names, json, text};
 
-use super::ended::Ended;
-use crate::pipeline::{Live, Message};
+use super::live::{Format, LiveReport};
+use crate::pipeline::Live;
 use crate::{Outcome, cli, output};
 
 /// How long a command may take to end after Ctrl-C before its last report is made without it.
@@ -38,17 +33,29 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
     }
     let stopped = match options.target.command.as_slice() {
         [] => None,
-        command => Some(command::start(command)?),
+        command => Some(command::start(command, command_stdout(options))?),
     };
     let target = target(&options.target, stopped.as_ref().map(command::Stopped::pid));
+    let out = output::results(options.output.as_deref())?;
     let live = Live::start(session_options(&options.target, target.clone())?)?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
     let command = stopped.map(Command::release).transpose()?;
-    let mut trace = Trace::new(options, target, command);
+    let format = if options.json { Format::Json } else { Format::Text };
+    let report = LiveReport::new(view(options), format, out);
+    let mut trace = Trace { options, target, command, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
+}
+
+/// Reports that a program reads from standard output must be alone there.
+fn command_stdout(options: &cli::Trace) -> command::Stdout {
+    if options.json && options.output.is_none() {
+        command::Stdout::Error
+    } else {
+        command::Stdout::Same
+    }
 }
 
 fn target(options: &cli::Target, command: Option<Pid>) -> Target {
@@ -115,37 +122,10 @@ struct Trace<'a> {
     options: &'a cli::Trace,
     target: Target,
     command: Option<Command>,
-    ledger: Ledger,
-    view: View,
-    names: Names,
-    style: Style,
-    ended: Ended,
+    report: LiveReport,
 }
 
-impl<'a> Trace<'a> {
-    fn new(options: &'a cli::Trace, target: Target, command: Option<Command>) -> Self {
-        let top = options.top.unwrap_or(if options.json { 1000 } else { 10 });
-        let older = options.older.map_or(0, |age| age.as_millis());
-        let view = View {
-            top,
-            min_size: options.min_size.unwrap_or_default(),
-            older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
-            sort: options.sort.into(),
-        };
-        let names =
-            Names { clock: WallClock::now(capture::monotonic()), function: function_name };
-        Self {
-            options,
-            target,
-            command,
-            ledger: Ledger::new(),
-            view,
-            names,
-            style: output::style(),
-            ended: Ended::default(),
-        }
-    }
-
+impl Trace<'_> {
     /// Applies events and reports, until something ends the trace.
     fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
         let start = Instant::now();
@@ -163,27 +143,15 @@ impl<'a> Trace<'a> {
                 return Ok(());
             }
             if now >= next_report {
-                let snapshot = self.snapshot();
-                self.print(&snapshot)?;
-                self.ended.remember(snapshot);
-                next_report += self.options.interval;
+                self.report.report()?;
                 // After a pause (a stopped terminal), do not catch up on missed reports.
-                next_report = next_report.max(Instant::now());
+                next_report = (next_report + self.options.interval).max(Instant::now());
             }
             let deadline = end.map_or(next_report, |end| end.min(next_report));
             if let Some(message) = live.next(deadline.min(now + ATTENTION)) {
-                self.take(message)?;
+                self.report.take(message)?;
             }
         }
-    }
-
-    fn take(&mut self, message: Message) -> Result<()> {
-        match message {
-            Message::Events(events) => events.iter().for_each(|event| self.ledger.apply(event)),
-            Message::Notice(notice) => tell(&notice),
-            Message::Failed(error) => return Err(anyhow!(error)),
-        }
-        Ok(())
     }
 
     fn targets_ended(&mut self) -> Result<bool> {
@@ -198,84 +166,47 @@ impl<'a> Trace<'a> {
         })
     }
 
-    fn snapshot(&mut self) -> Snapshot {
-        self.ledger.snapshot(capture::monotonic(), &self.view)
-    }
-
-    fn print(&self, snapshot: &Snapshot) -> Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.options.json {
-            writeln!(out, "{}", json::line(snapshot, &self.names)?)?;
-        } else {
-            text::report(&mut out, snapshot, &self.names, self.style)?;
-        }
-        out.flush()?;
-        Ok(())
-    }
-
     /// Detaches, reports for the last time, and judges.
-    fn finish(mut self, live: Live) -> Result<Outcome> {
-        for message in live.finish() {
-            self.take(message)?;
-        }
-        let mut last = self.snapshot();
-        // The last report is the whole story: processes that ended on the way are in it again.
-        self.ended.recall_into(&mut last);
-        self.print(&last)?;
-        if let Some(dropped) = self.ended.dropped() {
-            output::complain(&format!(
-                "{dropped} processes that ended are not listed in the last report"
-            ));
-        }
-        let outcome = self.judge(&last);
-        match self.command.and_then(|command| Some((command.pid, command.status?))) {
-            Some((_, status)) if !status.success() && outcome == Outcome::Fine => {
+    fn finish(self, live: Live) -> Result<Outcome> {
+        let last = self.report.finish(live)?;
+        let outcome = judge(&last, self.options.fail_on_leak);
+        match self.command {
+            Some(Command { status: None, pid, .. }) => {
+                output::complain(&format!("the command (process {pid}) runs on, untraced"));
+                Ok(outcome)
+            }
+            Some(Command { status: Some(status), .. })
+                if !status.success() && outcome == Outcome::Fine =>
+            {
                 bail!("the command ended with {status}")
             }
             _ => Ok(outcome),
         }
     }
+}
 
-    fn judge(&self, last: &Snapshot) -> Outcome {
-        let Some(limit) = self.options.fail_on_leak else { return Outcome::Fine };
-        let leaky: Vec<_> = last
-            .processes
-            .iter()
-            .filter(|process| process.ended.is_some() && process.not_freed() > limit)
-            .collect();
-        for process in &leaky {
-            output::complain(&format!(
-                "leak: process {} ({}) ended with {} in {} allocations not freed",
-                process.key.pid,
-                formats::plain::plain(&process.name),
-                process.not_freed(),
-                process.live_allocations,
-            ));
-        }
-        if leaky.is_empty() { Outcome::Fine } else { Outcome::Findings }
+fn view(options: &cli::Trace) -> View {
+    let older = options.older.map_or(0, |age| age.as_millis());
+    View {
+        top: options.top.unwrap_or(if options.json { 1000 } else { 10 }),
+        min_size: options.min_size.unwrap_or_default(),
+        older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
+        sort: options.sort.into(),
     }
 }
 
-fn tell(notice: &Notice) {
-    output::complain(&match notice {
-        Notice::Attached { path, functions, stepped } => {
-            let slow = match stepped {
-                0 => String::new(),
-                n => format!(" ({n} of them at the slow, single-stepped place)"),
-            };
-            format!("watching {functions} functions of {}{slow}", shown(path))
-        }
-        Notice::NotAttached { reason } => format!("not watched: {}", formats::plain::plain(reason)),
-        Notice::NoDriver => "no CUDA driver (libcuda.so.1) is installed or in use here yet: \
-             waiting for a process that brings one; `--driver PATH` names one by hand"
-            .to_owned(),
-        Notice::SlowWatch { reason } => format!(
-            "cannot be told of new copies of the driver ({reason}); looking every few seconds"
-        ),
-        Notice::Released { path } => format!("nobody uses {} any more: let go", shown(path)),
-    });
-}
-
-fn shown(path: &std::path::Path) -> String {
-    formats::plain::plain(&path.to_string_lossy()).into_owned()
+fn judge(last: &Snapshot, limit: Option<Bytes>) -> Outcome {
+    let Some(limit) = limit else { return Outcome::Fine };
+    let ended = last.processes.iter().filter(|process| process.ended.is_some());
+    let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
+    for process in &leaky {
+        output::complain(&format!(
+            "leak: process {} ({}) ended with {} in {} allocations not freed",
+            process.key.pid,
+            formats::plain::plain(&process.name),
+            process.not_freed(),
+            process.live_allocations,
+        ));
+    }
+    if leaky.is_empty() { Outcome::Fine } else { Outcome::Findings }
 }

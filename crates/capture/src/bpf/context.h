@@ -61,7 +61,7 @@ static __always_inline void context_set(struct thread_state *thread, __u64 conte
 static __always_inline void context_learn(struct thread_state *thread, __u64 context, __s32 device)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct context_key key = { .context = context, .pid = pid };
+	struct context_key key = {.context = context, .pid = pid};
 	struct vs_learned *record;
 	__s32 *known;
 

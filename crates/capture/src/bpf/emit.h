@@ -8,8 +8,8 @@ const volatile __u64 wakeup_at = 4 * 1024 * 1024;
 static __always_inline __u64 wakeup_flags(void)
 {
 	/* The reader polls; it is woken only when the ring fills faster than that. */
-	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wakeup_at ? BPF_RB_FORCE_WAKEUP :
-									    BPF_RB_NO_WAKEUP;
+	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wakeup_at ? BPF_RB_FORCE_WAKEUP
+									  : BPF_RB_NO_WAKEUP;
 }
 
 static __always_inline void submit(void *record)

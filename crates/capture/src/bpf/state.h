@@ -80,10 +80,10 @@ struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
 	__u64 contexts[VS_CONTEXTS];
 	__u32 inflight;
-	__u32 depth;         /* contexts on the stack */
+	__u32 depth;	     /* contexts on the stack */
 	__u32 context_known; /* the stack above is the truth */
-	__s32 device;        /* told by a query while the context is unknown; -1: not told */
-	__u32 ready;         /* the fields below and above were set up */
+	__s32 device;	     /* told by a query while the context is unknown; -1: not told */
+	__u32 ready;	     /* the fields below and above were set up */
 	__u32 began_empty;   /* the thread started after the probes, so without a context */
 	__u64 name[2];
 };
@@ -139,8 +139,8 @@ static __always_inline struct vs_counters *own_counters(void)
 static __always_inline struct thread_state *thread_find(void)
 {
 	if (use_task_storage)
-		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(), NULL,
-					    0);
+		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(),
+					    NULL, 0);
 	__u64 key = bpf_get_current_pid_tgid();
 	return bpf_map_lookup_elem(&thread_table, &key);
 }
@@ -151,8 +151,8 @@ static const struct thread_state empty_thread = {};
 static __always_inline struct thread_state *thread_create(void)
 {
 	if (use_task_storage)
-		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(), NULL,
-					    BPF_LOCAL_STORAGE_GET_F_CREATE);
+		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(),
+					    NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	__u64 key = bpf_get_current_pid_tgid();
 	bpf_map_update_elem(&thread_table, &key, &empty_thread, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&thread_table, &key);

@@ -9,10 +9,10 @@
 
 #define VS_MAX_HOOKS 256
 /* the cookie of the self-test, outside the table */
-#define VS_CANARY 256
-#define VS_ARGS 6
-#define VS_OUTS 2
-#define VS_NAME 16
+#define VS_CANARY     256
+#define VS_ARGS	      6
+#define VS_OUTS	      2
+#define VS_NAME	      16
 #define VS_DESCRIPTOR 128
 /* "no argument" in a hook's description */
 #define VS_NONE 255
@@ -22,26 +22,26 @@
 #define VS_INFLIGHT 4
 
 enum vs_record_kind {
-	VS_CALL = 1,            /* struct vs_call */
+	VS_CALL = 1,		/* struct vs_call */
 	VS_CALL_DESCRIPTOR = 2, /* struct vs_call_descriptor */
-	VS_PROCESS = 3,         /* struct vs_process: first call of a process */
-	VS_THREAD = 4,          /* struct vs_thread_name: first call of a thread, or a new name */
-	VS_EXEC = 5,            /* struct vs_head */
-	VS_EXIT = 6,            /* struct vs_head */
-	VS_THREAD_EXIT = 7,     /* struct vs_head */
-	VS_LEARNED = 8,         /* struct vs_learned: a query told a context's device */
+	VS_PROCESS = 3,		/* struct vs_process: first call of a process */
+	VS_THREAD = 4,		/* struct vs_thread_name: first call of a thread, or a new name */
+	VS_EXEC = 5,		/* struct vs_head */
+	VS_EXIT = 6,		/* struct vs_head */
+	VS_THREAD_EXIT = 7,	/* struct vs_head */
+	VS_LEARNED = 8,		/* struct vs_learned: a query told a context's device */
 };
 
 /* What a probe does besides recording; see struct vs_hook. */
 enum vs_action {
-	VS_ACTION_RECORD = 0,         /* a record for every call */
-	VS_ACTION_CONTEXT_SET = 1,    /* the top of the thread's stack becomes argument 0 */
-	VS_ACTION_CONTEXT_PUSH = 2,   /* argument 0 is pushed */
-	VS_ACTION_CONTEXT_POP = 3,    /* the top is popped */
-	VS_ACTION_CONTEXT_CREATE = 4, /* record, and out value 0 is pushed */
+	VS_ACTION_RECORD = 0,	       /* a record for every call */
+	VS_ACTION_CONTEXT_SET = 1,     /* the top of the thread's stack becomes argument 0 */
+	VS_ACTION_CONTEXT_PUSH = 2,    /* argument 0 is pushed */
+	VS_ACTION_CONTEXT_POP = 3,     /* the top is popped */
+	VS_ACTION_CONTEXT_CREATE = 4,  /* record, and out value 0 is pushed */
 	VS_ACTION_CONTEXT_DESTROY = 5, /* record, and argument 0 is popped where it is the top */
-	VS_ACTION_CONTEXT_GET = 6,    /* out value 0 tells the top */
-	VS_ACTION_CONTEXT_DEVICE = 7, /* out value 0 tells the device of argument 1, or of the top */
+	VS_ACTION_CONTEXT_GET = 6,     /* out value 0 tells the top */
+	VS_ACTION_CONTEXT_DEVICE = 7,  /* out value 0 tells the device of a context */
 };
 
 /* What is lost when a record is. */
@@ -52,25 +52,25 @@ enum vs_class {
 };
 
 enum vs_call_flag {
-	VS_CONTEXT_KNOWN = 1, /* context is the calling thread's current one (0: it has none) */
-	VS_DEVICE_KNOWN = 2,  /* device is the calling thread's current one */
+	VS_CONTEXT_KNOWN = 1,  /* context is the calling thread's current one (0: it has none) */
+	VS_DEVICE_KNOWN = 2,   /* device is the calling thread's current one */
 	VS_OUT_UNREADABLE = 4, /* an out value or descriptor could not be read */
 };
 
 enum vs_filter {
-	VS_FILTER_NONE = 0,   /* every process */
+	VS_FILTER_NONE = 0,    /* every process */
 	VS_FILTER_TARGETS = 1, /* only processes in the map `targets` */
-	VS_FILTER_FOLLOW = 2, /* those and the children they make */
+	VS_FILTER_FOLLOW = 2,  /* those and the children they make */
 };
 
 /* A row of the hook table, as the probes need it. */
 struct vs_hook {
 	__u8 action;
 	__u8 loss_class;
-	__u8 size_argument;  /* bytes asked for, for counting what a lost record would have said */
-	__u8 size_factor;    /* a second argument to multiply with */
+	__u8 size_argument;   /* bytes asked for, for counting what a lost record would have said */
+	__u8 size_factor;     /* a second argument to multiply with */
 	__u8 out_argument[2]; /* pointers whose targets are read at return */
-	__u8 out_bytes[2];   /* 4 or 8 */
+	__u8 out_bytes[2];    /* 4 or 8 */
 	__u8 descriptor_argument;
 	__u8 descriptor_bytes;
 	__u8 reserved[2];
@@ -139,12 +139,12 @@ VS_SIZE(vs_lost, 40);
 
 /* Counters of the probes themselves. */
 struct vs_counters {
-	__u64 lost;          /* records of any class that could not be delivered */
-	__u64 records;       /* records delivered */
-	__u64 calls;         /* hooked calls seen at return */
-	__u64 unmatched;     /* returns without an entry (attached in the middle of the call) */
-	__u64 no_state;      /* threads for which no state could be kept */
-	__u64 canary;        /* hits of the self-test */
+	__u64 lost;	 /* records of any class that could not be delivered */
+	__u64 records;	 /* records delivered */
+	__u64 calls;	 /* hooked calls seen at return */
+	__u64 unmatched; /* returns without an entry (attached in the middle of the call) */
+	__u64 no_state;	 /* threads for which no state could be kept */
+	__u64 canary;	 /* hits of the self-test */
 };
 VS_SIZE(vs_counters, 48);
 

@@ -96,7 +96,8 @@ impl Image {
         if functions.is_empty() {
             return Err(ImageError::NoFunctions { path: name.to_owned() });
         }
-        let missing = (0..HOOKS.len()).filter(|&i| !symbols.contains_key(HOOKS[i].symbol)).collect();
+        let missing =
+            (0..HOOKS.len()).filter(|&i| !symbols.contains_key(HOOKS[i].symbol)).collect();
         Ok(Self { path: name.to_owned(), identity, functions, missing, file })
     }
 

@@ -103,7 +103,13 @@ impl Buffer {
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         // SAFETY: attr is a valid, fully initialised structure of the size it states.
         let fd = unsafe {
-            perf::perf_event_open(&mut attr, -1, cpu, -1, perf::bindings::PERF_FLAG_FD_CLOEXEC.into())
+            perf::perf_event_open(
+                &mut attr,
+                -1,
+                cpu,
+                -1,
+                perf::bindings::PERF_FLAG_FD_CLOEXEC.into(),
+            )
         };
         if fd < 0 {
             return Err(io::Error::last_os_error());

@@ -38,8 +38,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
     let place = Place { offset: own_offset()?, cookie: wire::VS_CANARY as u64 };
     let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
     let exe = Path::new("/proc/self/exe");
-    let attachment =
-        attach(&loaded, exe, exe, &[place], me).map_err(|error| reason(&error))?;
+    let attachment = attach(&loaded, exe, exe, &[place], me).map_err(|error| reason(&error))?;
     let before = Counters::read(&loaded).map_err(|error| reason(&error))?.canary;
     black_box(canary(black_box(1)));
     let hits = Counters::read(&loaded).map_err(|error| reason(&error))?.canary - before;

@@ -66,12 +66,7 @@ impl Losses {
         by_process
             .update(&0_u32.to_ne_bytes(), &[0; size_of::<wire::Lost>()], MapFlags::ANY)
             .map_err(|source| Error::Load { source })?;
-        Ok(Self {
-            counters: loaded.map("counters")?,
-            by_process,
-            seen: HashMap::new(),
-            total: 0,
-        })
+        Ok(Self { counters: loaded.map("counters")?, by_process, seen: HashMap::new(), total: 0 })
     }
 
     /// What was lost since the last call. Cheap while nothing is.

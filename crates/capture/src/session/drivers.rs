@@ -46,6 +46,14 @@ pub enum Notice {
     },
 }
 
+impl Notice {
+    /// Whether something does not work as it should.
+    #[must_use]
+    pub const fn is_trouble(&self) -> bool {
+        matches!(self, Self::NotAttached { .. } | Self::NoDriver | Self::SlowWatch { .. })
+    }
+}
+
 /// How long an unused copy stays attached: an inode of a container that is gone should not be held.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -161,12 +169,7 @@ impl Drivers {
         Ok(())
     }
 
-    fn try_mapping(
-        &mut self,
-        loaded: &Loaded,
-        mapping: &Mapping,
-        told: bool,
-    ) -> Result<(), Error> {
+    fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping, told: bool) -> Result<(), Error> {
         if let Some(identity) = self.known.get(&mapping.device_inode) {
             let attached = identity.as_ref().and_then(|identity| self.attached.get_mut(identity));
             if let Some(attached) = attached {

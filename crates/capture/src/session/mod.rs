@@ -72,8 +72,7 @@ const RESCAN: Duration = Duration::from_secs(5);
 pub fn examine() -> Host {
     let mut host = Host::read();
     if plan::preconditions(&host).is_ok() {
-        host.tiers =
-            Tier::ALL.iter().map(|tier| (*tier, canary::try_tier(&host, *tier))).collect();
+        host.tiers = Tier::ALL.iter().map(|tier| (*tier, canary::try_tier(&host, *tier))).collect();
     }
     host
 }

@@ -106,7 +106,8 @@ impl Loaded {
     pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
         let matches = |map: &libbpf_rs::Map<'_>| {
             map.name() == name
-                || (name.starts_with('.') && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
+                || (name.starts_with('.')
+                    && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
         };
         let map = self.object.maps().find(matches).ok_or(Error::Broken(name))?;
         MapHandle::try_from(&map).map_err(|source| Error::Load { source })
@@ -130,8 +131,11 @@ fn set(outcome: libbpf_rs::Result<()>) -> Result<(), Error> {
 fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
     log::listen();
     let load = |source| Error::Load { source };
-    let mut open =
-        ObjectBuilder::default().name("vramscope").map_err(load)?.open_memory(OBJECT).map_err(load)?;
+    let mut open = ObjectBuilder::default()
+        .name("vramscope")
+        .map_err(load)?
+        .open_memory(OBJECT)
+        .map_err(load)?;
     for mut program in open.progs_mut() {
         let wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
         program.set_autoload(wanted);

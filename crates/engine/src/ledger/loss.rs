@@ -27,6 +27,9 @@
 //! as they go. Where the ledger later meets the release or reset of a primary context that it cannot
 //! judge because of a loss, everything of that moment is in doubt again.
 //!
+//! All this is about calls that returned. One that is under way counts from its return on, as it does
+//! without losses.
+//!
 //! Losses of no known process (pid 0) may be any process's: they count in the bounds of each that
 //! was there, and once in the global ones.
 

@@ -43,6 +43,9 @@ use totals::Sum;
 /// Out-of-memory errors kept between two snapshots: the first ones tell the story.
 const OUT_OF_MEMORY_KEPT: usize = 64;
 
+/// The pid of losses that could not be attributed to a process.
+const NOBODY: Pid = Pid(0);
+
 /// Who holds which GPU memory, by the events so far.
 ///
 /// Time enters only with events and with [`Ledger::snapshot`], so the same events always give the
@@ -217,19 +220,22 @@ impl Ledger {
     }
 
     /// Losses of a process that is there are its own; also of one that ended since the last
-    /// snapshot. All others may be anybody's.
+    /// snapshot (a successor with the same pid of which nothing at all was seen is not thought of).
+    /// All others may be anybody's.
     fn lose(&mut self, event: &Event, lost: &Lost) {
         let Event { pid, at, .. } = *event;
         loss::add(&mut self.lost, lost, at);
-        if let Some(process) = self.running.get_mut(&pid) {
+        let owner = match self.running.get_mut(&pid) {
+            Some(process) => Some(process),
+            None => self.ended.latest(|process| process.key.pid == pid),
+        };
+        if let Some(process) = owner.filter(|_| pid != NOBODY) {
             process.lose(lost, false, at);
-        } else if let Some(process) = self.ended.latest(|process| process.key.pid == pid) {
-            process.lose(lost, false, at);
-        } else {
-            loss::add(&mut self.unattributed, lost, at);
-            for process in self.running.values_mut() {
-                process.lose(lost, true, at);
-            }
+            return;
+        }
+        loss::add(&mut self.unattributed, lost, at);
+        for process in self.running.values_mut() {
+            process.lose(lost, true, at);
         }
     }
 

@@ -111,6 +111,7 @@ impl Process {
     /// A call gave memory.
     pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) {
         self.counts.allocations += 1;
+        let thread = self.threads.of(event.tid, self.allocations.seed());
         if let Some(older) = self.allocations.find(allocate.key) {
             // The driver gives an address out again only after its free has done its work: the
             // call that freed it is about to return.
@@ -118,7 +119,6 @@ impl Process {
             self.superseded.add(allocate.key);
         }
         let Allocate { key, kind, bytes, site, .. } = *allocate;
-        let thread = self.threads.of(event.tid, self.allocations.seed());
         let mut entry = Entry::new(key, kind, bytes, event.at, thread, site);
         if let Some(context) = allocate.context.filter(|context| context.0 != 0) {
             entry.context = self.contexts.of(context);

@@ -120,7 +120,11 @@ impl Naive {
         let mut shown = running.clone();
         shown.append(&mut self.ended);
         shown.sort_by_key(|process| {
-            (process.ended.is_some(), rank(&process.live.iter().collect::<Vec<_>>(), view), process.key)
+            (
+                process.ended.is_some(),
+                rank(&process.live.iter().collect::<Vec<_>>(), view),
+                process.key,
+            )
         });
         Snapshot {
             at,
@@ -131,6 +135,7 @@ impl Naive {
                 live_at_least: total,
                 live_at_most: total,
                 unseen_frees: running.iter().map(|p| p.superseded.len() as u64).sum(),
+                before_trace: running.iter().any(|process| process.before_trace),
             },
             processes: shown.iter().map(|process| process.view(at, view)).collect(),
             out_of_memory: std::mem::take(&mut self.out_of_memory),
@@ -179,7 +184,8 @@ impl Naive {
     fn lose(&mut self, event: &Event, lost: &Lost) {
         add(&mut self.lost, lost, event.at);
         let ended = self.ended.iter_mut().rev().find(|process| process.key.pid == event.pid);
-        if let Some(process) = self.running.get_mut(&event.pid).or(ended) {
+        let owner = self.running.get_mut(&event.pid).or(ended);
+        if let Some(process) = owner.filter(|_| event.pid != Pid(0)) {
             add(&mut process.lost, lost, event.at);
             process.counted &= lost.other == 0;
         } else {
@@ -264,7 +270,7 @@ impl Process {
         }
         for live in self.live.iter().filter(|live| live.kind.takes_device_memory()) {
             let here = self.live.iter().filter(|other| other.device == live.device);
-            let sum = here.map(Live::device_bytes).sum();
+            let sum: u64 = here.map(Live::device_bytes).sum();
             let peak = self.device_peaks.entry(live.device).or_default();
             *peak = sum.max(*peak);
         }
@@ -371,15 +377,8 @@ impl Process {
             return;
         }
         // A newer one of the same name may hold something: its device is not known.
-        let since = known.created_at;
-        self.contexts.insert(context, Context { device: None, created_at: None });
-        if self.live.iter().any(|live| live.context == Some(context)) {
-            // The moment stays, in case another late destruction of the older one comes.
-            self.late(context, since);
-        }
+        self.contexts.insert(context, Context::default());
     }
-
-    fn late(&mut self, _context: ContextId, _since: Option<Moment>) {}
 
     fn reset(&mut self, event: &Event, device: DeviceId) {
         if let Some((context, _)) = self.primaries.get(&device).copied() {
@@ -428,6 +427,7 @@ impl Process {
                 live_at_least: total,
                 live_at_most: total,
                 unseen_frees: self.superseded.len() as u64,
+                before_trace: self.before_trace,
             },
         }
     }

@@ -37,7 +37,12 @@ impl Style {
 }
 
 /// Writes one report.
-pub fn report(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
+pub fn report(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
     let rule = "-".repeat(20);
     writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
     for oom in &snapshot.out_of_memory {
@@ -119,7 +124,8 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView) -> io::Result<()> {
             .kinds
             .iter()
             .map(|kind| {
-                let apart = if kind.kind.takes_device_memory() { "" } else { " (not in the total)" };
+                let apart =
+                    if kind.kind.takes_device_memory() { "" } else { " (not in the total)" };
                 format!("{} {}{apart}", kind.kind, kind.live_bytes)
             })
             .collect();
@@ -128,7 +134,12 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView) -> io::Result<()> {
     Ok(())
 }
 
-fn failures(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style) -> io::Result<()> {
+fn failures(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
     for failure in &view.failures {
         let text = format!(
             "failed: {} returned {} ({}) {}",
@@ -187,10 +198,17 @@ pub fn age(age: Nanos) -> String {
     }
 }
 
-fn out_of_memory(out: &mut dyn Write, oom: &OutOfMemory, names: &Names, style: Style) -> io::Result<()> {
+fn out_of_memory(
+    out: &mut dyn Write,
+    oom: &OutOfMemory,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
     let asked = oom.asked.map_or_else(
         || "memory".to_owned(),
-        |(kind, bytes)| if kind == Kind::Device { bytes.to_string() } else { format!("{bytes} {kind}") },
+        |(kind, bytes)| {
+            if kind == Kind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
+        },
     );
     let text = format!(
         "OUT OF MEMORY at {}: {} (pid {}, thread {}) asked {} for {asked}",
@@ -207,7 +225,12 @@ fn out_of_memory(out: &mut dyn Write, oom: &OutOfMemory, names: &Names, style: S
     Ok(())
 }
 
-fn uncertainty(out: &mut dyn Write, certainty: &Certainty, names: &Names, style: Style) -> io::Result<()> {
+fn uncertainty(
+    out: &mut dyn Write,
+    certainty: &Certainty,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
     let lost = &certainty.lost;
     if lost.events() == 0 {
         return Ok(());

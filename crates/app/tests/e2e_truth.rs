@@ -1,0 +1,140 @@
+//! The last report equals what the driver itself says, for every workload, every way to attach and
+//! both kinds of driver code.
+
+mod harness;
+
+use harness::{Stage, simulator};
+
+#[test]
+fn three_allocations_two_frees() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["leak3", "--work-ms", "700", "--wait-ms", "700"]);
+    traced.assert_truth(&stage);
+    let totals: Vec<u64> =
+        traced.reports.iter().map(|report| report["live_bytes"].as_u64().unwrap()).collect();
+    let mib = |n: u64| n << 20;
+    assert!(totals.contains(&mib(24)), "all three were seen live: {totals:?}");
+    assert_eq!(totals.last(), Some(&mib(8)));
+}
+
+#[test]
+fn training_on_two_threads() {
+    let stage = Stage::new();
+    stage.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_truth(&stage);
+}
+
+#[test]
+fn four_processes_at_once() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["stressor", "--duration", "3", "--sleep-ms", "5"]);
+    traced.assert_truth(&stage);
+    assert_eq!(stage.oracles().len(), 4);
+}
+
+#[test]
+fn threads_free_each_others_memory() {
+    let stage = Stage::new();
+    stage.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_truth(&stage);
+}
+
+#[test]
+fn an_anomaly_among_equals() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["anomaly", "--iter-ms", "50"]);
+    traced.assert_truth(&stage);
+    let seen = traced.reports.iter().any(|report| report.to_string().contains("2197815296"));
+    assert!(seen, "the allocation of 2096 MiB was shown");
+}
+
+#[test]
+fn a_paced_and_an_unpaced_stream_of_calls() {
+    for throughput in ["4000", "max"] {
+        let stage = Stage::new();
+        let workload = ["spam", "--throughput", throughput, "--duration", "2"];
+        stage.trace(&[], &workload).assert_truth(&stage);
+    }
+}
+
+#[test]
+fn leaks_of_a_fast_stream_are_all_there() {
+    let stage = Stage::new();
+    let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
+    stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+}
+
+#[test]
+fn contexts_and_devices() {
+    let stage = Stage::new();
+    stage.trace(&[], &["contexts"]).assert_truth(&stage);
+}
+
+#[test]
+fn every_kind_of_memory() {
+    let stage = Stage::new();
+    stage.trace(&[], &["kinds"]).assert_truth(&stage);
+}
+
+#[test]
+fn a_forked_child_has_its_own_ledger() {
+    let stage = Stage::new();
+    stage.trace(&[], &["fork"]).assert_truth(&stage);
+    assert_eq!(stage.oracles().len(), 2);
+}
+
+#[test]
+fn an_exec_ends_one_ledger_and_begins_another() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["exec"]);
+    traced.assert_truth(&stage);
+    let processes = traced.last()["processes"].as_array().unwrap();
+    let ends: Vec<_> = processes.iter().map(|process| process["ended_by"].as_str()).collect();
+    assert_eq!(ends, [Some("exit"), Some("exec")]);
+}
+
+#[test]
+fn out_of_memory_is_an_event_of_its_own() {
+    let stage = Stage::new().env("SIM_MEMORY", "2G");
+    let traced = stage.trace(&[], &["oom", "--chunk-mb", "300"]);
+    traced.assert_truth(&stage);
+    let ooms: Vec<_> = traced
+        .reports
+        .iter()
+        .flat_map(|report| report["out_of_memory"].as_array().cloned().unwrap_or_default())
+        .collect();
+    assert_eq!(ooms.len(), 1);
+    assert_eq!(ooms[0]["asked_bytes"], 300 << 20);
+    assert_eq!(ooms[0]["holders"][0]["live_bytes"], 1800 << 20);
+}
+
+#[test]
+fn failed_calls_change_nothing() {
+    let stage = Stage::new().env("SIM_FAIL", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
+    let traced = stage.trace(&[], &["train", "--steps", "50", "--step-ms", "1"]);
+    let oracles = stage.oracles();
+    let (pid, oracle) = oracles.iter().next().expect("an oracle");
+    let process = harness::process(traced.last(), *pid);
+    harness::assert_same(process, oracle);
+    assert!(oracle["failed_allocations"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_driver_of_the_older_build() {
+    let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    stage.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_truth(&stage);
+}
+
+#[test]
+fn every_way_to_attach() {
+    for tier in ["session", "multi", "single", "constant"] {
+        let stage = Stage::new();
+        let workload = ["threads", "--threads", "4", "--duration", "1"];
+        stage.trace(&["--tier", tier], &workload).assert_truth(&stage);
+    }
+}
+
+#[test]
+fn many_live_allocations() {
+    let stage = Stage::new();
+    let workload = ["hold", "--count", "50000", "--size", "4096", "--distinct", "--wait-ms", "300"];
+    stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+}

@@ -1,0 +1,336 @@
+//! Runs the real binary on real processes and compares with the simulated driver's own account.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
+
+/// The simulator that `./dev build` made.
+pub fn simulator() -> PathBuf {
+    let folder = Path::new(VRAMSCOPE).parent().unwrap().join("sim");
+    assert!(
+        folder.join("libcuda.so.1").is_file() && folder.join("workload").is_file(),
+        "{} has no simulated driver: run the tests with `./dev test`, which builds it",
+        folder.display()
+    );
+    folder
+}
+
+/// A folder for the oracle's files and a driver to use.
+pub struct Stage {
+    pub folder: TempDir,
+    pub driver: PathBuf,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        Self::with_driver(simulator().join("libcuda.so.1"))
+    }
+
+    pub fn with_driver(driver: PathBuf) -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), driver, environment: Vec::new() }
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// A command that finds the simulated driver and reports to the oracle.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.driver.parent().unwrap())
+            .env("SIM_LEDGER", self.folder.path())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// `vramscope trace --json … -- workload ARGUMENTS`, to its end.
+    pub fn trace(&self, options: &[&str], workload: &[&str]) -> Traced {
+        let output = self
+            .command(VRAMSCOPE)
+            .args(["trace", "--json", "--interval", "300ms"])
+            .args(options)
+            .arg("--")
+            .arg(simulator().join("workload"))
+            .args(workload)
+            .output()
+            .unwrap();
+        Traced::new(output)
+    }
+
+    /// Starts a workload by itself.
+    pub fn workload(&self, arguments: &[&str]) -> Player {
+        let mut command = self.command(simulator().join("workload"));
+        Player::start(command.args(arguments))
+    }
+
+    /// Starts a trace that runs until it is told to end.
+    pub fn start_trace(&self, arguments: &[&str]) -> Tracer {
+        let mut command = Command::new(VRAMSCOPE);
+        command.args(["trace", "--json", "--interval", "100ms"]).args(arguments);
+        Tracer::start(&mut command)
+    }
+
+    /// What the driver says of a process that ended.
+    pub fn oracle(&self, pid: u32) -> Value {
+        let path = self.folder.path().join(format!("{pid}.json"));
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("no oracle {}: {error}", path.display()));
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// What the driver says of all processes that ended.
+    pub fn oracles(&self) -> BTreeMap<u32, Value> {
+        let files = std::fs::read_dir(self.folder.path()).unwrap();
+        let pids = files.filter_map(|file| {
+            let name = file.unwrap().file_name();
+            name.to_str()?.strip_suffix(".json")?.parse().ok()
+        });
+        pids.map(|pid| (pid, self.oracle(pid))).collect()
+    }
+}
+
+/// A trace that ended.
+#[derive(Debug)]
+pub struct Traced {
+    pub status: ExitStatus,
+    pub reports: Vec<Value>,
+    pub messages: String,
+}
+
+impl Traced {
+    fn new(output: Output) -> Self {
+        let text = String::from_utf8(output.stdout).unwrap();
+        Self {
+            status: output.status,
+            reports: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+            messages: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    pub fn last(&self) -> &Value {
+        self.reports.last().unwrap_or_else(|| panic!("no report: {}", self.messages))
+    }
+
+    /// Fails unless the last report is what the driver itself says of every process.
+    pub fn assert_truth(&self, stage: &Stage) {
+        assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
+        let oracles = stage.oracles();
+        assert!(!oracles.is_empty(), "the driver wrote no oracle");
+        assert_eq!(self.last()["exact"], true, "{}", self.last());
+        assert_eq!(self.last()["lost_events"], 0);
+        for (pid, oracle) in &oracles {
+            assert_same(process(self.last(), *pid), oracle);
+        }
+    }
+}
+
+/// The process of a report; the newest program where it changed.
+pub fn process(report: &Value, pid: u32) -> &Value {
+    let processes = report["processes"].as_array().unwrap();
+    processes
+        .iter()
+        .find(|process| process["pid"] == pid)
+        .unwrap_or_else(|| panic!("process {pid} is not in {report}"))
+}
+
+/// The live allocations of a process in a report: address, bytes, device, kind, thread.
+pub fn live(process: &Value) -> Vec<(String, u64, Option<u64>, String, u64)> {
+    let mut all = Vec::new();
+    for thread in process["threads"].as_array().unwrap() {
+        for allocation in thread["allocations"].as_array().unwrap() {
+            all.push(entry(allocation, thread["tid"].as_u64().unwrap()));
+        }
+    }
+    all.sort();
+    all
+}
+
+fn entry(allocation: &Value, tid: u64) -> (String, u64, Option<u64>, String, u64) {
+    (
+        allocation["address"].as_str().unwrap().to_owned(),
+        allocation["bytes"].as_u64().unwrap(),
+        allocation["device"].as_u64(),
+        allocation["kind"].as_str().unwrap().to_owned(),
+        tid,
+    )
+}
+
+/// Fails unless a process of a report is what the driver says of it.
+pub fn assert_same(process: &Value, oracle: &Value) {
+    let mut truth: Vec<_> = oracle["live"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|allocation| entry(allocation, allocation["thread"].as_u64().unwrap()))
+        .collect();
+    truth.sort();
+    assert_eq!(live(process), truth, "live allocations");
+    for (ours, theirs) in [
+        ("live_bytes", "live_bytes"),
+        ("peak_bytes", "peak_bytes"),
+        ("allocations_total", "allocations"),
+        ("frees_total", "frees"),
+        ("released_total", "released"),
+        ("failed_allocations", "failed_allocations"),
+    ] {
+        assert_eq!(process[ours], oracle[theirs], "{ours} of {process}\noracle {oracle}");
+    }
+}
+
+/// A workload that runs.
+pub struct Player {
+    pub child: Child,
+    pub input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Player {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start workload");
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take();
+        Self { child, input, output }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it says that it is ready.
+    pub fn wait_ready(&mut self) {
+        let mut line = String::new();
+        while line.trim() != "ready" {
+            line.clear();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the workload ended early");
+        }
+    }
+
+    /// Lets a workload begin that was started with `--wait-start`.
+    pub fn go(&mut self) {
+        self.input.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    /// Waits for its end; the rest of its output.
+    pub fn finish(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap(), rest)
+    }
+
+    pub fn signal(&self, signal: i32) {
+        send_signal(self.pid(), signal);
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A trace that runs; its reports are read as they come.
+pub struct Tracer {
+    pub child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Tracer {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// The next report.
+    pub fn next(&mut self) -> Value {
+        let mut line = String::new();
+        if self.output.read_line(&mut line).unwrap() == 0 {
+            let mut messages = String::new();
+            let _ = self.child.stderr.take().unwrap().read_to_string(&mut messages);
+            panic!("the trace ended: {messages}");
+        }
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// Reads reports until one satisfies the condition.
+    pub fn wait_for(&mut self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let report = self.next();
+            if condition(&report) {
+                return report;
+            }
+            assert!(Instant::now() < deadline, "{what} never came; last: {report}");
+        }
+    }
+
+    /// Waits until a process shows up in the reports.
+    pub fn wait_for_process(&mut self, pid: u32, condition: impl Fn(&Value) -> bool) -> Value {
+        self.wait_for(&format!("process {pid}"), |report| {
+            let processes = report["processes"].as_array().unwrap();
+            processes.iter().any(|process| process["pid"] == pid && condition(process))
+        })
+    }
+
+    /// Ends it with Ctrl-C and returns everything that came since.
+    pub fn stop(mut self) -> Traced {
+        send_signal(self.child.id(), 2);
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).unwrap();
+        let mut messages = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        Traced {
+            status: self.child.wait().unwrap(),
+            reports: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+            messages,
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by number.
+pub fn send_signal(pid: u32, signal: i32) {
+    let status =
+        Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
+    assert!(status.success());
+}
+
+/// Compiles a small C program of `tests/fixtures`.
+pub fn compile(source: &str, output: &Path, options: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source);
+    let status = Command::new("gcc")
+        .args(["-O1", "-Wall", "-o"])
+        .arg(output)
+        .arg(source)
+        .args(options)
+        .status()
+        .unwrap();
+    assert!(status.success());
+}

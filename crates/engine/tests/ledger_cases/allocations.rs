@@ -1,0 +1,94 @@
+//! Memory begins and ends.
+
+use super::*;
+
+#[test]
+fn nothing_is_known_before_the_first_event() {
+    let snapshot = after("");
+    assert_eq!(snapshot, Snapshot { at: Moment(1000), ..Snapshot::default() });
+    assert!(snapshot.certainty.exact());
+}
+
+#[test]
+fn memory_is_live_from_its_allocation_to_its_free() {
+    let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 alloc 0x20 4M device \n 1.1 free 0x10");
+    let process = only(&snapshot);
+    assert_eq!(live(process), (4, 1));
+    assert_eq!((process.peak_bytes, process.peak_at), (Bytes(12 * MIB), Moment(20)));
+    assert_eq!((process.allocations_total, ends(process)), (2, (1, 0, 0, 0)));
+    assert_eq!((snapshot.live_bytes, snapshot.live_allocations), (Bytes(4 * MIB), 1));
+    assert!(snapshot.certainty.exact());
+}
+
+#[test]
+fn a_free_by_another_thread_ends_the_allocation() {
+    let snapshot = after("1.1 alloc 0x10 8M device \n 1.2 free 0x10");
+    assert_eq!(live(only(&snapshot)), (0, 0));
+    assert!(only(&snapshot).threads.is_empty());
+}
+
+#[test]
+fn a_free_of_another_process_at_the_same_address_is_its_own_matter() {
+    let snapshot = after("1.1 alloc 0x10 8M device \n 2.2 free 0x10");
+    assert_eq!(live(&snapshot.processes[0]), (8, 1));
+    assert_eq!(ends(&snapshot.processes[1]), (0, 1, 0, 0));
+}
+
+#[test]
+fn a_free_of_a_pointer_never_seen_is_counted_and_changes_nothing() {
+    let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 free 0x99");
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 1, 0, 0)));
+}
+
+#[test]
+fn a_second_free_of_the_same_pointer_is_unknown() {
+    let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 free 0x10 \n 1.1 free 0x10");
+    assert_eq!(ends(only(&snapshot)), (1, 1, 0, 0));
+}
+
+#[test]
+fn a_pointer_a_handle_and_an_array_of_the_same_number_are_three_things() {
+    let snapshot = after(
+        "1.1 alloc 0x10 1M device
+         1.1 alloc h0x10 2M physical
+         1.1 alloc a0x10 4M array
+         1.1 free h0x10",
+    );
+    assert_eq!(live(only(&snapshot)), (5, 2));
+}
+
+#[test]
+fn only_what_a_device_loses_counts_as_live_bytes() {
+    let snapshot = after(
+        "1.1 alloc 0x10 1M device
+         1.1 alloc a0x10 2M array
+         1.1 alloc h0x10 4M physical
+         1.1 alloc 0x20 8M graph
+         1.1 alloc p0x10 16M pool
+         1.1 alloc 0x30 32M async
+         1.1 alloc 0x40 32M managed
+         1.1 alloc 0x50 32M pinned
+         1.1 alloc 0x60 32M registered
+         1.1 alloc h0x20 32M host_physical
+         1.1 alloc e0x10 32M imported",
+    );
+    let process = only(&snapshot);
+    assert_eq!(live(process), (31, 11));
+    assert_eq!(process.kinds.len(), Kind::COUNT);
+    assert!(process.kinds.iter().all(|view| view.live_allocations == 1));
+    assert_eq!(process.kinds[5].live_bytes, Bytes(32 * MIB));
+    assert_eq!(process.threads[0].live_bytes, Bytes(31 * MIB));
+    assert_eq!(process.threads[0].live_allocations, 11);
+}
+
+#[test]
+fn the_peak_is_that_of_the_order_of_events() {
+    let snapshot = after(
+        "1.1 alloc 0x10 8M device
+         1.1 free 0x10
+         1.1 alloc 0x20 6M device
+         1.1 alloc 0x30 1M device",
+    );
+    assert_eq!(only(&snapshot).peak_bytes, Bytes(8 * MIB));
+    assert_eq!(only(&snapshot).peak_at, Moment(10));
+}

@@ -1,0 +1,168 @@
+//! Contexts decide the device and the end of an allocation.
+
+use super::*;
+
+#[test]
+fn the_device_is_the_one_named_else_the_contexts_else_unknown() {
+    let snapshot = after(
+        "1.1 ctx create C1 gpu1
+         1.1 alloc 0x10 1M device C1
+         1.1 alloc 0x20 2M device C1 gpu3
+         1.1 alloc 0x30 4M device
+         1.1 alloc 0x40 8M device C0
+         1.1 alloc 0x50 16M device C9",
+    );
+    assert_eq!(devices(only(&snapshot)), [(1, 1, 1), (3, 2, 2), (-1, 28, 28)]);
+}
+
+#[test]
+fn destroying_a_context_releases_everything_in_it_without_frees() {
+    let snapshot = after(
+        "1.1 ctx create C1 gpu0
+         1.1 ctx create C2 gpu0
+         1.1 alloc 0x10 1M device C1
+         1.1 alloc 0x20 1M pinned C1
+         1.1 alloc 0x30 1M registered C1
+         1.1 alloc 0x40 4M device C2
+         1.1 ctx destroy C1",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (0, 0, 3, 0)));
+}
+
+#[test]
+fn destroying_a_context_whose_beginning_was_not_seen_releases_it_too() {
+    let snapshot = after("1.1 alloc 0x10 1M device C1 \n 1.1 ctx destroy C1");
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (0, 0, 1, 0)));
+}
+
+#[test]
+fn a_context_made_again_under_the_same_name_is_on_its_own_device() {
+    let snapshot = after(
+        "1.1 ctx create C1 gpu0
+         1.1 ctx destroy C1
+         1.1 ctx create C1 gpu1
+         1.1 alloc 0x10 1M device C1",
+    );
+    assert_eq!(devices(only(&snapshot)), [(1, 1, 1)]);
+}
+
+#[test]
+fn a_context_name_given_out_again_shows_that_the_older_one_is_gone() {
+    let trace = "1.1 ctx create C1 gpu0 @5-10
+                 1.1 alloc 0x10 1M device C1 @15-20
+                 1.2 ctx create C1 gpu1 @40-60
+                 1.2 alloc 0x20 2M device C1 @61-65";
+    let snapshot = after(trace);
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((2, 1), (0, 0, 1, 0)));
+    let snapshot = after(&format!("{trace}\n 1.1 ctx destroy C1 @50-70"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((2, 1), (0, 0, 1, 0)));
+    assert_eq!(devices(only(&snapshot)), [(0, 0, 1), (1, 2, 2)]);
+}
+
+#[test]
+fn an_allocation_that_returned_after_the_destruction_began_is_of_a_newer_context() {
+    let snapshot = after(
+        "1.1 ctx create C1 gpu0 @5-10
+         1.1 alloc 0x10 1M device C1 @15-20
+         1.2 alloc 0x20 2M device C1 @61-65
+         1.1 ctx destroy C1 @50-70",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((2, 1), (0, 0, 1, 0)));
+}
+
+#[test]
+fn the_last_release_of_a_primary_context_releases_everything_in_it() {
+    let trace = "1.1 process 100
+                 1.1 ctx retain C1 gpu0
+                 1.1 ctx retain C1 gpu0
+                 1.1 alloc 0x10 1M device C1
+                 1.1 ctx release gpu0";
+    assert_eq!(live(only(&after(trace))), (1, 1));
+    let snapshot = after(&format!("{trace}\n 1.1 ctx release gpu0"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (0, 0, 1, 0)));
+}
+
+#[test]
+fn a_primary_context_can_be_retained_again() {
+    for name in ["C1", "C2"] {
+        let snapshot = after(&format!(
+            "1.1 process 100
+             1.1 ctx retain C1 gpu0
+             1.1 ctx release gpu0
+             1.1 ctx retain {name} gpu0
+             1.1 alloc 0x10 1M device {name}
+             1.1 ctx release gpu0"
+        ));
+        assert_eq!(ends(only(&snapshot)), (0, 0, 1, 0));
+    }
+}
+
+#[test]
+fn a_reset_releases_whoever_uses_the_primary_context_and_keeps_its_users() {
+    let snapshot = after(
+        "1.1 process 100
+         1.1 ctx retain C1 gpu0
+         1.1 ctx retain C1 gpu0
+         1.1 alloc 0x10 1M device C1
+         1.1 ctx reset gpu0
+         1.1 alloc 0x20 2M device C1
+         1.1 ctx release gpu0",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((2, 1), (0, 0, 1, 0)));
+    assert_eq!(devices(only(&snapshot)), [(0, 2, 2)]);
+}
+
+#[test]
+fn a_release_without_any_retain_on_record_releases_nothing() {
+    let snapshot = after(
+        "1.1 process 100
+         1.1 alloc 0x10 1M device C1 gpu0
+         1.1 ctx release gpu0",
+    );
+    assert_eq!(live(only(&snapshot)), (1, 1));
+}
+
+#[test]
+fn a_balanced_retain_and_release_in_an_older_process_releases_nothing() {
+    let snapshot = after(
+        "1.1 process 100 before
+         1.1 alloc 0x10 1M device C1
+         1.1 ctx retain C1 gpu0
+         1.1 ctx release gpu0",
+    );
+    assert_eq!((live(only(&snapshot)), devices(only(&snapshot))), ((1, 1), vec![(0, 1, 1)]));
+}
+
+#[test]
+fn a_reset_in_an_older_process_ends_the_only_context_it_can_mean() {
+    let trace = "1.1 process 100 before
+                 1.1 ctx learn C1 gpu0
+                 1.1 ctx create C2 gpu0
+                 1.1 alloc 0x10 1M device C1
+                 1.1 alloc 0x20 2M device C2";
+    let snapshot = after(&format!("{trace}\n 1.1 ctx reset gpu0"));
+    assert_eq!(live(only(&snapshot)), (2, 1));
+    let snapshot = after(&format!("{trace}\n 1.1 ctx learn C3 gpu0 \n 1.1 ctx reset gpu0"));
+    assert_eq!(live(only(&snapshot)), (3, 2));
+}
+
+#[test]
+fn a_device_that_is_learned_late_is_that_of_older_allocations_too() {
+    let snapshot = after(
+        "1.1 alloc 0x10 8M device C1
+         1.1 alloc 0x20 1M device C1 gpu5
+         1.1 alloc 0x30 2M device C2
+         1.1 free 0x20
+         1.1 ctx learn C1 gpu1
+         1.1 alloc 0x40 1M device C1",
+    );
+    let process = only(&snapshot);
+    assert_eq!(devices(process), [(1, 9, 9), (5, 0, 1), (-1, 2, 10)]);
+    assert_eq!(process.threads[0].allocations[0].device, Some(DeviceId(1)));
+}
+
+#[test]
+fn no_device_is_unknown_any_more_when_all_are_learned() {
+    let snapshot = after("1.1 alloc 0x10 8M device C1 \n 1.1 ctx learn C1 gpu1");
+    assert_eq!(devices(only(&snapshot)), [(1, 8, 8)]);
+}

@@ -1,0 +1,77 @@
+//! What the ledger says after small traces: one behaviour a case.
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a trace that cannot be read is a wrong test"
+)]
+
+mod allocations;
+mod contexts;
+mod failures;
+mod losses;
+mod notation;
+mod processes;
+mod reuse;
+mod views;
+
+use engine::ids::{DeviceId, Pid};
+use engine::kind::Kind;
+use engine::snapshot::{Certainty, End, ProcessView, Snapshot, Sort, View};
+use engine::units::{Bytes, Moment, Nanos};
+use notation::{events, ledger};
+
+const MIB: u64 = 1 << 20;
+
+/// The snapshot after a trace, with the default view.
+fn after(trace: &str) -> Snapshot {
+    seen(trace, 1000, &View::default())
+}
+
+fn seen(trace: &str, at: u64, view: &View) -> Snapshot {
+    ledger(trace).snapshot(Moment(at), view)
+}
+
+/// The only process of a snapshot.
+fn only(snapshot: &Snapshot) -> &ProcessView {
+    assert_eq!(snapshot.processes.len(), 1, "{:#?}", snapshot.processes);
+    &snapshot.processes[0]
+}
+
+/// Live device memory in MiB, and live allocations.
+fn live(process: &ProcessView) -> (u64, u64) {
+    (process.live_bytes.0 / MIB, process.live_allocations)
+}
+
+/// Frees by the program, frees of unknown pointers, releases, frees not seen.
+fn ends(process: &ProcessView) -> (u64, u64, u64, u64) {
+    let unseen = process.certainty.unseen_frees;
+    (process.frees_total, process.unknown_frees, process.released_total, unseen)
+}
+
+/// Devices with live and peak MiB; -1 is the unknown one.
+fn devices(process: &ProcessView) -> Vec<(i32, u64, u64)> {
+    let number = |device: Option<DeviceId>| device.map_or(-1, |device| i32::from(device.0));
+    let all = process.devices.iter();
+    all.map(|view| (number(view.device), view.live_bytes.0 / MIB, view.peak_bytes.0 / MIB))
+        .collect()
+}
+
+/// Threads with the addresses of their listed allocations.
+fn lists(process: &ProcessView) -> Vec<(u32, Vec<u64>)> {
+    let keys = |view: &engine::snapshot::ThreadView| {
+        (view.tid.0, view.allocations.iter().map(|allocation| allocation.key.value).collect())
+    };
+    process.threads.iter().map(keys).collect()
+}
+
+/// The bounds in MiB.
+fn bounds(certainty: &Certainty) -> (u64, u64) {
+    (certainty.live_at_least.0 / MIB, certainty.live_at_most.0 / MIB)
+}
+
+#[test]
+fn the_notation_reads_times_and_threads() {
+    let events = events("1.2 free 0x10 @3-4 \n # nothing \n 5 exit");
+    assert_eq!((events[0].tid.0, events[0].entered, events[0].at), (2, Moment(3), Moment(4)));
+    assert_eq!((events[1].pid, events[1].at), (Pid(5), Moment(20)));
+}

@@ -1,0 +1,118 @@
+//! Processes and threads come and go.
+
+use super::*;
+
+#[test]
+fn an_announced_process_is_shown_with_its_facts() {
+    let snapshot = after(
+        "7 process 100 uid=1000 name=python before \n 7.8 name loader \n 7.8 alloc 0x10 1M device",
+    );
+    let process = only(&snapshot);
+    assert_eq!((process.key.pid, process.key.start), (Pid(7), 100));
+    assert_eq!((process.uid, &*process.name, process.before_trace), (Some(1000), "python", true));
+    assert_eq!((process.threads[0].tid.0, &*process.threads[0].name), (8, "loader"));
+    assert_eq!(process.ended, None);
+}
+
+#[test]
+fn a_process_never_announced_is_shown_without_facts() {
+    let snapshot = after("7.7 free 0x10");
+    let process = only(&snapshot);
+    assert_eq!((process.uid, &*process.name, process.before_trace), (None, "", true));
+}
+
+#[test]
+fn a_second_announcement_refreshes_the_facts_and_clears_nothing() {
+    let snapshot = after(
+        "7 process 100 uid=1 name=sh
+         7.7 alloc 0x10 1M device
+         7 process 100 uid=2 name=python",
+    );
+    let process = only(&snapshot);
+    assert_eq!((live(process), process.uid, &*process.name), ((1, 1), Some(2), "python"));
+}
+
+#[test]
+fn a_late_announcement_names_the_process_that_is_there() {
+    let snapshot = after("7.7 alloc 0x10 1M device \n 7 process 100 uid=2 name=python");
+    let process = only(&snapshot);
+    assert_eq!((live(process), process.key.start), ((1, 1), 100));
+    assert!(!process.before_trace);
+}
+
+#[test]
+fn a_pid_with_another_start_is_another_process() {
+    let snapshot = after(
+        "7 process 100 name=old
+         7.7 alloc 0x10 1M device
+         7 process 200 name=new
+         7.7 free 0x10",
+    );
+    let [new, old] = &snapshot.processes[..] else { panic!("{:#?}", snapshot.processes) };
+    assert_eq!((&*old.name, old.ended, live(old)), ("old", Some(End::Exited), (1, 1)));
+    assert_eq!((&*new.name, new.ended, ends(new)), ("new", None, (0, 1, 0, 0)));
+    assert_eq!(snapshot.live_bytes, Bytes(0));
+}
+
+#[test]
+fn an_exit_shows_what_was_live_then_and_only_once() {
+    let mut ledger = ledger("7.7 alloc 0x10 1M device @10 \n 7 exit @50");
+    assert_eq!((ledger.live_bytes(), ledger.process_count()), (Bytes(0), 0));
+    let snapshot = ledger.snapshot(Moment(1000), &View::default());
+    let process = only(&snapshot);
+    assert_eq!((process.ended, live(process)), (Some(End::Exited), (1, 1)));
+    assert_eq!(process.threads[0].allocations[0].age, Nanos(40));
+    assert_eq!((snapshot.live_bytes, snapshot.live_allocations), (Bytes(0), 0));
+    assert!(ledger.snapshot(Moment(1001), &View::default()).processes.is_empty());
+}
+
+#[test]
+fn a_process_that_ended_with_nothing_is_shown_once_too() {
+    let snapshot = after("7.7 alloc 0x10 1M device \n 7.7 free 0x10 \n 7 exit");
+    assert_eq!(only(&snapshot).ended, Some(End::Exited));
+}
+
+#[test]
+fn an_exit_of_a_process_that_never_called_is_nothing() {
+    assert!(after("7 exit \n 8 exec \n 9.9 exit").processes.is_empty());
+}
+
+#[test]
+fn an_exec_ends_the_program_and_the_next_call_is_of_a_new_one() {
+    let trace = "7 process 100 uid=5 name=sh before
+                 7.7 alloc 0x10 1M device
+                 7 exec";
+    let snapshot = after(trace);
+    assert_eq!((only(&snapshot).ended, live(only(&snapshot))), (Some(End::Replaced), (1, 1)));
+    let snapshot = after(&format!("{trace}\n 7.7 alloc 0x20 2M device"));
+    let [new, old] = &snapshot.processes[..] else { panic!("{:#?}", snapshot.processes) };
+    assert_eq!((new.key, new.uid), (old.key, old.uid));
+    assert_eq!((live(new), new.ended, new.before_trace), ((2, 1), None, false));
+    assert_eq!(new.allocations_total, 1);
+}
+
+#[test]
+fn an_exit_right_after_an_exec_adds_nothing() {
+    let snapshot = after("7.7 alloc 0x10 1M device \n 7 exec \n 7 exec \n 7 exit");
+    assert_eq!(only(&snapshot).ended, Some(End::Replaced));
+}
+
+#[test]
+fn a_thread_stays_while_it_holds_something_and_its_id_can_be_used_again() {
+    let trace = "7.8 name old
+                 7.8 alloc 0x10 1M device
+                 7.8 exit";
+    let snapshot = after(trace);
+    assert_eq!(&*only(&snapshot).threads[0].name, "old");
+    let snapshot = after(&format!("{trace}\n 7.7 free 0x10 \n 7.8 alloc 0x20 1M device"));
+    assert_eq!(&*only(&snapshot).threads[0].name, "");
+    let snapshot = after(&format!("{trace}\n 7.8 alloc 0x20 1M device"));
+    assert_eq!(lists(only(&snapshot)), [(8, vec![0x10, 0x20])]);
+}
+
+#[test]
+fn a_child_after_a_fork_holds_nothing_of_its_parent() {
+    let snapshot = after("7.7 alloc 0x10 1M device \n 8 process 200 \n 8.8 free 0x10");
+    assert_eq!(live(&snapshot.processes[0]), (1, 1));
+    assert_eq!(ends(&snapshot.processes[1]), (0, 1, 0, 0));
+}

@@ -1,0 +1,90 @@
+//! What is listed, and in which order.
+
+use super::*;
+
+const TRACE: &str = "1.1 alloc 0x10 1M device
+                     1.1 alloc 0x20 8M device
+                     1.2 alloc 0x30 2M device
+                     1.1 alloc 0x40 1M pinned
+                     2.3 alloc 0x50 4M device site9
+                     2.3 alloc 0x60 4M device
+                     2.3 alloc 0x70 1M device";
+
+/// Processes with their threads and lists.
+type Order = Vec<(u32, Vec<(u32, Vec<u64>)>)>;
+
+fn order(snapshot: &Snapshot) -> Order {
+    snapshot.processes.iter().map(|process| (process.key.pid.0, lists(process))).collect()
+}
+
+#[test]
+fn by_size_the_biggest_come_first_and_the_older_among_equals() {
+    let one = vec![(1, vec![0x20, 0x10, 0x40]), (2, vec![0x30])];
+    let two = vec![(3, vec![0x50, 0x60, 0x70])];
+    assert_eq!(order(&after(TRACE)), [(1, one), (2, two)]);
+}
+
+#[test]
+fn by_age_the_oldest_come_first() {
+    let view = View { sort: Sort::Age, ..View::default() };
+    let trace = format!("3.4 alloc 0x10 1K device \n {TRACE} \n 3.4 free 0x10 \n 4.4 free 0x10");
+    let one = vec![(1, vec![0x10, 0x20, 0x40]), (2, vec![0x30])];
+    let two = vec![(3, vec![0x50, 0x60, 0x70])];
+    let want = [(1, one), (2, two), (3, vec![]), (4, vec![])];
+    assert_eq!(order(&seen(&trace, 1000, &view)), want);
+}
+
+#[test]
+fn by_count_the_most_come_first_and_lists_are_by_size() {
+    let view = View { sort: Sort::Count, ..View::default() };
+    let trace = format!("{TRACE} \n 1.1 free 0x40 \n 1.1 free 0x10");
+    let two = vec![(3, vec![0x50, 0x60, 0x70])];
+    let one = vec![(1, vec![0x20]), (2, vec![0x30])];
+    assert_eq!(order(&seen(&trace, 1000, &view)), [(2, two), (1, one)]);
+}
+
+#[test]
+fn the_top_is_cut_and_totals_are_not() {
+    let view = View { top: 1, ..View::default() };
+    let snapshot = seen(TRACE, 1000, &view);
+    assert_eq!(lists(&snapshot.processes[0]), [(1, vec![0x20]), (2, vec![0x30])]);
+    assert_eq!(live(&snapshot.processes[0]), (11, 4));
+    let none = seen(TRACE, 1000, &View { top: 0, ..View::default() });
+    assert_eq!(lists(&none.processes[0]), [(1, vec![]), (2, vec![])]);
+}
+
+#[test]
+fn small_and_young_allocations_can_be_left_out_in_every_order() {
+    // 0x10 was made at 10, 0x20 at 20 and so on; it is 100 now.
+    let view = View { min_size: Bytes(2 * MIB), older: Nanos(50), ..View::default() };
+    for sort in [Sort::Size, Sort::Age, Sort::Count] {
+        let snapshot = seen(TRACE, 100, &View { sort, ..view });
+        let mut shown: Vec<_> =
+            snapshot.processes.iter().flat_map(lists).flat_map(|(_, keys)| keys).collect();
+        shown.sort_unstable();
+        assert_eq!(shown, [0x20, 0x30, 0x50], "{sort:?}");
+        assert_eq!(snapshot.live_allocations, 7);
+    }
+}
+
+#[test]
+fn an_allocation_is_shown_with_all_that_is_known_of_it() {
+    let snapshot = seen("1.1 alloc h0x50 4M physical gpu2 site9", 100, &View::default());
+    let allocation = only(&snapshot).threads[0].allocations[0];
+    assert_eq!((allocation.key.value, allocation.bytes), (0x50, Bytes(4 * MIB)));
+    assert_eq!((allocation.kind, allocation.device), (Kind::Physical, Some(DeviceId(2))));
+    assert_eq!((allocation.age, allocation.site.unwrap().0), (Nanos(90), 9));
+}
+
+#[test]
+fn ended_processes_come_after_those_that_run() {
+    let trace = "1.1 alloc 0x10 9M device \n 1 exit \n 2.2 alloc 0x10 1M device";
+    let snapshot = after(trace);
+    let pids: Vec<_> = snapshot.processes.iter().map(|process| process.key.pid.0).collect();
+    assert_eq!(pids, [2, 1]);
+}
+
+#[test]
+fn the_same_events_give_the_same_snapshot() {
+    assert_eq!(after(TRACE), after(TRACE));
+}

@@ -1,0 +1,155 @@
+//! What the ledger costs: bytes per live allocation, and heap work per event and per snapshot. Counted
+//! by the allocator, never by the clock.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use engine::event::{Allocate, Event, Free, What};
+use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::{Sort, View};
+use engine::units::{Bytes, Moment, Nanos};
+
+thread_local! {
+    /// Bytes this thread holds, and bytes it ever took. Tests run on threads of their own.
+    static HELD: Cell<i64> = const { Cell::new(0) };
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count(taken: usize, given_back: usize) {
+    // A thread that is ending has no counters any more, and no test either.
+    let _ = HELD.try_with(|held| held.set(held.get() + taken as i64 - given_back as i64));
+    let _ = TAKEN.try_with(|sum| sum.set(sum.get() + taken as u64));
+}
+
+// SAFETY: every call goes to the system allocator unchanged; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller's promises are those of `System`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: the pointer came from `System` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size, layout.size());
+        // SAFETY: the pointer came from `System` with this layout; the size is the caller's.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MILLION: u64 = 1_000_000;
+
+fn event(at: u64, what: What) -> Event {
+    let moment = Moment(at);
+    Event { pid: Pid(1), tid: Tid(1), entered: moment, at: moment, what }
+}
+
+fn allocate(ledger: &mut Ledger, number: u64, bytes: u64) {
+    let allocate = Allocate {
+        key: Key::address(0x7f00_0000_0000 + number * 512),
+        kind: Kind::Device,
+        bytes,
+        context: Some(ContextId(1)),
+        device: Some(DeviceId(0)),
+        site: Some(SiteId(3)),
+    };
+    ledger.apply(&event(number, What::Allocate(allocate)));
+}
+
+fn free(ledger: &mut Ledger, at: u64, number: u64) {
+    let key = Key::address(0x7f00_0000_0000 + number * 512);
+    ledger.apply(&event(at, What::Free(Free { key })));
+}
+
+fn filled(count: u64, size: impl Fn(u64) -> u64) -> Ledger {
+    let mut ledger = Ledger::new();
+    for number in 0..count {
+        allocate(&mut ledger, number, size(number));
+    }
+    ledger
+}
+
+/// A different number for every number below 2^20, in no order.
+fn scattered(number: u64) -> u64 {
+    1 + (number * 0x9_e375) % (1 << 20)
+}
+
+fn bytes_each(size: impl Fn(u64) -> u64) -> f64 {
+    let before = HELD.get();
+    let mut ledger = filled(MILLION, size);
+    let held = HELD.get() - before;
+    for number in (0..MILLION).rev() {
+        free(&mut ledger, MILLION, number);
+    }
+    let left = HELD.get() - before;
+    assert!(left < 1 << 20, "{left} bytes stay after everything was freed");
+    held as f64 / MILLION as f64
+}
+
+#[test]
+fn a_live_allocation_costs_less_than_a_hundred_bytes_whatever_the_sizes_are() {
+    let same = bytes_each(|_| 4096);
+    let ascending = bytes_each(|number| number + 1);
+    let distinct = bytes_each(scattered);
+    println!("bytes per allocation: same {same:.1}, ascending {ascending:.1}, {distinct:.1}");
+    for each in [same, ascending, distinct] {
+        assert!(each < 80.0, "{each} bytes per live allocation");
+    }
+}
+
+#[test]
+fn a_snapshot_takes_as_much_memory_over_a_million_allocations_as_over_a_thousand() {
+    let views = [
+        View::default(),
+        View { sort: Sort::Age, ..View::default() },
+        View { sort: Sort::Count, ..View::default() },
+        // Few old ones among many, by size; few big ones among many, by age.
+        View { older: Nanos(2 * MILLION - 50), ..View::default() },
+        View { sort: Sort::Age, min_size: Bytes((1 << 20) - 50), ..View::default() },
+    ];
+    let taken = |ledger: &mut Ledger, view: &View| {
+        let before = TAKEN.get();
+        let snapshot = ledger.snapshot(Moment(2 * MILLION), view);
+        let taken = TAKEN.get() - before;
+        assert!(!snapshot.processes[0].threads[0].allocations.is_empty());
+        taken
+    };
+    // The same biggest and oldest ones in both; the million has the small and young ones as well.
+    let size = |number: u64| if number < 1000 { (1 << 20) - number } else { number % 100_000 };
+    let mut few = filled(1000, size);
+    let mut many = filled(MILLION, size);
+    for view in &views {
+        assert_eq!(taken(&mut few, view), taken(&mut many, view), "{view:?}");
+    }
+}
+
+#[test]
+fn a_steady_program_takes_nothing_from_the_heap() {
+    let round = |ledger: &mut Ledger, from: u64| {
+        for number in from..from + 10_000 {
+            allocate(ledger, number, scattered(number));
+            free(ledger, number, number - 10_000);
+        }
+    };
+    // It once held more, so that the index has room to tidy up in place.
+    let mut ledger = filled(20_000, scattered);
+    for number in 0..10_000 {
+        free(&mut ledger, 20_000, number);
+    }
+    round(&mut ledger, 20_000);
+    let before = TAKEN.get();
+    round(&mut ledger, 30_000);
+    assert_eq!(TAKEN.get() - before, 0);
+}

@@ -1,0 +1,260 @@
+//! Arrays and mip-mapped arrays.
+
+use std::ffi::c_uint;
+
+use crate::abi::{Code, Handle, In, Out, Outcome, plain};
+use crate::entry::exports;
+use crate::handle::Slab;
+use crate::ledger::End;
+use crate::state::{self, State};
+
+exports! {
+    alloc cuArrayCreate_v2(array: Out<Handle>, descriptor: In<Descriptor>) = create;
+    alloc cuArray3DCreate_v2(array: Out<Handle>, descriptor: In<Descriptor3d>) = create_3d;
+    call cuArrayDestroy(array: Handle) = destroy;
+    call cuArrayGetDescriptor_v2(descriptor: Out<Descriptor>, array: Handle) = descriptor;
+    call cuArray3DGetDescriptor_v2(descriptor: Out<Descriptor3d>, array: Handle) = descriptor_3d;
+    alloc cuMipmappedArrayCreate(array: Out<Handle>, descriptor: In<Descriptor3d>,
+        levels: c_uint) = create_mipmapped;
+    call cuMipmappedArrayGetLevel(array: Out<Handle>, mipmapped: Handle, level: c_uint) =
+        get_level;
+    call cuMipmappedArrayDestroy(array: Handle) = destroy_mipmapped;
+}
+
+/// Sparse arrays, and those whose memory is mapped later: no memory yet.
+const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Descriptor {
+    width: usize,
+    height: usize,
+    format: u32,
+    channels: u32,
+}
+plain!(Descriptor);
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Descriptor3d {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+    padding: u32,
+}
+plain!(Descriptor3d);
+
+impl Descriptor3d {
+    /// How much memory it takes.
+    fn bytes(&self) -> Result<u64, Code> {
+        let element = match self.format {
+            0x01 | 0x08 => 1_u64,
+            0x02 | 0x09 | 0x10 => 2,
+            0x03 | 0x0a | 0x20 => 4,
+            _ => return Err(Code::InvalidValue),
+        };
+        if !matches!(self.channels, 1 | 2 | 4) || self.width == 0 {
+            return Err(Code::InvalidValue);
+        }
+        [self.width, self.height.max(1), self.depth.max(1)]
+            .iter()
+            .try_fold(element * u64::from(self.channels), |bytes, n| bytes.checked_mul(*n as u64))
+            .ok_or(Code::OutOfMemory)
+    }
+
+    /// A level of a mip-mapped array: every dimension is halved that often.
+    fn level(&self, level: u32) -> Self {
+        let half = |n: usize| if n == 0 { 0 } else { n.checked_shr(level).unwrap_or(0).max(1) };
+        Self {
+            width: half(self.width),
+            height: half(self.height),
+            depth: half(self.depth),
+            ..*self
+        }
+    }
+}
+
+/// An array, or a mip-mapped array, or a level of one.
+#[derive(Clone, Debug)]
+pub(crate) struct Array {
+    pub(crate) bytes: u64,
+    /// The owner in the account; nobody for levels, and for arrays without memory.
+    pub(crate) owner: Option<u32>,
+    pub(crate) thread: u32,
+    context: u32,
+    descriptor: Descriptor3d,
+    level_count: u32,
+    levels: Vec<(u32, u32)>,
+}
+
+/// All arrays.
+pub(crate) struct Arrays {
+    pub(crate) plain: Slab<Array>,
+    pub(crate) mipmapped: Slab<Array>,
+}
+
+impl Arrays {
+    pub(crate) const fn new() -> Self {
+        Self { plain: Slab::new(6), mipmapped: Slab::new(7) }
+    }
+}
+
+impl State {
+    fn open_array(&mut self, descriptor: Descriptor3d, levels: u32) -> Result<Array, Code> {
+        let context = self.current()?;
+        let mut bytes = 0_u64;
+        for level in 0..levels.max(1) {
+            let more = descriptor.level(level).bytes()?;
+            bytes = bytes.checked_add(more).ok_or(Code::OutOfMemory)?;
+        }
+        let owner = (descriptor.flags & WITHOUT_MEMORY == 0).then_some(context.array_owner);
+        if let Some(owner) = owner {
+            self.opened(owner, bytes)?;
+        }
+        Ok(Array {
+            bytes,
+            owner,
+            thread: state::thread(),
+            context: context.index,
+            descriptor,
+            level_count: levels,
+            levels: Vec::new(),
+        })
+    }
+
+    fn close_array(&mut self, array: &Array, end: End) {
+        if let Some(owner) = array.owner {
+            self.closed(owner, array.bytes, end);
+        }
+        for (_, index) in &array.levels {
+            self.arrays.plain.remove(*index);
+        }
+    }
+
+    /// Ends the arrays of a context.
+    pub(crate) fn release_arrays(&mut self, context: u32) {
+        let of = |slab: &Slab<Array>| -> Vec<u32> {
+            slab.iter().filter(|(_, array)| array.context == context).map(|(i, _)| i).collect()
+        };
+        for index in of(&self.arrays.mipmapped) {
+            if let Some(array) = self.arrays.mipmapped.remove(index) {
+                self.close_array(&array, End::Released);
+            }
+        }
+        for index in of(&self.arrays.plain) {
+            if let Some(array) = self.arrays.plain.remove(index) {
+                self.close_array(&array, End::Released);
+            }
+        }
+    }
+
+    fn array(&self, array: Handle) -> Result<&Array, Code> {
+        let key = self.arrays.plain.find(array).ok_or(Code::InvalidHandle)?;
+        self.arrays.plain.get(key.index).ok_or(Code::InvalidHandle)
+    }
+}
+
+fn create(array: Out<Handle>, descriptor: In<Descriptor>) -> Outcome {
+    let Descriptor { width, height, format, channels } = descriptor.get()?;
+    let descriptor =
+        Descriptor3d { width, height, depth: 0, format, channels, flags: 0, padding: 0 };
+    create_from(array, descriptor)
+}
+
+fn create_3d(array: Out<Handle>, descriptor: In<Descriptor3d>) -> Outcome {
+    create_from(array, descriptor.get()?)
+}
+
+fn create_from(array: Out<Handle>, descriptor: Descriptor3d) -> Outcome {
+    array.check()?;
+    let mut state = state::running()?;
+    let new = state.open_array(descriptor, 1)?;
+    let key = state.arrays.plain.insert(new);
+    array.set(state.arrays.plain.handle(key.index))
+}
+
+fn destroy(array: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let key = state.arrays.plain.find(array).ok_or(Code::InvalidHandle)?;
+    let array = state.arrays.plain.remove(key.index).ok_or(Code::InvalidHandle)?;
+    // A level that is destroyed by itself takes no memory along.
+    let context = array.context;
+    for index in state.mipmapped_of(context) {
+        if let Some(parent) = state.arrays.mipmapped.get_mut(index) {
+            parent.levels.retain(|(_, level)| *level != key.index);
+        }
+    }
+    state.close_array(&array, End::Freed);
+    Ok(())
+}
+
+impl State {
+    fn mipmapped_of(&self, context: u32) -> Vec<u32> {
+        let all = self.arrays.mipmapped.iter();
+        all.filter(|(_, array)| array.context == context).map(|(index, _)| index).collect()
+    }
+}
+
+fn descriptor(descriptor: Out<Descriptor>, array: Handle) -> Outcome {
+    let state = state::running()?;
+    let Descriptor3d { width, height, format, channels, .. } = state.array(array)?.descriptor;
+    descriptor.set(Descriptor { width, height, format, channels })
+}
+
+fn descriptor_3d(descriptor: Out<Descriptor3d>, array: Handle) -> Outcome {
+    let state = state::running()?;
+    descriptor.set(state.array(array)?.descriptor)
+}
+
+fn create_mipmapped(array: Out<Handle>, descriptor: In<Descriptor3d>, levels: c_uint) -> Outcome {
+    array.check()?;
+    let descriptor = descriptor.get()?;
+    let mut state = state::running()?;
+    let largest = descriptor.width.max(descriptor.height).max(descriptor.depth);
+    if levels == 0 || largest == 0 {
+        return Err(Code::InvalidValue);
+    }
+    let new = state.open_array(descriptor, levels.min(1 + largest.ilog2()))?;
+    let key = state.arrays.mipmapped.insert(new);
+    array.set(state.arrays.mipmapped.handle(key.index))
+}
+
+fn get_level(array: Out<Handle>, mipmapped: Handle, level: c_uint) -> Outcome {
+    array.check()?;
+    let mut state = state::running()?;
+    let key = state.arrays.mipmapped.find(mipmapped).ok_or(Code::InvalidHandle)?;
+    let parent = state.arrays.mipmapped.get(key.index).ok_or(Code::InvalidHandle)?;
+    if level >= parent.level_count {
+        return Err(Code::InvalidValue);
+    }
+    if let Some((_, index)) = parent.levels.iter().find(|(known, _)| *known == level) {
+        return array.set(state.arrays.plain.handle(*index));
+    }
+    let part = Array {
+        bytes: 0,
+        owner: None,
+        thread: state::thread(),
+        context: parent.context,
+        descriptor: parent.descriptor.level(level),
+        level_count: 1,
+        levels: Vec::new(),
+    };
+    let new = state.arrays.plain.insert(part);
+    if let Some(parent) = state.arrays.mipmapped.get_mut(key.index) {
+        parent.levels.push((level, new.index));
+    }
+    array.set(state.arrays.plain.handle(new.index))
+}
+
+fn destroy_mipmapped(array: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let key = state.arrays.mipmapped.find(array).ok_or(Code::InvalidHandle)?;
+    let array = state.arrays.mipmapped.remove(key.index).ok_or(Code::InvalidHandle)?;
+    state.close_array(&array, End::Freed);
+    Ok(())
+}

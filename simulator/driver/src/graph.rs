@@ -1,0 +1,298 @@
+//! Graphs, as far as they have to do with memory: nodes that allocate and free.
+//!
+//! A node's address is fixed when the node is made. Its memory is taken when the graph is first
+//! launched, and kept, used or not, until the device's graph memory is trimmed. It belongs to no
+//! context.
+
+use std::collections::BTreeMap;
+
+use crate::abi::{Code, Handle, Outcome};
+use crate::handle::Slab;
+use crate::ledger::{End, Kind};
+use crate::settings::MAX_DEVICES;
+use crate::state::{self, State};
+
+/// What a node does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Node {
+    Alloc(u64),
+    Free(u64),
+}
+
+/// A graph: its nodes in an order that respects their dependencies.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<(Handle, Node)>,
+}
+
+/// A graph that can be launched.
+#[derive(Clone, Debug)]
+pub(crate) struct Exec {
+    nodes: Vec<Node>,
+    frees_first: bool,
+}
+
+/// The memory of an allocating node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GraphMemory {
+    pub(crate) bytes: u64,
+    pub(crate) thread: u32,
+    pub(crate) owner: u32,
+    /// Whether the device's memory is taken.
+    pub(crate) backed: bool,
+    /// Allocated, and not yet freed.
+    pub(crate) in_use: bool,
+    device: usize,
+    /// How many graphs and launchable graphs know the node.
+    references: u32,
+    /// How many launchable graphs allocate it and do not free it.
+    unfreed: u32,
+}
+
+/// The most that was ever used and reserved of a device for graphs.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct High {
+    pub(crate) used: u64,
+    pub(crate) reserved: u64,
+}
+
+/// All graphs.
+pub(crate) struct Graphs {
+    pub(crate) graphs: Slab<Graph>,
+    pub(crate) execs: Slab<Exec>,
+    pub(crate) memory: BTreeMap<u64, GraphMemory>,
+    pub(crate) high: [High; MAX_DEVICES],
+    next_node: u64,
+}
+
+impl Graphs {
+    pub(crate) fn new() -> Self {
+        Self {
+            graphs: Slab::new(8),
+            execs: Slab::new(9),
+            memory: BTreeMap::new(),
+            high: [High::default(); MAX_DEVICES],
+            next_node: 0x558a_0000_0080,
+        }
+    }
+
+    /// What graphs use and hold of a device.
+    pub(crate) fn levels(&self, device: usize) -> (u64, u64) {
+        let mut levels = (0, 0);
+        for memory in self.memory.values().filter(|memory| memory.device == device) {
+            levels.0 += if memory.in_use { memory.bytes } else { 0 };
+            levels.1 += if memory.backed { memory.bytes } else { 0 };
+        }
+        levels
+    }
+
+    fn raise_high(&mut self, device: usize) {
+        let (used, reserved) = self.levels(device);
+        if let Some(high) = self.high.get_mut(device) {
+            high.used = high.used.max(used);
+            high.reserved = high.reserved.max(reserved);
+        }
+    }
+
+    fn add_node(&mut self, graph: u32, node: Node) -> Result<Handle, Code> {
+        let handle = self.next_node;
+        let graph = self.graphs.get_mut(graph).ok_or(Code::InvalidValue)?;
+        graph.nodes.push((handle, node));
+        self.next_node += 0x80;
+        Ok(handle)
+    }
+}
+
+/// The addresses that nodes allocate and do not free.
+fn unfreed(nodes: &[Node]) -> Vec<u64> {
+    let freed = |address: u64| nodes.contains(&Node::Free(address));
+    let allocated = nodes.iter().filter_map(|node| match node {
+        Node::Alloc(address) => Some(*address),
+        Node::Free(_) => None,
+    });
+    allocated.filter(|address| !freed(*address)).collect()
+}
+
+impl State {
+    /// Makes an empty graph.
+    pub(crate) fn new_graph(&mut self) -> u32 {
+        self.graphs.graphs.insert(Graph::default()).index
+    }
+
+    /// Adds a node that allocates; gives its handle and its address.
+    pub(crate) fn add_alloc_node(
+        &mut self,
+        graph: u32,
+        device: usize,
+        bytes: u64,
+    ) -> Result<(Handle, u64), Code> {
+        self.graphs.graphs.get(graph).ok_or(Code::InvalidValue)?;
+        let address = self.arena.reserve(bytes).ok_or(Code::OutOfMemory)?;
+        let memory = GraphMemory {
+            bytes,
+            thread: 0,
+            owner: self.owners.common(Kind::Graph, Some(device)),
+            backed: false,
+            in_use: false,
+            device,
+            references: 1,
+            unfreed: 0,
+        };
+        self.graphs.memory.insert(address, memory);
+        Ok((self.graphs.add_node(graph, Node::Alloc(address))?, address))
+    }
+
+    /// Adds a node that frees what a graph allocated.
+    pub(crate) fn add_free_node(&mut self, graph: u32, address: u64) -> Result<Handle, Code> {
+        let memory = self.graphs.memory.get_mut(&address).ok_or(Code::InvalidValue)?;
+        let nodes = &self.graphs.graphs.get(graph).ok_or(Code::InvalidValue)?.nodes;
+        if nodes.iter().any(|(_, node)| *node == Node::Free(address)) {
+            return Err(Code::InvalidValue);
+        }
+        memory.references += 1;
+        self.graphs.add_node(graph, Node::Free(address))
+    }
+
+    /// Makes a graph that can be launched.
+    pub(crate) fn instantiate(&mut self, graph: Handle, frees_first: bool) -> Result<u32, Code> {
+        let key = self.graphs.graphs.find(graph).ok_or(Code::InvalidValue)?;
+        let graph = self.graphs.graphs.get(key.index).ok_or(Code::InvalidValue)?;
+        let nodes: Vec<Node> = graph.nodes.iter().map(|(_, node)| *node).collect();
+        let left = unfreed(&nodes);
+        // What is allocated and not freed can be in one launchable graph only.
+        let memory = &mut self.graphs.memory;
+        if left.iter().any(|address| memory.get(address).is_some_and(|m| m.unfreed > 0)) {
+            return Err(Code::NotSupported);
+        }
+        for address in left {
+            if let Some(memory) = memory.get_mut(&address) {
+                memory.unfreed += 1;
+            }
+        }
+        for Node::Alloc(address) | Node::Free(address) in &nodes {
+            if let Some(memory) = memory.get_mut(address) {
+                memory.references += 1;
+            }
+        }
+        Ok(self.graphs.execs.insert(Exec { nodes, frees_first }).index)
+    }
+
+    /// Runs the nodes of a graph.
+    pub(crate) fn launch(&mut self, exec: Handle) -> Outcome {
+        let key = self.graphs.execs.find(exec).ok_or(Code::InvalidValue)?;
+        let exec = self.graphs.execs.get(key.index).ok_or(Code::InvalidValue)?.clone();
+        let allocated: Vec<u64> = exec
+            .nodes
+            .iter()
+            .filter_map(|node| if let Node::Alloc(address) = node { Some(*address) } else { None })
+            .collect();
+        for address in &allocated {
+            let memory = self.graphs.memory.get_mut(address).ok_or(Code::InvalidValue)?;
+            if memory.in_use && !exec.frees_first {
+                return Err(Code::InvalidValue);
+            }
+        }
+        self.back(&allocated)?;
+        for node in &exec.nodes {
+            let (Node::Alloc(address) | Node::Free(address)) = node;
+            let Some(memory) = self.graphs.memory.get_mut(address) else { continue };
+            memory.in_use = matches!(node, Node::Alloc(_));
+            let device = memory.device;
+            self.graphs.raise_high(device);
+        }
+        Ok(())
+    }
+
+    /// Takes the memory that a launch needs and that is not there yet: all of it, or none.
+    fn back(&mut self, addresses: &[u64]) -> Outcome {
+        let mut new = Vec::new();
+        for address in addresses {
+            let Some(memory) = self.graphs.memory.get(address).copied() else { continue };
+            if memory.backed {
+                continue;
+            }
+            if let Err(code) = self.opened(memory.owner, memory.bytes) {
+                for address in new {
+                    self.unback(address);
+                    // It never was: a launch that fails allocates nothing.
+                    self.ledger.allocations -= 1;
+                    self.ledger.frees -= 1;
+                }
+                return Err(code);
+            }
+            if let Some(memory) = self.graphs.memory.get_mut(address) {
+                memory.backed = true;
+                memory.thread = state::thread();
+            }
+            new.push(*address);
+        }
+        Ok(())
+    }
+
+    fn unback(&mut self, address: u64) {
+        let Some(memory) = self.graphs.memory.get_mut(&address) else { return };
+        memory.backed = false;
+        let (owner, bytes) = (memory.owner, memory.bytes);
+        self.closed(owner, bytes, End::Freed);
+    }
+
+    /// Frees what a launched graph left allocated. Its memory stays the device's graph memory.
+    pub(crate) fn free_graph_memory(&mut self, address: u64) -> Outcome {
+        let memory = self.graphs.memory.get_mut(&address).ok_or(Code::InvalidValue)?;
+        if !memory.in_use {
+            return Err(Code::InvalidValue);
+        }
+        memory.in_use = false;
+        Ok(())
+    }
+
+    /// Gives graph memory that is not in use back to the device.
+    pub(crate) fn trim_graph_memory(&mut self, device: usize) {
+        let unused: Vec<u64> = self
+            .graphs
+            .memory
+            .iter()
+            .filter(|(_, memory)| memory.device == device && memory.backed && !memory.in_use)
+            .map(|(address, _)| *address)
+            .collect();
+        for address in unused {
+            self.unback(address);
+            self.forget_if_unknown(address);
+        }
+    }
+
+    fn forget_if_unknown(&mut self, address: u64) {
+        let Some(memory) = self.graphs.memory.get(&address).copied() else { return };
+        if memory.references == 0 && !memory.backed && !memory.in_use {
+            self.graphs.memory.remove(&address);
+            self.arena.release(address, memory.bytes);
+        }
+    }
+
+    fn forget_nodes(&mut self, nodes: &[Node]) {
+        for Node::Alloc(address) | Node::Free(address) in nodes {
+            if let Some(memory) = self.graphs.memory.get_mut(address) {
+                memory.references = memory.references.saturating_sub(1);
+            }
+            self.forget_if_unknown(*address);
+        }
+    }
+
+    /// Ends a graph; what was instantiated from it goes on.
+    pub(crate) fn drop_graph(&mut self, graph: u32) {
+        let Some(graph) = self.graphs.graphs.remove(graph) else { return };
+        let nodes: Vec<Node> = graph.nodes.iter().map(|(_, node)| *node).collect();
+        self.forget_nodes(&nodes);
+    }
+
+    /// Ends a graph that can be launched; what it left allocated stays so.
+    pub(crate) fn drop_exec(&mut self, exec: u32) {
+        let Some(exec) = self.graphs.execs.remove(exec) else { return };
+        for address in unfreed(&exec.nodes) {
+            if let Some(memory) = self.graphs.memory.get_mut(&address) {
+                memory.unfreed = memory.unfreed.saturating_sub(1);
+            }
+        }
+        self.forget_nodes(&exec.nodes);
+    }
+}

@@ -1,0 +1,212 @@
+//! The entry points for graphs.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain};
+use crate::entry::exports;
+use crate::pool::PoolProps;
+use crate::state::{self, State};
+
+exports! {
+    call cuGraphCreate(graph: Out<Handle>, flags: c_uint) = create;
+    call cuGraphDestroy(graph: Handle) = destroy;
+    call cuGraphAddMemAllocNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
+        count: usize, params: Out<AllocParams>) = add_alloc;
+    call cuGraphAddMemFreeNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
+        count: usize, dptr: DevicePointer) = add_free;
+    call cuGraphAddNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
+        count: usize, params: Out<NodeParams>) = add_node;
+    call cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) = get_nodes;
+    call cuGraphInstantiate_v2(exec: Out<Handle>, graph: Handle, node: *const c_void,
+        log: *const c_void, size: usize) = instantiate_v2;
+    call cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flags: u64) = instantiate;
+    call cuGraphLaunch(exec: Handle, stream: Handle) = launch;
+    call cuGraphLaunch_ptsz(exec: Handle, stream: Handle) = launch;
+    call cuGraphExecDestroy(exec: Handle) = destroy_exec;
+    call cuDeviceGraphMemTrim(device: CuDevice) = trim;
+    call cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: c_int, value: Out<u64>) =
+        get_attribute;
+    call cuDeviceSetGraphMemAttribute(device: CuDevice, attribute: c_int, value: In<u64>) =
+        set_attribute;
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const FREES_FIRST: u64 = 1;
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AllocParams {
+    pool: PoolProps,
+    access: u64,
+    access_count: u64,
+    bytes: u64,
+    dptr: DevicePointer,
+}
+plain!(AllocParams);
+
+/// `CUgraphNodeParams`: what its largest part is decides its size.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct NodeParams {
+    sort: c_int,
+    reserved: [c_int; 3],
+    data: [u64; 29],
+    end: u64,
+}
+plain!(NodeParams);
+
+/// The graph behind a handle.
+fn graph_of(state: &State, graph: Handle) -> Result<u32, Code> {
+    state.graphs.graphs.find(graph).map(|key| key.index).ok_or(Code::InvalidValue)
+}
+
+fn create(graph: Out<Handle>, flags: c_uint) -> Outcome {
+    graph.check()?;
+    let mut state = state::running()?;
+    if flags != 0 {
+        return Err(Code::InvalidValue);
+    }
+    let index = state.new_graph();
+    graph.set(state.graphs.graphs.handle(index))
+}
+
+fn destroy(graph: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let index = graph_of(&state, graph)?;
+    state.drop_graph(index);
+    Ok(())
+}
+
+fn add_alloc(
+    node: Out<Handle>,
+    graph: Handle,
+    _dependencies: *const c_void,
+    _count: usize,
+    params: Out<AllocParams>,
+) -> Outcome {
+    node.check()?;
+    let mut values = params.get()?;
+    let mut state = state::running()?;
+    let index = graph_of(&state, graph)?;
+    if values.bytes == 0 || values.pool.allocation_type != 1 || values.pool.location_type != 1 {
+        return Err(Code::InvalidValue);
+    }
+    let device = state.device(values.pool.location_id)?;
+    let (handle, address) = state.add_alloc_node(index, device, values.bytes)?;
+    values.dptr = address;
+    params.set(values)?;
+    node.set(handle)
+}
+
+fn add_free(
+    node: Out<Handle>,
+    graph: Handle,
+    _dependencies: *const c_void,
+    _count: usize,
+    dptr: DevicePointer,
+) -> Outcome {
+    node.check()?;
+    let mut state = state::running()?;
+    let index = graph_of(&state, graph)?;
+    node.set(state.add_free_node(index, dptr)?)
+}
+
+/// The generic form: its parameters begin with the node's sort, and have the sort's own ones
+/// (those of the special forms) at byte 16.
+fn add_node(
+    node: Out<Handle>,
+    graph: Handle,
+    dependencies: *const c_void,
+    count: usize,
+    params: Out<NodeParams>,
+) -> Outcome {
+    let NodeParams { sort, data, .. } = params.get()?;
+    match sort {
+        10 => add_alloc(node, graph, dependencies, count, params.field(16)),
+        11 => add_free(node, graph, dependencies, count, data[0]),
+        _ => Err(Code::NotSupported),
+    }
+}
+
+fn get_nodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) -> Outcome {
+    let state = state::running()?;
+    let index = graph_of(&state, graph)?;
+    let known = state.graphs.graphs.get(index).map_or(&[][..], |graph| &graph.nodes);
+    let handles: Vec<Handle> = known.iter().map(|(handle, _)| *handle).collect();
+    let room = count.get()?;
+    if nodes.check().is_ok() {
+        nodes.fill(handles.get(..room.min(handles.len())).unwrap_or_default())?;
+        return count.set(room.min(handles.len()));
+    }
+    count.set(handles.len())
+}
+
+fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Outcome {
+    exec.check()?;
+    let mut state = state::running()?;
+    if flags & !15 != 0 {
+        return Err(Code::InvalidValue);
+    }
+    let index = state.instantiate(graph, flags & FREES_FIRST != 0)?;
+    exec.set(state.graphs.execs.handle(index))
+}
+
+fn instantiate_v2(
+    exec: Out<Handle>,
+    graph: Handle,
+    _node: *const c_void,
+    _log: *const c_void,
+    _size: usize,
+) -> Outcome {
+    instantiate(exec, graph, 0)
+}
+
+fn launch(exec: Handle, stream: Handle) -> Outcome {
+    let mut state = state::running()?;
+    if state.stream(stream)?.capture.is_some() {
+        return Err(Code::NotSupported);
+    }
+    state.launch(exec)
+}
+
+fn destroy_exec(exec: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let key = state.graphs.execs.find(exec).ok_or(Code::InvalidValue)?;
+    state.drop_exec(key.index);
+    Ok(())
+}
+
+fn trim(device: CuDevice) -> Outcome {
+    let mut state = state::running()?;
+    let ordinal = state.device(device)?;
+    state.trim_graph_memory(ordinal);
+    Ok(())
+}
+
+fn get_attribute(device: CuDevice, attribute: c_int, value: Out<u64>) -> Outcome {
+    let state = state::running()?;
+    let ordinal = state.device(device)?;
+    let (used, reserved) = state.graphs.levels(ordinal);
+    let high = state.graphs.high.get(ordinal).copied().unwrap_or_default();
+    value.set(match attribute {
+        0 => used,
+        1 => high.used,
+        2 => reserved,
+        3 => high.reserved,
+        _ => return Err(Code::InvalidValue),
+    })
+}
+
+fn set_attribute(device: CuDevice, attribute: c_int, value: In<u64>) -> Outcome {
+    let mut state = state::running()?;
+    let ordinal = state.device(device)?;
+    let (used, reserved) = state.graphs.levels(ordinal);
+    let high = state.graphs.high.get_mut(ordinal).ok_or(Code::InvalidDevice)?;
+    match (attribute, value.get()?) {
+        (1, 0) => high.used = used,
+        (3, 0) => high.reserved = reserved,
+        _ => return Err(Code::InvalidValue),
+    }
+    Ok(())
+}

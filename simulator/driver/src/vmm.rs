@@ -1,0 +1,289 @@
+//! Virtual memory management: physical memory, address ranges, and the maps between them.
+//!
+//! Nothing of this belongs to a context: physical memory lives until its last handle is released
+//! and its last map is gone, as seen on driver 580.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+
+use crate::abi::{Code, DevicePointer, Handle, In, Out, Outcome, plain};
+use crate::arena::BLOCK;
+use crate::entry::exports;
+use crate::handle::Slab;
+use crate::ledger::{End, Kind};
+use crate::state::{self, State};
+
+exports! {
+    alloc cuMemCreate(handle: Out<Handle>, bytes: usize, prop: In<Prop>, flags: u64) = create;
+    call cuMemRelease(handle: Handle) = release;
+    call cuMemRetainAllocationHandle(handle: Out<Handle>, address: u64) = retain;
+    call cuMemAddressReserve(dptr: Out<DevicePointer>, bytes: usize, alignment: usize,
+        hint: DevicePointer, flags: u64) = reserve;
+    call cuMemAddressFree(dptr: DevicePointer, bytes: usize) = free_addresses;
+    call cuMemMap(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) =
+        map;
+    call cuMemUnmap(dptr: DevicePointer, bytes: usize) = unmap;
+    call cuMemSetAccess(dptr: DevicePointer, bytes: usize, access: *const c_void, count: usize) =
+        set_access;
+    call cuMemGetAllocationGranularity(bytes: Out<usize>, prop: In<Prop>, option: c_int) =
+        granularity;
+    call cuMemGetAllocationPropertiesFromHandle(prop: Out<Prop>, handle: Handle) = properties;
+}
+
+/// `CUmemAllocationProp`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Prop {
+    allocation_type: c_int,
+    pub(crate) handle_types: c_int,
+    location_type: c_int,
+    location_id: c_int,
+    security: u64,
+    flags: u64,
+}
+plain!(Prop);
+
+impl Prop {
+    /// The properties of memory that was not made here.
+    pub(crate) fn of_device(device: Option<usize>, handle_types: c_int) -> Self {
+        let location_id = device.and_then(|device| c_int::try_from(device).ok()).unwrap_or(0);
+        let location_type = c_int::from(device.is_some());
+        Self { allocation_type: 1, handle_types, location_type, location_id, security: 0, flags: 0 }
+    }
+}
+
+/// What a handle stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Backing {
+    /// Memory, in the account of an owner.
+    Memory { owner: u32 },
+    /// A group of devices that write together; no memory of its own.
+    Multicast,
+}
+
+/// Physical memory, or what shares its handles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Physical {
+    pub(crate) bytes: u64,
+    pub(crate) backing: Backing,
+    pub(crate) thread: u32,
+    pub(crate) prop: Prop,
+    references: u32,
+    maps: u32,
+}
+
+/// A map of a whole piece of physical memory.
+#[derive(Clone, Copy, Debug)]
+struct Map {
+    bytes: u64,
+    physical: u32,
+}
+
+/// A range of addresses that a program reserved.
+#[derive(Debug)]
+struct Reservation {
+    bytes: u64,
+    /// The range it was cut from, for the sake of its alignment.
+    span: (u64, u64),
+    maps: BTreeMap<u64, Map>,
+}
+
+/// All of it.
+pub(crate) struct Vmm {
+    pub(crate) physical: Slab<Physical>,
+    reservations: BTreeMap<u64, Reservation>,
+}
+
+impl Vmm {
+    pub(crate) const fn new() -> Self {
+        Self { physical: Slab::new(5), reservations: BTreeMap::new() }
+    }
+
+    /// The reservation that a whole range lies in.
+    fn reservation(&mut self, address: u64, bytes: u64) -> Option<&mut Reservation> {
+        let end = address.checked_add(bytes)?;
+        let (base, reservation) = self.reservations.range_mut(..=address).next_back()?;
+        (end <= base + reservation.bytes).then_some(reservation)
+    }
+
+    /// The physical memory behind an address.
+    fn behind(&self, address: u64) -> Option<u32> {
+        let (_, reservation) = self.reservations.range(..=address).next_back()?;
+        let (base, map) = reservation.maps.range(..=address).next_back()?;
+        (address - base < map.bytes).then_some(map.physical)
+    }
+}
+
+impl State {
+    /// Takes physical memory in.
+    pub(crate) fn open_physical(&mut self, bytes: u64, backing: Backing, prop: Prop) -> Handle {
+        let thread = state::thread();
+        let physical = Physical { bytes, backing, thread, prop, references: 1, maps: 0 };
+        let key = self.vmm.physical.insert(physical);
+        self.vmm.physical.handle(key.index)
+    }
+
+    /// The physical memory behind a handle that is still good.
+    pub(crate) fn physical(&self, handle: Handle) -> Result<(u32, Physical), Code> {
+        let key = self.vmm.physical.find(handle).ok_or(Code::InvalidValue)?;
+        let physical = *self.vmm.physical.get(key.index).ok_or(Code::InvalidValue)?;
+        if physical.references == 0 { Err(Code::InvalidValue) } else { Ok((key.index, physical)) }
+    }
+
+    /// Ends physical memory that nobody holds any more.
+    fn end_if_unused(&mut self, index: u32) {
+        let Some(physical) = self.vmm.physical.get(index).copied() else { return };
+        if physical.references > 0 || physical.maps > 0 {
+            return;
+        }
+        self.vmm.physical.remove(index);
+        if let Backing::Memory { owner } = physical.backing {
+            self.closed(owner, physical.bytes, End::Freed);
+        }
+    }
+}
+
+fn create(handle: Out<Handle>, bytes: usize, prop: In<Prop>, flags: u64) -> Outcome {
+    handle.check()?;
+    let prop = prop.get()?;
+    let bytes = bytes as u64;
+    let mut state = state::running()?;
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK) || flags != 0 || prop.allocation_type != 1 {
+        return Err(Code::InvalidValue);
+    }
+    // On a device (1), on the host (2), or on a node of the host (3, 4).
+    let (kind, device) = match prop.location_type {
+        1 => (Kind::Physical, Some(state.device(prop.location_id)?)),
+        2..=4 => (Kind::HostPhysical, None),
+        _ => return Err(Code::InvalidValue),
+    };
+    let owner = state.owners.common(kind, device);
+    state.opened(owner, bytes)?;
+    handle.set(state.open_physical(bytes, Backing::Memory { owner }, prop))
+}
+
+fn release(handle: Handle) -> Outcome {
+    let mut state = state::running()?;
+    let (index, _) = state.physical(handle)?;
+    if let Some(physical) = state.vmm.physical.get_mut(index) {
+        physical.references -= 1;
+    }
+    state.end_if_unused(index);
+    Ok(())
+}
+
+fn retain(handle: Out<Handle>, address: u64) -> Outcome {
+    handle.check()?;
+    let mut state = state::running()?;
+    let index = state.vmm.behind(address).ok_or(Code::InvalidValue)?;
+    if let Some(physical) = state.vmm.physical.get_mut(index) {
+        physical.references += 1;
+    }
+    handle.set(state.vmm.physical.handle(index))
+}
+
+fn reserve(
+    dptr: Out<DevicePointer>,
+    bytes: usize,
+    alignment: usize,
+    _hint: DevicePointer,
+    flags: u64,
+) -> Outcome {
+    dptr.check()?;
+    let (bytes, alignment) = (bytes as u64, alignment as u64);
+    let mut state = state::running()?;
+    let aligned = alignment == 0 || alignment.is_power_of_two();
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK) || !aligned || flags != 0 {
+        return Err(Code::InvalidValue);
+    }
+    let extra = if alignment > BLOCK { alignment } else { 0 };
+    let span = bytes.checked_add(extra).ok_or(Code::OutOfMemory)?;
+    let start = state.arena.reserve(span).ok_or(Code::OutOfMemory)?;
+    let address = start.next_multiple_of(alignment.max(1));
+    let reservation = Reservation { bytes, span: (start, span), maps: BTreeMap::new() };
+    state.vmm.reservations.insert(address, reservation);
+    dptr.set(address)
+}
+
+fn free_addresses(dptr: DevicePointer, bytes: usize) -> Outcome {
+    let mut state = state::running()?;
+    let reservation = state.vmm.reservations.get(&dptr).ok_or(Code::InvalidValue)?;
+    if reservation.bytes != bytes as u64 || !reservation.maps.is_empty() {
+        return Err(Code::InvalidValue);
+    }
+    let (start, span) = reservation.span;
+    state.vmm.reservations.remove(&dptr);
+    state.arena.release(start, span);
+    Ok(())
+}
+
+fn map(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) -> Outcome {
+    let mut state = state::running()?;
+    let bytes = bytes as u64;
+    let (index, physical) = state.physical(handle)?;
+    if flags != 0 || bytes == 0 || !dptr.is_multiple_of(BLOCK) {
+        return Err(Code::InvalidValue);
+    }
+    // Today's drivers map whole handles only.
+    if offset != 0 || bytes != physical.bytes {
+        return Err(Code::NotSupported);
+    }
+    let reservation = state.vmm.reservation(dptr, bytes).ok_or(Code::InvalidValue)?;
+    let before = reservation.maps.range(..dptr + bytes).next_back();
+    if before.is_some_and(|(base, map)| base + map.bytes > dptr) {
+        return Err(Code::InvalidValue);
+    }
+    reservation.maps.insert(dptr, Map { bytes, physical: index });
+    if let Some(physical) = state.vmm.physical.get_mut(index) {
+        physical.maps += 1;
+    }
+    Ok(())
+}
+
+fn unmap(dptr: DevicePointer, bytes: usize) -> Outcome {
+    let mut state = state::running()?;
+    let bytes = bytes as u64;
+    if bytes == 0 {
+        return Err(Code::InvalidValue);
+    }
+    let reservation = state.vmm.reservation(dptr, bytes).ok_or(Code::InvalidValue)?;
+    let end = dptr + bytes;
+    // A range may hold several maps and holes between them, but no part of a map.
+    let partly = |(base, map): (&u64, &Map)| *base < dptr || base + map.bytes > end;
+    let touching = || {
+        let range = reservation.maps.range(..end);
+        range.filter(|(base, map)| *base + map.bytes > dptr)
+    };
+    if touching().any(partly) {
+        return Err(Code::InvalidValue);
+    }
+    let gone: Vec<(u64, u32)> = touching().map(|(base, map)| (*base, map.physical)).collect();
+    for (base, _) in &gone {
+        reservation.maps.remove(base);
+    }
+    for (_, index) in gone {
+        if let Some(physical) = state.vmm.physical.get_mut(index) {
+            physical.maps -= 1;
+        }
+        state.end_if_unused(index);
+    }
+    Ok(())
+}
+
+fn set_access(dptr: DevicePointer, bytes: usize, _access: *const c_void, _count: usize) -> Outcome {
+    let mut state = state::running()?;
+    state.vmm.reservation(dptr, bytes as u64).ok_or(Code::InvalidValue)?;
+    state.vmm.behind(dptr).ok_or(Code::InvalidValue)?;
+    Ok(())
+}
+
+fn granularity(bytes: Out<usize>, prop: In<Prop>, _option: c_int) -> Outcome {
+    drop(state::running()?);
+    prop.get()?;
+    bytes.set(usize::try_from(BLOCK).unwrap_or(usize::MAX))
+}
+
+fn properties(prop: Out<Prop>, handle: Handle) -> Outcome {
+    let (_, physical) = state::running()?.physical(handle)?;
+    prop.set(physical.prop)
+}
