@@ -8,6 +8,7 @@ use crate::entry::exports;
 use crate::fork;
 use crate::handle::Key;
 use crate::ledger::Kind;
+use crate::settings;
 use crate::state::{self, State};
 
 exports! {
@@ -151,6 +152,12 @@ impl State {
         self.active(key).map(|_| key)
     }
 
+    /// Tells the other processes what this one's contexts take of a device.
+    fn tell_overhead(&self, device: usize, any: bool) -> Outcome {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        shared.set_overhead(device, if any { settings::get().overhead } else { 0 })
+    }
+
     fn open_context(&mut self, device: usize, flags: u32, sort: Sort) -> Key {
         let key = self.contexts.insert(Context {
             index: 0,
@@ -199,6 +206,10 @@ impl State {
                 self.owners.remove(owner);
             }
         }
+        let mut contexts = self.contexts.iter();
+        let any = contexts.any(|(_, context)| context.active && context.device == ended.device);
+        // Less memory is never refused.
+        let _ = self.tell_overhead(ended.device, any);
     }
 
     fn primary(&mut self, device: CuDevice) -> Result<&mut Primary, Code> {
@@ -211,6 +222,7 @@ fn create(context: Out<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
     context.check()?;
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
+    state.tell_overhead(ordinal, true)?;
     let key = state.open_context(ordinal, flags, Sort::Created);
     stack(|keys| keys.push(key))?;
     context.set(state.contexts.handle(key.index))
@@ -324,6 +336,7 @@ impl State {
     fn retain_primary(&mut self, device: CuDevice) -> Result<Key, Code> {
         let ordinal = self.device(device)?;
         let Primary { key, flags, .. } = *self.primary(device)?;
+        self.tell_overhead(ordinal, true)?;
         let key = match key {
             Some(key) => key,
             None => self.open_context(ordinal, flags, Sort::Primary),

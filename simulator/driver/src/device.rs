@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int};
 use crate::abi::{Code, CuDevice, Out, Outcome, describe};
 use crate::entry::exports;
 use crate::settings;
+use crate::shared::Shared;
 use crate::state::{self, Life};
 use crate::{exit, report};
 
@@ -39,6 +40,10 @@ fn init(flags: u32) -> Outcome {
             Life::Over => return Err(Code::Deinitialized),
             Life::Running => false,
             Life::Uninitialized => {
+                if let Some(path) = &settings.shared {
+                    let shared = Shared::join(path, settings);
+                    state.shared = Some(shared.map_err(|error| report::complain(path, &error))?);
+                }
                 state.life = Life::Running;
                 true
             }

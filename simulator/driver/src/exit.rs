@@ -23,6 +23,9 @@ extern "C" fn end() {
     if state.life == Life::Running {
         state.life = Life::Over;
         report::write(&state);
+        if let Some(shared) = &state.shared {
+            shared.leave();
+        }
     }
 }
 

@@ -17,6 +17,8 @@ exports! {
     call cuGraphAddNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
         count: usize, params: Out<NodeParams>) = add_node;
     call cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) = get_nodes;
+    call cuGraphInstantiate(exec: Out<Handle>, graph: Handle, node: *const c_void,
+        log: *const c_void, size: usize) = instantiate_v2;
     call cuGraphInstantiate_v2(exec: Out<Handle>, graph: Handle, node: *const c_void,
         log: *const c_void, size: usize) = instantiate_v2;
     call cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flags: u64) = instantiate;

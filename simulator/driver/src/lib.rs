@@ -28,6 +28,7 @@ mod report;
 mod resolve;
 mod settings;
 mod share;
+mod shared;
 mod state;
 mod stream;
 mod vmm;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use crate::abi::Code;
 use crate::ledger::{Kind, Level};
 use crate::settings;
 use crate::state::State;
@@ -25,10 +26,11 @@ pub(crate) fn write(state: &State) {
     }
 }
 
-/// A test that waits for the file should learn why it does not come.
-#[expect(clippy::print_stderr, reason = "there is nobody else to tell when the process ends")]
-fn complain(folder: &Path, error: &io::Error) {
-    eprintln!("simulated driver: cannot write the account into {}: {error}", folder.display());
+/// Whoever waits for a file should learn why it does not come.
+#[expect(clippy::print_stderr, reason = "a driver has no other way to say why it fails")]
+pub(crate) fn complain(path: &Path, error: &io::Error) -> Code {
+    eprintln!("simulated driver: {}: {error}", path.display());
+    Code::Unknown
 }
 
 /// Writes under another name first, so that nobody sees half an account.

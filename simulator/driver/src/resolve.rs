@@ -85,6 +85,10 @@ enum Missing {
 
 /// The newest variant of a function that a program built for this CUDA version knows.
 fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<*const c_void, Missing> {
+    // Names are asked for without their version.
+    if ["_v2", "_v3", "_v4", "_ptsz", "_ptds"].iter().any(|suffix| symbol.ends_with(suffix)) {
+        return Err(Missing::Symbol);
+    }
     let mut missing = Missing::Symbol;
     for variant in ["_v4", "_v3", "_v2", ""] {
         let name = format!("{symbol}{variant}");

@@ -23,6 +23,11 @@ pub(crate) struct Settings {
     pub(crate) failures: Vec<Failure>,
     /// `SIM_LEDGER`: the folder for the account of each process.
     pub(crate) ledger: Option<PathBuf>,
+    /// `SIM_STATE`: the file that processes share the devices' memory by.
+    pub(crate) shared: Option<PathBuf>,
+    /// `SIM_CONTEXT_OVERHEAD`: what a process's contexts take of a device; counts where the
+    /// devices are shared.
+    pub(crate) overhead: u64,
 }
 
 /// One injected failure, as in `cuMemAlloc_v2:3=2` or `cuMemFree_v2:every10=1`.
@@ -43,13 +48,17 @@ pub(crate) fn get() -> &'static Settings {
 
 fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
     let number = |name: &str| variable(name).and_then(|text| text.trim().parse::<u64>().ok());
+    let size = |name: &str| variable(name).and_then(|text| bytes(&text));
+    let path = |name: &str| variable(name).filter(|text| !text.is_empty()).map(PathBuf::from);
     let devices = number("SIM_DEVICES").map_or(2, |n| usize::try_from(n).unwrap_or(MAX_DEVICES));
     Settings {
         devices: devices.min(MAX_DEVICES),
-        memory: variable("SIM_MEMORY").and_then(|text| bytes(&text)).unwrap_or(24 * GIB),
+        memory: size("SIM_MEMORY").unwrap_or(24 * GIB),
         latency: Duration::from_micros(number("SIM_LATENCY_US").unwrap_or(0)),
         failures: variable("SIM_FAIL").map_or_else(Vec::new, |text| failures(&text)),
-        ledger: variable("SIM_LEDGER").filter(|text| !text.is_empty()).map(PathBuf::from),
+        ledger: path("SIM_LEDGER"),
+        shared: path("SIM_STATE"),
+        overhead: size("SIM_CONTEXT_OVERHEAD").unwrap_or(512 << 20),
     }
 }
 

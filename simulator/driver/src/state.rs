@@ -18,6 +18,7 @@ use crate::ledger::{End, Ledger};
 use crate::owner::{Owner, Owners};
 use crate::pool::Pools;
 use crate::settings::{self, MAX_DEVICES};
+use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::vmm::Vmm;
 
@@ -50,6 +51,8 @@ pub(crate) struct State {
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
     pub(crate) externals: Slab<External>,
+    /// The other processes, where there is a file that tells of them.
+    pub(crate) shared: Option<Shared>,
 }
 
 static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(std::ptr::null_mut());
@@ -135,6 +138,7 @@ impl State {
             graphs: Graphs::new(),
             ipc: HashMap::new(),
             externals: Slab::new(11),
+            shared: None,
         }
     }
 
@@ -146,17 +150,32 @@ impl State {
 
     /// Takes device memory.
     pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
-        self.ledger.take(device, bytes, settings::get().memory)
+        let memory = settings::get().memory;
+        let Some(shared) = &self.shared else {
+            return self.ledger.take(device, bytes, memory);
+        };
+        shared.take(device, bytes)?;
+        let taken = self.ledger.take(device, bytes, memory);
+        if taken.is_err() {
+            shared.give(device, bytes);
+        }
+        taken
     }
 
     /// Gives device memory back.
     pub(crate) fn give(&mut self, device: usize, bytes: u64) {
         self.ledger.give(device, bytes);
+        if let Some(shared) = &self.shared {
+            shared.give(device, bytes);
+        }
     }
 
-    /// How much of a device's memory is in use.
+    /// How much of a device's memory is in use: by this process, or by all that share it.
     pub(crate) fn used(&self, device: usize) -> u64 {
-        self.ledger.devices.get(device).map_or(0, |level| level.now)
+        match &self.shared {
+            Some(shared) => shared.used(device),
+            None => self.ledger.devices.get(device).map_or(0, |level| level.now),
+        }
     }
 
     /// The owner behind a number.

@@ -16,6 +16,7 @@ exports! {
     call cuStreamSynchronize_ptsz(stream: Handle) = synchronize;
     call cuStreamQuery(stream: Handle) = query;
     call cuStreamQuery_ptsz(stream: Handle) = query;
+    call cuStreamBeginCapture(stream: Handle) = begin_capture_v1;
     call cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) = begin_capture;
     call cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint) = begin_capture;
     call cuStreamEndCapture(stream: Handle, graph: Out<Handle>) = end_capture;
@@ -130,6 +131,10 @@ fn begin_capture(stream: Handle, mode: c_uint) -> Outcome {
         stream.capture = Some(graph);
     }
     Ok(())
+}
+
+fn begin_capture_v1(stream: Handle) -> Outcome {
+    begin_capture(stream, 0)
 }
 
 fn end_capture(stream: Handle, graph: Out<Handle>) -> Outcome {

@@ -61,6 +61,8 @@ pub(crate) enum Program {
     Exec,
     /// Loads the driver late
     DlopenLate(DlopenLate),
+    /// A random program over the whole memory API
+    Random(Random),
 }
 
 /// Options of `leak3`.
@@ -242,6 +244,23 @@ pub(crate) struct DlopenLate {
     pub(crate) delay_ms: u64,
     #[command(flatten)]
     pub(crate) then: Leak3,
+}
+
+/// Options of `random`.
+#[derive(Args)]
+pub(crate) struct Random {
+    /// How many steps, of all threads together
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) ops: u64,
+    /// How many threads
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: u16,
+    /// How many devices
+    #[arg(long, default_value_t = 1)]
+    pub(crate) devices: usize,
+    /// Make no call that the driver must refuse
+    #[arg(long)]
+    pub(crate) no_illegal: bool,
 }
 
 #[cfg(test)]

@@ -6,6 +6,11 @@ use std::fmt;
 
 use anyhow::{Context as _, anyhow, bail};
 
+use crate::structs::{
+    Access, AllocNode, Array3dDescriptor, ArrayDescriptor, ExternalBuffer, ExternalMemory,
+    IpcHandle, MulticastProp, PoolProps, Prop,
+};
+
 /// The library programs ask for.
 const LIBRARY: &CStr = c"libcuda.so.1";
 
@@ -73,7 +78,6 @@ macro_rules! functions {
                 /// # Safety
                 /// Pointers must be valid for what the driver does with them.
                 #[expect(non_snake_case, reason = "the name is the driver's")]
-                #[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
                 pub(crate) unsafe fn $name(&self, $($arg: $ty),*) -> Result<()> {
                     let Some(function) = self.functions.$name else {
                         return Err(self.missing(stringify!($name)));
@@ -89,7 +93,6 @@ macro_rules! functions {
 
 functions! {
     cuInit(flags: c_uint);
-    cuDriverGetVersion(version: *mut c_int);
     cuDeviceGetCount(count: *mut c_int);
     cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int);
     cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
@@ -111,7 +114,65 @@ functions! {
     cuMemHostUnregister(pointer: *mut c_void);
     cuMemFreeHost(pointer: *mut c_void);
     cuMemFree_v2(pointer: Pointer);
-    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle);
+    cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle);
+    cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle);
+    cuMemFreeAsync(pointer: Pointer, stream: Handle);
+    cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle);
+    cuMemPoolCreate(pool: *mut Handle, props: *const PoolProps);
+    cuMemPoolDestroy(pool: Handle);
+    cuMemPoolTrimTo(pool: Handle, keep: usize);
+    cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: *mut c_void);
+    cuDeviceGetDefaultMemPool(pool: *mut Handle, device: c_int);
+    cuMemCreate(handle: *mut Handle, bytes: usize, prop: *const Prop, flags: u64);
+    cuMemRelease(handle: Handle);
+    cuMemRetainAllocationHandle(handle: *mut Handle, address: u64);
+    cuMemAddressReserve(pointer: *mut Pointer, bytes: usize, alignment: usize, hint: Pointer,
+        flags: u64);
+    cuMemAddressFree(pointer: Pointer, bytes: usize);
+    cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: Handle, flags: u64);
+    cuMemUnmap(pointer: Pointer, bytes: usize);
+    cuMemSetAccess(pointer: Pointer, bytes: usize, access: *const Access, count: usize);
+    cuMemExportToShareableHandle(shareable: *mut c_void, handle: Handle, sort: c_int, flags: u64);
+    cuMemImportFromShareableHandle(handle: *mut Handle, shareable: *mut c_void, sort: c_int);
+    cuMulticastCreate(handle: *mut Handle, prop: *const MulticastProp);
+    cuMulticastAddDevice(handle: Handle, device: c_int);
+    cuMulticastBindMem(handle: Handle, offset: usize, memory: Handle, memory_offset: usize,
+        bytes: usize, flags: u64);
+    cuArrayCreate_v2(array: *mut Handle, descriptor: *const ArrayDescriptor);
+    cuArray3DCreate_v2(array: *mut Handle, descriptor: *const Array3dDescriptor);
+    cuArrayDestroy(array: Handle);
+    cuMipmappedArrayCreate(array: *mut Handle, descriptor: *const Array3dDescriptor,
+        levels: c_uint);
+    cuMipmappedArrayGetLevel(array: *mut Handle, mipmapped: Handle, level: c_uint);
+    cuMipmappedArrayDestroy(array: Handle);
+    cuIpcGetMemHandle(handle: *mut IpcHandle, pointer: Pointer);
+    cuIpcOpenMemHandle_v2(pointer: *mut Pointer, handle: IpcHandle, flags: c_uint);
+    cuIpcCloseMemHandle(pointer: Pointer);
+    cuImportExternalMemory(memory: *mut Handle, descriptor: *const ExternalMemory);
+    cuExternalMemoryGetMappedBuffer(pointer: *mut Pointer, memory: Handle,
+        descriptor: *const ExternalBuffer);
+    cuDestroyExternalMemory(memory: Handle);
+    cuStreamCreate(stream: *mut Handle, flags: c_uint);
+    cuStreamDestroy_v2(stream: Handle);
+    cuStreamSynchronize(stream: Handle);
+    cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
+    cuStreamEndCapture(stream: Handle, graph: *mut Handle);
+    cuGraphCreate(graph: *mut Handle, flags: c_uint);
+    cuGraphAddMemAllocNode(node: *mut Handle, graph: Handle, dependencies: *const Handle,
+        count: usize, params: *mut AllocNode);
+    cuGraphAddMemFreeNode(node: *mut Handle, graph: Handle, dependencies: *const Handle,
+        count: usize, pointer: Pointer);
+    cuGraphInstantiateWithFlags(exec: *mut Handle, graph: Handle, flags: u64);
+    cuGraphLaunch(exec: Handle, stream: Handle);
+    cuGraphExecDestroy(exec: Handle);
+    cuGraphDestroy(graph: Handle);
+    cuDeviceGraphMemTrim(device: c_int);
+    cuDeviceGetDevResource(device: c_int, resource: *mut c_void, sort: c_int);
+    cuDevResourceGenerateDesc(descriptor: *mut Handle, resources: *mut c_void, count: c_uint);
+    cuGreenCtxCreate(green: *mut Handle, descriptor: Handle, device: c_int, flags: c_uint);
+    cuGreenCtxDestroy(green: Handle);
+    cuCtxFromGreenCtx(context: *mut Handle, green: Handle);
 }
 
 /// The loaded driver.
@@ -182,6 +243,15 @@ impl Driver {
         // SAFETY: the pointer is valid for writing.
         unsafe { self.cuDeviceGetCount(&raw mut count) }?;
         Ok(count)
+    }
+
+    /// What a device is called.
+    pub(crate) fn name(&self, device: c_int) -> Result<String> {
+        let mut name = [0_u8; 128];
+        // SAFETY: there is room for as many bytes as the call is told.
+        unsafe { self.cuDeviceGetName(name.as_mut_ptr().cast(), 128, device) }?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        Ok(String::from_utf8_lossy(name.get(..end).unwrap_or_default()).into_owned())
     }
 
     /// Makes a device's primary context live and gives its handle.

@@ -7,6 +7,7 @@ mod cli;
 mod cuda;
 mod programs;
 mod signals;
+mod structs;
 
 use std::io::Write;
 use std::process::ExitCode;

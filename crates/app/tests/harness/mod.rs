@@ -138,6 +138,16 @@ impl Traced {
     }
 }
 
+impl Traced {
+    /// As [`Traced::assert_truth`], for the processes of this trace alone.
+    pub fn assert_process_truth(&self, stage: &Stage) {
+        assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
+        for process in self.last()["processes"].as_array().unwrap() {
+            assert_same(process, &stage.oracle(process["pid"].as_u64().unwrap() as u32));
+        }
+    }
+}
+
 /// The process of a report; the newest program where it changed.
 pub fn process(report: &Value, pid: u32) -> &Value {
     let processes = report["processes"].as_array().unwrap();

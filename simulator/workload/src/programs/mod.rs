@@ -4,6 +4,7 @@ mod contexts;
 mod load;
 mod many;
 mod process;
+mod random;
 mod simple;
 
 use crate::cli::{Arguments, Program};
@@ -29,6 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Kinds => simple::kinds(device()?),
         Program::Fork => process::fork(common.device),
         Program::Exec => process::exec(device()?, common),
+        Program::Random(options) => random::run(Driver::load()?, common, options),
         Program::DlopenLate(options) => {
             if !crate::signals::sleep_ms(options.delay_ms) {
                 return Ok(());

@@ -1,0 +1,302 @@
+//! Bad input and bad luck: each has its own message or counted outcome, and the target never
+//! notices.
+
+mod harness;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use harness::{Stage, VRAMSCOPE, assert_same, compile, process, send_signal, simulator};
+
+/// An ordinary user: nobody.
+const NOBODY: u32 = 65534;
+
+fn trace(arguments: &[&str]) -> Output {
+    Command::new(VRAMSCOPE).arg("trace").args(arguments).output().unwrap()
+}
+
+fn assert_error(output: &Output, words: &[&str]) {
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{messages}");
+    for word in words {
+        assert!(messages.contains(word), "`{word}` is not in: {messages}");
+    }
+    assert!(!messages.contains("panicked"), "{messages}");
+}
+
+#[test]
+fn without_rights_the_way_to_get_them_is_told() {
+    // The build's folder may be closed to others; a copy is not.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let copy = folder.path().join("vramscope");
+    std::fs::copy(VRAMSCOPE, &copy).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    let as_nobody = |verb: &str| Command::new(&copy).arg(verb).uid(NOBODY).output().unwrap();
+    assert_error(&as_nobody("trace"), &["needs root", "sudo", "65534"]);
+    let doctor = as_nobody("doctor");
+    let report = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert_eq!(doctor.status.code(), Some(1), "{report}");
+    assert!(report.contains("may NOT load BPF programs") && report.contains("sudo"), "{report}");
+}
+
+#[test]
+fn a_process_that_does_not_exist() {
+    assert_error(&trace(&["-p", "4194303"]), &["no process 4194303", "ps -e"]);
+}
+
+#[test]
+fn a_command_that_does_not_exist() {
+    assert_error(&trace(&["--", "no-such-program-here"]), &["no-such-program-here", "PATH"]);
+    assert_error(&trace(&["--", "/etc/passwd"]), &["/etc/passwd", "not an executable"]);
+}
+
+#[test]
+fn a_command_that_fails_is_not_a_success() {
+    assert_error(&trace(&["--", "sh", "-c", "exit 3"]), &["exit status: 3"]);
+}
+
+#[test]
+fn a_driver_that_is_none() {
+    assert_error(&trace(&["--driver", "/no/such/libcuda.so.1"]), &["/no/such", "permissions"]);
+    assert_error(&trace(&["--driver", "/etc/passwd"]), &["/etc/passwd", "not a 64-bit ELF"]);
+    assert_error(&trace(&["--driver", "/tmp"]), &["/tmp", "not a regular file"]);
+    assert_error(&trace(&["--driver", VRAMSCOPE]), &["exports none", "libcuda.so.1"]);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_fails_before_the_work() {
+    let output = trace(&["-o", "/no/such/folder/report", "--", "sleep", "60"]);
+    assert_error(&output, &["/no/such/folder/report", "choose another"]);
+}
+
+#[test]
+fn without_a_driver_it_waits_and_says_so() {
+    let output = Command::new(VRAMSCOPE)
+        .args(["trace", "--duration", "300ms", "--", "sleep", "5"])
+        .env_remove("LD_LIBRARY_PATH")
+        .output()
+        .unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    // Other tests may have the simulated driver loaded at this moment.
+    let waits = messages.contains("waiting for a process that brings one");
+    assert!(waits || messages.contains("watching"), "{messages}");
+    assert!(messages.contains("runs on, untraced"), "{messages}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("NO EVENT."));
+    assert!(output.status.success());
+}
+
+#[test]
+fn quantities_that_make_no_sense() {
+    for arguments in [
+        &["--interval", "soon"][..],
+        &["--interval", "0"],
+        &["--min-size", "10X"],
+        &["--older", "-3s"],
+        &["--fail-on-leak=lots"],
+        &["-p", "minus"],
+        &["--sort", "colour"],
+        &["--ring-size", "5000"],
+        &["--no-such-option"],
+        &["-p", "1", "--", "sleep", "1"],
+        &["--follow"],
+    ] {
+        let output = trace(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_ring_that_overflows_is_counted_and_bounded() {
+    let stage = Stage::new();
+    let workload = ["spam", "--throughput", "max", "--free-ratio", "0.7", "--count", "200000"];
+    let traced = stage.trace(&["--ring-size", "4096", "--top", "5"], &workload);
+    assert!(traced.status.success(), "{}", traced.messages);
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let last = traced.last();
+    let process = process(last, pid);
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let lost = &process["uncertainty"];
+    assert!(number(&last["lost_events"]) > 0, "the ring was too large to overflow");
+    assert_eq!(last["exact"], false);
+    // received + lost = truth
+    let received = number(&process["allocations_total"]);
+    assert_eq!(received + number(&lost["lost_allocations"]), number(&oracle["allocations"]));
+    let freed = number(&process["frees_total"]) + number(&process["unknown_frees"]);
+    assert_eq!(freed + number(&lost["lost_frees"]), number(&oracle["frees"]));
+    let truth = number(&oracle["live_bytes"]);
+    let bounds = number(&lost["live_bytes_at_least"])..=number(&lost["live_bytes_at_most"]);
+    assert!(bounds.contains(&truth), "{truth} is not in {bounds:?}");
+}
+
+#[test]
+fn a_target_that_is_killed_is_reported_as_ended() {
+    let stage = Stage::new();
+    let mut player =
+        stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "60"]);
+    player.wait_ready();
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["-p", &player.pid().to_string(), "--driver", driver]);
+    tracer.next();
+    player.go();
+    let pid = player.pid();
+    tracer.wait_for_process(pid, |process| process["allocations_total"].as_u64() > Some(1000));
+    player.signal(9);
+    let (status, _) = player.finish();
+    assert!(!status.success());
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+    assert_eq!(process(traced.last(), pid)["exited"], true);
+}
+
+#[test]
+fn a_terminated_target_is_exact_to_the_end() {
+    let stage = Stage::new();
+    let mut player = stage.workload(&["--wait-start", "threads", "--duration", "60"]);
+    player.wait_ready();
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["-p", &player.pid().to_string(), "--driver", driver]);
+    tracer.next();
+    player.go();
+    let pid = player.pid();
+    tracer.wait_for_process(pid, |process| process["allocations_total"].as_u64() > Some(100));
+    player.signal(15);
+    player.finish();
+    let traced = tracer.stop();
+    assert_same(process(traced.last(), pid), &stage.oracle(pid));
+}
+
+/// The first bytes of a function in the memory of a process.
+fn code_of(pid: u32, library: &std::path::Path, function: &str) -> Vec<u8> {
+    use object::{Object, ObjectSymbol};
+    use std::os::unix::fs::FileExt;
+    let data = std::fs::read(library).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap())).unwrap();
+    let base = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let mut code = vec![0; 16];
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    memory.read_exact_at(&mut code, base + symbol.address()).unwrap();
+    code
+}
+
+#[test]
+fn a_tracer_killed_under_load_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    // A copy of its own: no other test's probes are on it.
+    std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
+    let stage = Stage::with_driver(driver.clone());
+    let mut player =
+        stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "4"]);
+    player.wait_ready();
+    let mut tracer =
+        stage.start_trace(&["-p", &player.pid().to_string(), "--driver", driver.to_str().unwrap()]);
+    tracer.next();
+    player.go();
+    let pid = player.pid();
+    tracer.wait_for_process(pid, |process| process["allocations_total"].as_u64() > Some(1000));
+    let probed = code_of(pid, &driver, "cuMemAlloc_v2");
+    assert_eq!(probed[0], 0xcc, "the probe is a breakpoint on the first instruction");
+    send_signal(tracer.child.id(), 9);
+    tracer.child.wait().unwrap();
+    // The kernel removes the breakpoints when the last descriptor is closed, a moment later.
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55
+    });
+    assert!(gone, "a breakpoint is left in the target");
+    let (status, _) = player.finish();
+    assert!(status.success(), "the target ran on to its end");
+
+    // A second tracer starts where the first one died.
+    stage.trace(&[], &["train", "--steps", "20", "--step-ms", "1"]).assert_process_truth(&stage);
+}
+
+#[test]
+fn a_target_under_a_strict_seccomp_filter_survives() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    compile("seccomp.c", &program, &["-ldl"]);
+    let stage = Stage::new();
+    let output =
+        stage.command(VRAMSCOPE).args(["trace", "--json", "--"]).arg(&program).output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{messages}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["processes"][0]["allocations_total"], 100, "{last}");
+    assert_eq!(last["processes"][0]["frees_total"], 99);
+}
+
+#[test]
+fn a_pid_that_comes_again_is_another_process() {
+    let stage = Stage::new();
+    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    tracer.next();
+    let first = stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
+    let pid = first.pid();
+    first.finish();
+    let first = stage.oracle(pid);
+    let mut again = None;
+    // The next process gets the pid after the last one; others may be quicker.
+    for _ in 0..200 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+        let player = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
+        if player.pid() == pid {
+            again = Some(player);
+            break;
+        }
+    }
+    let again = again.expect("the pid came again");
+    tracer.wait_for_process(pid, |p| p["live_bytes"] == 24 << 20 && p["exited"] == false);
+    again.finish();
+    let traced = tracer.stop();
+    let namesakes = traced.last()["processes"].as_array().unwrap().iter();
+    let namesakes: Vec<_> = namesakes.filter(|process| process["pid"] == pid).collect();
+    assert_eq!(namesakes.len(), 2);
+    // The newer one comes first.
+    assert_same(namesakes[0], &stage.oracle(pid));
+    assert_same(namesakes[1], &first);
+}
+
+#[test]
+fn leaks_fail_on_request() {
+    let stage = Stage::new();
+    let leak3 = ["leak3", "--work-ms", "1", "--wait-ms", "1"];
+    let code = |option: &str| stage.trace(&[option], &leak3).status.code();
+    assert_eq!(code("--fail-on-leak"), Some(1));
+    assert_eq!(code("--fail-on-leak=8M"), Some(0));
+    assert_eq!(code("--fail-on-leak=7M"), Some(1));
+    assert_eq!(code("--top=1"), Some(0));
+    let traced = stage.trace(&["--fail-on-leak"], &leak3);
+    assert!(traced.messages.contains("ended with 8.00 MiB"), "{}", traced.messages);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let stage = Stage::new();
+    let script = format!(
+        "{VRAMSCOPE} trace --interval 50ms -- {} train --steps 100 --step-ms 5 | head -n 1; \
+         test ${{PIPESTATUS[0]}} -eq 0",
+        simulator().join("workload").display()
+    );
+    let output = stage.command("bash").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn names_of_processes_cannot_reach_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("a\x1b[31m\u{202e}b");
+    compile("seccomp.c", &program, &["-ldl"]);
+    let stage = Stage::new();
+    let output = stage.command(VRAMSCOPE).args(["trace", "--"]).arg(&program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{text:?}");
+    assert!(text.contains("\\u{1b}"), "{text}");
+}

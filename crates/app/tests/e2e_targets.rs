@@ -1,0 +1,198 @@
+//! Whom a trace sees: all processes, some, their children, and drivers that come up later.
+
+mod harness;
+
+use std::fs;
+
+use harness::{Stage, VRAMSCOPE, assert_same, compile, process};
+
+#[test]
+fn all_processes_are_seen_and_ended_ones_shown_once() {
+    let stage = Stage::new();
+    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    tracer.next();
+    let player = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
+    let pid = player.pid();
+    tracer.wait_for_process(pid, |process| process["live_bytes"] == 24 << 20);
+    player.finish();
+    let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
+    assert_same(process(&report, pid), &stage.oracle(pid));
+    let next = tracer.next();
+    assert!(!next["processes"].as_array().unwrap().iter().any(|p| p["pid"] == pid));
+    let traced = tracer.stop();
+    assert!(traced.status.success());
+    assert_same(process(traced.last(), pid), &stage.oracle(pid));
+}
+
+#[test]
+fn one_process_is_traced_and_its_neighbour_is_not() {
+    let stage = Stage::new();
+    let mut wanted = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
+    let mut other = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
+    wanted.wait_ready();
+    other.wait_ready();
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["-p", &wanted.pid().to_string(), "--driver", driver]);
+    tracer.next();
+    let (pid, other_pid) = (wanted.pid(), other.pid());
+    wanted.go();
+    other.go();
+    other.finish();
+    wanted.finish();
+    // The trace ends by itself when its process does.
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+    assert_same(process(traced.last(), pid), &stage.oracle(pid));
+    assert!(!traced.last()["processes"].as_array().unwrap().iter().any(|p| p["pid"] == other_pid));
+}
+
+#[test]
+fn children_are_followed_on_request() {
+    for follow in [false, true] {
+        let stage = Stage::new();
+        let mut player = stage.workload(&["--wait-start", "fork"]);
+        player.wait_ready();
+        let pid = player.pid().to_string();
+        let mut arguments = vec!["-p", &pid, "--driver", stage.driver.to_str().unwrap()];
+        arguments.extend(follow.then_some("--follow"));
+        let mut tracer = stage.start_trace(&arguments);
+        tracer.next();
+        player.go();
+        let own = player.pid();
+        player.finish();
+        let traced = if follow {
+            tracer.wait_for_process(own, |process| process["exited"] == true);
+            tracer.stop()
+        } else {
+            tracer.stop()
+        };
+        let processes = traced.last()["processes"].as_array().unwrap();
+        assert_eq!(processes.len(), if follow { 2 } else { 1 });
+        for (pid, oracle) in stage.oracles() {
+            if follow || pid == own {
+                assert_same(process(traced.last(), pid), &oracle);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_is_loaded_late_is_seen_from_its_first_call() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["dlopen-late", "--delay-ms", "500"]);
+    traced.assert_truth(&stage);
+}
+
+#[test]
+fn a_second_copy_of_the_driver_is_noticed_while_tracing() {
+    let stage = Stage::new();
+    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    tracer.next();
+    // A copy somewhere else, as a container brings it.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copy = elsewhere.path().join("libcuda.so.1");
+    fs::copy(&stage.driver, &copy).unwrap();
+    // The probes come within milliseconds of its loading, while it initialises as long as a real
+    // one does.
+    let second = Stage::with_driver(copy).env("SIM_INIT_MS", "300");
+    let player = second.workload(&["kinds"]);
+    let pid = player.pid();
+    player.finish();
+    let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
+    assert_same(process(&report, pid), &second.oracle(pid));
+    // It had the driver before the probes were there, and the report says so.
+    assert_eq!(process(&report, pid)["exact"], false);
+    assert_eq!(process(&report, pid)["uncertainty"]["allocated_before_trace"], true);
+}
+
+#[test]
+fn one_file_under_two_names_is_counted_once() {
+    let stage = Stage::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copy = elsewhere.path().join("libcuda.so.1");
+    let link = elsewhere.path().join("libcuda.so.999");
+    fs::copy(&stage.driver, &copy).unwrap();
+    fs::hard_link(&copy, &link).unwrap();
+    let stage = Stage::with_driver(copy.clone());
+    let drivers = ["--driver", copy.to_str().unwrap(), "--driver", link.to_str().unwrap()];
+    stage.trace(&drivers, &["train", "--steps", "20", "--step-ms", "1"]).assert_truth(&stage);
+}
+
+#[test]
+fn an_overlay_of_the_same_layer_is_counted_once() {
+    let stage = Stage::new();
+    let base = tempfile::tempdir().unwrap();
+    let path = |name: &str| base.path().join(name);
+    for name in ["lower", "upper", "work", "merged"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    fs::copy(&stage.driver, path("lower/libcuda.so.1")).unwrap();
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        path("lower").display(),
+        path("upper").display(),
+        path("work").display()
+    );
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "overlay", "overlay", "-o", &options])
+        .arg(path("merged"))
+        .status()
+        .unwrap();
+    assert!(mount.success(), "these tests need the right to mount");
+    let inside = Stage::with_driver(path("merged/libcuda.so.1"));
+    let lower = path("lower/libcuda.so.1");
+    let traced = inside.trace(
+        &["--driver", lower.to_str().unwrap()],
+        &["train", "--steps", "20", "--step-ms", "1"],
+    );
+    // The kernel lets go of a link's file a moment after the link is closed, and a trace of all
+    // processes in a test beside this one may have it, too.
+    let unmounted = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let mut umount = std::process::Command::new("umount");
+        umount.arg(path("merged")).stderr(std::process::Stdio::null()).status().unwrap().success()
+    });
+    traced.assert_truth(&inside);
+    assert!(unmounted, "nothing is held after the trace");
+}
+
+#[test]
+fn names_that_share_an_address_are_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    compile("alias.c", &driver, &["-shared", "-fPIC"]);
+    let program = folder.path().join("program");
+    compile("calls.c", &program, &["-ldl"]);
+    let output = std::process::Command::new(VRAMSCOPE)
+        .args(["trace", "--json", "--driver"])
+        .arg(&driver)
+        .arg("--")
+        .arg(&program)
+        .arg(&driver)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let process = &last["processes"][0];
+    // Two contexts were created and one destroyed, through either name; nested calls count once.
+    assert_eq!(process["allocations_total"], 3, "{last}");
+    assert_eq!(process["frees_total"], 1);
+    assert_eq!(process["live_bytes"], 3000);
+    assert_eq!(process["released_total"], 0);
+}
+
+#[test]
+fn late_attach_says_what_it_cannot_know() {
+    let stage = Stage::new();
+    let mut player =
+        stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "4000"]);
+    player.wait_ready();
+    let pid = player.pid();
+    let mut tracer = stage.start_trace(&["-p", &pid.to_string()]);
+    let report = tracer.next();
+    // It made no call since: nothing is known of it, and nothing is claimed.
+    assert_eq!(report["live_bytes"], 0);
+    drop(player);
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+}

@@ -1,0 +1,221 @@
+//! What processes that share the simulated devices know of each other: a file that all map.
+//!
+//! | offset | what (64-bit little-endian numbers) |
+//! |---|---|
+//! | 0 | the bytes `VSIMSTA1` |
+//! | 8 | number of devices |
+//! | 16 | bytes of memory of each device |
+//! | 24 | number of slots |
+//! | 32 | how many slots from the first on may be in use |
+//! | 4096 + 512·n | slot n |
+//!
+//! A slot: at 0 the process id (0: free), at 8 its start time in clock ticks after boot (field 22
+//! of `/proc/PID/stat`), at 64 the bytes it uses of each of 16 devices, at 192 the bytes its
+//! contexts take besides. A slot whose process is gone is free for the next one. Slots change
+//! hands only under an exclusive `flock` of the file.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::abi::Code;
+use crate::settings::{MAX_DEVICES, Settings};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"VSIMSTA1");
+const SLOTS: usize = 256;
+const HEADER_BYTES: usize = 4096;
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    devices: AtomicU64,
+    memory: AtomicU64,
+    slots: AtomicU64,
+    high: AtomicU64,
+    rest: [u8; HEADER_BYTES - 40],
+}
+
+#[repr(C)]
+struct Slot {
+    pid: AtomicU64,
+    start: AtomicU64,
+    reserved: [AtomicU64; 6],
+    used: [AtomicU64; MAX_DEVICES],
+    overhead: [AtomicU64; MAX_DEVICES],
+    rest: [AtomicU64; 24],
+}
+
+#[repr(C)]
+struct Layout {
+    header: Header,
+    slots: [Slot; SLOTS],
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES && size_of::<Slot>() == 512);
+
+/// This process's part in the shared devices.
+pub(crate) struct Shared {
+    file: File,
+    layout: &'static Layout,
+    slot: usize,
+    memory: u64,
+}
+
+/// The start time of a process, if there is such a process.
+fn start_time(pid: u64) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, so count from its end.
+    stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(19)?.parse().ok()
+}
+
+impl Shared {
+    /// Joins the processes that share a file; makes the file if it is not there.
+    pub(crate) fn join(path: &Path, settings: &Settings) -> std::io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        file.lock()?;
+        let layout = map(&file)?;
+        let header = &layout.header;
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            header.devices.store(settings.devices as u64, Ordering::Relaxed);
+            header.memory.store(settings.memory, Ordering::Relaxed);
+            header.slots.store(SLOTS as u64, Ordering::Relaxed);
+            header.magic.store(MAGIC, Ordering::Release);
+        }
+        let slot = layout.claim();
+        file.unlock()?;
+        let slot = slot.ok_or_else(|| std::io::Error::other("all its slots are in use"))?;
+        Ok(Self { file, layout, slot, memory: settings.memory })
+    }
+
+    fn own(&self) -> Option<&Slot> {
+        self.layout.slots.get(self.slot)
+    }
+
+    /// Takes device memory, if all processes together leave that much.
+    pub(crate) fn take(&self, device: usize, bytes: u64) -> Result<(), Code> {
+        let counter = self.own().and_then(|slot| slot.used.get(device)).ok_or(Code::Unknown)?;
+        self.add(counter, device, bytes)
+    }
+
+    fn add(&self, counter: &AtomicU64, device: usize, bytes: u64) -> Result<(), Code> {
+        if bytes > self.memory {
+            return Err(Code::OutOfMemory);
+        }
+        counter.fetch_add(bytes, Ordering::AcqRel);
+        if self.used(device) > self.memory {
+            self.reclaim();
+            if self.used(device) > self.memory {
+                counter.fetch_sub(bytes, Ordering::AcqRel);
+                return Err(Code::OutOfMemory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives device memory back.
+    pub(crate) fn give(&self, device: usize, bytes: u64) {
+        if let Some(counter) = self.own().and_then(|slot| slot.used.get(device)) {
+            counter.fetch_sub(bytes, Ordering::AcqRel);
+        }
+    }
+
+    /// What all processes use of a device.
+    pub(crate) fn used(&self, device: usize) -> u64 {
+        self.layout.in_use().iter().map(|slot| slot.of_device(device)).sum()
+    }
+
+    /// Whether this process's context takes memory besides on a device.
+    pub(crate) fn set_overhead(&self, device: usize, bytes: u64) -> Result<(), Code> {
+        let counter = self.own().and_then(|slot| slot.overhead.get(device)).ok_or(Code::Unknown)?;
+        let before = counter.load(Ordering::Acquire);
+        if bytes > before {
+            return self.add(counter, device, bytes - before);
+        }
+        counter.store(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Frees the slots of processes that are gone.
+    fn reclaim(&self) {
+        if self.file.lock().is_ok() {
+            self.layout.clear_dead();
+            // An error here is one at the next lock.
+            let _ = self.file.unlock();
+        }
+    }
+
+    /// Leaves; what this process used is free for others.
+    pub(crate) fn leave(&self) {
+        if let Some(slot) = self.own() {
+            slot.clear();
+        }
+    }
+}
+
+impl Layout {
+    fn in_use(&self) -> &[Slot] {
+        let high = usize::try_from(self.header.high.load(Ordering::Acquire)).unwrap_or(SLOTS);
+        self.slots.get(..high.min(SLOTS)).unwrap_or_default()
+    }
+
+    fn clear_dead(&self) {
+        for slot in self.in_use() {
+            let pid = slot.pid.load(Ordering::Acquire);
+            if pid != 0 && start_time(pid) != Some(slot.start.load(Ordering::Acquire)) {
+                slot.clear();
+            }
+        }
+    }
+
+    /// Takes a free slot, or the one this process had before it became another program.
+    fn claim(&self) -> Option<usize> {
+        let pid = u64::from(std::process::id());
+        self.clear_dead();
+        let with = |pid| self.slots.iter().position(|slot| slot.pid.load(Ordering::Acquire) == pid);
+        let index = with(pid).or_else(|| with(0))?;
+        let slot = self.slots.get(index)?;
+        slot.clear();
+        slot.start.store(start_time(pid).unwrap_or(0), Ordering::Relaxed);
+        slot.pid.store(pid, Ordering::Release);
+        self.header.high.fetch_max(index as u64 + 1, Ordering::AcqRel);
+        Some(index)
+    }
+}
+
+impl Slot {
+    fn of_device(&self, device: usize) -> u64 {
+        let of = |counters: &[AtomicU64]| {
+            counters.get(device).map_or(0, |counter| counter.load(Ordering::Acquire))
+        };
+        of(&self.used).saturating_add(of(&self.overhead))
+    }
+
+    fn clear(&self) {
+        for counter in self.used.iter().chain(&self.overhead) {
+            counter.store(0, Ordering::Release);
+        }
+        self.pid.store(0, Ordering::Release);
+    }
+}
+
+/// Maps the file, at its full size.
+fn map(file: &File) -> std::io::Result<&'static Layout> {
+    let size = size_of::<Layout>();
+    if file.metadata()?.len() < size as u64 {
+        file.set_len(size as u64)?;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let descriptor = file.as_raw_fd();
+    // SAFETY: a new shared mapping of a file that is at least this long.
+    let memory = unsafe {
+        libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, descriptor, 0)
+    };
+    if memory == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is as large as `Layout`, page-aligned and never unmapped. `Layout` is
+    // made of atomics and bytes nobody reads, so other processes may change it at any time.
+    Ok(unsafe { &*memory.cast::<Layout>() })
+}

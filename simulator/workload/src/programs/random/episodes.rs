@@ -1,0 +1,232 @@
+//! Longer stories of a random program: several calls that belong together.
+
+use std::ffi::{c_int, c_void};
+
+use super::Worker;
+use super::objects::{Object, shareable};
+use crate::cuda::{Driver, Handle, Pointer, Result};
+use crate::structs::{AllocNode, ExternalBuffer, ExternalMemory, MulticastProp, PoolProps};
+
+impl Worker {
+    /// One of the stories.
+    pub(super) fn episode(&mut self) {
+        let result = match self.random.u32(..12) {
+            0..3 => self.context(),
+            3..6 => self.graph(),
+            6..8 => self.capture(),
+            8..10 => self.share(),
+            10 if self.simulated => self.multicast(),
+            _ => self.green(),
+        };
+        self.note(result);
+        // Whatever went wrong, the thread goes on in its device's context.
+        let device = self.device;
+        let result = self.enter(device);
+        self.note(result);
+    }
+
+    /// A context with memory in it, destroyed; some is freed before.
+    fn context(&mut self) -> Result<()> {
+        let driver = self.driver;
+        let mut context = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, self.ordinal()) }?;
+        for _ in 0..self.random.u32(1..6) {
+            let (bytes, keep) = (self.size(), self.random.bool());
+            let pointer = driver.alloc(bytes);
+            if let Some(pointer) = self.note(pointer)
+                && !keep
+            {
+                let freed = driver.free(pointer);
+                self.note(freed);
+            }
+        }
+        if self.random.bool() {
+            let mut pinned: *mut c_void = std::ptr::null_mut();
+            // SAFETY: the pointer is valid for writing.
+            let pinned = unsafe { driver.cuMemHostAlloc(&raw mut pinned, 8192, 0) };
+            self.note(pinned);
+        }
+        // SAFETY: the context was made above, and nothing of it is used again.
+        unsafe { driver.cuCtxDestroy_v2(context) }
+    }
+
+    /// A graph that allocates, and frees or not; launched once or twice.
+    fn graph(&mut self) -> Result<()> {
+        let (driver, device) = (self.driver, self.ordinal());
+        let mut graph = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuGraphCreate(&raw mut graph, 0) }?;
+        let mut left = Vec::new();
+        for _ in 0..self.random.u32(1..4) {
+            let (bytes, frees) = (self.size(), self.random.bool());
+            let (node, pointer) = alloc_node(driver, graph, device, bytes)?;
+            if frees {
+                let mut free = 0;
+                // SAFETY: the pointers are valid for writing, and for reading one handle.
+                unsafe {
+                    driver.cuGraphAddMemFreeNode(&raw mut free, graph, &raw const node, 1, pointer)
+                }?;
+            } else {
+                left.push(pointer);
+            }
+        }
+        let twice = self.random.bool();
+        self.launch(graph, &left, twice)
+    }
+
+    /// Runs a graph and ends it. What it left allocated is freed, or kept for later.
+    fn launch(&mut self, graph: Handle, left: &[Pointer], twice: bool) -> Result<()> {
+        let driver = self.driver;
+        let mut exec = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuGraphInstantiateWithFlags(&raw mut exec, graph, 0) }?;
+        for again in [false, true] {
+            if again && !twice {
+                break;
+            }
+            // SAFETY: takes handles made by this thread.
+            let launched = unsafe { driver.cuGraphLaunch(exec, self.stream) };
+            if self.note(launched).is_none() {
+                break;
+            }
+            // SAFETY: as above.
+            unsafe { driver.cuStreamSynchronize(self.stream) }?;
+            let last = again || !twice;
+            for pointer in left {
+                if last && self.random.bool() {
+                    self.objects.push(Object::Device(*pointer));
+                } else {
+                    let freed = driver.free(*pointer);
+                    self.note(freed);
+                }
+            }
+        }
+        // SAFETY: as above; what is still allocated stays so.
+        unsafe { driver.cuGraphExecDestroy(exec) }?;
+        // SAFETY: as above.
+        unsafe { driver.cuGraphDestroy(graph) }
+    }
+
+    /// Stream-ordered calls while the stream is captured: they allocate nothing, the graph does.
+    fn capture(&mut self) -> Result<()> {
+        let driver = self.driver;
+        let (bytes, frees) = (self.size(), self.random.bool());
+        // SAFETY: takes a handle made by this thread; 2 lets other threads do as they like.
+        unsafe { driver.cuStreamBeginCapture_v2(self.stream, 2) }?;
+        let mut pointer = 0;
+        // SAFETY: the pointer is valid for writing.
+        let mut result = unsafe { driver.cuMemAllocAsync(&raw mut pointer, bytes, self.stream) };
+        if result.is_ok() && frees {
+            // SAFETY: takes what the call above gave.
+            result = unsafe { driver.cuMemFreeAsync(pointer, self.stream) };
+        }
+        let mut graph = 0;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuStreamEndCapture(self.stream, &raw mut graph) }?;
+        result?;
+        let left = if frees { vec![] } else { vec![pointer] };
+        self.launch(graph, &left, false)
+    }
+
+    /// Physical memory, exported and imported again.
+    fn share(&mut self) -> Result<()> {
+        let driver = self.driver;
+        let handle = shareable(self, self.ordinal())?;
+        let mut descriptor: c_int = -1;
+        let place = (&raw mut descriptor).cast::<c_void>();
+        // SAFETY: with sort 1 the driver writes a file descriptor, for which there is room.
+        unsafe { driver.cuMemExportToShareableHandle(place, handle, 1, 0) }?;
+        let mut imported = 0;
+        let number = usize::try_from(descriptor).unwrap_or(0) as *mut c_void;
+        // SAFETY: the pointer is valid for writing; the file descriptor is passed as a pointer.
+        let result = unsafe { driver.cuMemImportFromShareableHandle(&raw mut imported, number, 1) };
+        // SAFETY: the descriptor was made above and is this program's.
+        unsafe { libc::close(descriptor) };
+        self.objects.push(Object::Physical(handle));
+        result?;
+        self.objects.push(Object::Physical(imported));
+        Ok(())
+    }
+
+    /// A multicast object, with memory bound to it.
+    fn multicast(&mut self) -> Result<()> {
+        let (driver, device) = (self.driver, self.ordinal());
+        let prop = MulticastProp { devices: 1, bytes: 2 << 20, handle_types: 0, flags: 0 };
+        let mut group = 0;
+        // SAFETY: the pointers are valid for writing and for reading.
+        unsafe { driver.cuMulticastCreate(&raw mut group, &raw const prop) }?;
+        self.objects.push(Object::Physical(group));
+        // SAFETY: takes no pointers.
+        unsafe { driver.cuMulticastAddDevice(group, device) }?;
+        let memory = shareable(self, device)?;
+        self.objects.push(Object::Physical(memory));
+        // SAFETY: takes no pointers.
+        unsafe { driver.cuMulticastBindMem(group, 0, memory, 0, 2 << 20, 0) }
+    }
+
+    /// A green context; what is allocated in it belongs to the primary one and outlives it.
+    fn green(&mut self) -> Result<()> {
+        let (driver, device) = (self.driver, self.ordinal());
+        let mut resource = [0_u64; 64];
+        let resource = resource.as_mut_ptr().cast::<c_void>();
+        // SAFETY: there is more room than the driver's structure needs.
+        unsafe { driver.cuDeviceGetDevResource(device, resource, 1) }?;
+        let mut descriptor = 0;
+        // SAFETY: the pointers are valid for writing and for reading one structure.
+        unsafe { driver.cuDevResourceGenerateDesc(&raw mut descriptor, resource, 1) }?;
+        let (mut green, mut context) = (0, 0);
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuGreenCtxCreate(&raw mut green, descriptor, device, 1) }?;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuCtxFromGreenCtx(&raw mut context, green) }?;
+        driver.set_current(context)?;
+        let bytes = self.size();
+        let pointer = driver.alloc(bytes);
+        if let Some(pointer) = self.note(pointer) {
+            self.objects.push(Object::Device(pointer));
+        }
+        let device = self.device;
+        self.enter(device)?;
+        // SAFETY: the context was made above and is no thread's.
+        unsafe { driver.cuGreenCtxDestroy(green) }
+    }
+}
+
+fn alloc_node(
+    driver: &Driver,
+    graph: Handle,
+    device: c_int,
+    bytes: usize,
+) -> Result<(Handle, Pointer)> {
+    let mut params = AllocNode { pool: PoolProps::device(device), bytes, ..AllocNode::default() };
+    let mut node = 0;
+    let none = std::ptr::null();
+    // SAFETY: the pointers are valid for writing, and there are no dependencies to read.
+    unsafe { driver.cuGraphAddMemAllocNode(&raw mut node, graph, none, 0, &raw mut params) }?;
+    Ok((node, params.pointer))
+}
+
+/// A file as another API's memory, and a buffer in it.
+pub(super) fn external(worker: &mut Worker, bytes: usize) -> Result<Object> {
+    let driver = worker.driver;
+    // SAFETY: the name is a string with its zero byte.
+    let descriptor = unsafe { libc::memfd_create(c"external".as_ptr(), libc::MFD_CLOEXEC) };
+    let room = bytes as u64;
+    let handle = [u64::from(u32::try_from(descriptor).unwrap_or(0)), 0];
+    let memory = ExternalMemory { sort: 1, handle, bytes: room, ..ExternalMemory::default() };
+    let mut external = 0;
+    // SAFETY: the pointers are valid for writing and for reading; the descriptor is the driver's
+    // from now on.
+    unsafe { driver.cuImportExternalMemory(&raw mut external, &raw const memory) }?;
+    let buffer = ExternalBuffer { offset: 0, bytes: room, ..ExternalBuffer::default() };
+    let mut pointer = 0;
+    // SAFETY: the pointers are valid for writing and for reading.
+    let mapped = unsafe {
+        driver.cuExternalMemoryGetMappedBuffer(&raw mut pointer, external, &raw const buffer)
+    };
+    if worker.note(mapped).is_some() {
+        worker.objects.push(Object::Device(pointer));
+    }
+    Ok(Object::External(external))
+}

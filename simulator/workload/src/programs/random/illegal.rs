@@ -1,0 +1,63 @@
+//! Calls that a driver must refuse.
+
+use std::ffi::c_void;
+
+use super::Worker;
+use super::objects::Object;
+use crate::complain;
+use crate::cuda::Result;
+
+impl Worker {
+    /// Makes a call that must fail and change nothing.
+    pub(super) fn do_something_illegal(&mut self) {
+        let driver = self.driver;
+        let result: Result<()> = match self.random.u32(..7) {
+            0 => driver.alloc(0).map(|_| ()),
+            // More than any device has.
+            1 => driver.alloc(1 << 46).map(|_| ()),
+            // Never allocated by anybody.
+            2 => driver.free(0x1234_5000),
+            3 => {
+                let nowhere = 0x1234_5000 as *mut c_void;
+                // SAFETY: the driver knows no such memory and leaves it alone.
+                unsafe { driver.cuMemFreeHost(nowhere) }
+            }
+            4 => {
+                let nowhere = 0x1234_5000 as *mut c_void;
+                // SAFETY: as above.
+                unsafe { driver.cuMemHostUnregister(nowhere) }
+            }
+            5 if self.alone => return self.free_twice(),
+            _ => match self.objects.iter().find_map(Object::pointer) {
+                // Not where it begins.
+                Some(pointer) => driver.free(pointer + 1),
+                None => return,
+            },
+        };
+        self.expect_refusal(result);
+    }
+
+    fn expect_refusal(&mut self, result: Result<()>) {
+        match result {
+            Err(_) => self.counts.refused += 1,
+            Ok(()) => {
+                self.counts.wrong += 1;
+                complain("the driver did not refuse an illegal call");
+            }
+        }
+    }
+
+    /// Only where no other thread can have got the address meanwhile.
+    fn free_twice(&mut self) {
+        let driver = self.driver;
+        let pointer = driver.alloc(4096);
+        let Some(pointer) = self.note(pointer) else { return };
+        let first = driver.free(pointer);
+        if self.note(first).is_none() {
+            self.objects.push(Object::Device(pointer));
+            return;
+        }
+        let second = driver.free(pointer);
+        self.expect_refusal(second);
+    }
+}

@@ -1,0 +1,268 @@
+//! A random program over the whole memory API.
+//!
+//! Each thread's choices depend on its seed alone, not on what the other threads do. Memory is
+//! handed from thread to thread to be freed there. What is live at the end stays live.
+
+mod episodes;
+mod illegal;
+mod objects;
+
+use std::ffi::c_int;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+
+use anyhow::{anyhow, bail};
+
+use crate::cli::{Common, Random};
+use crate::cuda::{CudaError, Driver, Handle, OUT_OF_MEMORY, Result};
+use crate::{complain, say, signals};
+use objects::Object;
+
+/// What one thread knows.
+struct Worker {
+    driver: &'static Driver,
+    random: fastrand::Rng,
+    /// The devices' primary contexts.
+    contexts: Vec<Handle>,
+    device: usize,
+    stream: Handle,
+    pool: Option<(Handle, usize)>,
+    objects: Vec<Object>,
+    counts: Counts,
+    simulated: bool,
+    /// No other thread can be given an address that this one freed.
+    alone: bool,
+    illegal: bool,
+    /// Failures are injected, so any call may fail.
+    injected: bool,
+}
+
+/// How many calls a thread tried, and how they went.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    steps: u64,
+    refused: u64,
+    out_of_memory: u64,
+    wrong: u64,
+}
+
+impl Counts {
+    const fn plus(self, other: Self) -> Self {
+        Self {
+            steps: self.steps + other.steps,
+            refused: self.refused + other.refused,
+            out_of_memory: self.out_of_memory + other.out_of_memory,
+            wrong: self.wrong + other.wrong,
+        }
+    }
+}
+
+/// Runs the threads.
+pub(crate) fn run(
+    driver: &'static Driver,
+    common: &Common,
+    options: &Random,
+) -> anyhow::Result<()> {
+    driver.init()?;
+    let present = driver.devices()?;
+    let wanted = c_int::try_from(options.devices).unwrap_or(c_int::MAX);
+    if wanted < 1 || wanted > present {
+        bail!("the driver has {present} devices, not {wanted}");
+    }
+    let contexts = (0..wanted).map(|device| driver.retain(device)).collect::<Result<Vec<_>>>()?;
+    let simulated = driver.name(0)?.starts_with("Simulated");
+    let injected = std::env::var_os("SIM_FAIL").is_some();
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..options.threads).map(|_| channel()).unzip();
+    let mut senders = senders;
+    // Each thread gives to the next one, and the last to the first.
+    if !senders.is_empty() {
+        senders.rotate_left(1);
+    }
+    let mut handles = Vec::new();
+    for (number, (give, take)) in senders.into_iter().zip(receivers).enumerate() {
+        let mut worker = Worker {
+            driver,
+            random: fastrand::Rng::with_seed(common.seed.wrapping_mul(1_000_003) + number as u64),
+            contexts: contexts.clone(),
+            device: 0,
+            stream: 0,
+            pool: None,
+            objects: Vec::new(),
+            counts: Counts::default(),
+            simulated,
+            alone: options.threads == 1,
+            illegal: !options.no_illegal,
+            injected,
+        };
+        let ops = options.ops / u64::from(options.threads);
+        let builder = Builder::new().name(format!("worker-{number}"));
+        handles.push(builder.spawn(move || {
+            worker.work(ops, &give, &take)?;
+            Ok::<Counts, CudaError>(worker.counts)
+        })?);
+    }
+    let mut total = Counts::default();
+    for handle in handles {
+        let counts = handle.join().map_err(|_| anyhow!("a thread panicked"))??;
+        total = total.plus(counts);
+    }
+    summary(total)
+}
+
+fn summary(counts: Counts) -> anyhow::Result<()> {
+    let Counts { steps, refused, out_of_memory, wrong } = counts;
+    say(&format!(
+        "{steps} steps: {refused} illegal calls refused, {out_of_memory} out of memory, \
+         {wrong} failed otherwise"
+    ));
+    if wrong > 0 && std::env::var_os("SIM_FAIL").is_none() {
+        bail!("{wrong} legal calls failed");
+    }
+    Ok(())
+}
+
+impl Worker {
+    fn work(&mut self, ops: u64, give: &Sender<Object>, take: &Receiver<Object>) -> Result<()> {
+        self.enter(0)?;
+        // SAFETY: the pointer is valid for writing.
+        unsafe { self.driver.cuStreamCreate(&raw mut self.stream, 1) }?;
+        for _ in 0..ops {
+            if signals::stopped() {
+                break;
+            }
+            self.counts.steps += 1;
+            self.step(give);
+            // What others hand over is freed at once, and takes no random choice.
+            while let Ok(object) = take.try_recv() {
+                self.free(object);
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, device: usize) -> Result<()> {
+        let context = self.contexts.get(device).copied().unwrap_or(0);
+        self.driver.set_current(context)?;
+        self.device = device;
+        Ok(())
+    }
+
+    /// The device's number, as the driver wants it.
+    fn ordinal(&self) -> c_int {
+        c_int::try_from(self.device).unwrap_or(0)
+    }
+
+    fn step(&mut self, give: &Sender<Object>) {
+        match self.random.u32(..100) {
+            0..40 => self.allocate(),
+            40..76 => self.free_one(),
+            76..80 => self.hand_over(give),
+            80..84 => self.switch_device(),
+            84..88 => self.tidy(),
+            88..94 => self.episode(),
+            _ if self.illegal => self.do_something_illegal(),
+            _ => self.allocate(),
+        }
+    }
+
+    /// Counts a failure; the value if there was none.
+    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) if error.code == OUT_OF_MEMORY => {
+                self.counts.out_of_memory += 1;
+                None
+            }
+            Err(error) => {
+                self.counts.wrong += 1;
+                if !self.injected {
+                    complain(&error.to_string());
+                }
+                None
+            }
+        }
+    }
+
+    /// A size: mostly small, at times some mebibytes.
+    fn size(&mut self) -> usize {
+        let bits = self.random.u32(0..24);
+        self.random.usize(1..=1 << bits)
+    }
+
+    fn allocate(&mut self) {
+        // Not much at a time: a real device is shared, and so is the host.
+        if self.objects.len() >= 400 {
+            self.free_one();
+        }
+        let object = objects::allocate(self);
+        if let Some(object) = self.note(object) {
+            self.objects.push(object);
+        }
+    }
+
+    fn free_one(&mut self) {
+        if self.objects.is_empty() {
+            return;
+        }
+        let index = self.random.usize(..self.objects.len());
+        let object = self.objects.swap_remove(index);
+        self.free(object);
+    }
+
+    /// Frees an object; what cannot be freed is kept.
+    fn free(&mut self, mut object: Object) {
+        let result = object.free(self);
+        if self.note(result).is_none() {
+            self.objects.push(object);
+        }
+    }
+
+    fn hand_over(&mut self, give: &Sender<Object>) {
+        if self.objects.is_empty() {
+            return;
+        }
+        let index = self.random.usize(..self.objects.len());
+        let object = self.objects.swap_remove(index);
+        if let Err(rejected) = give.send(object) {
+            self.objects.push(rejected.0);
+        }
+    }
+
+    fn switch_device(&mut self) {
+        let device = self.random.usize(..self.contexts.len());
+        let result = self.enter(device);
+        self.note(result);
+    }
+
+    /// Synchronises, or trims something.
+    fn tidy(&mut self) {
+        let choice = self.random.u32(..8);
+        let (driver, device) = (self.driver, self.ordinal());
+        let threshold = u64::from(self.random.u32(..4)) << 25;
+        let result = match choice {
+            0..3 => driver.synchronize(),
+            // SAFETY: takes a handle of this thread's stream.
+            3..5 => unsafe { driver.cuStreamSynchronize(self.stream) },
+            // SAFETY: takes no pointers.
+            5 => unsafe { driver.cuDeviceGraphMemTrim(device) },
+            _ => default_pool(driver, device).and_then(|pool| {
+                let mut value = threshold;
+                if choice == 6 {
+                    // SAFETY: the attribute is a 64-bit number, and the pointer is to one.
+                    unsafe { driver.cuMemPoolSetAttribute(pool, 4, (&raw mut value).cast()) }
+                } else {
+                    // SAFETY: takes no pointers.
+                    unsafe { driver.cuMemPoolTrimTo(pool, usize::try_from(threshold).unwrap_or(0)) }
+                }
+            }),
+        };
+        self.note(result);
+    }
+}
+
+fn default_pool(driver: &Driver, device: c_int) -> Result<Handle> {
+    let mut pool = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuDeviceGetDefaultMemPool(&raw mut pool, device) }?;
+    Ok(pool)
+}

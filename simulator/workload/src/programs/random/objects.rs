@@ -1,0 +1,289 @@
+//! Things a random program allocates and frees.
+
+use std::ffi::{c_int, c_void};
+
+use super::Worker;
+use crate::cuda::{Handle, Pointer, Result};
+use crate::structs::{Access, Array3dDescriptor, ArrayDescriptor, FLOAT, PoolProps, Prop};
+
+const GRANULE: usize = 2 << 20;
+
+/// An allocation, and how to free it.
+pub(super) enum Object {
+    /// `cuMemFree`.
+    Device(Pointer),
+    /// A stream-ordered one: `cuMemFreeAsync` or `cuMemFree`.
+    Async(Pointer),
+    /// `cuMemFreeHost`.
+    Host(usize),
+    /// Memory of the program, registered.
+    Registered(&'static mut [u8]),
+    /// `cuMemRelease`.
+    Physical(Handle),
+    /// Mapped physical memory whose handle was released.
+    Mapped(Mapping),
+    /// `cuArrayDestroy`.
+    Array(Handle),
+    /// `cuMipmappedArrayDestroy`.
+    Mipmapped(Handle),
+    /// Destroyed while what was allocated in it may be live.
+    Pool(Handle),
+    /// `cuDestroyExternalMemory`.
+    External(Handle),
+}
+
+/// A reserved range with several maps in it.
+pub(super) struct Mapping {
+    address: Pointer,
+    pieces: usize,
+    mapped: bool,
+}
+
+/// Allocates something.
+pub(super) fn allocate(worker: &mut Worker) -> Result<Object> {
+    let bytes = worker.size();
+    match worker.random.u32(..100) {
+        0..36 => worker.driver.alloc(bytes).map(Object::Device),
+        36..41 => pitched(worker),
+        41..46 => managed(worker, bytes),
+        46..52 => host(worker, bytes),
+        52..55 => register(worker, bytes),
+        55..71 => stream_ordered(worker, bytes),
+        71..77 => from_pool(worker, bytes),
+        77..82 => physical(worker),
+        82..90 => mapping(worker).map(Object::Mapped),
+        90..95 => array(worker),
+        95..98 => mipmapped(worker),
+        _ => external(worker, bytes),
+    }
+}
+
+fn pitched(worker: &mut Worker) -> Result<Object> {
+    let (width, height) = (worker.random.usize(1..3000), worker.random.usize(1..300));
+    let (mut pointer, mut pitch) = (0, 0);
+    // SAFETY: the pointers are valid for writing.
+    unsafe {
+        worker.driver.cuMemAllocPitch_v2(&raw mut pointer, &raw mut pitch, width, height, 4)
+    }?;
+    Ok(Object::Device(pointer))
+}
+
+fn managed(worker: &mut Worker, bytes: usize) -> Result<Object> {
+    let flags = worker.random.u32(1..=2);
+    let mut pointer = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { worker.driver.cuMemAllocManaged(&raw mut pointer, bytes, flags) }?;
+    Ok(Object::Device(pointer))
+}
+
+fn host(worker: &mut Worker, bytes: usize) -> Result<Object> {
+    let flags = worker.random.u32(..4);
+    let mut pointer: *mut c_void = std::ptr::null_mut();
+    if flags == 0 {
+        // SAFETY: the pointer is valid for writing.
+        unsafe { worker.driver.cuMemAllocHost_v2(&raw mut pointer, bytes) }?;
+    } else {
+        // SAFETY: the pointer is valid for writing.
+        unsafe { worker.driver.cuMemHostAlloc(&raw mut pointer, bytes, flags) }?;
+    }
+    Ok(Object::Host(pointer as usize))
+}
+
+fn register(worker: &Worker, bytes: usize) -> Result<Object> {
+    // Memory that stays registered to the end must stay memory: it is never given back.
+    let memory = vec![0_u8; bytes.max(4096)].leak();
+    let start = memory.as_mut_ptr().cast::<c_void>();
+    // SAFETY: the range is one allocation of this program, which lives on while it is registered.
+    unsafe { worker.driver.cuMemHostRegister_v2(start, memory.len(), 0) }?;
+    Ok(Object::Registered(memory))
+}
+
+fn stream_ordered(worker: &mut Worker, bytes: usize) -> Result<Object> {
+    let mut pointer = 0;
+    if worker.random.bool() {
+        // SAFETY: the pointer is valid for writing; 0 is the default stream.
+        unsafe { worker.driver.cuMemAllocAsync(&raw mut pointer, bytes, 0) }?;
+    } else {
+        // SAFETY: as above.
+        unsafe { worker.driver.cuMemAllocAsync_ptsz(&raw mut pointer, bytes, 0) }?;
+    }
+    Ok(Object::Async(pointer))
+}
+
+/// From a pool of the thread's own, which is made when it is first wanted, and anew now and then.
+fn from_pool(worker: &mut Worker, bytes: usize) -> Result<Object> {
+    let renew = worker.random.u32(..20) == 0;
+    let pool = match worker.pool {
+        Some((pool, device)) if device == worker.device && !renew => pool,
+        old => {
+            if let Some((pool, _)) = old {
+                worker.objects.push(Object::Pool(pool));
+                worker.pool = None;
+            }
+            let props = PoolProps::device(worker.ordinal());
+            let mut pool = 0;
+            // SAFETY: the pointers are valid for writing and for reading.
+            unsafe { worker.driver.cuMemPoolCreate(&raw mut pool, &raw const props) }?;
+            worker.pool = Some((pool, worker.device));
+            pool
+        }
+    };
+    let mut pointer = 0;
+    // SAFETY: the pointer is valid for writing; 0 is the default stream.
+    unsafe { worker.driver.cuMemAllocFromPoolAsync(&raw mut pointer, bytes, pool, 0) }?;
+    Ok(Object::Async(pointer))
+}
+
+fn create(worker: &Worker, bytes: usize, prop: &Prop) -> Result<Handle> {
+    let mut handle = 0;
+    // SAFETY: the pointers are valid for writing and for reading.
+    unsafe { worker.driver.cuMemCreate(&raw mut handle, bytes, prop, 0) }?;
+    Ok(handle)
+}
+
+fn physical(worker: &mut Worker) -> Result<Object> {
+    let bytes = worker.random.usize(1..5) * GRANULE;
+    let on_host = worker.random.u32(..4) == 0;
+    let prop = if on_host { Prop::host() } else { Prop::device(worker.ordinal(), false) };
+    create(worker, bytes, &prop).map(Object::Physical)
+}
+
+/// Pieces of physical memory side by side in a reserved range; only the maps keep them.
+fn mapping(worker: &mut Worker) -> Result<Mapping> {
+    let pieces = worker.random.usize(1..5);
+    let driver = worker.driver;
+    let mut address = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuMemAddressReserve(&raw mut address, pieces * GRANULE, 0, 0, 0) }?;
+    let mut mapping = Mapping { address, pieces: 0, mapped: true };
+    for piece in 0..pieces {
+        let at = address + (piece * GRANULE) as u64;
+        let result = create(worker, GRANULE, &Prop::device(worker.ordinal(), false));
+        let Ok(handle) = result else { break };
+        // SAFETY: the range was reserved above and nothing is mapped there.
+        let mapped = unsafe { driver.cuMemMap(at, GRANULE, 0, handle, 0) };
+        // SAFETY: the handle was made above.
+        unsafe { driver.cuMemRelease(handle) }?;
+        mapped?;
+        mapping.pieces += 1;
+    }
+    if mapping.pieces > 0 {
+        let access = Access { location_type: 1, location_id: worker.ordinal(), flags: 3 };
+        let bytes = mapping.pieces * GRANULE;
+        // SAFETY: one description, of the range mapped above.
+        unsafe { driver.cuMemSetAccess(address, bytes, &raw const access, 1) }?;
+    }
+    // What was reserved and not mapped is of no use: a range is freed as a whole.
+    mapping.pieces = pieces;
+    Ok(mapping)
+}
+
+fn array(worker: &mut Worker) -> Result<Object> {
+    let (width, height) = (worker.random.usize(1..512), worker.random.usize(0..512));
+    let depth = if worker.random.bool() && height > 0 { worker.random.usize(0..8) } else { 0 };
+    let mut array = 0;
+    if depth == 0 {
+        let descriptor = ArrayDescriptor { width, height, format: FLOAT, channels: 2 };
+        // SAFETY: the pointers are valid for writing and for reading.
+        unsafe { worker.driver.cuArrayCreate_v2(&raw mut array, &raw const descriptor) }?;
+    } else {
+        let descriptor = volume(width, height, depth);
+        // SAFETY: as above.
+        unsafe { worker.driver.cuArray3DCreate_v2(&raw mut array, &raw const descriptor) }?;
+    }
+    Ok(Object::Array(array))
+}
+
+const fn volume(width: usize, height: usize, depth: usize) -> Array3dDescriptor {
+    Array3dDescriptor { width, height, depth, format: FLOAT, channels: 1, flags: 0, padding: 0 }
+}
+
+fn mipmapped(worker: &mut Worker) -> Result<Object> {
+    let (width, height) = (worker.random.usize(8..512), worker.random.usize(8..512));
+    let levels = worker.random.u32(1..4);
+    let descriptor = volume(width, height, 0);
+    let mut array = 0;
+    let driver = worker.driver;
+    // SAFETY: the pointers are valid for writing and for reading.
+    unsafe { driver.cuMipmappedArrayCreate(&raw mut array, &raw const descriptor, levels) }?;
+    let mut level = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuMipmappedArrayGetLevel(&raw mut level, array, levels - 1) }?;
+    Ok(Object::Mipmapped(array))
+}
+
+/// Memory of another API; a real driver would not take a file that no such API made.
+fn external(worker: &mut Worker, bytes: usize) -> Result<Object> {
+    if !worker.simulated {
+        return worker.driver.alloc(bytes).map(Object::Device);
+    }
+    super::episodes::external(worker, bytes)
+}
+
+impl Object {
+    /// Frees it. After an error it is still there.
+    pub(super) fn free(&mut self, worker: &mut Worker) -> Result<()> {
+        let driver = worker.driver;
+        match self {
+            Self::Device(pointer) => driver.free(*pointer),
+            Self::Async(pointer) => free_async(worker, *pointer),
+            // SAFETY: the driver made this memory and nothing uses it.
+            Self::Host(pointer) => unsafe { driver.cuMemFreeHost(*pointer as *mut c_void) },
+            Self::Registered(memory) => {
+                // SAFETY: the range was registered and nothing uses it.
+                unsafe { driver.cuMemHostUnregister(memory.as_mut_ptr().cast()) }
+            }
+            // SAFETY: the handle is this object's, as are those below.
+            Self::Physical(handle) => unsafe { driver.cuMemRelease(*handle) },
+            Self::Mapped(mapping) => mapping.free(worker),
+            // SAFETY: as above.
+            Self::Array(array) => unsafe { driver.cuArrayDestroy(*array) },
+            // SAFETY: as above.
+            Self::Mipmapped(array) => unsafe { driver.cuMipmappedArrayDestroy(*array) },
+            // SAFETY: as above.
+            Self::Pool(pool) => unsafe { driver.cuMemPoolDestroy(*pool) },
+            // SAFETY: as above.
+            Self::External(memory) => unsafe { driver.cuDestroyExternalMemory(*memory) },
+        }
+    }
+
+    /// A device pointer, if that is what it is.
+    pub(super) const fn pointer(&self) -> Option<Pointer> {
+        match self {
+            Self::Device(pointer) | Self::Async(pointer) => Some(*pointer),
+            _ => None,
+        }
+    }
+}
+
+/// In one of the ways there are. The choice depends on the address, not on chance: who frees it
+/// may be another thread.
+fn free_async(worker: &Worker, pointer: Pointer) -> Result<()> {
+    let driver = worker.driver;
+    match (pointer >> 9) % 4 {
+        0 => driver.free(pointer),
+        // SAFETY: device memory is not memory of this program; 0 is the default stream.
+        1 => unsafe { driver.cuMemFreeAsync_ptsz(pointer, 0) },
+        // SAFETY: as above.
+        _ => unsafe { driver.cuMemFreeAsync(pointer, 0) },
+    }
+}
+
+impl Mapping {
+    fn free(&mut self, worker: &Worker) -> Result<()> {
+        let driver = worker.driver;
+        let bytes = self.pieces * GRANULE;
+        if self.mapped {
+            // SAFETY: the range holds whole maps, and nothing uses them.
+            unsafe { driver.cuMemUnmap(self.address, bytes) }?;
+            self.mapped = false;
+        }
+        // SAFETY: the range was reserved as a whole, and nothing is mapped there any more.
+        unsafe { driver.cuMemAddressFree(self.address, bytes) }
+    }
+}
+
+/// A device's number as the driver's calls take it.
+pub(super) fn shareable(worker: &Worker, device: c_int) -> Result<Handle> {
+    create(worker, GRANULE, &Prop::device(device, true))
+}

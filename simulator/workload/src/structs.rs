@@ -1,0 +1,139 @@
+//! The driver's structures, as in `cuda.h`.
+
+use std::ffi::c_int;
+
+/// `CUmemAllocationProp`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Prop {
+    pub(crate) allocation_type: c_int,
+    pub(crate) handle_types: c_int,
+    pub(crate) location_type: c_int,
+    pub(crate) location_id: c_int,
+    pub(crate) security: u64,
+    pub(crate) flags: u64,
+}
+
+impl Prop {
+    /// Memory of a device, for sharing by file descriptor or not.
+    pub(crate) const fn device(device: c_int, shareable: bool) -> Self {
+        Self {
+            allocation_type: 1,
+            handle_types: shareable as c_int,
+            location_type: 1,
+            location_id: device,
+            security: 0,
+            flags: 0,
+        }
+    }
+
+    /// Memory of the host.
+    pub(crate) const fn host() -> Self {
+        let device = Self::device(0, false);
+        Self { location_type: 2, ..device }
+    }
+}
+
+/// `CUmemPoolProps`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct PoolProps {
+    pub(crate) allocation_type: c_int,
+    pub(crate) handle_types: c_int,
+    pub(crate) location_type: c_int,
+    pub(crate) location_id: c_int,
+    pub(crate) security: u64,
+    pub(crate) max_size: usize,
+    pub(crate) reserved: [u64; 7],
+}
+
+impl PoolProps {
+    /// A pool of a device's memory.
+    pub(crate) fn device(device: c_int) -> Self {
+        Self { allocation_type: 1, location_type: 1, location_id: device, ..Self::default() }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Access {
+    pub(crate) location_type: c_int,
+    pub(crate) location_id: c_int,
+    pub(crate) flags: c_int,
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct AllocNode {
+    pub(crate) pool: PoolProps,
+    pub(crate) access: u64,
+    pub(crate) access_count: usize,
+    pub(crate) bytes: usize,
+    pub(crate) pointer: u64,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ArrayDescriptor {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Array3dDescriptor {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// Elements of four bytes: `CU_AD_FORMAT_FLOAT`.
+pub(crate) const FLOAT: u32 = 0x20;
+
+/// `CUipcMemHandle`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IpcHandle {
+    pub(crate) bytes: [u8; 64],
+}
+
+/// `CUmulticastObjectProp`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MulticastProp {
+    pub(crate) devices: u32,
+    pub(crate) bytes: usize,
+    pub(crate) handle_types: u64,
+    pub(crate) flags: u64,
+}
+
+/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct ExternalMemory {
+    pub(crate) sort: u32,
+    pub(crate) handle: [u64; 2],
+    pub(crate) bytes: u64,
+    pub(crate) flags: u32,
+    pub(crate) reserved: [u32; 16],
+}
+
+/// `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct ExternalBuffer {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) flags: u32,
+    pub(crate) reserved: [u32; 16],
+}
