@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use capture::gpus::Gpu;
 use capture::plan::Plan;
 use capture::session::{Notice, Options, Session};
 use engine::event::Event;
@@ -39,6 +40,8 @@ pub(crate) struct Live {
     thread: Option<JoinHandle<()>>,
     /// How the probes are attached.
     pub(crate) plan: Plan,
+    /// The GPUs of this host.
+    pub(crate) gpus: Vec<Gpu>,
 }
 
 impl Live {
@@ -52,7 +55,7 @@ impl Live {
             std::thread::Builder::new().name("capture".into()).spawn(
                 move || match Session::start(&options) {
                     Ok(session) => {
-                        let _ = ready.send(Ok(session.plan().clone()));
+                        let _ = ready.send(Ok((session.plan().clone(), session.gpus().to_vec())));
                         capture_loop(session, &sender, &stopped);
                     }
                     Err(error) => {
@@ -60,9 +63,9 @@ impl Live {
                     }
                 },
             )?;
-        let plan =
+        let (plan, gpus) =
             started.recv().map_err(|_| anyhow!("the capture thread died at its start"))??;
-        Ok(Self { messages, stop, thread: Some(thread), plan })
+        Ok(Self { messages, stop, thread: Some(thread), plan, gpus })
     }
 
     /// The next message, if one comes before `deadline`.

@@ -1,5 +1,11 @@
 //! Bad input and bad luck: each has its own message or counted outcome, and the target never
 //! notices.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod harness;
 

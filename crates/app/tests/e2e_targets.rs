@@ -1,4 +1,10 @@
 //! Whom a trace sees: all processes, some, their children, and drivers that come up later.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod harness;
 

@@ -1,5 +1,11 @@
 //! The last report equals what the driver itself says, for every workload, every way to attach and
 //! both kinds of driver code.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod harness;
 

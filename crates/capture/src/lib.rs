@@ -9,6 +9,7 @@ mod clock;
 pub mod command;
 pub mod decode;
 mod error;
+pub mod gpus;
 pub mod hooks;
 pub mod host;
 pub mod libraries;

@@ -27,6 +27,10 @@ impl Living {
         self.processes.remove(&pid);
     }
 
+    pub(crate) fn knows(&self, pid: Pid) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         now - self.swept >= INTERVAL
     }

@@ -1,7 +1,10 @@
 //! The closed vocabulary of what can happen. Live capture, recordings and other tools' files all
 //! become this stream; nothing else changes the ledger.
 
-use crate::ids::{ContextId, DeviceId, FunctionId, Key, Pid, SiteId, Tid};
+use crate::ids::{
+    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
+    StreamId, Tid,
+};
 use crate::kind::Kind;
 use crate::units::Moment;
 
@@ -39,10 +42,26 @@ pub enum What {
     Allocate(Allocate),
     /// A call gave memory back.
     Free(Free),
+    /// Physical memory, its references and its mappings.
+    Vmm(VmmCall),
+    /// A memory pool changed, or told something about itself.
+    Pool(PoolCall),
+    /// A graph that has to do with memory.
+    Graph(GraphCall),
     /// A driver call failed and changed nothing.
     Failed(Failed),
     /// A context began or ended.
     Context(ContextChange),
+    /// Which physical GPUs the process's device ordinals are (`CUDA_VISIBLE_DEVICES`).
+    Gpus(Box<[Option<GpuId>]>),
+    /// What the driver's own account (NVML) says that the process holds of a GPU, everything
+    /// included: contexts, code, local memory, pools.
+    DriverAccount {
+        /// The GPU.
+        gpu: GpuId,
+        /// All memory of the process on it.
+        bytes: u64,
+    },
     /// The kernel could not deliver some records.
     Lost(Lost),
 }
@@ -74,8 +93,53 @@ pub struct Allocate {
     /// The device, where the call itself or the thread's state names it. When it is `None` the
     /// ledger takes the device of the context.
     pub device: Option<DeviceId>,
+    /// The pool it comes from, where the call names one.
+    pub pool: Option<PoolId>,
+    /// The stream, for stream-ordered memory: while that stream (or the calling thread) captures a
+    /// graph, the call makes a node and no memory.
+    pub stream: Option<StreamId>,
     /// Where in the program.
     pub site: Option<SiteId>,
+}
+
+/// The function family that a free came through; a family that does not fit the memory is a
+/// mistake worth telling, even where the driver forgives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FreeBy {
+    /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
+    Free,
+    /// `cuMemFreeAsync`: stream-ordered memory; plain device memory is forgiven.
+    FreeAsync,
+    /// `cuMemFreeHost`: pinned memory.
+    FreeHost,
+    /// `cuMemHostUnregister`: registered memory.
+    Unregister,
+    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
+    DestroyArray,
+    /// `cuIpcCloseMemHandle`.
+    CloseImport,
+    /// `cuDestroyExternalMemory`.
+    DestroyExternal,
+}
+
+impl FreeBy {
+    /// Whether the family is meant for a kind of memory. Kinds that no family here is for fit all.
+    #[must_use]
+    pub const fn fits(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Device | Kind::Managed => matches!(self, Self::Free),
+            Kind::Async | Kind::HostAsync | Kind::Graph => {
+                matches!(self, Self::Free | Self::FreeAsync)
+            }
+            Kind::Pinned => matches!(self, Self::FreeHost),
+            Kind::Registered => matches!(self, Self::Unregister),
+            Kind::Array => matches!(self, Self::DestroyArray),
+            Kind::Imported => {
+                matches!(self, Self::Free | Self::CloseImport | Self::DestroyExternal)
+            }
+            Kind::Physical | Kind::HostPhysical | Kind::Pool => true,
+        }
+    }
 }
 
 /// Memory ends.
@@ -83,6 +147,201 @@ pub struct Allocate {
 pub struct Free {
     /// The driver's name for it. A null pointer is a legal no-op and never becomes an event.
     pub key: Key,
+    /// The function family.
+    pub by: FreeBy,
+    /// The stream, for `cuMemFreeAsync`: while it captures, the call makes a node.
+    pub stream: Option<StreamId>,
+}
+
+/// Where physical memory lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On a device.
+    Device(DeviceId),
+    /// On the host, or on one of its NUMA nodes.
+    Host,
+}
+
+/// Calls of the virtual memory management API. Physical memory begins with `Create` and ends when
+/// its last reference is released *and* its last mapping is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VmmCall {
+    /// `cuMemCreate`.
+    Create {
+        /// The new handle, with one reference.
+        handle: HandleId,
+        /// How much.
+        bytes: u64,
+        /// Where.
+        place: Place,
+        /// Where in the program.
+        site: Option<SiteId>,
+    },
+    /// `cuMemImportFromShareableHandle`: somebody else's memory. Its size is learned when it is
+    /// mapped.
+    Import {
+        /// The new handle, with one reference.
+        handle: HandleId,
+    },
+    /// `cuMulticastCreate`: a handle without memory of its own.
+    Multicast {
+        /// The new handle, with one reference.
+        handle: HandleId,
+    },
+    /// `cuMemRetainAllocationHandle`: one more reference to what is mapped at an address.
+    Retain {
+        /// The handle that was told.
+        handle: HandleId,
+    },
+    /// `cuMemRelease`: one reference less.
+    Release {
+        /// The handle.
+        handle: HandleId,
+    },
+    /// `cuMemMap`.
+    Map {
+        /// Where to.
+        address: u64,
+        /// How much of it.
+        bytes: u64,
+        /// The physical memory.
+        handle: HandleId,
+    },
+    /// `cuMemUnmap`: every mapping inside the range.
+    Unmap {
+        /// From where.
+        address: u64,
+        /// How far.
+        bytes: u64,
+    },
+    /// `cuMemAddressReserve`: addresses, never memory.
+    Reserve {
+        /// From where.
+        address: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// `cuMemAddressFree`.
+    Unreserve {
+        /// From where.
+        address: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// Calls about memory pools. What a pool *uses* is the sum of its live stream-ordered allocations;
+/// what it *reserves* of the device only the driver knows, and callers learn it by asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolCall {
+    /// `cuMemPoolCreate`, or an import of another process's pool.
+    Created {
+        /// The pool.
+        pool: PoolId,
+        /// Where its memory lies; `None` where the call does not say (imports).
+        place: Option<Place>,
+    },
+    /// `cuMemPoolDestroy`: it stays until its last allocation is freed.
+    Destroyed {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// `cuMemPoolTrimTo`.
+    Trimmed {
+        /// The pool.
+        pool: PoolId,
+        /// What it may keep.
+        keep: u64,
+    },
+    /// `cuMemPoolGetAttribute` told what the pool reserves.
+    ToldReserved {
+        /// The pool.
+        pool: PoolId,
+        /// How much.
+        bytes: u64,
+    },
+    /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`: a pool that is a device's.
+    OfDevice {
+        /// The pool.
+        pool: PoolId,
+        /// The device.
+        device: DeviceId,
+        /// It is the one that `cuMemAllocAsync` takes from now on.
+        current: bool,
+    },
+}
+
+/// Calls about graphs with memory nodes, and about stream capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GraphCall {
+    /// `cuStreamBeginCapture`: calls on the stream become nodes. With a graph: of that graph.
+    CaptureBegan {
+        /// The stream.
+        stream: StreamId,
+        /// `cuStreamBeginCaptureToGraph` names one.
+        graph: Option<GraphId>,
+    },
+    /// `cuStreamEndCapture`: the nodes are in this graph. Failed captures end without one.
+    CaptureEnded {
+        /// The stream.
+        stream: StreamId,
+        /// The new graph.
+        graph: Option<GraphId>,
+    },
+    /// `cuGraphAddMemAllocNode`: an address, no memory yet.
+    AllocNode {
+        /// The graph.
+        graph: GraphId,
+        /// The address that the node will give.
+        address: u64,
+        /// How much.
+        bytes: u64,
+        /// Where.
+        place: Place,
+    },
+    /// `cuGraphAddMemFreeNode`.
+    FreeNode {
+        /// The graph.
+        graph: GraphId,
+        /// What it frees.
+        address: u64,
+    },
+    /// `cuGraphInstantiate`.
+    Instantiated {
+        /// The executable.
+        exec: ExecId,
+        /// Its graph.
+        graph: GraphId,
+        /// Launches free what the launch before left live (flag 1).
+        frees_before_launch: bool,
+    },
+    /// `cuGraphLaunch`: what the graph allocates and does not free itself is live from now on.
+    Launched {
+        /// The executable.
+        exec: ExecId,
+    },
+    /// `cuGraphExecDestroy`.
+    ExecDestroyed {
+        /// The executable.
+        exec: ExecId,
+    },
+    /// `cuGraphDestroy`.
+    GraphDestroyed {
+        /// The graph.
+        graph: GraphId,
+    },
+    /// `cuDeviceGetGraphMemAttribute` told what graphs reserve of a device.
+    ToldReserved {
+        /// The device.
+        device: DeviceId,
+        /// How much.
+        bytes: u64,
+    },
+    /// `cuDeviceGraphMemTrim`: memory that no graph uses goes back.
+    Trimmed {
+        /// The device.
+        device: DeviceId,
+    },
 }
 
 /// A driver call returned an error.
@@ -94,14 +353,22 @@ pub struct Failed {
     pub code: i32,
     /// For an allocating call: what was asked for.
     pub asked: Option<(Kind, u64)>,
+    /// For a freeing call: what should have been freed.
+    pub freed: Option<Key>,
     /// The device it was asked of, where known.
     pub device: Option<DeviceId>,
     /// The context of the calling thread, where known.
     pub context: Option<ContextId>,
 }
 
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: i32 = 1;
+
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: i32 = 2;
+
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: i32 = 400;
 
 /// Contexts decide the device of an allocation and how long it can live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,9 +25,34 @@ pub struct ProcessKey {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DeviceId(pub u16);
 
+/// A physical GPU of the host, by the index that NVML and `nvidia-smi` use. A MIG instance counts as
+/// its GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct GpuId(pub u16);
+
 /// A `CUcontext` value of one process; 0 is "no context".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ContextId(pub u64);
+
+/// A `CUmemGenericAllocationHandle` of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct HandleId(pub u64);
+
+/// A `CUmemoryPool` of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PoolId(pub u64);
+
+/// A `CUstream` of one process; the default streams are 0, 1 and 2.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StreamId(pub u64);
+
+/// A `CUgraph` of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct GraphId(pub u64);
+
+/// A `CUgraphExec` of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ExecId(pub u64);
 
 /// The call stack an allocation came from, interned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -28,6 +28,8 @@ pub enum Kind {
     HostPhysical = 9,
     /// Memory of another process or API that was opened here; it belongs to the exporter.
     Imported = 10,
+    /// A stream-ordered allocation from a pool of *host* memory.
+    HostAsync = 11,
 }
 
 /// Layers are never added together.
@@ -49,7 +51,7 @@ pub enum Layer {
 
 impl Kind {
     /// Every kind, in display order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Device,
         Self::Array,
         Self::Physical,
@@ -61,6 +63,7 @@ impl Kind {
         Self::Registered,
         Self::HostPhysical,
         Self::Imported,
+        Self::HostAsync,
     ];
 
     /// The number of kinds.
@@ -74,15 +77,23 @@ impl Kind {
             Self::Pool => Layer::Reserved,
             Self::Async => Layer::Used,
             Self::Managed => Layer::Managed,
-            Self::Pinned | Self::Registered | Self::HostPhysical => Layer::Host,
+            Self::Pinned | Self::Registered | Self::HostPhysical | Self::HostAsync => Layer::Host,
             Self::Imported => Layer::Imported,
         }
     }
 
-    /// Whether the device loses these bytes: what `live_bytes` sums.
+    /// Whether these bytes are device memory that the program holds: what `live_bytes` sums. A
+    /// pool's reserve is not: its used part is there as stream-ordered memory already, and how much
+    /// the pool keeps beyond that only the driver knows.
     #[must_use]
     pub const fn takes_device_memory(self) -> bool {
-        matches!(self.layer(), Layer::Physical | Layer::Reserved)
+        matches!(self.layer(), Layer::Physical | Layer::Used)
+    }
+
+    /// Whether it is a part of what a memory pool holds.
+    #[must_use]
+    pub const fn is_pooled(self) -> bool {
+        matches!(self, Self::Async | Self::HostAsync)
     }
 
     /// The word for it in reports, JSON, metrics and files.
@@ -100,6 +111,7 @@ impl Kind {
             Self::Registered => "registered",
             Self::HostPhysical => "host_physical",
             Self::Imported => "imported",
+            Self::HostAsync => "host_async",
         }
     }
 

@@ -1,8 +1,8 @@
 //! The immutable view that every output reads. Made by [`crate::ledger::Ledger::snapshot`], at a
 //! cost that depends on what is shown, not on how much is live.
 
-use crate::ids::{DeviceId, FunctionId, Key, Pid, ProcessKey, SiteId, Tid};
-use crate::kind::Kind;
+use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
+use crate::kind::{Kind, Layer};
 use crate::units::{Bytes, Moment, Nanos};
 
 /// How allocations, threads and processes are ordered.
@@ -154,18 +154,25 @@ pub struct ProcessView {
     pub kinds: Vec<KindView>,
     /// Threads that hold something.
     pub threads: Vec<ThreadView>,
+    /// Memory pools that are in use or told something about themselves.
+    pub pools: Vec<PoolView>,
+    /// Address space that is reserved; never memory.
+    pub reserved_addresses: Bytes,
+    /// Mistakes that the driver forgave or refused.
+    pub mistakes: Mistakes,
     /// Losses in this process.
     pub certainty: Certainty,
 }
 
 impl ProcessView {
-    /// What is live of the process's own memory, on device and host: the kinds whose bytes are
-    /// neither a part of another kind's nor somebody else's.
+    /// What is live of the process's own memory, on device and host: the kinds whose bytes are not
+    /// somebody else's. What a pool holds is not among them, for what is allocated from it is.
     #[must_use]
     pub fn not_freed(&self) -> Bytes {
-        let own = self.kinds.iter().filter(|view| {
-            !matches!(view.kind.layer(), crate::kind::Layer::Used | crate::kind::Layer::Imported)
-        });
+        let own = self
+            .kinds
+            .iter()
+            .filter(|view| !matches!(view.kind.layer(), Layer::Reserved | Layer::Imported));
         Bytes(own.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0)))
     }
 }
@@ -190,6 +197,69 @@ pub struct DeviceView {
     pub live_bytes: Bytes,
     /// The most device memory of this process on it at one time.
     pub peak_bytes: Bytes,
+    /// Which GPU of the host that is, where it is known.
+    pub gpu: Option<GpuId>,
+    /// What the driver's own account says the process holds of that GPU.
+    pub driver_bytes: Option<Bytes>,
+    /// What graphs reserve of the device, as the driver last told the program.
+    pub graph_reserved: Option<Told>,
+}
+
+impl DeviceView {
+    /// What the driver's account has beyond what was traced: contexts, code, local memory, the
+    /// slack of pools, and what was allocated before the trace.
+    #[must_use]
+    pub fn untracked(&self) -> Option<Bytes> {
+        self.driver_bytes.map(|driver| Bytes(driver.0.saturating_sub(self.live_bytes.0)))
+    }
+}
+
+/// A figure that the driver told the program, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// The figure.
+    pub bytes: Bytes,
+    /// When it was told.
+    pub at: Moment,
+}
+
+/// A memory pool of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolView {
+    /// The pool; `None` is a device's default pool whose handle was never told.
+    pub pool: Option<PoolId>,
+    /// Its device; `None` for host memory and where it is not known.
+    pub device: Option<DeviceId>,
+    /// What is allocated from it.
+    pub used: Bytes,
+    /// How many allocations that is.
+    pub allocations: u64,
+    /// What it holds of the device, as the driver last told the program.
+    pub reserved: Option<Told>,
+    /// Destroyed by the program, and kept for what is still allocated from it.
+    pub destroyed: bool,
+}
+
+/// Calls that show a bug in the program, whatever the driver said to them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mistakes {
+    /// Refused frees of something that was freed a moment before.
+    pub double_frees: u64,
+    /// Refused frees of something never seen.
+    pub invalid_frees: u64,
+    /// Frees through a function that is meant for another kind of memory.
+    pub mismatched_frees: u64,
+    /// Physical memory whose last handle was released while it was still mapped. Legal, and how
+    /// some libraries work, but the memory stays until it is unmapped.
+    pub released_while_mapped: u64,
+}
+
+impl Mistakes {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What one process holds of one kind.
@@ -246,11 +316,14 @@ pub struct OutOfMemory {
     pub tid: Tid,
     /// The process's name (hostile text).
     pub name: Box<str>,
-    /// Of which device.
+    /// Of which device, as the process counts them.
     pub device: Option<DeviceId>,
+    /// Which GPU of the host that is, where it is known.
+    pub gpu: Option<GpuId>,
     /// What was asked for.
     pub asked: Option<(Kind, Bytes)>,
-    /// Device memory of the processes at that moment, biggest first: pid, name, bytes on that
-    /// device (on all devices where the device is unknown).
+    /// Device memory of the processes at that moment, biggest first: pid, name, bytes on that GPU
+    /// (on the device of the same ordinal where the GPU is not known, on all devices where the
+    /// device is not known either).
     pub holders: Vec<(Pid, Box<str>, Bytes)>,
 }

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use engine::event::{Allocate, Event, Free, What};
+use engine::event::{Allocate, Event, Free, FreeBy, What};
 use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
 use engine::ledger::Ledger;
@@ -63,6 +63,8 @@ fn allocate(ledger: &mut Ledger, number: u64, bytes: u64) {
         bytes,
         context: Some(ContextId(1)),
         device: Some(DeviceId(0)),
+        pool: None,
+        stream: None,
         site: Some(SiteId(3)),
     };
     ledger.apply(&event(number, What::Allocate(allocate)));
@@ -70,7 +72,7 @@ fn allocate(ledger: &mut Ledger, number: u64, bytes: u64) {
 
 fn free(ledger: &mut Ledger, at: u64, number: u64) {
     let key = Key::address(0x7f00_0000_0000 + number * 512);
-    ledger.apply(&event(at, What::Free(Free { key })));
+    ledger.apply(&event(at, What::Free(Free { key, by: FreeBy::Free, stream: None })));
 }
 
 fn filled(count: u64, size: impl Fn(u64) -> u64) -> Ledger {

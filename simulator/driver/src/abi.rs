@@ -40,6 +40,7 @@ codes! {
     NoDevice = 100 c"CUDA_ERROR_NO_DEVICE" c"no CUDA-capable device is detected";
     InvalidDevice = 101 c"CUDA_ERROR_INVALID_DEVICE" c"invalid device ordinal";
     InvalidContext = 201 c"CUDA_ERROR_INVALID_CONTEXT" c"invalid device context";
+    FileNotFound = 301 c"CUDA_ERROR_FILE_NOT_FOUND" c"file not found";
     InvalidHandle = 400 c"CUDA_ERROR_INVALID_HANDLE" c"invalid resource handle";
     IllegalState = 401 c"CUDA_ERROR_ILLEGAL_STATE"
         c"the operation cannot be performed in the present state";

@@ -83,7 +83,7 @@ impl Descriptor3d {
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
     pub(crate) bytes: u64,
-    /// The owner in the account; nobody for levels, and for arrays without memory.
+    /// The owner in the account; nobody for levels.
     pub(crate) owner: Option<u32>,
     pub(crate) thread: u32,
     context: u32,
@@ -107,15 +107,17 @@ impl Arrays {
 impl State {
     fn open_array(&mut self, descriptor: Descriptor3d, levels: u32) -> Result<Array, Code> {
         let context = self.current()?;
+        self.cannot_be_captured()?;
         let mut bytes = 0_u64;
         for level in 0..levels.max(1) {
             let more = descriptor.level(level).bytes()?;
             bytes = bytes.checked_add(more).ok_or(Code::OutOfMemory)?;
         }
-        let owner = (descriptor.flags & WITHOUT_MEMORY == 0).then_some(context.array_owner);
-        if let Some(owner) = owner {
-            self.opened(owner, bytes)?;
+        if descriptor.flags & WITHOUT_MEMORY != 0 {
+            bytes = 0;
         }
+        let owner = Some(context.array_owner);
+        self.opened(context.array_owner, bytes)?;
         Ok(Array {
             bytes,
             owner,

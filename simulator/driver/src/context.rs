@@ -326,7 +326,11 @@ fn synchronize() -> Outcome {
 
 fn synchronize_of(context: Handle) -> Outcome {
     let mut state = state::running()?;
-    let device = given_or_current(&state, context)?.device;
+    let Context { index, device, .. } = given_or_current(&state, context)?;
+    state.cannot_be_captured()?;
+    if state.is_captured(index) {
+        return Err(Code::CaptureUnsupported);
+    }
     state.synchronized(device);
     Ok(())
 }

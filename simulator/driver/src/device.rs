@@ -49,6 +49,9 @@ fn init(flags: u32) -> Outcome {
             }
         }
     };
+    if first {
+        std::thread::sleep(settings.initialisation);
+    }
     if first && settings.ledger.is_some() {
         report::prepare();
         exit::catch_signals();

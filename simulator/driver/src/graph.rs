@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::abi::{Code, Handle, Outcome};
 use crate::handle::Slab;
-use crate::ledger::{End, Kind};
+use crate::ledger::Kind;
 use crate::settings::MAX_DEVICES;
 use crate::state::{self, State};
 
@@ -193,14 +193,42 @@ impl State {
             }
         }
         self.back(&allocated)?;
+        // What the launch before left is freed first; that is one free more by the program.
+        for address in unfreed(&exec.nodes) {
+            self.set_in_use(address, false);
+        }
         for node in &exec.nodes {
             let (Node::Alloc(address) | Node::Free(address)) = node;
             let Some(memory) = self.graphs.memory.get_mut(address) else { continue };
-            memory.in_use = matches!(node, Node::Alloc(_));
+            memory.thread = state::thread();
             let device = memory.device;
+            // What the graph allocates and frees itself comes and goes without the program.
+            let own = allocated.contains(address) && exec.nodes.contains(&Node::Free(*address));
+            if own {
+                memory.in_use = matches!(node, Node::Alloc(_));
+            } else {
+                self.set_in_use(*address, matches!(node, Node::Alloc(_)));
+            }
             self.graphs.raise_high(device);
         }
         Ok(())
+    }
+
+    /// Graph memory begins or ends to be the program's.
+    fn set_in_use(&mut self, address: u64, in_use: bool) {
+        let Some(memory) = self.graphs.memory.get_mut(&address) else { return };
+        if memory.in_use == in_use {
+            return;
+        }
+        memory.in_use = in_use;
+        let (device, bytes) = (Some(memory.device), memory.bytes);
+        if in_use {
+            self.ledger.allocations += 1;
+            self.ledger.hold(device, bytes);
+        } else {
+            self.ledger.frees += 1;
+            self.ledger.let_go(device, bytes);
+        }
     }
 
     /// Takes the memory that a launch needs and that is not there yet: all of it, or none.
@@ -211,18 +239,14 @@ impl State {
             if memory.backed {
                 continue;
             }
-            if let Err(code) = self.opened(memory.owner, memory.bytes) {
+            if let Err(code) = self.take(memory.device, memory.bytes) {
                 for address in new {
                     self.unback(address);
-                    // It never was: a launch that fails allocates nothing.
-                    self.ledger.allocations -= 1;
-                    self.ledger.frees -= 1;
                 }
                 return Err(code);
             }
             if let Some(memory) = self.graphs.memory.get_mut(address) {
                 memory.backed = true;
-                memory.thread = state::thread();
             }
             new.push(*address);
         }
@@ -232,8 +256,8 @@ impl State {
     fn unback(&mut self, address: u64) {
         let Some(memory) = self.graphs.memory.get_mut(&address) else { return };
         memory.backed = false;
-        let (owner, bytes) = (memory.owner, memory.bytes);
-        self.closed(owner, bytes, End::Freed);
+        let (device, bytes) = (memory.device, memory.bytes);
+        self.give(device, bytes);
     }
 
     /// Frees what a launched graph left allocated. Its memory stays the device's graph memory.
@@ -242,7 +266,7 @@ impl State {
         if !memory.in_use {
             return Err(Code::InvalidValue);
         }
-        memory.in_use = false;
+        self.set_in_use(address, false);
         Ok(())
     }
 

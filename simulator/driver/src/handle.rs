@@ -83,6 +83,11 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Changes all objects.
+    pub(crate) fn for_each(&mut self, change: impl FnMut(&mut T)) {
+        self.entries.iter_mut().flatten().map(|(_, object)| object).for_each(change);
+    }
+
     /// All objects and their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0_u32..)

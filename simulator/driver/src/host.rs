@@ -63,6 +63,7 @@ fn alloc(pointer: Out<*const c_void>, bytes: usize) -> Outcome {
     pointer.check()?;
     let mut state = state::running()?;
     state.current()?;
+    state.cannot_be_captured()?;
     if bytes == 0 {
         return pointer.set(std::ptr::null());
     }
@@ -82,6 +83,7 @@ fn alloc_flags(pointer: Out<*const c_void>, bytes: usize, flags: u32) -> Outcome
 fn register(pointer: u64, bytes: usize, flags: u32) -> Outcome {
     let mut state = state::running()?;
     state.current()?;
+    state.cannot_be_captured()?;
     let bytes = bytes as u64;
     // Portable, mapped for devices, I/O memory, read-only.
     if pointer == 0 || bytes == 0 || flags & !15 != 0 {
@@ -98,6 +100,7 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Outcome {
 fn close(pointer: u64, kind: Kind, unknown: Code) -> Outcome {
     let mut state = state::running()?;
     state.current_or_none()?;
+    state.cannot_be_captured()?;
     let (base, range) = state.host_range(pointer).ok_or(unknown)?;
     if base != pointer || state.owner(range.owner)?.kind != kind {
         return Err(Code::InvalidValue);

@@ -62,6 +62,7 @@ pub(crate) struct IpcImport {
 
 fn get_handle(handle: Out<[u8; 64]>, dptr: DevicePointer) -> Outcome {
     let state = state::running()?;
+    state.current()?;
     let (address, record) = state.arena.containing(dptr).ok_or(Code::InvalidValue)?;
     if state.owner(record.owner)?.kind != Kind::Device {
         return Err(Code::InvalidValue);

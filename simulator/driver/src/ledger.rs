@@ -14,8 +14,6 @@ pub(crate) enum Kind {
     Physical,
     /// A graph's memory.
     Graph,
-    /// What a pool holds of a device.
-    Pool,
     /// A stream-ordered allocation, inside a pool.
     Async,
     /// Managed memory.
@@ -28,6 +26,8 @@ pub(crate) enum Kind {
     HostPhysical,
     /// Somebody else's memory.
     Imported,
+    /// A stream-ordered allocation from a pool of host memory.
+    HostAsync,
 }
 
 impl Kind {
@@ -38,19 +38,27 @@ impl Kind {
             Self::Array => "array",
             Self::Physical => "physical",
             Self::Graph => "graph",
-            Self::Pool => "pool",
             Self::Async => "async",
             Self::Managed => "managed",
             Self::Pinned => "pinned",
             Self::Registered => "registered",
             Self::HostPhysical => "host_physical",
             Self::Imported => "imported",
+            Self::HostAsync => "host_async",
         }
     }
 
     /// Whether the device loses these bytes.
     pub(crate) const fn takes_device_memory(self) -> bool {
-        matches!(self, Self::Device | Self::Array | Self::Physical | Self::Graph | Self::Pool)
+        matches!(self, Self::Device | Self::Array | Self::Physical | Self::Graph)
+    }
+}
+
+impl Kind {
+    /// Whether the program holds device memory by it. What pools and graphs keep beyond what is
+    /// allocated from them is not the program's.
+    pub(crate) const fn is_held(self) -> bool {
+        matches!(self, Self::Device | Self::Array | Self::Physical | Self::Async)
     }
 }
 
@@ -94,10 +102,14 @@ pub(crate) struct Ledger {
     pub(crate) released: u64,
     /// Allocating calls that returned an error.
     pub(crate) failed_allocations: u64,
-    /// Device memory of all devices together.
+    /// What the devices lose, all together: the reserves of pools and graphs included.
     pub(crate) total: Level,
-    /// Device memory by device.
+    /// The same by device.
     pub(crate) devices: [Level; MAX_DEVICES],
+    /// What the program holds: what it asked for and did not free.
+    pub(crate) held: Level,
+    /// The same by device.
+    pub(crate) held_by_device: [Level; MAX_DEVICES],
 }
 
 impl Ledger {
@@ -110,6 +122,22 @@ impl Ledger {
         level.add(bytes);
         self.total.add(bytes);
         Ok(())
+    }
+
+    /// The program holds device memory.
+    pub(crate) fn hold(&mut self, device: Option<usize>, bytes: u64) {
+        if let Some(level) = device.and_then(|device| self.held_by_device.get_mut(device)) {
+            level.add(bytes);
+            self.held.add(bytes);
+        }
+    }
+
+    /// The program holds it no longer.
+    pub(crate) fn let_go(&mut self, device: Option<usize>, bytes: u64) {
+        if let Some(level) = device.and_then(|device| self.held_by_device.get_mut(device)) {
+            level.sub(bytes);
+            self.held.sub(bytes);
+        }
     }
 
     /// Gives device memory back.

@@ -28,6 +28,7 @@ fn alloc(dptr: Out<DevicePointer>, bytes: usize) -> Outcome {
     dptr.check()?;
     let mut state = state::running()?;
     let owner = state.current()?.device_owner;
+    state.cannot_be_captured()?;
     let address = open(&mut state, owner, bytes as u64)?;
     dptr.set(address)
 }
@@ -55,6 +56,7 @@ fn alloc_pitch(
     let bytes = row.checked_mul(height as u64).ok_or(Code::OutOfMemory)?;
     let mut state = state::running()?;
     let owner = state.current()?.device_owner;
+    state.cannot_be_captured()?;
     let address = open(&mut state, owner, bytes)?;
     pitch.set(usize::try_from(row).unwrap_or(usize::MAX))?;
     dptr.set(address)
@@ -68,6 +70,7 @@ fn alloc_managed(dptr: Out<DevicePointer>, bytes: usize, flags: u32) -> Outcome 
     }
     let mut state = state::running()?;
     let owner = state.current()?.managed_owner;
+    state.cannot_be_captured()?;
     let address = open(&mut state, owner, bytes as u64)?;
     dptr.set(address)
 }
@@ -76,6 +79,7 @@ fn alloc_managed(dptr: Out<DevicePointer>, bytes: usize, flags: u32) -> Outcome 
 fn free(dptr: DevicePointer) -> Outcome {
     let mut state = state::running()?;
     state.current_or_none()?;
+    state.cannot_be_captured()?;
     if dptr == 0 {
         return Ok(());
     }
@@ -93,7 +97,7 @@ fn free(dptr: DevicePointer) -> Outcome {
             Ok(())
         }
         // It waits for the device, which lets the pool shrink.
-        Kind::Async => {
+        Kind::Async | Kind::HostAsync => {
             state.close_in_pool(dptr, End::Freed)?;
             state.synchronized(owner.device.unwrap_or(0));
             Ok(())

@@ -68,7 +68,6 @@ pub(crate) struct Pool {
     /// Destroyed by the program, kept for what is still allocated.
     pub(crate) doomed: bool,
     owner: u32,
-    pub(crate) thread: u32,
 }
 
 /// All pools.
@@ -87,7 +86,8 @@ impl Pools {
 
 impl State {
     fn open_pool(&mut self, device: Option<usize>, max_size: u64, is_default: bool) -> u32 {
-        let none = Owner { kind: Kind::Async, device, context: None, pool: None, live: 0 };
+        let kind = if device.is_some() { Kind::Async } else { Kind::HostAsync };
+        let none = Owner { kind, device, context: None, pool: None, live: 0 };
         let owner = self.owners.add(none);
         let key = self.pools.pools.insert(Pool {
             device,
@@ -99,7 +99,6 @@ impl State {
             is_default,
             doomed: false,
             owner,
-            thread: state::thread(),
         });
         if let Some(owner) = self.owners.get_mut(owner) {
             owner.pool = Some(key.index);
@@ -241,6 +240,9 @@ fn alloc_from(dptr: Out<DevicePointer>, bytes: usize, pool: Handle, stream: Hand
 fn free(dptr: DevicePointer, stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let Target { capture, .. } = state.stream(stream)?;
+    if dptr == 0 {
+        return Ok(());
+    }
     if let Some(graph) = capture {
         return state.add_free_node(graph, dptr).map(|_| ());
     }
@@ -248,7 +250,7 @@ fn free(dptr: DevicePointer, stream: Handle) -> Outcome {
         return state.free_graph_memory(dptr);
     };
     match state.owner(record.owner)?.kind {
-        Kind::Async => state.close_in_pool(dptr, End::Freed),
+        Kind::Async | Kind::HostAsync => state.close_in_pool(dptr, End::Freed),
         Kind::Device | Kind::Managed => {
             state.close_at_address(dptr, End::Freed);
             Ok(())

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use crate::abi::Code;
-use crate::ledger::{Kind, Level};
+use crate::ledger::Level;
 use crate::settings;
 use crate::state::State;
 use crate::vmm::Backing;
@@ -54,22 +54,27 @@ struct Entry {
 
 fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     let ledger = &state.ledger;
-    let devices = ledger.devices.get(..settings::get().devices).unwrap_or_default();
-    let list = |value: &dyn Fn(&Level) -> u64| {
-        let texts: Vec<String> = devices.iter().map(|level| value(level).to_string()).collect();
+    let list = |levels: &[Level], value: &dyn Fn(&Level) -> u64| {
+        let levels = levels.iter().take(settings::get().devices);
+        let texts: Vec<String> = levels.map(|level| value(level).to_string()).collect();
         texts.join(", ")
     };
+    let (held, devices) = (&ledger.held_by_device, &ledger.devices);
     writeln!(out, "{{")?;
     writeln!(out, "  \"pid\": {pid},")?;
     writeln!(out, "  \"allocations\": {},", ledger.allocations)?;
     writeln!(out, "  \"frees\": {},", ledger.frees)?;
     writeln!(out, "  \"released\": {},", ledger.released)?;
     writeln!(out, "  \"failed_allocations\": {},", ledger.failed_allocations)?;
-    writeln!(out, "  \"live_bytes\": {},", ledger.total.now)?;
-    writeln!(out, "  \"live_bytes_by_device\": [{}],", list(&|level| level.now))?;
-    writeln!(out, "  \"peak_bytes\": {},", ledger.total.peak)?;
-    writeln!(out, "  \"peak_bytes_by_device\": [{}],", list(&|level| level.peak))?;
+    writeln!(out, "  \"live_bytes\": {},", ledger.held.now)?;
+    writeln!(out, "  \"live_bytes_by_device\": [{}],", list(held, &|level| level.now))?;
+    writeln!(out, "  \"peak_bytes\": {},", ledger.held.peak)?;
+    writeln!(out, "  \"peak_bytes_by_device\": [{}],", list(held, &|level| level.peak))?;
+    writeln!(out, "  \"device_bytes\": {},", ledger.total.now)?;
+    writeln!(out, "  \"device_bytes_by_device\": [{}],", list(devices, &|level| level.now))?;
+    writeln!(out, "  \"device_peak_bytes\": {},", ledger.total.peak)?;
     pools(state, out)?;
+    launches(state, out)?;
     live(state, out)?;
     writeln!(out, "\n}}")
 }
@@ -98,6 +103,31 @@ fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
         separator = ",\n";
     }
     writeln!(out, "\n  ],")
+}
+
+fn launches(state: &State, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "  \"launches\": [")?;
+    let mut separator = "\n";
+    for (name, count) in state.modules.launches() {
+        let name = text(&name.to_string_lossy());
+        write!(out, "{separator}    {{\"kernel\": {name}, \"count\": {count}}}")?;
+        separator = ",\n";
+    }
+    writeln!(out, "\n  ],")
+}
+
+/// A string as JSON.
+fn text(value: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 fn live(state: &State, out: &mut impl Write) -> io::Result<()> {
@@ -140,16 +170,8 @@ fn entries(state: &State) -> impl Iterator<Item = Entry> {
             Some(entry(slab.handle(index), array.bytes, array.owner?, array.thread))
         })
     });
-    let graphs = state.graphs.memory.iter().filter(|(_, memory)| memory.backed);
+    let graphs = state.graphs.memory.iter().filter(|(_, memory)| memory.in_use);
     let graphs = graphs
         .map(move |(address, memory)| entry(*address, memory.bytes, memory.owner, memory.thread));
-    let pools = state.pools.pools.iter().filter(|(_, pool)| pool.reserved.now > 0);
-    let pools = pools.map(|(index, pool)| Entry {
-        address: state.pools.pools.handle(index),
-        bytes: pool.reserved.now,
-        device: pool.device,
-        kind: Kind::Pool.name(),
-        thread: pool.thread,
-    });
-    at_addresses.chain(host).chain(physical).chain(arrays).chain(graphs).chain(pools)
+    at_addresses.chain(host).chain(physical).chain(arrays).chain(graphs)
 }

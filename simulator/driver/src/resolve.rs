@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::{Code, InStr, Out, Outcome};
 use crate::entry::{Export, exports};
-use crate::{array, context, device, graph_api, host, import, memory, pool, share, stream, vmm};
+use crate::{
+    array, context, copy, device, graph_api, host, import, launch, memory, pool, share, stream, vmm,
+};
 
 exports! {
     call cuGetProcAddress(symbol: InStr, function: Out<*const c_void>, version: c_int,
@@ -41,6 +43,8 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuGraphInstantiate_v2", 11_000),
     ("cuGreenCtxCreate", 12_040),
     ("cuIpcOpenMemHandle_v2", 11_000),
+    ("cuLaunchKernelEx", 11_060),
+    ("cuLibraryLoadData", 12_000),
     ("cuMemAddressReserve", 10_020),
     ("cuMemAllocAsync", 11_020),
     ("cuMemAllocFromPoolAsync", 11_020),
@@ -59,10 +63,12 @@ fn all() -> impl Iterator<Item = &'static Export> {
         EXPORTS,
         array::EXPORTS,
         context::EXPORTS,
+        copy::EXPORTS,
         device::EXPORTS,
         graph_api::EXPORTS,
         host::EXPORTS,
         import::EXPORTS,
+        launch::EXPORTS,
         memory::EXPORTS,
         pool::EXPORTS,
         share::EXPORTS,

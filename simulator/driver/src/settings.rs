@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) memory: u64,
     /// `SIM_LATENCY_US`: how long each call takes at least.
     pub(crate) latency: Duration,
+    /// `SIM_INIT_MS`: how long the initialisation takes; real drivers take some hundred.
+    pub(crate) initialisation: Duration,
     /// `SIM_FAIL`: failures to inject.
     pub(crate) failures: Vec<Failure>,
     /// `SIM_LEDGER`: the folder for the account of each process.
@@ -55,6 +57,7 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
         devices: devices.min(MAX_DEVICES),
         memory: size("SIM_MEMORY").unwrap_or(24 * GIB),
         latency: Duration::from_micros(number("SIM_LATENCY_US").unwrap_or(0)),
+        initialisation: Duration::from_millis(number("SIM_INIT_MS").unwrap_or(0)),
         failures: variable("SIM_FAIL").map_or_else(Vec::new, |text| failures(&text)),
         ledger: path("SIM_LEDGER"),
         shared: path("SIM_STATE"),

@@ -14,6 +14,7 @@ use crate::graph::Graphs;
 use crate::handle::Slab;
 use crate::host::HostRange;
 use crate::import::{External, IpcImport};
+use crate::launch::Modules;
 use crate::ledger::{End, Ledger};
 use crate::owner::{Owner, Owners};
 use crate::pool::Pools;
@@ -43,11 +44,14 @@ pub(crate) struct State {
     pub(crate) primaries: [Primary; MAX_DEVICES],
     pub(crate) greens: Slab<Green>,
     pub(crate) streams: Slab<Stream>,
+    /// How many streams are being captured.
+    pub(crate) captures: u32,
     pub(crate) host: BTreeMap<u64, HostRange>,
     pub(crate) pools: Pools,
     pub(crate) vmm: Vmm,
     pub(crate) arrays: Arrays,
     pub(crate) graphs: Graphs,
+    pub(crate) modules: Modules,
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
     pub(crate) externals: Slab<External>,
@@ -131,11 +135,13 @@ impl State {
             primaries: [Primary::default(); MAX_DEVICES],
             greens: Slab::new(2),
             streams: Slab::new(3),
+            captures: 0,
             host: BTreeMap::new(),
             pools: Pools::new(),
             vmm: Vmm::new(),
             arrays: Arrays::new(),
             graphs: Graphs::new(),
+            modules: Modules::new(),
             ipc: HashMap::new(),
             externals: Slab::new(11),
             shared: None,
@@ -188,11 +194,18 @@ impl State {
         if let Some(device) = self.owner(owner)?.taken_from() {
             self.take(device, bytes)?;
         }
-        self.ledger.allocations += 1;
-        if let Some(owner) = self.owners.get_mut(owner) {
-            owner.live += 1;
-        }
+        self.count(owner, bytes);
         Ok(())
+    }
+
+    /// Counts an allocation whose memory was taken.
+    fn count(&mut self, owner: u32, bytes: u64) {
+        self.ledger.allocations += 1;
+        let Some(owner) = self.owners.get_mut(owner) else { return };
+        owner.live += 1;
+        if owner.kind.is_held() {
+            self.ledger.hold(owner.device, bytes);
+        }
     }
 
     /// Ends an allocation: gives its memory back and counts it.
@@ -203,6 +216,9 @@ impl State {
         }
         let Some(owner) = self.owners.get_mut(owner) else { return };
         owner.live = owner.live.saturating_sub(1);
+        if owner.kind.is_held() {
+            self.ledger.let_go(owner.device, bytes);
+        }
         if let Some(device) = owner.taken_from() {
             self.give(device, bytes);
         }
@@ -223,10 +239,7 @@ impl State {
             }
             return Err(Code::OutOfMemory);
         };
-        self.ledger.allocations += 1;
-        if let Some(owner) = self.owners.get_mut(owner) {
-            owner.live += 1;
-        }
+        self.count(owner, bytes);
         Ok(address)
     }
 

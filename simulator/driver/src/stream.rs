@@ -30,44 +30,112 @@ exports! {
 /// A stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
-    pub(crate) context: u32,
-    pub(crate) device: usize,
-    /// The graph that what is put in becomes a part of.
-    pub(crate) capture: Option<u32>,
+    context: u32,
+    device: usize,
+    capture: Option<Capture>,
+}
+
+/// A capture under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capture {
+    /// The graph that what is put into the stream becomes a part of.
+    graph: u32,
+    /// Who must not make calls that cannot be captured.
+    mode: Mode,
+    thread: u32,
+    /// Somebody did; the capture has failed.
+    invalid: bool,
+}
+
+/// Who must not make calls that cannot be captured while a capture is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// No thread.
+    Global,
+    /// Not the thread that began it.
+    Thread,
+    /// Anyone may.
+    Relaxed,
 }
 
 /// What a stream handle means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) device: usize,
+    /// The graph that is being made of what is put in.
     pub(crate) capture: Option<u32>,
 }
 
 impl State {
     /// The stream behind a handle: 0, 1 and 2 are the default streams of the current context.
-    pub(crate) fn stream(&self, stream: Handle) -> Result<Target, Code> {
+    /// Putting something into a stream whose capture has failed fails.
+    pub(crate) fn stream(&mut self, stream: Handle) -> Result<Target, Code> {
         if stream <= 2 {
             let device = self.current()?.device;
+            // The legacy default stream waits for all others, which cannot be captured.
+            if stream < 2 {
+                self.cannot_be_captured()?;
+            }
             return Ok(Target { device, capture: None });
         }
+        let stream = *self.known_stream(stream)?;
+        if stream.capture.is_some_and(|capture| capture.invalid) {
+            return Err(Code::CaptureInvalidated);
+        }
+        let capture = stream.capture.map(|capture| capture.graph);
+        Ok(Target { device: stream.device, capture })
+    }
+
+    fn known_stream(&mut self, stream: Handle) -> Result<&mut Stream, Code> {
         let key = self.streams.find(stream).ok_or(Code::InvalidHandle)?;
-        let stream = self.streams.get(key.index).ok_or(Code::InvalidHandle)?;
-        Ok(Target { device: stream.device, capture: stream.capture })
+        self.streams.get_mut(key.index).ok_or(Code::InvalidHandle)
+    }
+
+    /// Called for what cannot be captured: fails, and makes captures fail, while one is under way
+    /// that forbids it.
+    pub(crate) fn cannot_be_captured(&mut self) -> Outcome {
+        if self.captures == 0 {
+            return Ok(());
+        }
+        let thread = state::thread();
+        let mut result = Ok(());
+        self.streams.for_each(|stream| {
+            let Some(capture) = &mut stream.capture else { return };
+            let forbids = match capture.mode {
+                Mode::Global => true,
+                Mode::Thread => capture.thread == thread,
+                Mode::Relaxed => false,
+            };
+            if forbids {
+                capture.invalid = true;
+                result = Err(Code::CaptureUnsupported);
+            }
+        });
+        result
+    }
+
+    /// Whether a stream of a context is being captured, in whichever mode.
+    pub(crate) fn is_captured(&self, context: u32) -> bool {
+        let mut streams = self.streams.iter();
+        self.captures > 0
+            && streams.any(|(_, stream)| stream.context == context && stream.capture.is_some())
+    }
+
+    fn end_stream(&mut self, index: u32) {
+        let stream = self.streams.remove(index);
+        if let Some(capture) = stream.and_then(|stream| stream.capture) {
+            self.captures -= 1;
+            self.drop_graph(capture.graph);
+        }
     }
 
     /// Ends the streams of a context.
     pub(crate) fn end_streams(&mut self, context: u32) {
-        let ended: Vec<u32> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.context == context)
-            .map(|(index, _)| index)
-            .collect();
+        let all = self.streams.iter();
+        let of_context = all.filter(|(_, stream)| stream.context == context);
+        let ended: Vec<u32> = of_context.map(|(index, _)| index).collect();
         for index in ended {
-            let stream = self.streams.remove(index);
-            if let Some(graph) = stream.and_then(|stream| stream.capture) {
-                self.drop_graph(graph);
-            }
+            self.end_stream(index);
         }
     }
 }
@@ -91,45 +159,51 @@ fn create_with_priority(stream: Out<Handle>, flags: c_uint, _priority: c_int) ->
 fn destroy(stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.streams.find(stream).ok_or(Code::InvalidHandle)?;
-    let stream = state.streams.remove(key.index).ok_or(Code::InvalidHandle)?;
-    if let Some(graph) = stream.capture {
-        state.drop_graph(graph);
-    }
+    state.end_stream(key.index);
     Ok(())
 }
 
-fn synchronize(stream: Handle) -> Outcome {
+/// Waiting for a stream that is captured is an error that makes the capture fail.
+fn wait(stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let Target { device, capture } = state.stream(stream)?;
     if capture.is_some() {
+        if let Some(capture) = &mut state.known_stream(stream)?.capture {
+            capture.invalid = true;
+        }
         return Err(Code::CaptureUnsupported);
     }
     state.synchronized(device);
     Ok(())
 }
 
+fn synchronize(stream: Handle) -> Outcome {
+    wait(stream)
+}
+
+/// Everything is done at once here, so that asking is as good as waiting.
 fn query(stream: Handle) -> Outcome {
-    let state = state::running()?;
-    let Target { capture, .. } = state.stream(stream)?;
-    if capture.is_some() { Err(Code::CaptureUnsupported) } else { Ok(()) }
+    wait(stream)
 }
 
 fn begin_capture(stream: Handle, mode: c_uint) -> Outcome {
     let mut state = state::running()?;
-    if mode > 2 {
-        return Err(Code::InvalidValue);
-    }
+    let mode = match mode {
+        0 => Mode::Global,
+        1 => Mode::Thread,
+        2 => Mode::Relaxed,
+        _ => return Err(Code::InvalidValue),
+    };
     if stream <= 1 {
         return Err(Code::CaptureUnsupported);
     }
-    let key = state.streams.find(stream).ok_or(Code::InvalidHandle)?;
-    if state.streams.get(key.index).is_some_and(|stream| stream.capture.is_some()) {
+    if state.known_stream(stream)?.capture.is_some() {
         return Err(Code::IllegalState);
     }
     let graph = state.new_graph();
-    if let Some(stream) = state.streams.get_mut(key.index) {
-        stream.capture = Some(graph);
-    }
+    let capture = Capture { graph, mode, thread: state::thread(), invalid: false };
+    state.known_stream(stream)?.capture = Some(capture);
+    state.captures += 1;
     Ok(())
 }
 
@@ -140,15 +214,25 @@ fn begin_capture_v1(stream: Handle) -> Outcome {
 fn end_capture(stream: Handle, graph: Out<Handle>) -> Outcome {
     graph.check()?;
     let mut state = state::running()?;
-    let key = state.streams.find(stream).ok_or(Code::InvalidHandle)?;
-    let stream = state.streams.get_mut(key.index).ok_or(Code::InvalidHandle)?;
-    let captured = stream.capture.take().ok_or(Code::IllegalState)?;
-    graph.set(state.graphs.graphs.handle(captured))
+    let capture = state.known_stream(stream)?.capture.take().ok_or(Code::IllegalState)?;
+    state.captures -= 1;
+    if capture.invalid {
+        state.drop_graph(capture.graph);
+        graph.set(0)?;
+        return Err(Code::CaptureInvalidated);
+    }
+    graph.set(state.graphs.graphs.handle(capture.graph))
 }
 
+/// Not captured (0), captured (1), or captured in vain (2).
 fn is_capturing(stream: Handle, status: Out<i32>) -> Outcome {
-    let Target { capture, .. } = state::running()?.stream(stream)?;
-    status.set(i32::from(capture.is_some()))
+    let mut state = state::running()?;
+    if stream <= 2 {
+        state.current()?;
+        return status.set(0);
+    }
+    let capture = state.known_stream(stream)?.capture;
+    status.set(capture.map_or(0, |capture| 1 + i32::from(capture.invalid)))
 }
 
 fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Outcome {

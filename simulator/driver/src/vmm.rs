@@ -106,6 +106,23 @@ impl Vmm {
         (end <= base + reservation.bytes).then_some(reservation)
     }
 
+    /// Whether a whole range is mapped.
+    pub(crate) fn is_mapped(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let Some((_, reservation)) = self.reservations.range(..=address).next_back() else {
+            return false;
+        };
+        let mut reached = address;
+        while reached < end {
+            let map = reservation.maps.range(..=reached).next_back();
+            match map {
+                Some((base, map)) if base + map.bytes > reached => reached = base + map.bytes,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// The physical memory behind an address.
     fn behind(&self, address: u64) -> Option<u32> {
         let (_, reservation) = self.reservations.range(..=address).next_back()?;

@@ -59,6 +59,13 @@ pub(crate) enum Program {
     Fork,
     /// A process that allocates and then becomes another program
     Exec,
+    /// Launches empty kernels
+    Launch(Launch),
+    /// A process that shares its memory with a child process
+    Ipc,
+    /// The child process of `ipc`
+    #[command(hide = true)]
+    IpcChild(IpcChild),
     /// Loads the driver late
     DlopenLate(DlopenLate),
     /// A random program over the whole memory API
@@ -236,6 +243,28 @@ pub(crate) struct Oom {
     pub(crate) wait_ms: u64,
 }
 
+/// Options of `launch`.
+#[derive(Args)]
+pub(crate) struct Launch {
+    /// How many launches of each kernel
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) launches: u64,
+    /// How many kernels, named `step_0`, `step_1` and so on
+    #[arg(long, default_value_t = 3)]
+    pub(crate) kernels: u32,
+    /// Pause between two rounds
+    #[arg(long, default_value_t = 0)]
+    pub(crate) pause_ms: u64,
+}
+
+/// Options of the child process of `ipc`.
+#[derive(Args)]
+pub(crate) struct IpcChild {
+    /// The handle of the memory, in hexadecimal
+    #[arg(long)]
+    pub(crate) handle: String,
+}
+
 /// Options of `dlopen-late`.
 #[derive(Args)]
 pub(crate) struct DlopenLate {
@@ -261,6 +290,48 @@ pub(crate) struct Random {
     /// Make no call that the driver must refuse
     #[arg(long)]
     pub(crate) no_illegal: bool,
+    /// Besides plain device memory, use only these parts of the API
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
+    pub(crate) only: Vec<Part>,
+}
+
+/// A part of the memory API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Pitched memory
+    Pitched,
+    /// Managed memory
+    Managed,
+    /// Page-locked host memory
+    Pinned,
+    /// Registered host memory
+    Registered,
+    /// Stream-ordered memory of the default pool
+    Async,
+    /// Pools of the program
+    Pool,
+    /// Physical memory
+    Physical,
+    /// Reserved address ranges with physical memory mapped
+    Mapped,
+    /// Arrays
+    Array,
+    /// Mip-mapped arrays
+    Mipmapped,
+    /// Memory of another API; simulated drivers only
+    External,
+    /// Created and destroyed contexts
+    Context,
+    /// Graphs that allocate
+    Graph,
+    /// Captured streams
+    Capture,
+    /// Exported and imported physical memory
+    Share,
+    /// Multicast objects; simulated drivers only
+    Multicast,
+    /// Green contexts
+    Green,
 }
 
 #[cfg(test)]

@@ -78,6 +78,7 @@ macro_rules! functions {
                 /// # Safety
                 /// Pointers must be valid for what the driver does with them.
                 #[expect(non_snake_case, reason = "the name is the driver's")]
+                #[allow(clippy::too_many_arguments, reason = "the prototype is the driver's")]
                 pub(crate) unsafe fn $name(&self, $($arg: $ty),*) -> Result<()> {
                     let Some(function) = self.functions.$name else {
                         return Err(self.missing(stringify!($name)));
@@ -168,6 +169,11 @@ functions! {
     cuGraphExecDestroy(exec: Handle);
     cuGraphDestroy(graph: Handle);
     cuDeviceGraphMemTrim(device: c_int);
+    cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
+        params: *mut *mut c_void, extra: *mut *mut c_void);
     cuDeviceGetDevResource(device: c_int, resource: *mut c_void, sort: c_int);
     cuDevResourceGenerateDesc(descriptor: *mut Handle, resources: *mut c_void, count: c_uint);
     cuGreenCtxCreate(green: *mut Handle, descriptor: Handle, device: c_int, flags: c_uint);

@@ -66,7 +66,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         tier: None,
     })?;
     let view = View { top: 6, ..View::default() };
-    let mut report = LiveReport::new(view, Format::Text, output::results(None)?);
+    let mut report = LiveReport::new(&live, view, Format::Text, output::results(None)?);
     report.verbose = false;
     say(&format!(
         "Real eBPF probes (attached by `{}`) on real processes; only the CUDA driver is simulated. \

@@ -1,13 +1,14 @@
 //! The engine thread of a live verb: events into the ledger, reports out of it.
 
 use anyhow::{Result, anyhow};
+use capture::gpus::Gpu;
 use capture::hooks::function_name;
 use capture::session::Notice;
 use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
 use formats::WallClock;
 use formats::export::text::Style;
-use formats::export::{Names, json, text};
+use formats::export::{GpuName, Names, json, text};
 use formats::plain::plain;
 
 use super::ended::Ended;
@@ -37,13 +38,13 @@ pub(crate) struct LiveReport {
 }
 
 impl LiveReport {
-    pub(crate) fn new(view: View, format: Format, out: Results) -> Self {
+    pub(crate) fn new(live: &Live, view: View, format: Format, out: Results) -> Self {
         let clock = WallClock::now(capture::monotonic());
         Self {
             ledger: Ledger::new(),
             view,
             format,
-            names: Names { clock, function: function_name },
+            names: Names { clock, function: function_name, gpus: gpu_names(&live.gpus) },
             style: out.style,
             out,
             ended: Ended::default(),
@@ -97,6 +98,17 @@ impl LiveReport {
         out.flush()?;
         Ok(())
     }
+}
+
+fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
+    gpus.iter()
+        .map(|gpu| GpuName {
+            id: gpu.id,
+            uuid: gpu.uuid.clone(),
+            name: gpu.name.clone(),
+            total_bytes: gpu.total_bytes,
+        })
+        .collect()
 }
 
 fn tell(notice: &Notice) {

@@ -43,7 +43,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
     }
     let command = stopped.map(Command::release).transpose()?;
     let format = if options.json { Format::Json } else { Format::Text };
-    let report = LiveReport::new(view(options), format, out);
+    let report = LiveReport::new(&live, view(options), format, out);
     let mut trace = Trace { options, target, command, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
@@ -201,11 +201,11 @@ fn judge(last: &Snapshot, limit: Option<Bytes>) -> Outcome {
     let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
     for process in &leaky {
         output::complain(&format!(
-            "leak: process {} ({}) ended with {} in {} allocations not freed",
+            "leak: process {} ({}) ended with {} in {} not freed",
             process.key.pid,
             formats::plain::plain(&process.name),
             process.not_freed(),
-            process.live_allocations,
+            formats::export::text::count(process.live_allocations),
         ));
     }
     if leaky.is_empty() { Outcome::Fine } else { Outcome::Findings }

@@ -26,6 +26,9 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	}
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 1;
+	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH &&
+	    !graph_launch_matters(bpf_get_current_pid_tgid() >> 32))
+		return 1;
 	thread = thread_create();
 	if (!thread) {
 		/* The call goes unseen; count it as if it will succeed. */
@@ -215,12 +218,14 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	if (is_nested(thread))
 		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
-	    action == VS_ACTION_CONTEXT_DESTROY) {
+	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
+		graph_apply(pid, action, hooks[hook].flags);
 		if (!bpf_map_lookup_elem(&processes, &pid))
 			announce_process();
 		announce_thread(thread);
 		out = record_call(thread, call, result);
-	} else if (!result && action >= VS_ACTION_CONTEXT_GET) {
+	} else if (!result &&
+		   (action == VS_ACTION_CONTEXT_GET || action == VS_ACTION_CONTEXT_DEVICE)) {
 		if (read_out(call, hook, 0, &out))
 			return 0;
 		if (action == VS_ACTION_CONTEXT_DEVICE) {

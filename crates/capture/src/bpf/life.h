@@ -15,8 +15,9 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	parent_pid = BPF_CORE_READ(parent, tgid);
 	child_pid = BPF_CORE_READ(child, tgid);
-	if (parent_pid != child_pid && bpf_map_lookup_elem(&targets, &parent_pid))
-		bpf_map_update_elem(&targets, &child_pid, &yes, BPF_ANY);
+	if (parent_pid != child_pid && bpf_map_lookup_elem(&targets, &parent_pid) &&
+	    bpf_map_update_elem(&targets, &child_pid, &yes, BPF_ANY))
+		count_lost(child_pid, VS_CLASS_OTHER, 0, 0);
 	return 0;
 }
 
@@ -28,6 +29,7 @@ int process_exec(void *ctx)
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		return 0;
 	bpf_map_delete_elem(&processes, &pid);
+	bpf_map_delete_elem(&graph_states, &pid);
 	emit_life(VS_EXEC);
 	thread_forget();
 	return 0;
@@ -46,6 +48,7 @@ int process_exit(void *ctx)
 		return 0;
 	if (last) {
 		bpf_map_delete_elem(&processes, &pid);
+		bpf_map_delete_elem(&graph_states, &pid);
 		emit_life(VS_EXIT);
 	} else if (thread_find()) {
 		emit_life(VS_THREAD_EXIT);

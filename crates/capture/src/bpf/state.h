@@ -55,6 +55,20 @@ struct {
 	__type(value, __u64);
 } processes SEC(".maps");
 
+struct graph_state {
+	__u32 captures; /* streams that capture */
+	__u32 memory;	/* some graph has memory nodes, so launches matter */
+};
+
+/* Processes that capture or build graphs. Launches of all others need no record. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct graph_state);
+} graph_states SEC(".maps");
+
 struct context_key {
 	__u64 context;
 	__u32 pid;

@@ -17,6 +17,7 @@
 #include "state.h"
 #include "emit.h"
 #include "context.h"
+#include "graph.h"
 #include "call.h"
 #include "life.h"
 

@@ -13,7 +13,7 @@
 #define VS_ARGS	      6
 #define VS_OUTS	      2
 #define VS_NAME	      16
-#define VS_DESCRIPTOR 128
+#define VS_DESCRIPTOR 136
 /* "no argument" in a hook's description */
 #define VS_NONE 255
 /* context slots a thread's stack of contexts has; deeper pushes make the device unknown */
@@ -32,7 +32,7 @@ enum vs_record_kind {
 	VS_LEARNED = 8,		/* struct vs_learned: a query told a context's device */
 };
 
-/* What a probe does besides recording; see struct vs_hook. */
+/* What a probe does; from VS_ACTION_CAPTURE_BEGIN on besides recording. See struct vs_hook. */
 enum vs_action {
 	VS_ACTION_RECORD = 0,	       /* a record for every call */
 	VS_ACTION_CONTEXT_SET = 1,     /* the top of the thread's stack becomes argument 0 */
@@ -42,6 +42,14 @@ enum vs_action {
 	VS_ACTION_CONTEXT_DESTROY = 5, /* record, and argument 0 is popped where it is the top */
 	VS_ACTION_CONTEXT_GET = 6,     /* out value 0 tells the top */
 	VS_ACTION_CONTEXT_DEVICE = 7,  /* out value 0 tells the device of a context */
+	VS_ACTION_CAPTURE_BEGIN = 8,   /* record, and stream-ordered calls may make nodes */
+	VS_ACTION_CAPTURE_END = 9,     /* record */
+	VS_ACTION_GRAPH_NODE = 10,     /* record, and graphs of the process have memory */
+	VS_ACTION_GRAPH_LAUNCH = 11,   /* record, where graphs of the process have memory */
+};
+
+enum vs_hook_flag {
+	VS_STREAM_ORDERED = 1, /* while a stream captures, such a call makes a graph's node */
 };
 
 /* What is lost when a record is. */
@@ -73,7 +81,8 @@ struct vs_hook {
 	__u8 out_bytes[2];    /* 4 or 8 */
 	__u8 descriptor_argument;
 	__u8 descriptor_bytes;
-	__u8 reserved[2];
+	__u8 flags;
+	__u8 reserved;
 };
 VS_SIZE(vs_hook, 12);
 
@@ -100,9 +109,9 @@ VS_SIZE(vs_call, 112);
 
 struct vs_call_descriptor {
 	struct vs_call call;
-	__u8 descriptor[128];
+	__u8 descriptor[136];
 };
-VS_SIZE(vs_call_descriptor, 240);
+VS_SIZE(vs_call_descriptor, 248);
 
 struct vs_process {
 	struct vs_head head;

@@ -1,7 +1,9 @@
 //! A running trace: probes attached, records flowing. Owned by one thread; dropping it (or dying)
 //! leaves nothing attached.
 
+mod account;
 mod attach;
+mod binding;
 mod canary;
 mod counters;
 mod drivers;
@@ -18,14 +20,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use engine::event::{Event, What};
-use engine::ids::Pid;
+use engine::ids::{Pid, Tid};
+use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::clock;
+use crate::decode::Decoded;
 use crate::error::Error;
+use crate::gpus::Gpu;
 use crate::host::Host;
 use crate::life::Living;
 use crate::plan::{self, Plan, Tier};
+use account::Accounts;
+use binding::Bindings;
 use counters::Losses;
 use drivers::Drivers;
 use object::{Filter, Knobs, Loaded};
@@ -100,6 +107,9 @@ pub struct Session {
     ring: Ring,
     losses: Losses,
     living: Living,
+    accounts: Accounts,
+    bindings: Bindings,
+    target: Target,
     targets: MapHandle,
     counters: MapHandle,
     last_scan: Instant,
@@ -141,6 +151,9 @@ impl Session {
             losses: Losses::new(&loaded)?,
             counters: loaded.map("counters")?,
             living: Living::default(),
+            accounts: Accounts::open(),
+            bindings: Bindings::default(),
+            target: options.target.clone(),
             last_scan: Instant::now(),
             plan,
             drivers,
@@ -157,6 +170,12 @@ impl Session {
         &self.plan
     }
 
+    /// The GPUs of this host; none where nobody could be asked.
+    #[must_use]
+    pub fn gpus(&self) -> &[Gpu] {
+        self.accounts.gpus()
+    }
+
     /// Adds a process to those that are traced.
     pub fn add_target(&self, pid: Pid) -> Result<(), Error> {
         add_target(&self.targets, pid)
@@ -171,14 +190,21 @@ impl Session {
     /// What happened up to now.
     pub fn collect(&mut self) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
-        let mut events = self.ring.take();
+        let records = self.ring.take();
         let now = clock::monotonic();
         let mut lost = self.losses.take(now)?;
         let may_have_missed_deaths =
             lost.iter().any(|event| matches!(&event.what, What::Lost(lost) if lost.other > 0));
-        for event in &mut events {
-            self.follow(event);
+        let mut events = Vec::with_capacity(records.len());
+        for record in records {
+            self.take(record, now, &mut events);
         }
+        let target = &self.target;
+        let wanted = |pid| match target {
+            Target::Everybody => true,
+            Target::Processes { pids, .. } => pids.contains(&pid),
+        };
+        events.extend(self.accounts.take(now, &mut self.living, wanted));
         events.append(&mut lost);
         if may_have_missed_deaths || self.living.is_due(now) {
             events.extend(self.living.sweep(now));
@@ -202,18 +228,43 @@ impl Session {
         self.ring.unreadable()
     }
 
-    fn follow(&mut self, event: &mut Event) {
+    /// What a record tells becomes an event, or is kept for those that come.
+    fn take(&mut self, record: Decoded, now: Moment, events: &mut Vec<Event>) {
+        match record {
+            Decoded::Event(mut event) => {
+                self.bindings.resolve(&mut event);
+                let more = self.follow(&mut event, now);
+                events.push(event);
+                events.extend(more);
+            }
+            Decoded::Bound(bound) => {
+                let pid = bound.pid;
+                let event = |what| Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
+                events.extend(self.bindings.note(&bound).map(event));
+            }
+            Decoded::DeviceUuid(told) if self.living.knows(told.pid) => {
+                events.extend(self.accounts.told(&told, now));
+            }
+            Decoded::DeviceUuid(_) => {}
+        }
+    }
+
+    /// Keeps what has to be known of processes; an event more where one began.
+    fn follow(&mut self, event: &mut Event, now: Moment) -> Option<Event> {
         match &mut event.what {
             What::Process(facts) => {
                 facts.before_trace = self.drivers.was_there_before(event.pid);
                 self.living.began(event.pid, facts.start);
+                self.accounts.began(event.pid, now)
             }
             What::Exit | What::Exec => {
                 self.drivers.forget(event.pid);
                 self.living.ended(event.pid);
                 self.losses.forget(event.pid);
+                self.accounts.ended(event.pid);
+                None
             }
-            _ => {}
+            _ => None,
         }
     }
 

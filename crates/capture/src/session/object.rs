@@ -181,14 +181,14 @@ fn table() -> Vec<u8> {
                 out_bytes,
                 descriptor_argument,
                 descriptor_bytes,
+                flags,
                 reserved,
             } = hook.wire();
             [
                 &[action, loss_class, size_argument, size_factor][..],
                 &out_argument,
                 &out_bytes,
-                &[descriptor_argument, descriptor_bytes],
-                &reserved,
+                &[descriptor_argument, descriptor_bytes, flags, reserved],
             ]
             .concat()
         })

@@ -4,16 +4,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::event::Event;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
 use super::object::Loaded;
-use crate::decode::decode;
+use crate::decode::{Decoded, decode};
 use crate::error::Error;
 
 #[derive(Default)]
 struct Batch {
-    events: Vec<Event>,
+    records: Vec<Decoded>,
     unreadable: u64,
 }
 
@@ -32,7 +31,7 @@ impl Ring {
         let on_record = move |bytes: &[u8]| {
             let mut batch = sink.borrow_mut();
             match decode(bytes) {
-                Ok(Some(event)) => batch.events.push(event),
+                Ok(Some(record)) => batch.records.push(record),
                 Ok(None) => {}
                 Err(_) => batch.unreadable += 1,
             }
@@ -49,9 +48,9 @@ impl Ring {
     }
 
     /// Everything that is in the ring, and what an earlier wait-up took out.
-    pub(crate) fn take(&mut self) -> Vec<Event> {
+    pub(crate) fn take(&mut self) -> Vec<Decoded> {
         let _ = self.ring.consume_raw();
-        std::mem::take(&mut self.batch.borrow_mut().events)
+        std::mem::take(&mut self.batch.borrow_mut().records)
     }
 
     pub(crate) fn unreadable(&self) -> u64 {

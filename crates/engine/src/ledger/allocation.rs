@@ -17,7 +17,7 @@ use crate::units::Moment;
 /// The place of an entry; stable while the allocation lives.
 pub(super) type Slot = u32;
 
-/// No slot, no context, no thread, no site.
+/// No slot, no owner, no thread, no site.
 pub(super) const NIL: u32 = u32::MAX;
 
 /// No device known.
@@ -35,8 +35,9 @@ pub(super) struct Entry {
     pub(super) returned_at: Moment,
     /// Index of the allocating thread; [`NIL`] marks a vacant entry.
     pub(super) thread: u32,
-    /// Index of the context it belongs to, or [`NIL`].
-    pub(super) context: u32,
+    /// Index of what it belongs to: of its pool for stream-ordered memory, which outlives contexts,
+    /// else of its context; or [`NIL`].
+    owner: u32,
     site: u32,
     /// Ring of the thread's allocations of the same size, oldest first.
     pub(super) same_previous: Slot,
@@ -58,7 +59,7 @@ impl Entry {
         bytes: 0,
         returned_at: Moment(0),
         thread: NIL,
-        context: NIL,
+        owner: NIL,
         site: NIL,
         same_previous: NIL,
         same_next: NIL,
@@ -72,17 +73,11 @@ impl Entry {
     };
 
     /// An allocation that is in no order yet.
-    pub(super) fn new(
-        key: Key,
-        kind: Kind,
-        bytes: u64,
-        returned_at: Moment,
-        thread: u32,
-        site: Option<SiteId>,
-    ) -> Self {
+    pub(super) fn new(new: &New, returned_at: Moment, thread: u32) -> Self {
+        let New { key: Key { space, value }, kind, bytes, owner, device, site } = *new;
         let site = site.map_or(NIL, |site| site.0);
-        let Key { space, value } = key;
-        Self { value, bytes, returned_at, thread, site, kind, space, ..Self::VACANT }
+        let device = device.map_or(NO_DEVICE, |device| device.0);
+        Self { value, bytes, returned_at, thread, owner, site, device, kind, space, ..Self::VACANT }
     }
 
     pub(super) fn key(&self) -> Key {
@@ -93,8 +88,22 @@ impl Entry {
         (self.device != NO_DEVICE).then_some(DeviceId(self.device))
     }
 
-    pub(super) fn set_device(&mut self, device: Option<DeviceId>) {
-        self.device = device.map_or(NO_DEVICE, |device| device.0);
+    pub(super) fn set_device(&mut self, device: DeviceId) {
+        self.device = device.0;
+    }
+
+    /// Index of the context it belongs to, or [`NIL`].
+    pub(super) fn context(&self) -> u32 {
+        if self.kind.is_pooled() { NIL } else { self.owner }
+    }
+
+    /// Index of the pool it comes from, or [`NIL`].
+    pub(super) fn pool(&self) -> u32 {
+        if self.kind.is_pooled() { self.owner } else { NIL }
+    }
+
+    pub(super) fn set_pool(&mut self, pool: u32) {
+        self.owner = pool;
     }
 
     pub(super) fn site(&self) -> Option<SiteId> {
@@ -104,6 +113,25 @@ impl Entry {
     /// What it takes of a device.
     pub(super) fn device_bytes(&self) -> u64 {
         if self.kind.takes_device_memory() { self.bytes } else { 0 }
+    }
+}
+
+/// What is known of an allocation that begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct New {
+    pub(super) key: Key,
+    pub(super) kind: Kind,
+    pub(super) bytes: u64,
+    /// Index of its pool for stream-ordered memory, else of its context; or [`NIL`].
+    pub(super) owner: u32,
+    pub(super) device: Option<DeviceId>,
+    pub(super) site: Option<SiteId>,
+}
+
+impl New {
+    /// Memory of no owner, device or site.
+    pub(super) fn plain(key: Key, kind: Kind, bytes: u64) -> Self {
+        Self { key, kind, bytes, owner: NIL, device: None, site: None }
     }
 }
 
@@ -183,6 +211,17 @@ impl Slab {
         entry
     }
 
+    /// Whether there is a live entry.
+    fn holds(&self, slot: Slot) -> bool {
+        let entries = &self.chunks[slot as usize / CHUNK].entries;
+        entries.get(slot as usize % CHUNK).is_some_and(|entry| entry.thread != NIL)
+    }
+
+    /// One more than the highest slot there ever was.
+    pub(super) fn end(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
     /// Every live entry, in no order that means anything.
     fn iter(&self) -> impl Iterator<Item = (Slot, &Entry)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
@@ -243,6 +282,23 @@ impl Allocations {
         slab.remove(slot)
     }
 
+    /// Removes many allocations that are in no order any more.
+    pub(super) fn remove_all(&mut self, slots: &[Slot]) {
+        if slots.len() < self.index.len() / 4 {
+            for slot in slots {
+                self.remove(*slot);
+            }
+            return;
+        }
+        // One pass over the index is cheaper than to look up each of them.
+        let Self { slab, index, hasher } = self;
+        for slot in slots {
+            slab.remove(*slot);
+        }
+        index.retain(|slot| slab.holds(*slot));
+        index.shrink_to(index.len() * 2, |slot| hash(hasher, slab[*slot].key()));
+    }
+
     /// The slots of the allocations for which `wanted` holds. Looks at everything that is live.
     pub(super) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Slot> {
         self.slab.iter().filter(|(_, entry)| wanted(entry)).map(|(slot, _)| slot).collect()
@@ -263,7 +319,7 @@ mod tests {
     use super::*;
 
     fn entry(value: u64) -> Entry {
-        Entry::new(Key::address(value), Kind::Device, 1, Moment(1), 0, None)
+        Entry::new(&New::plain(Key::address(value), Kind::Device, 1), Moment(1), 0)
     }
 
     #[test]
@@ -301,6 +357,19 @@ mod tests {
         }
         assert_eq!(slab.chunks.len(), 10);
         assert_eq!(slab.spare, 0);
+    }
+
+    #[test]
+    fn few_or_many_can_be_removed_at_once() {
+        for removed in [10_u64, 900, 1000] {
+            let mut allocations = Allocations::default();
+            let slots: Vec<_> = (0..1000).map(|value| allocations.insert(entry(value))).collect();
+            allocations.remove_all(&slots[..removed as usize]);
+            for value in 0..1000 {
+                assert_eq!(allocations.find(Key::address(value)).is_some(), value >= removed);
+            }
+            assert_eq!(allocations.select(|_| true).len() as u64, 1000 - removed);
+        }
     }
 
     #[test]

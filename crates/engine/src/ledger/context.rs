@@ -196,8 +196,8 @@ impl Contexts {
 
     /// An allocation began.
     pub(super) fn add(&mut self, entry: &Entry) {
-        if entry.context != NIL {
-            let context = &mut self.places[entry.context as usize];
+        if entry.context() != NIL {
+            let context = &mut self.places[entry.context() as usize];
             context.live += 1;
             context.unplaced += u64::from(entry.device().is_none());
         }
@@ -205,8 +205,8 @@ impl Contexts {
 
     /// An allocation ended.
     pub(super) fn take(&mut self, entry: &Entry) {
-        if entry.context != NIL {
-            let context = &mut self.places[entry.context as usize];
+        if entry.context() != NIL {
+            let context = &mut self.places[entry.context() as usize];
             context.live = context.live.saturating_sub(1);
             let unplaced = u64::from(entry.device().is_none());
             context.unplaced = context.unplaced.saturating_sub(unplaced);

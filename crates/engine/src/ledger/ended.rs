@@ -62,12 +62,14 @@ mod tests {
                 bytes: 1,
                 context: None,
                 device: None,
+                pool: None,
+                stream: None,
                 site: None,
             };
             let what = What::Allocate(allocate);
             let at = Moment(1);
             let event = Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what };
-            process.allocate(&event, &allocate);
+            process.allocate(&event, &allocate).unwrap();
         }
         process
     }

@@ -16,16 +16,35 @@
 //!   ends. A lost retain makes both conclusions wrong. So after a loss it concludes nothing any
 //!   more, and what it had concluded earlier is added to the upper bound ([`Losses::concluded`]).
 //!
+//! - A call that takes the last reference or mapping of physical memory. That is a count as well: a
+//!   lost mapping or reference makes the ledger end it too early. One lost record hides one of them,
+//!   so `n` lost records hide at most `n` times the biggest that ended so ([`Tally`]).
+//!
+//! Memory can also begin without a record that tells bytes: a lost launch of a graph. So after a loss
+//! everything is added that known graphs, launchable graphs and captures would allocate and that is
+//! not listed; and for those that are not known any more `n` times the biggest, as above. That also
+//! holds what was taken for nodes because the end of a capture was lost. And what is listed as host
+//! memory of a pool may be device memory, if the pool was made anew by a lost record.
+//!
 //! **At least** `L − what the lost records could have ended`. An entry that truly ended while the
 //! ledger still lists it was ended by a call whose record is lost, for a free that was seen ends the
 //! entry: nothing else can be at its address then. `n` lost frees end at most `n` entries: at most
-//! the `n` biggest. (Where the address was given out again in the meantime and that record was seen,
-//! the entry is gone already and the bound is only wider than needed; where that record was lost
-//! too, a seen free of the new owner ends the old entry, late, and rightly.) A lost end of a context
-//! or process can have ended everything. And either can only have ended what was allocated before
-//! the loss was counted, so entries that came later are safe: a [`Mark`] keeps the sum of the others
-//! as they go. Where the ledger later meets the release or reset of a primary context that it cannot
-//! judge because of a loss, everything of that moment is in doubt again.
+//! the `n` biggest; but one that unmaps can end any number that only mappings keep. (Where the address was given out again in the meantime and that record was seen, the entry is
+//! gone already and the bound is only wider than needed; where that record was lost too, a seen free
+//! of the new owner ends the old entry, late, and rightly.) A lost end of a context or process can
+//! have ended everything. And either can only have ended what was allocated before the loss was
+//! counted, so entries that came later are safe: a [`Mark`] keeps the sum of the others as they go.
+//! Where the ledger later meets the release or reset of a primary context that it cannot judge
+//! because of a loss, everything of that moment is in doubt again.
+//!
+//! Some entries are never safe once a record was lost. Stream-ordered memory that is seen later may
+//! be a node of a capture whose beginning was lost, or host memory of a pool whose creation was. What
+//! a graph left allocated may be freed by a node that was lost, or by a call that was taken for a
+//! node because the end of a capture was lost.
+//!
+//! **Not covered** is what cannot be: what launches allocate of a graph when a record of its making
+//! was lost without its bytes (an explicit node, or the beginning of its capture), and that such a
+//! capture only noted a free of graph memory that the ledger then took for done.
 //!
 //! All this is about calls that returned. One that is under way counts from its return on, as it does
 //! without losses.
@@ -36,6 +55,7 @@
 use std::collections::BinaryHeap;
 
 use crate::event::Lost;
+use crate::kind::Kind;
 use crate::snapshot::Loss;
 use crate::units::Moment;
 
@@ -56,21 +76,62 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.since = sum.since.or(Some(at));
 }
 
-/// The device memory that was allocated up to a moment and is still listed.
+/// Sizes of things of which each lost record can hide one.
 #[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    sum: Sum,
+    biggest: Sum,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, bytes: Sum) {
+        self.sum = self.sum.plus(bytes);
+        self.biggest = self.biggest.max(bytes);
+    }
+
+    /// A bound of what `records` lost records can hide.
+    pub(super) fn at_most(&self, records: u64) -> Sum {
+        self.sum.min(self.biggest.times(records))
+    }
+}
+
+/// Kinds of which a loss leaves in doubt also what is allocated after it: a bit for each.
+type NeverSafe = u16;
+
+const _: () = assert!(Kind::COUNT <= NeverSafe::BITS as usize);
+
+/// A lost free can be a node that would have freed what a graph allocates later.
+const AFTER_FREES: NeverSafe = 1 << Kind::Graph.index();
+
+/// See the module.
+const AFTER_OTHER: NeverSafe = 1 << Kind::Graph.index() | 1 << Kind::Async.index();
+
+/// The device memory that was allocated up to a moment, or is never safe, and is still listed.
+#[derive(Clone, Copy, Debug)]
 struct Mark {
     until: Moment,
+    never_safe: NeverSafe,
     listed: Sum,
 }
 
 impl Mark {
+    fn new(never_safe: NeverSafe) -> Self {
+        Self { until: Moment(0), never_safe, listed: Sum::default() }
+    }
+
     fn covers(&self, entry: &Entry) -> bool {
-        entry.returned_at <= self.until
+        entry.returned_at <= self.until || self.never_safe >> entry.kind.index() & 1 == 1
+    }
+
+    /// Nothing that is listed is younger than this moment.
+    fn set(&mut self, until: Moment, live: Sum) {
+        self.until = until;
+        self.listed = live;
     }
 }
 
 /// The losses of one process and what they put in doubt.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Losses {
     /// Losses of this process.
     pub(super) own: Loss,
@@ -84,6 +145,19 @@ pub(super) struct Losses {
     other: Mark,
     /// The latest return of an allocating call.
     newest: Moment,
+}
+
+impl Default for Losses {
+    fn default() -> Self {
+        Self {
+            own: Loss::default(),
+            shared: Loss::default(),
+            concluded: Sum::default(),
+            frees: Mark::new(AFTER_FREES),
+            other: Mark::new(AFTER_OTHER),
+            newest: Moment(0),
+        }
+    }
 }
 
 impl Losses {
@@ -109,19 +183,18 @@ impl Losses {
     /// Records were lost up to that moment, while `live` bytes were listed.
     pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment, live: Sum) {
         add(if shared { &mut self.shared } else { &mut self.own }, lost, at);
-        // Nothing that is listed is younger than the mark, so `live` is what it covers.
-        let mark = Mark { until: at.max(self.newest), listed: live };
+        let until = at.max(self.newest);
         if lost.frees > 0 {
-            self.frees = mark;
+            self.frees.set(until, live);
         }
         if lost.other > 0 {
-            self.other = mark;
+            self.other.set(until, live);
         }
     }
 
     /// A context may have ended that the ledger could not name.
     pub(super) fn doubt(&mut self, at: Moment, live: Sum) {
-        self.other = Mark { until: at.max(self.newest), listed: live };
+        self.other.set(at.max(self.newest), live);
     }
 
     /// The ledger concluded that this much device memory ended.
@@ -129,12 +202,17 @@ impl Losses {
         self.concluded = self.concluded.plus(bytes);
     }
 
-    /// Whether records were lost that could be about contexts or the process's life.
-    pub(super) fn broken(&self) -> bool {
-        self.own.other > 0 || self.shared.other > 0
+    /// Lost records that could be about anything but allocations and frees.
+    pub(super) fn others(&self) -> u64 {
+        self.own.other.saturating_add(self.shared.other)
     }
 
-    /// Bytes that may live and are not listed, without those of lost allocations of no process.
+    /// Whether there are such.
+    pub(super) fn broken(&self) -> bool {
+        self.others() > 0
+    }
+
+    /// Bytes of lost allocations of this process, and of ends that were concluded in vain.
     pub(super) fn unlisted(&self) -> Sum {
         let lost = Sum::from(self.own.allocated_bytes);
         if self.broken() { lost.plus(self.concluded) } else { lost }
@@ -152,9 +230,23 @@ impl Losses {
     }
 }
 
+/// A bound of the device memory that `count` lost frees can have ended: any of them one allocation,
+/// or one of them all that is `mapped_only`.
+pub(super) fn ended_by<'a>(
+    count: u64,
+    mapped_only: Sum,
+    slabs_and_walks: impl Fn() -> Vec<(&'a Slab, SizeWalk<'a>)>,
+) -> Sum {
+    let singly = biggest(count, slabs_and_walks());
+    if count == 0 || mapped_only == Sum::default() {
+        return singly;
+    }
+    singly.max(mapped_only.plus(biggest(count - 1, slabs_and_walks())))
+}
+
 /// A bound of the device memory in the `count` biggest of the allocations that the walks give.
 /// Exact while few have to be looked at.
-pub(super) fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
+fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
     let mut walks = slabs_and_walks;
     let mut tops = BinaryHeap::new();
     for (number, (slab, walk)) in walks.iter_mut().enumerate() {
@@ -184,7 +276,7 @@ pub(super) fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::Allocations;
+    use super::super::allocation::{Allocations, New};
     use super::super::thread::Threads;
     use super::*;
     use crate::ids::{Key, Tid};
@@ -196,11 +288,16 @@ mod tests {
         let mut threads = Threads::default();
         for (number, (kind, bytes)) in (1..).zip(sizes) {
             let thread = threads.of(Tid(number as u32 % 3), 1);
-            let entry = Entry::new(Key::address(number), kind, bytes, Moment(number), thread, None);
+            let new = New::plain(Key::address(number), kind, bytes);
+            let entry = Entry::new(&new, Moment(number), thread);
             let slot = allocations.insert(entry);
             threads.link(&mut allocations.slab, slot);
         }
         (allocations, threads)
+    }
+
+    fn entry(kind: Kind, bytes: u64, at: u64) -> Entry {
+        Entry::new(&New::plain(Key::address(at), kind, bytes), Moment(at), 0)
     }
 
     fn biggest_of(count: u64, (allocations, threads): &(Allocations, Threads)) -> Bytes {
@@ -218,7 +315,7 @@ mod tests {
 
     #[test]
     fn host_memory_does_not_count() {
-        let held = hold([(Kind::Pinned, 100), (Kind::Device, 7), (Kind::Async, 50)]);
+        let held = hold([(Kind::Pinned, 100), (Kind::Device, 7), (Kind::Managed, 50)]);
         assert_eq!(biggest_of(1, &held), Bytes(7));
     }
 
@@ -234,8 +331,8 @@ mod tests {
     #[test]
     fn what_comes_after_the_loss_is_not_in_doubt() {
         let mut losses = Losses::default();
-        let early = Entry::new(Key::address(1), Kind::Device, 10, Moment(5), 0, None);
-        let late = Entry::new(Key::address(2), Kind::Device, 20, Moment(15), 0, None);
+        let early = entry(Kind::Device, 10, 5);
+        let late = entry(Kind::Device, 20, 15);
         losses.begin(&early);
         losses.lose(&Lost { other: 1, ..Lost::default() }, false, Moment(10), Sum::from(10));
         losses.begin(&late);
@@ -248,7 +345,39 @@ mod tests {
     fn a_record_that_is_delivered_after_the_loss_was_counted_is_still_in_doubt() {
         let mut losses = Losses::default();
         losses.lose(&Lost { frees: 1, ..Lost::default() }, false, Moment(10), Sum::default());
-        losses.begin(&Entry::new(Key::address(1), Kind::Device, 10, Moment(5), 0, None));
+        losses.begin(&entry(Kind::Device, 10, 5));
         assert_eq!(losses.before_lost_frees().bytes(), Bytes(10));
+    }
+
+    #[test]
+    fn stream_ordered_memory_and_that_of_graphs_is_never_safe_after_a_loss() {
+        let mut losses = Losses::default();
+        let kinds = [Kind::Device, Kind::Async, Kind::Graph];
+        let held = kinds.map(|kind| entry(kind, 1 << kind.index(), 15));
+        losses.lose(
+            &Lost { frees: 1, other: 1, ..Lost::default() },
+            false,
+            Moment(10),
+            Sum::default(),
+        );
+        for entry in &held {
+            losses.begin(entry);
+        }
+        assert_eq!(losses.ended_with_context().bytes(), Bytes((1 << 5) + (1 << 3)));
+        assert_eq!(losses.before_lost_frees().bytes(), Bytes(1 << 3));
+        for entry in &held {
+            losses.end(entry);
+        }
+        assert_eq!(losses.ended_with_context().bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn each_lost_record_hides_one_of_the_biggest_but_no_more_than_there_were() {
+        let mut tally = Tally::default();
+        for bytes in [1, 8, 2] {
+            tally.add(Sum::from(bytes));
+        }
+        let hidden = [0, 1, 2].map(|records| tally.at_most(records).bytes().0);
+        assert_eq!(hidden, [0, 8, 11]);
     }
 }

@@ -3,9 +3,14 @@
 //! ```text
 //! Ledger ─ Process ┬ Allocations   slab of entries + index by the driver's name   allocation.rs
 //!                  ├ Threads       who allocated; order by age and by size        thread.rs sizes.rs
-//!                  ├ Contexts      device, lifetime, users of primary contexts    context.rs
+//!                  ├ Contexts      device, lifetime, users of primary contexts    context.rs lifetime.rs
+//!                  ├ Physical      references, mappings, reserved addresses       physical.rs
+//!                  ├ Pools         what stream-ordered memory comes from          pool.rs
+//!                  ├ Graphs        captures, memory nodes, what launches change   graph.rs
 //!                  ├ Totals        sums and peaks                                 totals.rs
+//!                  ├ Devices       which GPUs they are, what the driver says      device.rs
 //!                  ├ Superseded    frees that are under way                       reuse.rs
+//!                  ├ Freed         what was freed last                            freed.rs
 //!                  └ Losses        what lost records leave open                   loss.rs
 //!          Ended   until the next snapshot                                        ended.rs
 //!          view.rs what a snapshot shows
@@ -13,13 +18,20 @@
 //!
 //! An event costs a few hash lookups, and a descent in a tree of the thread's *distinct* sizes when
 //! an allocation is the first or the oldest of its size. Only rare events look at all allocations of
-//! their process: the end of a context, and learning a context's device late. A snapshot costs what
-//! it shows: processes, threads, devices and the top of each list.
+//! their process: the end of a context, and learning the device of a context or pool late. A snapshot
+//! costs what it shows: processes, threads, devices, pools and the top of each list; and, after a
+//! loss, a look at all nodes of graphs.
 
 mod allocation;
 mod context;
+mod device;
 mod ended;
+mod freed;
+mod graph;
+mod lifetime;
 mod loss;
+mod physical;
+mod pool;
 mod process;
 mod reuse;
 mod sizes;
@@ -32,11 +44,12 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 
 use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
-use crate::ids::{DeviceId, Pid};
+use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
 use crate::units::{Bytes, Moment};
 
 use ended::Ended;
+use graph::Full;
 use process::Process;
 use totals::Sum;
 
@@ -84,12 +97,24 @@ impl Ledger {
             }
             What::ThreadExit => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.threads.end(event.tid);
+                    process.end_thread(event.tid);
                 }
             }
             What::ThreadName(name) => self.process(event).name_thread(event.tid, name),
-            What::Allocate(allocate) => self.process(event).allocate(event, allocate),
-            What::Free(free) => self.process(event).free(event, free.key),
+            What::Allocate(allocate) => {
+                let noted = self.process(event).allocate(event, allocate);
+                self.lose_node(event, noted);
+            }
+            What::Free(free) => {
+                let noted = self.process(event).free(event, free);
+                self.lose_node(event, noted);
+            }
+            What::Vmm(call) => self.process(event).vmm(event, *call),
+            What::Pool(call) => self.process(event).pool(event, *call),
+            What::Graph(call) => {
+                let noted = self.process(event).graph(event, *call);
+                self.lose_node(event, noted);
+            }
             What::Failed(failed) => {
                 self.process(event).fail(failed);
                 if failed.code == OUT_OF_MEMORY && failed.asked.is_some() {
@@ -97,6 +122,16 @@ impl Ledger {
                 }
             }
             What::Context(change) => self.process(event).change(event, *change),
+            What::Gpus(gpus) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.devices.set_gpus(gpus);
+                }
+            }
+            What::DriverAccount { gpu, bytes } => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.devices.account(*gpu, Bytes(*bytes));
+                }
+            }
             What::Lost(lost) => self.lose(event, lost),
         }
     }
@@ -183,7 +218,7 @@ impl Ledger {
 
     fn end(&mut self, mut process: Process, end: End, at: Moment) {
         if !process.silent {
-            process.ended = Some((end, at));
+            process.finish(end, at);
             self.ended.push(process);
         }
     }
@@ -196,27 +231,38 @@ impl Ledger {
             return;
         };
         let device = process.device_asked(failed);
+        let gpu = device.and_then(|device| process.devices.gpu(device));
         self.out_of_memory.push(OutOfMemory {
             at: event.at,
             pid: event.pid,
             tid: event.tid,
             name: process.name.clone(),
             device,
+            gpu,
             asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
-            holders: self.holders(device),
+            holders: self.holders(device, gpu),
         });
     }
 
-    fn holders(&self, device: Option<DeviceId>) -> Vec<(Pid, Box<str>, Bytes)> {
+    fn holders(&self, device: Option<DeviceId>, gpu: Option<GpuId>) -> Vec<(Pid, Box<str>, Bytes)> {
+        let held = |process: &Process| match device {
+            Some(device) => process.devices.held(&process.totals, device, gpu),
+            None => process.totals.live,
+        };
         let mut holders: Vec<_> = self
             .shown()
-            .map(|process| {
-                (process.key.pid, process.name.clone(), process.totals.on(device).bytes())
-            })
+            .map(|process| (process.key.pid, process.name.clone(), held(process).bytes()))
             .filter(|(_, _, bytes)| bytes.0 > 0)
             .collect();
         holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
         holders
+    }
+
+    /// What could not be kept for lack of room is as good as lost.
+    fn lose_node(&mut self, event: &Event, noted: Result<(), Full>) {
+        if let Err(Full { bytes }) = noted {
+            self.lose(event, &Lost { other: 1, allocated_bytes: bytes, ..Lost::default() });
+        }
     }
 
     /// Losses of a process that is there are its own; also of one that ended since the last
@@ -243,20 +289,22 @@ impl Ledger {
     fn certainty(&self) -> Certainty {
         let mut ended = Sum::default();
         let mut ended_by_anyone = Sum::default();
+        let mut mapped_only = Sum::default();
         let mut unlisted = Sum::from(self.unattributed.allocated_bytes);
         for process in self.running.values() {
             let losses = &process.losses;
-            unlisted = unlisted.plus(losses.unlisted());
+            unlisted = unlisted.plus(process.unlisted());
             ended = ended.plus(losses.ended_with_context());
             ended = ended.plus(view::freed_unseen(process, losses.own.frees));
             if losses.shared.frees > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
+                mapped_only = mapped_only.plus(process.physical.mapped_only());
             }
         }
         if ended_by_anyone > Sum::default() {
-            let walks = self.shown().flat_map(view::walks).collect();
-            let biggest = loss::biggest(self.unattributed.frees, walks);
-            ended = ended.plus(ended_by_anyone.min(biggest));
+            let walks = || self.shown().flat_map(view::walks).collect();
+            let bound = loss::ended_by(self.unattributed.frees, mapped_only, walks);
+            ended = ended.plus(ended_by_anyone.min(bound));
         }
         Certainty {
             lost: self.lost,

@@ -2,17 +2,28 @@
 
 use hashbrown::HashMap;
 
-use crate::event::{Allocate, ContextChange, Event, Failed, Lost, ProcessFacts};
-use crate::ids::{ContextId, DeviceId, FunctionId, Key, Pid, ProcessKey, Tid};
-use crate::snapshot::End;
+use crate::event::{
+    Allocate, Event, Failed, Free, FreeBy, INVALID_HANDLE, INVALID_VALUE, Lost, ProcessFacts,
+};
+use crate::ids::{DeviceId, FunctionId, HandleId, Key, Pid, ProcessKey, Space, Tid};
+use crate::kind::Kind;
+use crate::snapshot::{End, Mistakes};
 use crate::units::Moment;
 
-use super::allocation::{Allocations, Entry, NIL, Slot};
-use super::context::{Contexts, Release};
+use super::allocation::{Allocations, Entry, NIL, New, Slot};
+use super::context::Contexts;
+use super::device::Devices;
+use super::freed::Freed;
+use super::graph::{Full, Graphs};
 use super::loss::Losses;
+use super::physical::Physical;
+use super::pool::Pools;
 use super::reuse::Superseded;
 use super::thread::Threads;
 use super::totals::{Sum, Totals};
+
+/// From this many allocations on, their common end is made in one go.
+const MANY: usize = 1000;
 
 /// What the process did so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +52,16 @@ pub(super) struct Process {
     pub(super) failures: HashMap<(FunctionId, i32), u64>,
     pub(super) superseded: Superseded,
     pub(super) losses: Losses,
-    contexts: Contexts,
+    pub(super) contexts: Contexts,
+    pub(super) physical: Physical,
+    pub(super) pools: Pools,
+    pub(super) graphs: Graphs,
+    pub(super) devices: Devices,
+    pub(super) mistakes: Mistakes,
+    /// What was freed last.
+    pub(super) freed: Freed,
+    /// Imported memory that is open more than once: how often beyond that.
+    opened_again: HashMap<Key, u64>,
     /// It was never announced: its beginning was not seen.
     anonymous: bool,
 }
@@ -69,6 +89,13 @@ impl Process {
             superseded: Superseded::default(),
             losses: Losses::default(),
             contexts: Contexts::new(!facts.before_trace),
+            physical: Physical::default(),
+            pools: Pools::default(),
+            graphs: Graphs::default(),
+            devices: Devices::default(),
+            mistakes: Mistakes::default(),
+            freed: Freed::default(),
+            opened_again: HashMap::new(),
             anonymous: false,
         }
     }
@@ -104,41 +131,103 @@ impl Process {
         }
     }
 
+    /// One of its threads ended.
+    pub(super) fn end_thread(&mut self, tid: Tid) {
+        self.threads.end(tid);
+        self.graphs.end_thread(tid);
+    }
+
+    /// It ended: what only its next calls would need is not kept.
+    pub(super) fn finish(&mut self, end: End, at: Moment) {
+        self.ended = Some((end, at));
+        self.freed = Freed::default();
+    }
+
     pub(super) fn name_thread(&mut self, tid: Tid, name: &str) {
         self.threads.rename(tid, self.allocations.seed(), name);
     }
 
-    /// A call gave memory.
-    pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) {
+    /// A call gave memory. Without room for what a capture notes, that is told.
+    pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) -> Result<(), Full> {
+        let context = allocate.context.filter(|context| context.0 != 0);
+        let context = context.map_or(NIL, |context| self.contexts.of(context));
+        let Allocate { key, kind, bytes, site, .. } = *allocate;
+        let mut new = New { key, kind, bytes, site, owner: context, device: allocate.device };
+        if kind.is_pooled() {
+            let noted = self.note_allocation(event, allocate, context);
+            if let Some(noted) = noted {
+                return noted;
+            }
+            (new.kind, new.owner, new.device) = self.pooled(allocate, context);
+        } else {
+            new.device = allocate.device.or_else(|| self.device_of(context));
+        }
+        if kind != Kind::Imported || !self.open_again(key) {
+            self.begin(event, &new);
+        }
+        Ok(())
+    }
+
+    /// Memory begins.
+    pub(super) fn begin(&mut self, event: &Event, new: &New) {
         self.counts.allocations += 1;
         let thread = self.threads.of(event.tid, self.allocations.seed());
-        if let Some(older) = self.allocations.find(allocate.key) {
-            // The driver gives an address out again only after its free has done its work: the
-            // call that freed it is about to return.
-            self.end(older);
-            self.superseded.add(allocate.key);
-        }
-        let Allocate { key, kind, bytes, site, .. } = *allocate;
-        let mut entry = Entry::new(key, kind, bytes, event.at, thread, site);
-        if let Some(context) = allocate.context.filter(|context| context.0 != 0) {
-            entry.context = self.contexts.of(context);
-        }
-        entry.set_device(allocate.device.or_else(|| self.device_of(entry.context)));
+        self.make_room(new.key);
+        let entry = Entry::new(new, event.at, thread);
         let slot = self.allocations.insert(entry);
         self.threads.link(&mut self.allocations.slab, slot);
         self.contexts.add(&entry);
+        self.pools.add(&entry);
         self.totals.add(&entry);
         self.losses.begin(&entry);
     }
 
+    /// The driver gives a name out again only after its free has done its work: if there is a live
+    /// allocation of that name, the call that freed it is about to return.
+    pub(super) fn make_room(&mut self, key: Key) {
+        if let Some(older) = self.allocations.find(key) {
+            let openings = self.end(older);
+            self.superseded.add(key, openings);
+        }
+    }
+
+    /// Imported memory that is open already was opened once more, at the same address.
+    fn open_again(&mut self, key: Key) -> bool {
+        let live = self.allocations.find(key);
+        let open = live.is_some_and(|slot| self.allocations.slab[slot].kind == Kind::Imported);
+        if open {
+            self.counts.allocations += 1;
+            *self.opened_again.entry(key).or_insert(0) += 1;
+        }
+        open
+    }
+
     /// A call gave memory back.
-    pub(super) fn free(&mut self, event: &Event, key: Key) {
+    pub(super) fn free(&mut self, event: &Event, free: &Free) -> Result<(), Full> {
+        if free.by == FreeBy::FreeAsync
+            && self.graphs.capturing()
+            && let Some(noted) = self.note_free(event, free)
+        {
+            return noted;
+        }
+        self.give_back(event, free.key, Some(free.by));
+        Ok(())
+    }
+
+    /// What has that name is given back, through a function family where that matters.
+    pub(super) fn give_back(&mut self, event: &Event, key: Key, by: Option<FreeBy>) {
+        self.freed.push(key);
         let live = self.allocations.find(key);
         // A call that was entered before the live allocation existed is about an older one.
         let own = live.filter(|&slot| event.entered >= self.allocations.slab[slot].returned_at);
         if let Some(slot) = own {
-            self.end(slot);
             self.counts.frees += 1;
+            let kind = self.allocations.slab[slot].kind;
+            let fits = by.is_none_or(|by| by.fits(kind));
+            self.mistakes.mismatched_frees += u64::from(!fits);
+            if kind != Kind::Imported || !self.close_one(key) {
+                self.end(slot);
+            }
         } else if self.superseded.settle(key) {
             self.counts.frees += 1;
         } else {
@@ -146,10 +235,30 @@ impl Process {
         }
     }
 
+    /// Imported memory that is open more than once stays open.
+    fn close_one(&mut self, key: Key) -> bool {
+        let Some(count) = self.opened_again.get_mut(&key) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.opened_again.remove(&key);
+        }
+        true
+    }
+
     /// A call failed.
     pub(super) fn fail(&mut self, failed: &Failed) {
         *self.failures.entry((failed.function, failed.code)).or_insert(0) += 1;
         self.counts.failed_allocations += u64::from(failed.asked.is_some());
+        let refused = matches!(failed.code, INVALID_VALUE | INVALID_HANDLE);
+        if let Some(key) = failed.freed.filter(|_| refused)
+            && self.allocations.find(key).is_none()
+        {
+            if self.freed.contains(key) {
+                self.mistakes.double_frees += 1;
+            } else {
+                self.mistakes.invalid_frees += 1;
+            }
+        }
     }
 
     /// The device a failed call was about.
@@ -166,105 +275,58 @@ impl Process {
         }
     }
 
-    /// A context began or ended.
-    pub(super) fn change(&mut self, event: &Event, change: ContextChange) {
-        match change {
-            ContextChange::Created { context, device } => {
-                self.create_context(context, device, event.at);
-            }
-            ContextChange::Destroyed { context } => {
-                if let Some(index) = self.contexts.destroyed(context, event.entered) {
-                    self.release(index, event.entered);
-                    self.contexts.forget(index);
-                }
-            }
-            ContextChange::PrimaryRetained { context, device } => {
-                let index = self.contexts.of(context);
-                if let Some(old) = self.contexts.retain(device, index) {
-                    self.release(old, event.at);
-                }
-                self.place(index, device);
-            }
-            ContextChange::PrimaryReleased { device } => self.release_primary(event, device),
-            ContextChange::PrimaryReset { device } => self.reset_primary(event, device),
-            ContextChange::Learned { context, device } => {
-                let index = self.contexts.of(context);
-                self.place(index, device);
-            }
-        }
-    }
-
-    fn create_context(&mut self, context: ContextId, device: DeviceId, at: Moment) {
-        let index = self.contexts.of(context);
-        // The name is given out again: the older context of that name is gone.
-        self.release(index, at);
-        self.contexts.create(index, at);
-        self.place(index, device);
-    }
-
-    fn release_primary(&mut self, event: &Event, device: DeviceId) {
-        match self.contexts.release(device) {
-            Release::Last(index) => {
-                let bytes = self.release(index, event.entered);
-                self.losses.conclude(bytes);
-            }
-            Release::Shared => {}
-            Release::Unknown => self.losses.doubt(event.at, self.totals.live),
-        }
-    }
-
-    fn reset_primary(&mut self, event: &Event, device: DeviceId) {
-        if let Some(index) = self.contexts.primary(device) {
-            self.release(index, event.entered);
-        } else if !self.losses.broken()
-            && let Some(index) = self.contexts.guess_primary(device)
-        {
-            let bytes = self.release(index, event.entered);
-            self.losses.conclude(bytes);
-        }
-        // After a loss, the primary context may be another one than the last one retained.
-        self.losses.doubt(event.at, self.totals.live);
-    }
-
-    /// Ends what was allocated in a context up to a moment, without calls; gives the device memory
-    /// of it. Later allocations are of a newer context of the same name: what holds for frees of
-    /// addresses holds for ends of contexts.
-    fn release(&mut self, context: u32, until: Moment) -> Sum {
-        let before = self.totals.live;
-        if self.contexts.live(context) > 0 {
-            let gone = |entry: &Entry| entry.context == context && entry.returned_at <= until;
-            for slot in self.allocations.select(gone) {
-                self.end(slot);
-                self.counts.released += 1;
-            }
-        }
-        before.minus(self.totals.live)
-    }
-
-    /// The device of a context became known.
-    fn place(&mut self, context: u32, device: DeviceId) {
-        if !self.contexts.place(context, device) {
-            return;
-        }
-        let waiting = |entry: &Entry| entry.context == context && entry.device().is_none();
-        for slot in self.allocations.select(waiting) {
-            let entry = &mut self.allocations.slab[slot];
-            self.totals.place(entry, device);
-            entry.set_device(Some(device));
-        }
-        self.contexts.placed(context);
-    }
-
-    fn device_of(&self, context: u32) -> Option<DeviceId> {
+    pub(super) fn device_of(&self, context: u32) -> Option<DeviceId> {
         if context == NIL { None } else { self.contexts.device(context) }
     }
 
-    /// The one way in which a live allocation ends.
-    fn end(&mut self, slot: Slot) {
+    /// The one way in which a live allocation ends; says how often it had been opened.
+    pub(super) fn end(&mut self, slot: Slot) -> u64 {
         self.threads.unlink(&mut self.allocations.slab, slot);
         let entry = self.allocations.remove(slot);
-        self.contexts.take(&entry);
-        self.totals.take(&entry);
-        self.losses.end(&entry);
+        self.take(&entry)
+    }
+
+    /// The same for many at once; says how often they had been opened together.
+    pub(super) fn end_all(&mut self, slots: &[Slot]) -> u64 {
+        if slots.len() < MANY {
+            return slots.iter().map(|slot| self.end(*slot)).sum();
+        }
+        let mut openings = 0;
+        for slot in slots {
+            let entry = self.allocations.slab[*slot];
+            openings += self.take(&entry);
+        }
+        self.threads.unlink_all(&mut self.allocations.slab, slots);
+        self.allocations.remove_all(slots);
+        openings
+    }
+
+    /// Everything but the lists of what is live follows the end of an allocation.
+    fn take(&mut self, entry: &Entry) -> u64 {
+        self.contexts.take(entry);
+        self.pools.take(entry);
+        self.totals.take(entry);
+        self.losses.end(entry);
+        let key = entry.key();
+        if key.space == Space::Handle {
+            self.physical.forget(HandleId(key.value));
+        }
+        let again = (entry.kind == Kind::Imported).then(|| self.opened_again.remove(&key));
+        1 + again.flatten().unwrap_or(0)
+    }
+
+    /// Device memory that may be live and is not listed; see [`super::loss`].
+    pub(super) fn unlisted(&self) -> Sum {
+        let known = self.losses.unlisted();
+        if !self.losses.broken() {
+            return known;
+        }
+        let records = self.losses.others();
+        let is_live = |address| self.allocations.find(Key::address(address)).is_some();
+        known
+            .plus(self.physical.ended.at_most(records))
+            .plus(self.graphs.dropped.at_most(records))
+            .plus(self.graphs.potential(is_live))
+            .plus(self.totals.of(Kind::HostAsync))
     }
 }

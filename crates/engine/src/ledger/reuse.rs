@@ -17,13 +17,13 @@ pub(super) struct Superseded {
 }
 
 impl Superseded {
-    /// A live allocation of that name had to make room.
-    pub(super) fn add(&mut self, key: Key) {
-        self.count += 1;
+    /// A live allocation of that name had to make room; so many frees of it are owed.
+    pub(super) fn add(&mut self, key: Key, frees: u64) {
+        self.count += frees;
         if let Some(count) = self.by_key.get_mut(&key) {
-            *count += 1;
+            *count += frees;
         } else if self.by_key.len() < KEYS {
-            self.by_key.insert(key, 1);
+            self.by_key.insert(key, frees);
         }
     }
 
@@ -48,8 +48,8 @@ mod tests {
     #[test]
     fn a_free_settles_one_debt_of_its_key() {
         let mut superseded = Superseded::default();
-        superseded.add(Key::address(1));
-        superseded.add(Key::address(1));
+        superseded.add(Key::address(1), 1);
+        superseded.add(Key::address(1), 1);
         assert!(!superseded.settle(Key::address(2)));
         assert!(superseded.settle(Key::address(1)));
         assert!(superseded.settle(Key::address(1)));
@@ -61,7 +61,7 @@ mod tests {
     fn debts_beyond_the_limit_are_only_counted() {
         let mut superseded = Superseded::default();
         for value in 0..KEYS as u64 + 10 {
-            superseded.add(Key::address(value));
+            superseded.add(Key::address(value), 1);
         }
         assert_eq!(superseded.by_key.len(), KEYS);
         assert_eq!(superseded.count, KEYS as u64 + 10);

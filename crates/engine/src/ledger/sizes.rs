@@ -11,6 +11,9 @@ use super::allocation::{NIL, Slab, Slot};
 /// In `Entry::smaller`: hangs on a node and is none itself.
 const IN_RING: Slot = NIL - 1;
 
+/// How many of the same size are looked at to find an older entry's place among them.
+const LOOK_AT: usize = 64;
+
 /// The sizes of one thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -31,18 +34,17 @@ impl Sizes {
         Self { root: NIL, seed }
     }
 
+    /// Forgets all entries.
+    pub(super) fn clear(&mut self) {
+        self.root = NIL;
+    }
+
     /// Adds an entry as the youngest of its size.
     pub(super) fn insert(&mut self, slab: &mut Slab, slot: Slot) {
         let size = slab[slot].bytes;
         let (_, node) = self.find(slab, size);
         if node != NIL {
-            let last = slab[node].same_previous;
-            slab[last].same_next = slot;
-            slab[node].same_previous = slot;
-            let entry = &mut slab[slot];
-            entry.same_previous = last;
-            entry.same_next = node;
-            entry.smaller = IN_RING;
+            join_ring(slab, slab[node].same_previous, slot);
             return;
         }
         slab[slot].same_previous = slot;
@@ -55,6 +57,34 @@ impl Sizes {
         }
         self.set(slab, place, slot);
         self.split(slab, node, size, slot);
+    }
+
+    /// Adds an entry whose size has changed: among those of its size where its age puts it. If very
+    /// many of them are younger, it comes among those, so that the cost has a limit.
+    pub(super) fn insert_aged(&mut self, slab: &mut Slab, slot: Slot) {
+        let (place, node) = self.find(slab, slab[slot].bytes);
+        if node == NIL {
+            self.insert(slab, slot);
+            return;
+        }
+        let age = slab[slot].returned_at;
+        let mut before = slab[node].same_previous;
+        for _ in 0..LOOK_AT {
+            if slab[before].returned_at <= age {
+                break;
+            }
+            if before == node {
+                // Older than all: it is the node from now on.
+                join_ring(slab, slab[node].same_previous, slot);
+                slab[slot].smaller = slab[node].smaller;
+                slab[slot].bigger = slab[node].bigger;
+                slab[node].smaller = IN_RING;
+                self.set(slab, place, slot);
+                return;
+            }
+            before = slab[before].same_previous;
+        }
+        join_ring(slab, before, slot);
     }
 
     /// Takes an entry out.
@@ -169,6 +199,17 @@ impl Sizes {
     }
 }
 
+/// Hangs an entry into a ring, behind another one.
+fn join_ring(slab: &mut Slab, before: Slot, slot: Slot) {
+    let after = slab[before].same_next;
+    slab[before].same_next = slot;
+    slab[after].same_previous = slot;
+    let entry = &mut slab[slot];
+    entry.same_previous = before;
+    entry.same_next = after;
+    entry.smaller = IN_RING;
+}
+
 /// The side of a node on which `size` would be.
 fn towards(slab: &Slab, node: Slot, size: u64) -> Place {
     if size < slab[node].bytes { Place::SmallerOf(node) } else { Place::BiggerOf(node) }
@@ -204,7 +245,7 @@ impl Iterator for SizeWalk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::{Allocations, Entry};
+    use super::super::allocation::{Allocations, Entry, New};
     use super::*;
     use crate::ids::Key;
     use crate::kind::Kind;
@@ -225,8 +266,8 @@ mod tests {
 
         fn insert(&mut self, size: u64) {
             self.count += 1;
-            let key = Key::address(self.count);
-            let entry = Entry::new(key, Kind::Device, size, Moment(0), 0, None);
+            let new = New::plain(Key::address(self.count), Kind::Device, size);
+            let entry = Entry::new(&new, Moment(self.count), 0);
             let slot = self.allocations.insert(entry);
             self.sizes.insert(&mut self.allocations.slab, slot);
             self.live.push((size, self.count, slot));
@@ -236,6 +277,14 @@ mod tests {
             let (_, _, slot) = self.live.swap_remove(position);
             self.sizes.remove(&mut self.allocations.slab, slot);
             self.allocations.remove(slot);
+        }
+
+        fn resize(&mut self, position: usize, size: u64) {
+            let (_, age, slot) = self.live[position];
+            self.sizes.remove(&mut self.allocations.slab, slot);
+            self.allocations.slab[slot].bytes = size;
+            self.sizes.insert_aged(&mut self.allocations.slab, slot);
+            self.live[position] = (size, age, slot);
         }
 
         fn check(&mut self) {
@@ -276,8 +325,11 @@ mod tests {
         for step in 0..4000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let choice = random >> 33;
+            let position = choice as usize % fixture.live.len().max(1);
             if choice.is_multiple_of(3) && !fixture.live.is_empty() {
-                fixture.remove(choice as usize % fixture.live.len());
+                fixture.remove(position);
+            } else if choice.is_multiple_of(5) && !fixture.live.is_empty() {
+                fixture.resize(position, random % (1 + step / 8));
             } else {
                 fixture.insert(choice % (1 + step / 8));
             }
@@ -290,6 +342,21 @@ mod tests {
         }
         fixture.check();
         assert_eq!(fixture.sizes.root, NIL);
+    }
+
+    #[test]
+    fn a_changed_size_keeps_its_age_among_equals() {
+        let mut fixture = Fixture::new();
+        for size in [4, 1, 4, 2, 4, 3] {
+            fixture.insert(size);
+        }
+        for position in [1, 3, 5] {
+            fixture.resize(position, 4);
+        }
+        fixture.check();
+        fixture.resize(0, 9);
+        fixture.resize(0, 4);
+        fixture.check();
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl Thread {
         self.count += 1;
         self.live.add(slab[slot].device_bytes());
         slab[slot].older = self.youngest;
+        slab[slot].younger = NIL;
         if self.youngest == NIL {
             self.oldest = slot;
         } else {
@@ -83,6 +84,31 @@ impl Thread {
         } else {
             slab[younger].older = older;
         }
+    }
+
+    /// Keeps only the allocations for which `stays` holds, by linking those anew.
+    fn keep(&mut self, slab: &mut Slab, stays: impl Fn(Slot) -> bool) {
+        let mut next = self.oldest;
+        self.live = Sum::default();
+        self.count = 0;
+        self.sizes.clear();
+        self.oldest = NIL;
+        self.youngest = NIL;
+        while next != NIL {
+            let slot = next;
+            next = slab[slot].younger;
+            if stays(slot) {
+                self.link(slab, slot);
+            }
+        }
+    }
+
+    fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
+        self.live.take(slab[slot].device_bytes());
+        self.sizes.remove(slab, slot);
+        slab[slot].bytes = bytes;
+        self.sizes.insert_aged(slab, slot);
+        self.live.add(slab[slot].device_bytes());
     }
 }
 
@@ -171,6 +197,39 @@ impl Threads {
         }
     }
 
+    /// Many allocations ended. Where they are most of a thread's, its orders are made anew of what
+    /// stays, which is cheaper than to take each of them out.
+    pub(super) fn unlink_all(&mut self, slab: &mut Slab, slots: &[Slot]) {
+        let mut ending = vec![0_u64; self.places.len()];
+        for slot in slots {
+            ending[slab[*slot].thread as usize] += 1;
+        }
+        let held = |place: &Option<Thread>| place.as_ref().map_or(0, |thread| thread.count);
+        let counts = ending.iter().zip(&self.places);
+        let anew: Vec<_> = counts.map(|(ending, place)| *ending > held(place) / 2).collect();
+        let mut gone = vec![false; slab.end()];
+        for slot in slots {
+            if anew[slab[*slot].thread as usize] {
+                gone[*slot as usize] = true;
+            } else {
+                self.unlink(slab, *slot);
+            }
+        }
+        for index in (0..).zip(anew).filter(|(_, anew)| *anew).map(|(index, _)| index) {
+            if let Some(thread) = &mut self.places[index as usize] {
+                thread.keep(slab, |slot| !gone[slot as usize]);
+            }
+            self.tidy(index);
+        }
+    }
+
+    /// An allocation has another size than was known.
+    pub(super) fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
+        if let Some(thread) = &mut self.places[slab[slot].thread as usize] {
+            thread.resize(slab, slot, bytes);
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Thread> {
         self.places.iter().flatten()
     }
@@ -186,15 +245,15 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::{Allocations, Entry};
+    use super::super::allocation::{Allocations, Entry, New};
     use super::*;
     use crate::ids::Key;
     use crate::kind::Kind;
 
     fn allocate(allocations: &mut Allocations, threads: &mut Threads, tid: u32, at: u64) -> Slot {
         let thread = threads.of(Tid(tid), 1);
-        let key = Key::address(at);
-        let slot = allocations.insert(Entry::new(key, Kind::Device, at, Moment(at), thread, None));
+        let new = New::plain(Key::address(at), Kind::Device, at);
+        let slot = allocations.insert(Entry::new(&new, Moment(at), thread));
         threads.link(&mut allocations.slab, slot);
         slot
     }
@@ -216,6 +275,29 @@ mod tests {
         let thread = threads.iter().next().unwrap();
         assert_eq!(thread.by_age(&allocations.slab).collect::<Vec<_>>(), [slots[1], slots[3]]);
         assert_eq!(thread.oldest(&allocations.slab), Some(Moment(2)));
+    }
+
+    #[test]
+    fn both_orders_survive_the_end_of_few_and_of_many_at_once() {
+        for ending in [1_usize, 3, 9, 10] {
+            let mut allocations = Allocations::default();
+            let mut threads = Threads::default();
+            let slots: Vec<_> = (1..=20)
+                .map(|at| allocate(&mut allocations, &mut threads, 1 + at as u32 % 2, at))
+                .collect();
+            // All of the first thread's, some of the second one's.
+            let (first, second): (Vec<_>, Vec<_>) = (0..20).partition(|at| at % 2 == 1);
+            let gone: Vec<_> = first.iter().chain(&second[..ending]).map(|at| slots[*at]).collect();
+            threads.end(Tid(1));
+            threads.unlink_all(&mut allocations.slab, &gone);
+            allocations.remove_all(&gone);
+            let stays: Vec<_> = second[ending..].iter().map(|at| slots[*at]).collect();
+            let thread = threads.iter().next().unwrap();
+            assert_eq!((threads.iter().count(), thread.count), (1, stays.len() as u64));
+            assert_eq!(thread.by_age(&allocations.slab).collect::<Vec<_>>(), stays);
+            let by_size: Vec<_> = stays.into_iter().rev().collect();
+            assert_eq!(thread.by_size(&allocations.slab).collect::<Vec<_>>(), by_size);
+        }
     }
 
     #[test]

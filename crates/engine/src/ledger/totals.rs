@@ -2,7 +2,7 @@
 
 use crate::ids::DeviceId;
 use crate::kind::Kind;
-use crate::snapshot::{DeviceView, KindView};
+use crate::snapshot::KindView;
 use crate::units::{Bytes, Moment};
 
 use super::allocation::Entry;
@@ -35,6 +35,11 @@ impl Sum {
         Self(u128::from(count) * u128::from(bytes))
     }
 
+    /// `count` times this.
+    pub(super) fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(u128::from(count)))
+    }
+
     pub(super) fn bytes(self) -> Bytes {
         Bytes(u64::try_from(self.0).unwrap_or(u64::MAX))
     }
@@ -55,10 +60,10 @@ struct Held {
 
 /// Device memory on one device.
 #[derive(Clone, Copy, Debug)]
-struct OnDevice {
-    device: Option<DeviceId>,
-    live: Sum,
-    peak: Sum,
+pub(super) struct OnDevice {
+    pub(super) device: Option<DeviceId>,
+    pub(super) live: Sum,
+    pub(super) peak: Sum,
 }
 
 /// What one process holds.
@@ -124,23 +129,21 @@ impl Totals {
         }
     }
 
-    /// Device memory on one device; on all of them without a device.
-    pub(super) fn on(&self, device: Option<DeviceId>) -> Sum {
-        match device {
-            None => self.live,
-            Some(_) => self.position(device).map_or(Sum::default(), |at| self.devices[at].live),
-        }
+    /// The size of a live allocation that takes no device memory became known.
+    pub(super) fn resize(&mut self, entry: &Entry, bytes: u64) {
+        let kind = &mut self.kinds[entry.kind.index()];
+        kind.bytes.take(entry.bytes);
+        kind.bytes.add(bytes);
     }
 
-    /// Every device that held memory; the unknown one only while it does.
-    pub(super) fn devices(&self) -> Vec<DeviceView> {
-        let shown = |on: &&OnDevice| on.device.is_some() || on.live > Sum::default();
-        let view = |on: &OnDevice| DeviceView {
-            device: on.device,
-            live_bytes: on.live.bytes(),
-            peak_bytes: on.peak.bytes(),
-        };
-        self.devices.iter().filter(shown).map(view).collect()
+    /// Every device that held memory, in order; the unknown one comes last.
+    pub(super) fn devices(&self) -> &[OnDevice] {
+        &self.devices
+    }
+
+    /// Bytes of one kind.
+    pub(super) fn of(&self, kind: Kind) -> Sum {
+        self.kinds[kind.index()].bytes
     }
 
     /// Every kind that holds something.
@@ -178,13 +181,13 @@ impl OnDevice {
 
 #[cfg(test)]
 mod tests {
+    use super::super::allocation::New;
     use super::*;
     use crate::ids::Key;
 
     fn entry(kind: Kind, bytes: u64, at: u64, device: Option<u16>) -> Entry {
-        let mut entry = Entry::new(Key::address(1), kind, bytes, Moment(at), 0, None);
-        entry.set_device(device.map(DeviceId));
-        entry
+        let device = device.map(DeviceId);
+        Entry::new(&New { device, ..New::plain(Key::address(1), kind, bytes) }, Moment(at), 0)
     }
 
     #[test]
@@ -200,7 +203,7 @@ mod tests {
     #[test]
     fn layers_that_take_no_device_memory_are_counted_by_kind_only() {
         let mut totals = Totals::new(Moment(1));
-        totals.add(&entry(Kind::Async, 10, 5, Some(0)));
+        totals.add(&entry(Kind::Managed, 10, 5, Some(0)));
         totals.add(&entry(Kind::Pinned, 10, 5, Some(0)));
         assert_eq!((totals.live.bytes(), totals.count), (Bytes(0), 2));
         assert!(totals.devices().is_empty());

@@ -39,9 +39,12 @@ pub(super) fn process(
         failed_allocations: process.counts.failed_allocations,
         unknown_frees: process.counts.unknown_frees,
         failures: failures(process),
-        devices: process.totals.devices(),
+        devices: process.devices.rows(&process.totals),
         kinds: process.totals.kinds(),
         threads: threads(process, at, view),
+        pools: process.pools.views(),
+        reserved_addresses: process.physical.reserved(),
+        mistakes: process.mistakes,
         certainty: certainty(process, unattributed),
     }
 }
@@ -73,14 +76,15 @@ pub(super) fn freed_unseen(process: &Process, frees: u64) -> Sum {
     if frees == 0 || bound == Sum::default() {
         return Sum::default();
     }
-    bound.min(loss::biggest(frees, walks(process).collect()))
+    let mapped_only = process.physical.mapped_only();
+    bound.min(loss::ended_by(frees, mapped_only, || walks(process).collect()))
 }
 
 fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
     let losses = &process.losses;
     let frees = losses.own.frees.saturating_add(losses.shared.frees);
     let ended = losses.ended_with_context().plus(freed_unseen(process, frees));
-    let unlisted = losses.unlisted().plus(Sum::from(unattributed.allocated_bytes));
+    let unlisted = process.unlisted().plus(Sum::from(unattributed.allocated_bytes));
     Certainty {
         lost: losses.own,
         live_at_least: process.totals.live.minus(ended).bytes(),

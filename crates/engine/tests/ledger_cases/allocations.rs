@@ -70,15 +70,18 @@ fn only_what_a_device_loses_counts_as_live_bytes() {
          1.1 alloc 0x50 32M pinned
          1.1 alloc 0x60 32M registered
          1.1 alloc h0x20 32M host_physical
-         1.1 alloc e0x10 32M imported",
+         1.1 alloc e0x10 32M imported
+         1.1 alloc 0x70 32M host_async",
     );
     let process = only(&snapshot);
-    assert_eq!(live(process), (31, 11));
+    assert_eq!(live(process), (47, 12));
     assert_eq!(process.kinds.len(), Kind::COUNT);
     assert!(process.kinds.iter().all(|view| view.live_allocations == 1));
     assert_eq!(process.kinds[5].live_bytes, Bytes(32 * MIB));
-    assert_eq!(process.threads[0].live_bytes, Bytes(31 * MIB));
-    assert_eq!(process.threads[0].live_allocations, 11);
+    assert_eq!(process.threads[0].live_bytes, Bytes(47 * MIB));
+    assert_eq!(process.threads[0].live_allocations, 12);
+    // Not what a pool holds, and not somebody else's.
+    assert_eq!(process.not_freed(), Bytes((47 + 5 * 32) * MIB));
 }
 
 #[test]

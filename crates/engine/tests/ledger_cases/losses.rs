@@ -158,3 +158,90 @@ fn numbers_without_measure_saturate() {
     assert_eq!(snapshot.certainty.live_at_most, Bytes(max));
     assert_eq!(snapshot.certainty.live_at_least, Bytes(0));
 }
+
+#[test]
+fn a_lost_mapping_or_reference_may_keep_what_was_counted_to_its_end() {
+    let trace = "1 process 100
+                 1.1 vmm create h0x10 8M gpu0
+                 1.1 vmm create h0x20 4M gpu0
+                 1.1 vmm release h0x10
+                 1.1 vmm release h0x20";
+    assert_eq!(bounds(&after(trace).certainty), (0, 0));
+    assert_eq!(
+        bounds(
+            &after(&format!(
+                "{trace}
+ 1 lost other=1"
+            ))
+            .certainty
+        ),
+        (0, 8)
+    );
+    assert_eq!(
+        bounds(
+            &after(&format!(
+                "{trace}
+ 1 lost other=9"
+            ))
+            .certainty
+        ),
+        (0, 12)
+    );
+}
+
+#[test]
+fn a_lost_unmapping_can_have_ended_all_that_only_mappings_keep() {
+    let trace = "1 process 100
+                 1.1 vmm create h0x10 8M gpu0
+                 1.1 vmm create h0x20 4M gpu0
+                 1.1 vmm create h0x30 2M gpu0
+                 1.1 vmm map 0x1000000 8M h0x10
+                 1.1 vmm map 0x2000000 4M h0x20
+                 1.1 vmm release h0x10
+                 1.1 vmm release h0x20
+                 1.1 alloc 0x10 1M device";
+    assert_eq!(bounds(&after(&format!("{trace}\n 1 lost frees=1")).certainty), (3, 15));
+    let later = format!("1 process 100 \n 1 lost frees=1 \n {trace}");
+    assert_eq!(bounds(&after(&later).certainty), (15, 15));
+}
+
+const GRAPHS: &str = "1 process 100
+                      1.1 graph alloc G1 0x10 8M gpu0
+                      1.1 graph instantiate E1 G1
+                      1.1 graph alloc G2 0x20 4M gpu0
+                      1.1 graph instantiate E2 G2
+                      1.1 graph launch E2";
+
+#[test]
+fn a_lost_launch_may_have_allocated_what_known_graphs_leave() {
+    assert_eq!(bounds(&after(&format!("{GRAPHS}\n 1 lost other=1")).certainty), (0, 12));
+    let dropped = format!("{GRAPHS}\n 1.1 graph drop E1 \n 1.1 graph destroy G1");
+    assert_eq!(bounds(&after(&dropped).certainty), (4, 4));
+    assert_eq!(bounds(&after(&format!("{dropped}\n 1 lost other=1")).certainty), (0, 12));
+}
+
+#[test]
+fn graph_and_stream_ordered_memory_is_in_doubt_after_a_loss_also_when_it_comes_later() {
+    let trace = "1 process 100
+                 1 lost other=1
+                 1.1 alloc 0x10 1M device gpu0
+                 1.1 alloc 0x20 2M async gpu0
+                 1.1 graph alloc G1 0x30 4M gpu0
+                 1.1 graph instantiate E1 G1
+                 1.1 graph launch E1";
+    assert_eq!(bounds(&after(trace).certainty), (1, 7));
+    // A lost free can be a node of the graph.
+    assert_eq!(bounds(&after(&trace.replace("other", "frees")).certainty), (3, 7));
+}
+
+#[test]
+fn what_is_taken_for_a_node_or_for_host_memory_after_a_loss_may_be_device_memory() {
+    let trace = "1 process 100
+                 1.1 graph begin stream3
+                 1.1 pool create pool5 host
+                 1 lost other=1
+                 1.1 alloc 0x10 1M async gpu0 stream3
+                 1.2 alloc 0x20 2M async gpu0 pool5 stream4";
+    assert_eq!(bounds(&after(trace).certainty), (0, 3));
+    assert_eq!(bounds(&after(&format!("{trace}\n 1.1 graph begin stream3")).certainty), (0, 3));
+}

@@ -8,15 +8,21 @@
 mod allocations;
 mod contexts;
 mod failures;
+mod gpus;
+mod graphs;
+mod imports;
 mod losses;
+mod mistakes;
 mod notation;
+mod physical;
+mod pools;
 mod processes;
 mod reuse;
 mod views;
 
-use engine::ids::{DeviceId, Pid};
+use engine::ids::{DeviceId, Pid, Space};
 use engine::kind::Kind;
-use engine::snapshot::{Certainty, End, ProcessView, Snapshot, Sort, View};
+use engine::snapshot::{Certainty, End, ProcessView, Snapshot, Sort, Told, View};
 use engine::units::{Bytes, Moment, Nanos};
 use notation::{events, ledger};
 

@@ -4,9 +4,20 @@
 //! 7 process 100 uid=1000 name=python before     # pid 7, started at 100, ran before the trace
 //! 7.8 name loader                               # thread 8 of process 7
 //! 7.8 alloc 0x10 8M device C1 gpu0 site3        # key, size, kind; the rest is optional
-//! 7.9 free 0x10
+//! 7.8 alloc 0x20 8M async C1 pool5 stream3
+//! 7.9 free 0x10 by=async stream3                # by=free where nothing is said
 //! 7.9 fail f5 2 device 1G C1 gpu0               # function, code; what was asked
+//! 7.9 fail f5 1 freed=0x10                      # what should have been freed
 //! 7.8 ctx create C1 gpu0                        # destroy C1, retain C1 gpu0, release gpu0, …
+//! 7.8 vmm create h0x10 8M gpu0                  # or host; import, multicast, retain, release h0x10
+//! 7.8 vmm map 0x100 8M h0x10                    # unmap, reserve, unreserve 0x100 8M
+//! 7.8 pool create pool5 gpu0                    # or host; destroy, trim pool5, told pool5 8M
+//! 7.8 pool of pool5 gpu0 current                # or without the last word
+//! 7.8 graph begin stream3                       # with a graph: to that one; end stream3 G1
+//! 7.8 graph alloc G1 0x10 8M gpu0               # or host; free G1 0x10, destroy G1
+//! 7.8 graph instantiate E1 G1 frees             # launch E1, drop E1, told gpu0 8M, trim gpu0
+//! 7 gpus GPU3 none GPU1                         # by ordinal
+//! 7 account GPU3 8M
 //! 7.8 exit                                      # the thread; `7 exit`, `7 exec`: the process
 //! 7 lost allocations=1 bytes=8M frees=2 failures=1 other=1
 //! ```
@@ -14,8 +25,14 @@
 //! Keys are addresses; `h0x10` is a handle, `a0x10` an array, `p0x10` a pool, `e0x10` external
 //! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line says otherwise.
 
-use engine::event::{Allocate, ContextChange, Event, Failed, Free, Lost, ProcessFacts, What};
-use engine::ids::{ContextId, DeviceId, FunctionId, Key, Pid, SiteId, Space, Tid};
+use engine::event::{
+    Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
+    ProcessFacts, VmmCall, What,
+};
+use engine::ids::{
+    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
+    Space, StreamId, Tid,
+};
 use engine::kind::Kind;
 use engine::ledger::Ledger;
 use engine::units::Moment;
@@ -73,10 +90,16 @@ fn what(words: &[&str], of_thread: bool) -> What {
             bytes: size(rest[1]),
             kind: kind(rest[2]),
             context: find(rest, "C").map(ContextId),
-            device: find(rest, "gpu").map(|number| DeviceId(number as u16)),
+            device: device(rest),
+            pool: find(rest, "pool").map(PoolId),
+            stream: find(rest, "stream").map(StreamId),
             site: find(rest, "site").map(|number| SiteId(number as u32)),
         }),
-        "free" => What::Free(Free { key: key(rest[0]) }),
+        "free" => What::Free(Free {
+            key: key(rest[0]),
+            by: free_by(value(rest, "by").unwrap_or("free")),
+            stream: find(rest, "stream").map(StreamId),
+        }),
         "fail" => What::Failed(Failed {
             function: FunctionId(find(rest, "f").unwrap() as u16),
             code: rest[1].parse().unwrap(),
@@ -84,10 +107,16 @@ fn what(words: &[&str], of_thread: bool) -> What {
                 let position = rest.iter().position(|word| *word == kind.name())?;
                 Some((kind, size(rest[position + 1])))
             }),
+            freed: value(rest, "freed").map(key),
             context: find(rest, "C").map(ContextId),
-            device: find(rest, "gpu").map(|number| DeviceId(number as u16)),
+            device: device(rest),
         }),
         "ctx" => What::Context(change(rest)),
+        "vmm" => What::Vmm(vmm(rest)),
+        "pool" => What::Pool(pool(rest)),
+        "graph" => What::Graph(graph(rest)),
+        "gpus" => What::Gpus(rest.iter().map(|word| gpu(word)).collect()),
+        "account" => What::DriverAccount { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "lost" => What::Lost(Lost {
             allocations: value(rest, "allocations").map_or(0, decimal),
             allocated_bytes: value(rest, "bytes").map_or(0, size),
@@ -101,7 +130,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
 
 fn change(words: &[&str]) -> ContextChange {
     let context = || ContextId(find(words, "C").unwrap());
-    let device = || DeviceId(find(words, "gpu").unwrap() as u16);
+    let device = || device(words).unwrap();
     match words[0] {
         "create" => ContextChange::Created { context: context(), device: device() },
         "destroy" => ContextChange::Destroyed { context: context() },
@@ -111,6 +140,103 @@ fn change(words: &[&str]) -> ContextChange {
         "learn" => ContextChange::Learned { context: context(), device: device() },
         other => panic!("no such change: {other}"),
     }
+}
+
+fn vmm(words: &[&str]) -> VmmCall {
+    let handle = || {
+        let keys = words.iter().filter(|word| word.starts_with('h') && word.contains("0x"));
+        HandleId(keys.map(|word| key(word)).next().unwrap().value)
+    };
+    let address = || key(words[1]).value;
+    match words[0] {
+        "create" => VmmCall::Create {
+            handle: handle(),
+            bytes: size(words[2]),
+            place: place(words).unwrap(),
+            site: find(words, "site").map(|number| SiteId(number as u32)),
+        },
+        "import" => VmmCall::Import { handle: handle() },
+        "multicast" => VmmCall::Multicast { handle: handle() },
+        "retain" => VmmCall::Retain { handle: handle() },
+        "release" => VmmCall::Release { handle: handle() },
+        "map" => VmmCall::Map { address: address(), bytes: size(words[2]), handle: handle() },
+        "unmap" => VmmCall::Unmap { address: address(), bytes: size(words[2]) },
+        "reserve" => VmmCall::Reserve { address: address(), bytes: size(words[2]) },
+        "unreserve" => VmmCall::Unreserve { address: address(), bytes: size(words[2]) },
+        other => panic!("no such call: {other}"),
+    }
+}
+
+fn pool(words: &[&str]) -> PoolCall {
+    let pool = PoolId(find(words, "pool").unwrap());
+    match words[0] {
+        "create" => PoolCall::Created { pool, place: place(words) },
+        "destroy" => PoolCall::Destroyed { pool },
+        "trim" => PoolCall::Trimmed { pool, keep: 0 },
+        "told" => PoolCall::ToldReserved { pool, bytes: size(words[2]) },
+        "of" => PoolCall::OfDevice {
+            pool,
+            device: device(words).unwrap(),
+            current: words.contains(&"current"),
+        },
+        other => panic!("no such call: {other}"),
+    }
+}
+
+fn graph(words: &[&str]) -> GraphCall {
+    let to = find(words, "G").map(GraphId);
+    let graph = || to.unwrap();
+    let exec = || ExecId(find(words, "E").unwrap());
+    let stream = || StreamId(find(words, "stream").unwrap());
+    let device = || device(words).unwrap();
+    match words[0] {
+        "begin" => GraphCall::CaptureBegan { stream: stream(), graph: to },
+        "end" => GraphCall::CaptureEnded { stream: stream(), graph: to },
+        "alloc" => GraphCall::AllocNode {
+            graph: graph(),
+            address: key(words[2]).value,
+            bytes: size(words[3]),
+            place: place(words).unwrap(),
+        },
+        "free" => GraphCall::FreeNode { graph: graph(), address: key(words[2]).value },
+        "destroy" => GraphCall::GraphDestroyed { graph: graph() },
+        "instantiate" => GraphCall::Instantiated {
+            exec: exec(),
+            graph: graph(),
+            frees_before_launch: words.contains(&"frees"),
+        },
+        "launch" => GraphCall::Launched { exec: exec() },
+        "drop" => GraphCall::ExecDestroyed { exec: exec() },
+        "told" => GraphCall::ToldReserved { device: device(), bytes: size(words[2]) },
+        "trim" => GraphCall::Trimmed { device: device() },
+        other => panic!("no such call: {other}"),
+    }
+}
+
+fn free_by(word: &str) -> FreeBy {
+    match word {
+        "free" => FreeBy::Free,
+        "async" => FreeBy::FreeAsync,
+        "host" => FreeBy::FreeHost,
+        "unregister" => FreeBy::Unregister,
+        "array" => FreeBy::DestroyArray,
+        "close" => FreeBy::CloseImport,
+        "external" => FreeBy::DestroyExternal,
+        other => panic!("no such function family: {other}"),
+    }
+}
+
+fn device(words: &[&str]) -> Option<DeviceId> {
+    find(words, "gpu").map(|number| DeviceId(number as u16))
+}
+
+fn place(words: &[&str]) -> Option<Place> {
+    let host = words.contains(&"host").then_some(Place::Host);
+    host.or_else(|| device(words).map(Place::Device))
+}
+
+fn gpu(word: &str) -> Option<GpuId> {
+    word.strip_prefix("GPU").map(|number| GpuId(decimal(number) as u16))
 }
 
 fn kinds() -> impl Iterator<Item = Kind> {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use engine::ids::{DeviceId, Space};
+use engine::ids::{DeviceId, GpuId, Space};
 use engine::result::result_name;
 use engine::snapshot::{
-    AllocationView, Certainty, End, OutOfMemory, ProcessView, Snapshot, ThreadView,
+    AllocationView, Certainty, DeviceView, End, FailureCount, Mistakes, OutOfMemory, PoolView,
+    ProcessView, Snapshot, ThreadView,
 };
 use serde::Serialize;
 
@@ -67,11 +68,20 @@ struct Process {
     released_total: u64,
     failed_allocations: u64,
     unknown_frees: u64,
+    /// What the driver's account has beyond what was traced, over all GPUs; absent where nobody
+    /// could be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked_bytes: Option<u64>,
+    before_trace: bool,
     devices: Vec<Device>,
     kinds: BTreeMap<&'static str, u64>,
     kind_allocations: BTreeMap<&'static str, u64>,
     threads: Vec<Thread>,
     failures: Vec<Failure>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pools: Vec<Pool>,
+    reserved_address_bytes: u64,
+    mistakes: BTreeMap<&'static str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<Uncertainty>,
 }
@@ -81,6 +91,39 @@ struct Device {
     device: Option<u16>,
     live_bytes: u64,
     peak_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown_because: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph_reserved_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct GpuField {
+    index: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uuid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Pool {
+    pool: Option<String>,
+    device: Option<u16>,
+    used_bytes: u64,
+    allocations: u64,
+    /// As the driver last told the program; absent while it never did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_told: Option<String>,
+    destroyed: bool,
 }
 
 #[derive(Serialize)]
@@ -118,6 +161,8 @@ struct Oom {
     tid: u32,
     name: String,
     device: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuField>,
     asked_bytes: Option<u64>,
     kind: Option<&'static str>,
     holders: Vec<Holder>,
@@ -139,14 +184,14 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 
 impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
+        let (live, certainty) = super::listed(snapshot);
         Self {
             time: names.clock.precise(snapshot.at),
-            exact: snapshot.certainty.exact(),
-            lost_events: snapshot.certainty.lost.events(),
-            // Of every process in this object: those that ended count with what they had not freed.
-            live_bytes: snapshot.processes.iter().map(|p| p.live_bytes.0).sum(),
+            exact: certainty.exact(),
+            lost_events: certainty.lost.events(),
+            live_bytes: live.0,
             live_allocations: snapshot.processes.iter().map(|p| p.live_allocations).sum(),
-            uncertainty: Uncertainty::new(&snapshot.certainty, names),
+            uncertainty: Uncertainty::new(&certainty, names),
             processes: snapshot.processes.iter().map(|p| Process::new(p, names)).collect(),
             out_of_memory: snapshot.out_of_memory.iter().map(|o| Oom::new(o, names)).collect(),
         }
@@ -174,6 +219,8 @@ impl Uncertainty {
 impl Process {
     fn new(process: &ProcessView, names: &Names) -> Self {
         let kinds = &process.kinds;
+        let untracked: Vec<u64> =
+            process.devices.iter().filter_map(|device| Some(device.untracked()?.0)).collect();
         Self {
             pid: process.key.pid.0,
             uid: process.uid,
@@ -193,32 +240,83 @@ impl Process {
             released_total: process.released_total,
             failed_allocations: process.failed_allocations,
             unknown_frees: process.unknown_frees,
-            devices: process
-                .devices
-                .iter()
-                .map(|view| Device {
-                    device: ordinal(view.device),
-                    live_bytes: view.live_bytes.0,
-                    peak_bytes: view.peak_bytes.0,
-                })
-                .collect(),
+            untracked_bytes: (!untracked.is_empty()).then(|| untracked.iter().sum()),
+            before_trace: process.before_trace,
+            devices: process.devices.iter().map(|view| Device::new(view, names)).collect(),
             kinds: kinds.iter().map(|view| (view.kind.name(), view.live_bytes.0)).collect(),
             kind_allocations: kinds
                 .iter()
                 .map(|view| (view.kind.name(), view.live_allocations))
                 .collect(),
             threads: process.threads.iter().map(Thread::new).collect(),
-            failures: process
-                .failures
-                .iter()
-                .map(|failure| Failure {
-                    function: (names.function)(failure.function),
-                    code: failure.code,
-                    name: result_name(failure.code),
-                    count: failure.count,
-                })
-                .collect(),
+            failures: process.failures.iter().map(|view| Failure::new(*view, names)).collect(),
+            pools: process.pools.iter().map(|view| Pool::new(view, names)).collect(),
+            reserved_address_bytes: process.reserved_addresses.0,
+            mistakes: mistakes(&process.mistakes),
             uncertainty: Uncertainty::new(&process.certainty, names),
+        }
+    }
+}
+
+/// Only those that were made.
+fn mistakes(made: &Mistakes) -> BTreeMap<&'static str, u64> {
+    let all = [
+        ("double_frees", made.double_frees),
+        ("invalid_frees", made.invalid_frees),
+        ("mismatched_frees", made.mismatched_frees),
+        ("released_while_mapped", made.released_while_mapped),
+    ];
+    all.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+impl GpuField {
+    fn new(gpu: GpuId, names: &Names) -> Self {
+        let named = names.gpu(gpu);
+        Self {
+            index: gpu.0,
+            uuid: named.map(|named| plain(&named.uuid).into_owned()),
+            name: named.map(|named| plain(&named.name).into_owned()),
+        }
+    }
+}
+
+impl Device {
+    fn new(view: &DeviceView, names: &Names) -> Self {
+        Self {
+            device: ordinal(view.device),
+            live_bytes: view.live_bytes.0,
+            peak_bytes: view.peak_bytes.0,
+            unknown_because: (view.device.is_none() && view.live_bytes.0 > 0)
+                .then_some(super::UNKNOWN_DEVICE),
+            gpu: view.gpu.map(|gpu| GpuField::new(gpu, names)),
+            driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
+            untracked_bytes: view.untracked().map(|bytes| bytes.0),
+            graph_reserved_bytes: view.graph_reserved.map(|told| told.bytes.0),
+        }
+    }
+}
+
+impl Failure {
+    fn new(view: FailureCount, names: &Names) -> Self {
+        Self {
+            function: (names.function)(view.function),
+            code: view.code,
+            name: result_name(view.code),
+            count: view.count,
+        }
+    }
+}
+
+impl Pool {
+    fn new(view: &PoolView, names: &Names) -> Self {
+        Self {
+            pool: view.pool.map(|pool| format!("{:#x}", pool.0)),
+            device: ordinal(view.device),
+            used_bytes: view.used.0,
+            allocations: view.allocations,
+            reserved_bytes: view.reserved.map(|told| told.bytes.0),
+            reserved_told: view.reserved.map(|told| names.clock.precise(told.at)),
+            destroyed: view.destroyed,
         }
     }
 }
@@ -262,6 +360,7 @@ impl Oom {
             tid: oom.tid.0,
             name: plain(&oom.name).into_owned(),
             device: ordinal(oom.device),
+            gpu: oom.gpu.map(|gpu| GpuField::new(gpu, names)),
             asked_bytes: oom.asked.map(|(_, bytes)| bytes.0),
             kind: oom.asked.map(|(kind, _)| kind.name()),
             holders: oom

@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use engine::ids::DeviceId;
 use engine::kind::{Kind, Layer};
 use engine::result::result_name;
-use engine::snapshot::{AllocationView, Certainty, OutOfMemory, ProcessView, Snapshot, ThreadView};
+use engine::snapshot::{
+    AllocationView, Certainty, DeviceView, Mistakes, OutOfMemory, PoolView, ProcessView, Snapshot,
+    ThreadView,
+};
 use engine::units::{Bytes, Nanos};
 
 use super::Names;
@@ -57,7 +60,7 @@ pub fn report(
         }
         process(out, view, names, style)?;
     }
-    uncertainty(out, &snapshot.certainty, names, style)
+    uncertainty(out, &super::listed(snapshot).1, names, style)
 }
 
 fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style) -> io::Result<()> {
@@ -86,9 +89,10 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         _ => style.bold(&total),
     };
     writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
-    breakdown(out, view)?;
+    breakdown(out, view, names)?;
     failures(out, view, names, style)?;
-    if view.certainty.before_trace {
+    mistakes(out, &view.mistakes, style)?;
+    if view.before_trace {
         writeln!(out, "  was running before the trace: what it allocated earlier is not counted")?;
     }
     Ok(())
@@ -105,16 +109,18 @@ fn released(view: &ProcessView) -> String {
     text
 }
 
-fn count(allocations: u64) -> String {
+/// `1 allocation`, `2 allocations`.
+#[must_use]
+pub fn count(allocations: u64) -> String {
     match allocations {
         1 => "1 allocation".to_owned(),
         n => format!("{n} allocations"),
     }
 }
 
-/// By device and by kind, where the total alone does not say it.
-fn breakdown(out: &mut dyn Write, view: &ProcessView) -> io::Result<()> {
-    if view.devices.len() > 1 {
+/// By device, kind and pool, where the total alone does not say it.
+fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Result<()> {
+    if view.devices.iter().filter(|device| device.live_bytes.0 > 0).count() > 1 {
         let parts: Vec<String> =
             view.devices.iter().map(|d| format!("{} {}", place(d.device), d.live_bytes)).collect();
         writeln!(out, "  devices: {}", parts.join(", "))?;
@@ -130,6 +136,74 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView) -> io::Result<()> {
             })
             .collect();
         writeln!(out, "  kinds: {}", parts.join(", "))?;
+    }
+    if view.devices.iter().any(|device| device.device.is_none() && device.live_bytes.0 > 0) {
+        writeln!(out, "  gpu_?: {}", super::UNKNOWN_DEVICE)?;
+    }
+    for pool in &view.pools {
+        pool_line(out, pool, names)?;
+    }
+    for device in &view.devices {
+        account_line(out, device, view.before_trace, names)?;
+    }
+    Ok(())
+}
+
+fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &Names) -> io::Result<()> {
+    let name =
+        pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
+    let reserved = pool.reserved.map_or_else(
+        || "what it reserves was never told".to_owned(),
+        |told| format!("reserved {}, told at {}", told.bytes, names.clock.short(told.at)),
+    );
+    let destroyed = if pool.destroyed { ", destroyed but still in use" } else { "" };
+    let on = pool.device.map_or_else(String::new, |device| format!(" on {device}"));
+    writeln!(
+        out,
+        "  {name}{on}: used {} in {} ({reserved}{destroyed})",
+        pool.used,
+        count(pool.allocations)
+    )
+}
+
+/// What the driver's account says, and what of it was not traced.
+fn account_line(
+    out: &mut dyn Write,
+    device: &DeviceView,
+    before_trace: bool,
+    names: &Names,
+) -> io::Result<()> {
+    let (Some(gpu), Some(driver), Some(untracked)) =
+        (device.gpu, device.driver_bytes, device.untracked())
+    else {
+        return Ok(());
+    };
+    if driver.0 == 0 {
+        return Ok(());
+    }
+    let model = names.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", plain(&gpu.name)));
+    let parts = if before_trace {
+        "allocated before the trace, context, code, local memory, pool slack"
+    } else {
+        "context, code, local memory, pool slack"
+    };
+    writeln!(
+        out,
+        "  driver's account of GPU {}{model}: {driver} = {} traced + {untracked} untracked ({parts})",
+        gpu.0, device.live_bytes
+    )
+}
+
+fn mistakes(out: &mut dyn Write, made: &Mistakes, style: Style) -> io::Result<()> {
+    for (count, what) in [
+        (made.double_frees, "double frees"),
+        (made.invalid_frees, "frees of pointers that were never allocated"),
+        (made.mismatched_frees, "frees by a function meant for other memory"),
+        (made.released_while_mapped, "handles released while still mapped (the memory stays)"),
+    ] {
+        if count > 0 {
+            writeln!(out, "  {}", style.paint("33", &format!("mistakes: {count} {what}")))?;
+        }
     }
     Ok(())
 }

@@ -31,6 +31,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Fork => process::fork(common.device),
         Program::Exec => process::exec(device()?, common),
         Program::Random(options) => random::run(Driver::load()?, common, options),
+        Program::Launch(options) => load::launch(device()?, options),
+        Program::Ipc => process::ipc(device()?, common),
+        Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {
             if !crate::signals::sleep_ms(options.delay_ms) {
                 return Ok(());

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::MIB;
-use crate::cli::{Common, Stressor, StressorProcess};
+use crate::cli::{Common, IpcChild, Stressor, StressorProcess};
 use crate::cuda::{Device, Driver, NOT_INITIALIZED};
+use crate::structs::IpcHandle;
 use crate::{say, signals};
 
 /// This program, to be run again.
@@ -140,4 +141,52 @@ pub(crate) fn exec(device: Device, common: &Common) -> anyhow::Result<()> {
         .args(["--hold-ms", &common.hold_ms.to_string()]);
     let error = command.exec();
     Err(error).context("cannot become another program")
+}
+
+/// The parent keeps 8 MiB, which the child has opened; the child keeps 1 MiB of its own besides.
+pub(crate) fn ipc(device: Device, common: &Common) -> anyhow::Result<()> {
+    let pointer = device.alloc(8 * MIB)?;
+    let mut handle = IpcHandle { bytes: [0; 64] };
+    // SAFETY: the pointer is valid for writing.
+    unsafe { device.driver.cuIpcGetMemHandle(&raw mut handle, pointer) }?;
+    let text: String = handle.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut command = this_program(common)?;
+    command.args(["ipc-child", "--handle", &text]).args(["--hold-ms", &common.hold_ms.to_string()]);
+    let mut child = command.spawn().context("cannot start a process")?;
+    let mut told = false;
+    let status = loop {
+        if signals::stopped() && !told {
+            told = true;
+            stop(&child);
+        }
+        match child.try_wait()? {
+            Some(status) => break status,
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    if !status.success() {
+        bail!("the child failed");
+    }
+    Ok(())
+}
+
+/// Opens the parent's memory twice and closes it once.
+pub(crate) fn ipc_child(device: Device, options: &IpcChild) -> anyhow::Result<()> {
+    let mut handle = IpcHandle { bytes: [0; 64] };
+    let digits = options.handle.as_bytes().chunks(2);
+    for (byte, digits) in handle.bytes.iter_mut().zip(digits) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits)?, 16).context("a bad handle")?;
+    }
+    let (mut first, mut second) = (0, 0);
+    // SAFETY: the pointers are valid for writing; the handle is passed by value.
+    unsafe { device.driver.cuIpcOpenMemHandle_v2(&raw mut first, handle, 1) }?;
+    // SAFETY: as above.
+    unsafe { device.driver.cuIpcOpenMemHandle_v2(&raw mut second, handle, 1) }?;
+    if first != second {
+        bail!("the same memory was opened at two addresses");
+    }
+    device.alloc(MIB)?;
+    // SAFETY: takes an address the driver gave.
+    unsafe { device.driver.cuIpcCloseMemHandle(second) }?;
+    Ok(())
 }

@@ -4,18 +4,30 @@ use std::ffi::{c_int, c_void};
 
 use super::Worker;
 use super::objects::{Object, shareable};
+use crate::cli::Part;
 use crate::cuda::{Driver, Handle, Pointer, Result};
 use crate::structs::{AllocNode, ExternalBuffer, ExternalMemory, MulticastProp, PoolProps};
 
 impl Worker {
     /// One of the stories.
     pub(super) fn episode(&mut self) {
-        let result = match self.random.u32(..12) {
-            0..3 => self.context(),
-            3..6 => self.graph(),
-            6..8 => self.capture(),
-            8..10 => self.share(),
-            10 if self.simulated => self.multicast(),
+        let part = match self.random.u32(..12) {
+            0..3 => Part::Context,
+            3..6 => Part::Graph,
+            6..8 => Part::Capture,
+            8..10 => Part::Share,
+            10 => Part::Multicast,
+            _ => Part::Green,
+        };
+        if !self.may_use(part) {
+            return;
+        }
+        let result = match part {
+            Part::Context => self.context(),
+            Part::Graph => self.graph(),
+            Part::Capture => self.capture(),
+            Part::Share => self.share(),
+            Part::Multicast => self.multicast(),
             _ => self.green(),
         };
         self.note(result);

@@ -13,7 +13,7 @@ use std::thread::Builder;
 
 use anyhow::{anyhow, bail};
 
-use crate::cli::{Common, Random};
+use crate::cli::{Common, Part, Random};
 use crate::cuda::{CudaError, Driver, Handle, OUT_OF_MEMORY, Result};
 use crate::{complain, say, signals};
 use objects::Object;
@@ -30,6 +30,7 @@ struct Worker {
     objects: Vec<Object>,
     counts: Counts,
     simulated: bool,
+    only: Vec<Part>,
     /// No other thread can be given an address that this one freed.
     alone: bool,
     illegal: bool,
@@ -90,6 +91,7 @@ pub(crate) fn run(
             objects: Vec::new(),
             counts: Counts::default(),
             simulated,
+            only: options.only.clone(),
             alone: options.threads == 1,
             illegal: !options.no_illegal,
             injected,
@@ -97,7 +99,7 @@ pub(crate) fn run(
         let ops = options.ops / u64::from(options.threads);
         let builder = Builder::new().name(format!("worker-{number}"));
         handles.push(builder.spawn(move || {
-            worker.work(ops, &give, &take)?;
+            worker.work(ops, give, &take)?;
             Ok::<Counts, CudaError>(worker.counts)
         })?);
     }
@@ -122,7 +124,7 @@ fn summary(counts: Counts) -> anyhow::Result<()> {
 }
 
 impl Worker {
-    fn work(&mut self, ops: u64, give: &Sender<Object>, take: &Receiver<Object>) -> Result<()> {
+    fn work(&mut self, ops: u64, give: Sender<Object>, take: &Receiver<Object>) -> Result<()> {
         self.enter(0)?;
         // SAFETY: the pointer is valid for writing.
         unsafe { self.driver.cuStreamCreate(&raw mut self.stream, 1) }?;
@@ -131,13 +133,19 @@ impl Worker {
                 break;
             }
             self.counts.steps += 1;
-            self.step(give);
+            self.step(&give);
             // What others hand over is freed at once, and takes no random choice.
             while let Ok(object) = take.try_recv() {
                 self.free(object);
             }
         }
-        Ok(())
+        // The rest, until the thread before this one has nothing more to give.
+        drop(give);
+        for object in take {
+            self.free(object);
+        }
+        // SAFETY: the stream was made above, and nothing uses it any more.
+        unsafe { self.driver.cuStreamDestroy_v2(self.stream) }
     }
 
     fn enter(&mut self, device: usize) -> Result<()> {
@@ -145,6 +153,19 @@ impl Worker {
         self.driver.set_current(context)?;
         self.device = device;
         Ok(())
+    }
+
+    /// Whether the driver has a part of the API, and the program should use it.
+    fn may_use(&self, part: Part) -> bool {
+        let has = match part {
+            // A real driver wants memory of a real API, and more than one device.
+            Part::External | Part::Multicast => self.simulated,
+            // Together with all the rest they crashed a real driver (580.159), for a reason that
+            // is not known; alone they work.
+            Part::Context | Part::Green => self.simulated || !self.only.is_empty(),
+            _ => true,
+        };
+        has && (self.only.is_empty() || self.only.contains(&part))
     }
 
     /// The device's number, as the driver wants it.
@@ -223,9 +244,8 @@ impl Worker {
         }
         let index = self.random.usize(..self.objects.len());
         let object = self.objects.swap_remove(index);
-        if let Err(rejected) = give.send(object) {
-            self.objects.push(rejected.0);
-        }
+        // Each thread takes until all have given; one that failed leaves the object live.
+        let _ = give.send(object);
     }
 
     fn switch_device(&mut self) {
@@ -240,9 +260,10 @@ impl Worker {
         let (driver, device) = (self.driver, self.ordinal());
         let threshold = u64::from(self.random.u32(..4)) << 25;
         let result = match choice {
-            0..3 => driver.synchronize(),
+            // Not while another thread may be capturing a stream of the same context.
+            0..3 if self.alone => driver.synchronize(),
             // SAFETY: takes a handle of this thread's stream.
-            3..5 => unsafe { driver.cuStreamSynchronize(self.stream) },
+            0..5 => unsafe { driver.cuStreamSynchronize(self.stream) },
             // SAFETY: takes no pointers.
             5 => unsafe { driver.cuDeviceGraphMemTrim(device) },
             _ => default_pool(driver, device).and_then(|pool| {

@@ -3,10 +3,12 @@
 use std::ffi::{c_int, c_void};
 
 use super::Worker;
+use crate::cli::Part;
 use crate::cuda::{Handle, Pointer, Result};
 use crate::structs::{Access, Array3dDescriptor, ArrayDescriptor, FLOAT, PoolProps, Prop};
 
 const GRANULE: usize = 2 << 20;
+const PAGE: usize = 4096;
 
 /// An allocation, and how to free it.
 pub(super) enum Object {
@@ -16,8 +18,8 @@ pub(super) enum Object {
     Async(Pointer),
     /// `cuMemFreeHost`.
     Host(usize),
-    /// Memory of the program, registered.
-    Registered(&'static mut [u8]),
+    /// Memory of the program, registered: where, and how much.
+    Registered(usize, usize),
     /// `cuMemRelease`.
     Physical(Handle),
     /// Mapped physical memory whose handle was released.
@@ -42,19 +44,33 @@ pub(super) struct Mapping {
 /// Allocates something.
 pub(super) fn allocate(worker: &mut Worker) -> Result<Object> {
     let bytes = worker.size();
-    match worker.random.u32(..100) {
-        0..36 => worker.driver.alloc(bytes).map(Object::Device),
-        36..41 => pitched(worker),
-        41..46 => managed(worker, bytes),
-        46..52 => host(worker, bytes),
-        52..55 => register(worker, bytes),
-        55..71 => stream_ordered(worker, bytes),
-        71..77 => from_pool(worker, bytes),
-        77..82 => physical(worker),
-        82..90 => mapping(worker).map(Object::Mapped),
-        90..95 => array(worker),
-        95..98 => mipmapped(worker),
-        _ => external(worker, bytes),
+    let part = match worker.random.u32(..100) {
+        0..36 => None,
+        36..41 => Some(Part::Pitched),
+        41..46 => Some(Part::Managed),
+        46..52 => Some(Part::Pinned),
+        52..55 => Some(Part::Registered),
+        55..71 => Some(Part::Async),
+        71..77 => Some(Part::Pool),
+        77..82 => Some(Part::Physical),
+        82..90 => Some(Part::Mapped),
+        90..95 => Some(Part::Array),
+        95..98 => Some(Part::Mipmapped),
+        _ => Some(Part::External),
+    };
+    match part.filter(|part| worker.may_use(*part)) {
+        Some(Part::Pitched) => pitched(worker),
+        Some(Part::Managed) => managed(worker, bytes),
+        Some(Part::Pinned) => host(worker, bytes),
+        Some(Part::Registered) => register(worker, bytes),
+        Some(Part::Async) => stream_ordered(worker, bytes),
+        Some(Part::Pool) => from_pool(worker, bytes),
+        Some(Part::Physical) => physical(worker),
+        Some(Part::Mapped) => mapping(worker).map(Object::Mapped),
+        Some(Part::Array) => array(worker),
+        Some(Part::Mipmapped) => mipmapped(worker),
+        Some(Part::External) => super::episodes::external(worker, bytes),
+        _ => worker.driver.alloc(bytes).map(Object::Device),
     }
 }
 
@@ -90,12 +106,19 @@ fn host(worker: &mut Worker, bytes: usize) -> Result<Object> {
 }
 
 fn register(worker: &Worker, bytes: usize) -> Result<Object> {
-    // Memory that stays registered to the end must stay memory: it is never given back.
-    let memory = vec![0_u8; bytes.max(4096)].leak();
-    let start = memory.as_mut_ptr().cast::<c_void>();
-    // SAFETY: the range is one allocation of this program, which lives on while it is registered.
-    unsafe { worker.driver.cuMemHostRegister_v2(start, memory.len(), 0) }?;
-    Ok(Object::Registered(memory))
+    // Whole pages of its own: other memory on the same page could be registered too.
+    let bytes = bytes.next_multiple_of(PAGE);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        // As good as the driver's own refusal.
+        return worker.driver.alloc(usize::MAX / 2).map(Object::Device);
+    }
+    // SAFETY: the range was mapped just now and stays so while it is registered.
+    unsafe { worker.driver.cuMemHostRegister_v2(start, bytes, 0) }?;
+    Ok(Object::Registered(start as usize, bytes))
 }
 
 fn stream_ordered(worker: &mut Worker, bytes: usize) -> Result<Object> {
@@ -173,6 +196,12 @@ fn mapping(worker: &mut Worker) -> Result<Mapping> {
         // SAFETY: one description, of the range mapped above.
         unsafe { driver.cuMemSetAccess(address, bytes, &raw const access, 1) }?;
     }
+    if worker.random.u32(..4) == 0 && mapping.pieces > 0 {
+        let mut handle = 0;
+        // SAFETY: the pointer is valid for writing, and the address is mapped.
+        unsafe { driver.cuMemRetainAllocationHandle(&raw mut handle, address) }?;
+        worker.objects.push(Object::Physical(handle));
+    }
     // What was reserved and not mapped is of no use: a range is freed as a whole.
     mapping.pieces = pieces;
     Ok(mapping)
@@ -212,14 +241,6 @@ fn mipmapped(worker: &mut Worker) -> Result<Object> {
     Ok(Object::Mipmapped(array))
 }
 
-/// Memory of another API; a real driver would not take a file that no such API made.
-fn external(worker: &mut Worker, bytes: usize) -> Result<Object> {
-    if !worker.simulated {
-        return worker.driver.alloc(bytes).map(Object::Device);
-    }
-    super::episodes::external(worker, bytes)
-}
-
 impl Object {
     /// Frees it. After an error it is still there.
     pub(super) fn free(&mut self, worker: &mut Worker) -> Result<()> {
@@ -229,9 +250,13 @@ impl Object {
             Self::Async(pointer) => free_async(worker, *pointer),
             // SAFETY: the driver made this memory and nothing uses it.
             Self::Host(pointer) => unsafe { driver.cuMemFreeHost(*pointer as *mut c_void) },
-            Self::Registered(memory) => {
+            Self::Registered(start, bytes) => {
+                let start = *start as *mut c_void;
                 // SAFETY: the range was registered and nothing uses it.
-                unsafe { driver.cuMemHostUnregister(memory.as_mut_ptr().cast()) }
+                unsafe { driver.cuMemHostUnregister(start) }?;
+                // SAFETY: the range was mapped by `register`, and is not registered any more.
+                unsafe { libc::munmap(start, *bytes) };
+                Ok(())
             }
             // SAFETY: the handle is this object's, as are those below.
             Self::Physical(handle) => unsafe { driver.cuMemRelease(*handle) },
@@ -283,7 +308,7 @@ impl Mapping {
     }
 }
 
-/// A device's number as the driver's calls take it.
+/// A piece of a device's physical memory that can be exported.
 pub(super) fn shareable(worker: &Worker, device: c_int) -> Result<Handle> {
     create(worker, GRANULE, &Prop::device(device, true))
 }

@@ -1,0 +1,219 @@
+//! The command line as a person or a script meets it: help, usage errors, colours.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail as the test does"
+)]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use harness::{Stage, VRAMSCOPE, simulator};
+
+/// Verbs whose help promises examples: those that trace.
+const WITH_EXAMPLES: &[&str] = &["trace"];
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(VRAMSCOPE).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The help of the program or of a verb, which must be a success on standard output.
+fn help(verb: Option<&str>) -> String {
+    let arguments: Vec<&str> = verb.into_iter().chain(["--help"]).collect();
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    assert!(output.stderr.is_empty(), "{}", stderr(&output));
+    stdout(&output)
+}
+
+/// The verbs that the help lists.
+fn verbs() -> Vec<String> {
+    let text = help(None);
+    let (_, list) = text.split_once("Commands:\n").expect("the help lists verbs");
+    list.lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+        .filter(|verb| verb != "help")
+        .collect()
+}
+
+/// The long options that a help text defines.
+fn options(help: &str) -> BTreeSet<String> {
+    let defined = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    defined.flat_map(long_options).filter(|option| option != "--help").collect()
+}
+
+/// Words that are long options, without values.
+fn long_options(text: &str) -> Vec<String> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+        .filter(|word| word.len() > 2 && word.starts_with("--") && word.as_bytes()[2] != b'-')
+        .map(str::to_owned)
+        .collect()
+}
+
+fn readme() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The part of the README about a verb.
+fn section(verb: &str) -> String {
+    let text = readme();
+    let (_, rest) = text
+        .split_once(&format!("\n### {verb}\n"))
+        .unwrap_or_else(|| panic!("the README has no section `### {verb}`"));
+    rest.split("\n## ").next().unwrap().split("\n### ").next().unwrap().to_owned()
+}
+
+#[test]
+fn the_help_lists_the_verbs_and_each_has_its_own_help() {
+    let verbs = verbs();
+    assert!(["trace", "doctor", "demo"].iter().all(|verb| verbs.contains(&verb.to_string())));
+    for verb in &verbs {
+        let text = help(Some(verb));
+        assert!(text.contains(&format!("Usage: vramscope {verb}")), "{text}");
+        // `help VERB` is the same as `VERB --help`.
+        assert_eq!(stdout(&run(&["help", verb])), text);
+    }
+}
+
+#[test]
+fn the_readme_has_a_section_for_each_verb_and_all_its_options() {
+    for verb in verbs() {
+        let section = section(&verb);
+        let shown: BTreeSet<String> = long_options(&section).into_iter().collect();
+        let missing: Vec<_> = options(&help(Some(&verb))).difference(&shown).cloned().collect();
+        assert!(missing.is_empty(), "the README's section on {verb} lacks {missing:?}");
+    }
+}
+
+#[test]
+fn the_readme_names_no_option_that_does_not_exist() {
+    for verb in verbs() {
+        let known = options(&help(Some(&verb)));
+        let section = section(&verb);
+        let rows = section.lines().filter(|line| line.starts_with("| `-"));
+        for row in rows {
+            let name = row.trim_start_matches("| ").split(" | ").next().unwrap();
+            for option in long_options(name) {
+                assert!(known.contains(&option), "{verb} has no {option}: {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn verbs_that_trace_have_examples_with_options_that_exist() {
+    for verb in WITH_EXAMPLES {
+        let text = help(Some(verb));
+        let (_, examples) = text.split_once("\nEXAMPLES\n").expect("examples");
+        let lines: Vec<&str> =
+            examples.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        assert!(lines.len() >= 3, "{lines:?}");
+        let known = options(&text);
+        for line in lines {
+            assert!(line.starts_with(&format!("vramscope {verb}")), "{line}");
+            let own = line.split(" -- ").next().unwrap();
+            for option in long_options(own) {
+                assert!(known.contains(&option), "no {option}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn help_fits_a_narrow_page() {
+    for text in verbs().iter().map(|verb| help(Some(verb))).chain([help(None)]) {
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    for option in ["--version", "-V"] {
+        let output = run(&[option]);
+        assert!(output.status.success());
+        assert_eq!(stdout(&output), format!("vramscope {}\n", env!("CARGO_PKG_VERSION")));
+    }
+}
+
+#[test]
+fn without_a_verb_the_usage_is_an_error() {
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    assert!(stderr(&output).contains("Usage: vramscope <COMMAND>"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_unknown_verb_is_an_error_that_names_it() {
+    let output = run(&["conjure"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let message = stderr(&output);
+    assert!(message.contains("conjure") && message.contains("--help"), "{message}");
+    // A slip of the finger is recognised.
+    assert!(stderr(&run(&["trce"])).contains("trace"));
+}
+
+#[test]
+fn what_goes_into_a_pipe_has_no_colours() {
+    let stage = Stage::new();
+    let workload = simulator().join("workload");
+    let output =
+        stage.command(VRAMSCOPE).args(["trace", "--"]).arg(workload).arg("kinds").output().unwrap();
+    let text = stdout(&output);
+    assert!(text.contains("NOT FREED AT EXIT"), "{text}");
+    for output in [output, run(&["--help"]), run(&["doctor"]), run(&["conjure"])] {
+        assert!(!output.stdout.contains(&0x1b), "{}", stdout(&output));
+        assert!(!output.stderr.contains(&0x1b), "{}", stderr(&output));
+    }
+}
+
+/// Runs a command line on a terminal of its own, and returns what is seen there.
+fn on_a_terminal(line: &str, no_color: Option<&str>) -> String {
+    let stage = Stage::new();
+    let mut command = stage.command("script");
+    command.args(["-qec", line, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
+    command.envs(no_color.map(|value| ("NO_COLOR", value)));
+    let output = command.output().expect("script, of the package bsdutils");
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_terminal_shows_colours_unless_it_should_not() {
+    let workload = simulator().join("workload");
+    let trace = format!("{VRAMSCOPE} trace -- {} kinds", workload.display());
+    for line in [trace, format!("{VRAMSCOPE} --help")] {
+        assert!(on_a_terminal(&line, None).contains('\x1b'), "{line}");
+        assert!(!on_a_terminal(&line, Some("1")).contains('\x1b'), "{line}");
+    }
+}
+
+#[test]
+fn a_report_in_a_file_has_no_colours_even_from_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    let workload = simulator().join("workload");
+    on_a_terminal(
+        &format!("{VRAMSCOPE} trace -o {} -- {} kinds", file.display(), workload.display()),
+        None,
+    );
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains("NOT FREED AT EXIT") && !text.contains('\x1b'), "{text:?}");
+}

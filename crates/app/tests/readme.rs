@@ -1,0 +1,453 @@
+//! What the documents show works: commands are run, outputs compared in shape, tables checked against
+//! the code. CONTRIBUTING.md describes the marks on the blocks.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail as the test does"
+)]
+
+mod harness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use capture::hooks::HOOKS;
+use engine::kind::Kind;
+use harness::{Stage, VRAMSCOPE, simulator};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The longest that a command of a document may take, in seconds.
+const PATIENCE: &str = "120";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The documents of the top folder and of `docs/`.
+fn documents() -> Vec<String> {
+    let markdown = |folder: &str| {
+        let entries = std::fs::read_dir(root().join(folder)).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let folder = folder.to_owned();
+        names.filter(|name| name.ends_with(".md")).map(move |name| format!("{folder}/{name}"))
+    };
+    let mut all: Vec<String> = markdown(".").chain(markdown("docs")).collect();
+    all.sort();
+    all
+}
+
+/// A fenced block.
+#[derive(Debug)]
+struct Block {
+    /// Document and line, for messages.
+    place: String,
+    /// What stands after the fence.
+    mark: String,
+    text: String,
+}
+
+fn blocks(document: &str) -> Vec<Block> {
+    let text = read(document);
+    let mut blocks = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let Some(mark) = line.strip_prefix("```") else { continue };
+        let body = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        blocks.push(Block {
+            place: format!("{document}:{}", number + 1),
+            mark: mark.to_owned(),
+            text: body.collect::<Vec<_>>().join("\n"),
+        });
+    }
+    blocks
+}
+
+/// A command of a block and the exit code that it should have.
+#[derive(Debug)]
+struct Step {
+    line: String,
+    code: i32,
+}
+
+fn steps(block: &Block) -> Vec<Step> {
+    let joined = block.text.replace("\\\n", " ");
+    let lines = joined.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+    lines
+        .map(|line| match line.split_once("# exit ") {
+            None => Step { line: line.to_owned(), code: 0 },
+            Some((line, code)) => {
+                Step { line: line.trim().to_owned(), code: code.trim().parse().unwrap() }
+            }
+        })
+        .collect()
+}
+
+/// Where the commands of a document run: an empty folder, with the simulator at hand.
+struct Shell {
+    folder: TempDir,
+    path: String,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let beside = Path::new(VRAMSCOPE).parent().unwrap();
+        let usual = std::env::var("PATH").unwrap();
+        let path = format!("{}:{}:{usual}", beside.display(), simulator().display());
+        Self { folder: tempfile::tempdir().unwrap(), path }
+    }
+
+    fn run(&self, line: &str) -> Output {
+        Command::new("timeout")
+            .args([PATIENCE, "bash", "-o", "pipefail", "-c", line])
+            .current_dir(self.folder.path())
+            .env("PATH", &self.path)
+            .env("LD_LIBRARY_PATH", simulator())
+            .env("TZ", "UTC")
+            .output()
+            .unwrap()
+    }
+}
+
+/// Runs a command of a document; gives what it printed.
+fn follow(shell: &Shell, place: &str, step: &Step) -> String {
+    if let Some(command) = step.line.strip_prefix("./dev ") {
+        exists_in_dev(place, command);
+        return String::new();
+    }
+    let output = shell.run(&step.line);
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(step.code), "{place}: {}\n{messages}", step.line);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Commands of `./dev` build everything; it is enough that they exist.
+fn exists_in_dev(place: &str, command: &str) {
+    let output = Command::new("./dev").arg("--help").current_dir(root()).output().unwrap();
+    assert!(output.status.success());
+    let usage = String::from_utf8(output.stdout).unwrap();
+    let known = usage.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let word = command.split(' ').next().unwrap();
+    assert!(
+        known.chain(["--help"]).any(|known| known == word),
+        "{place}: there is no `./dev {word}`"
+    );
+}
+
+/// Commands that are not run must at least be possible.
+fn could_work(place: &str, step: &Step) {
+    let line = step.line.trim_start_matches("sudo ");
+    let mut words = line.split_whitespace().take_while(|word| *word != "--");
+    if words.next() != Some("vramscope") {
+        return;
+    }
+    let verb = words.next().unwrap_or_else(|| panic!("{place}: a verb is missing"));
+    let output = Command::new(VRAMSCOPE).args([verb, "--help"]).output().unwrap();
+    assert!(output.status.success(), "{place}: there is no verb {verb}");
+    let help = String::from_utf8(output.stdout).unwrap();
+    for option in words.filter(|word| word.starts_with('-')) {
+        let name = option.split('=').next().unwrap();
+        let defined = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+        let mut names = defined.flat_map(|line| line.split([' ', ',', '=', '[']));
+        assert!(names.any(|known| known == name), "{place}: {verb} has no option {name}");
+    }
+}
+
+/// A line without what differs from run to run: numbers, addresses, times and paths. Digits inside
+/// a name (`gpu_0`, `cuMemAlloc_v2`) stay.
+fn shape(line: &str) -> String {
+    let mut out = String::new();
+    let mut rest = line.trim_end();
+    while let Some(c) = rest.chars().next() {
+        let last = out.chars().next_back().unwrap_or(' ');
+        let in_word = (last.is_alphanumeric() || last == '_') && !out.ends_with("#T");
+        let after = if c.is_ascii_digit() && !in_word {
+            out.push('#');
+            after_number(rest)
+        } else if c == '/' && last == ' ' && !rest.starts_with("/ ") {
+            out.push_str("PATH");
+            rest.find(' ').map_or("", |end| &rest[end..])
+        } else {
+            if c != ' ' || last != ' ' || out.is_empty() {
+                out.push(c);
+            }
+            &rest[c.len_utf8()..]
+        };
+        rest = after;
+    }
+    out
+}
+
+/// What follows a number and its unit of time: `0x7f03e2c00000`, `8.00`, `975ms`, `4m05s`.
+fn after_number(text: &str) -> &str {
+    if let Some(digits) = text.strip_prefix("0x") {
+        return digits.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    }
+    let mut rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    if let Some(fraction) = rest.strip_prefix('.')
+        && fraction.starts_with(|c: char| c.is_ascii_digit())
+    {
+        rest = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    for unit in ["ms", "s", "m", "h", "d"] {
+        if let Some(more) = rest.strip_prefix(unit)
+            && !more.starts_with(|c: char| c.is_ascii_alphabetic())
+        {
+            return if more.starts_with(|c: char| c.is_ascii_digit()) {
+                after_number(more)
+            } else {
+                more
+            };
+        }
+    }
+    rest
+}
+
+/// Whether a printed line is one that a document shows; `…` stands for anything.
+fn line_fits(shown: &str, printed: &str) -> bool {
+    let (shown, printed) = (shape(shown), shape(printed));
+    let mut pieces = shown.split('…');
+    let Some(mut rest) = printed.strip_prefix(pieces.next().unwrap_or("")) else { return false };
+    let mut pieces = pieces.peekable();
+    if pieces.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(piece) = pieces.next() {
+        if pieces.peek().is_none() {
+            return rest.ends_with(piece);
+        }
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Whether printed lines are those that a document shows; `…` alone stands for any lines.
+fn fits(shown: &[&str], printed: &[&str]) -> bool {
+    match shown.split_first() {
+        None => printed.is_empty(),
+        Some((line, more)) if line.trim() == "…" => {
+            (0..=printed.len()).any(|from| fits(more, &printed[from..]))
+        }
+        Some((line, more)) => printed
+            .split_first()
+            .is_some_and(|(first, rest)| line_fits(line, first) && fits(more, rest)),
+    }
+}
+
+#[test]
+fn every_command_of_the_documents_works() {
+    let mut run = 0;
+    for document in documents() {
+        let shell = Shell::new();
+        let mut printed = None;
+        for block in blocks(&document) {
+            let place = &block.place;
+            match block.mark.as_str() {
+                "sh" => {
+                    for step in steps(&block) {
+                        printed = Some(follow(&shell, place, &step));
+                        run += 1;
+                    }
+                }
+                "text output" => {
+                    let printed = printed.take().expect("a command comes before its output");
+                    // A document may show the middle of it.
+                    let shown: Vec<&str> =
+                        ["…"].into_iter().chain(block.text.lines()).chain(["…"]).collect();
+                    let lines: Vec<&str> = printed.lines().collect();
+                    assert!(fits(&shown, &lines), "{place}: it prints\n{printed}");
+                }
+                "sh gpu" | "sh manual" => {
+                    steps(&block).iter().for_each(|step| could_work(place, step));
+                }
+                "text" | "json" => {}
+                other => panic!("{place}: `{other}` is no mark; see CONTRIBUTING.md"),
+            }
+        }
+    }
+    assert!(run >= 10, "only {run} commands were found");
+}
+
+#[test]
+fn outputs_are_compared_in_shape() {
+    assert!(line_fits("  0x7f:gpu_0: 8.00 MiB  975ms", "  0x1ab:gpu_0: 9.99 MiB  4m05s"));
+    assert!(!line_fits("  0x7f:gpu_0: 8.00 MiB  975ms", "  0x7f:gpu_1: 8.00 MiB  975ms"));
+    assert!(line_fits("- 2026-11-15T03:25:11+00:00 -", "- 2027-01-02T13:45:59+00:00 -"));
+    assert!(line_fits("driver  /a/b: 27 of 27", "driver  /usr/lib/x: 9 of 30"));
+    assert!(line_fits("PID: 1 / UID: 0  x", "PID: 9999 / UID: 1000  x"));
+    assert!(line_fits("attach by `…`, …", "attach by `session`, state kept in the task"));
+    assert!(!line_fits("attach by `…`", "attach by `session`, state kept in the task"));
+    assert!(fits(&["a", "…", "c"], &["a", "b", "b", "c"]) && fits(&["…"], &[]));
+    assert!(!fits(&["a", "…", "c"], &["a", "b"]) && !fits(&["a"], &["a", "b"]));
+}
+
+/// The rows of the table whose head begins with these words, cell by cell.
+fn table(text: &str, head: &str) -> Vec<Vec<String>> {
+    let lines = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    let rows: Vec<Vec<String>> = lines
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect())
+        .collect();
+    assert!(!rows.is_empty(), "there is no table `{head}`");
+    rows
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_table_of_kinds_is_true() {
+    let traced: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
+    for row in table(&read("README.md"), "| kind |") {
+        let name = quoted(&row[0])[0];
+        let kind = Kind::ALL.iter().find(|kind| kind.name() == name);
+        let kind = kind.unwrap_or_else(|| panic!("there is no kind `{name}`"));
+        assert_eq!(row[3] == "yes", kind.takes_device_memory(), "`{name}` in the total");
+        for function in quoted(&row[2]) {
+            assert!(traced.contains(function), "{function} is not traced");
+        }
+    }
+}
+
+#[test]
+fn what_is_called_not_traced_is_not() {
+    let text = read("README.md");
+    let (_, rest) = text.split_once("- **Not traced yet**").expect("the README tells the limits");
+    let item = rest.split("\n- ").next().unwrap();
+    for function in quoted(item).into_iter().filter(|word| word.starts_with("cu")) {
+        let hooked = HOOKS.iter().any(|hook| hook.symbol == function);
+        assert!(!hooked, "the README says that {function} is not traced, but it is");
+    }
+}
+
+#[test]
+fn the_simulators_variables_and_programs_are_described() {
+    let page = read("docs/simulator.md");
+    let first = |row: &Vec<String>| quoted(&row[0])[0].to_owned();
+    let described: BTreeSet<String> = table(&page, "| variable |").iter().map(first).collect();
+    let source = read("simulator/driver/src/settings.rs");
+    let names = source.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+    let known: BTreeSet<String> =
+        names.filter(|name| name.starts_with("SIM_")).map(str::to_owned).collect();
+    assert_eq!(described, known);
+
+    let programs: BTreeSet<String> = table(&page, "| program |").iter().map(first).collect();
+    let output = Command::new(simulator().join("workload")).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let list = help.split_once("Commands:\n").unwrap().1;
+    for line in list.lines().take_while(|line| !line.is_empty()) {
+        let name = line.split_whitespace().next().unwrap();
+        assert!(name == "help" || programs.contains(name), "docs/simulator.md lacks `{name}`");
+    }
+}
+
+/// The fields of `docs/json.md`: type, and whether they are always there.
+fn contract() -> BTreeMap<String, (String, bool)> {
+    let page = read("docs/json.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        (quoted(cells[0])[0].to_owned(), (cells[1].to_owned(), cells[2] == "always"))
+    })
+    .collect()
+}
+
+/// Uncertainty is described once, for a report and for a process.
+fn described_as(path: &str) -> &str {
+    path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty.")).unwrap_or(path)
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// What is wrong with an object, by the contract.
+fn faults(
+    object: &Value,
+    path: &str,
+    contract: &BTreeMap<String, (String, bool)>,
+    found: &mut BTreeSet<String>,
+) {
+    let Some(fields) = object.as_object() else { return };
+    let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+    for (name, value) in fields {
+        let field = format!("{prefix}{name}");
+        let is = type_of(value);
+        match contract.get(described_as(&field)) {
+            None => drop(found.insert(format!("{field} ({is}) is printed and not described"))),
+            Some((types, _)) if !types.split(" or ").any(|one| one == is) => {
+                found.insert(format!("{field} is a {is}, not a {types}"));
+            }
+            // Maps by kind have no fixed names.
+            Some(_) if name == "kinds" || name == "kind_allocations" => {}
+            Some(_) => faults(value, &field, contract, found),
+        }
+        for item in value.as_array().into_iter().flatten() {
+            faults(item, &format!("{field}[]"), contract, found);
+        }
+    }
+    let own = described_as(&prefix);
+    for (field, _) in contract.iter().filter(|(_, (_, always))| *always) {
+        let name = field.strip_prefix(own).filter(|name| !name.contains('.'));
+        if name.is_some_and(|name| !fields.contains_key(name)) {
+            found.insert(format!("{field} is described as always there and is missing"));
+        }
+    }
+}
+
+#[test]
+fn the_json_contract_is_what_is_printed() {
+    let contract = contract();
+    let mut found = BTreeSet::new();
+    for (memory, options, workload) in [
+        ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
+        ("8G", &[], &["kinds"]),
+        ("2G", &[], &["oom", "--chunk-mb", "700", "--wait-ms", "1"]),
+        ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
+    ] {
+        let traced = Stage::new().env("SIM_MEMORY", memory).trace(options, workload);
+        assert!(traced.status.success(), "{}", traced.messages);
+        traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
+    }
+    for block in blocks("docs/json.md").iter().filter(|block| block.mark == "json") {
+        faults(&serde_json::from_str(&block.text).unwrap(), "", &contract, &mut found);
+    }
+    // Not every field can be had on the simulated driver; each must at least be one.
+    let source = read("crates/formats/src/export/json.rs");
+    let words: BTreeSet<&str> = source.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    for field in contract.keys() {
+        if !words.contains(field.rsplit('.').next().unwrap()) {
+            found.insert(format!("{field} is described and never printed"));
+        }
+    }
+    assert!(found.is_empty(), "docs/json.md: {found:#?}");
+}
+
+#[test]
+fn the_readme_names_fields_of_the_contract() {
+    let last = |path: &str| path.trim_end_matches("[]").rsplit('.').next().unwrap().to_owned();
+    let known: BTreeSet<String> = contract().keys().map(|field| last(field)).collect();
+    for row in table(&read("README.md"), "| field |") {
+        for field in quoted(&row[0]) {
+            assert!(known.contains(&last(field)), "docs/json.md does not describe {field}");
+        }
+    }
+}

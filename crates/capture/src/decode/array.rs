@@ -1,0 +1,54 @@
+//! How many bytes a described array has. The driver may take more for its tiles; it tells nobody.
+
+use super::call::Seen;
+
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory until it is mapped.
+const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
+
+/// `CUDA_ARRAY_DESCRIPTOR`: width 0, height 8, format 16, channels 20.
+pub(super) fn flat(seen: &Seen<'_>) -> Option<u64> {
+    let shape = [seen.word(0)?, seen.word(8)?, 1];
+    Some(level(shape, element(seen.half(16)?, seen.half(20)?)))
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`: width 0, height 8, depth 16, format 24, channels 28, flags 32; with
+/// this many mip levels, each half as large in every direction.
+pub(super) fn deep(seen: &Seen<'_>, levels: u32) -> Option<u64> {
+    let shape = [seen.word(0)?, seen.word(8)?, seen.word(16)?];
+    let element = element(seen.half(24)?, seen.half(28)?);
+    let flags = seen.half(32)?;
+    if flags & WITHOUT_MEMORY != 0 {
+        return Some(0);
+    }
+    // Layers (flag 1) and the faces of a cube map (flag 4) keep their number on every level.
+    let layered = flags & (0x01 | 0x04) != 0;
+    let shrink = |size: u64, by: u32| if size == 0 { 0 } else { (size >> by.min(63)).max(1) };
+    let bytes = (0..levels.clamp(1, 64)).map(|by| {
+        let depth = if layered { shape[2] } else { shrink(shape[2], by) };
+        level([shrink(shape[0], by), shrink(shape[1], by), depth], element)
+    });
+    Some(bytes.fold(0, u64::saturating_add))
+}
+
+/// A size of 0 means that the array has one dimension less.
+fn level(shape: [u64; 3], element: u64) -> u64 {
+    shape.iter().fold(element, |bytes, &size| bytes.saturating_mul(size.max(1)))
+}
+
+fn element(format: u32, channels: u32) -> u64 {
+    let bytes = match format {
+        0x01 | 0x08 => 1,        // u8, s8
+        0x02 | 0x09 | 0x10 => 2, // u16, s16, half
+        0x03 | 0x0a | 0x20 => 4, // u32, s32, float
+        0xc0 | 0xc3 => 1,        // unorm8x1, snorm8x1
+        0xc1 | 0xc4 => 2,        // unorm8x2, snorm8x2
+        0xc2 | 0xc5 => 4,        // unorm8x4, snorm8x4
+        0xc6 | 0xc9 => 2,        // unorm16x1, snorm16x1
+        0xc7 | 0xca => 4,        // unorm16x2, snorm16x2
+        0xc8 | 0xcb => 8,        // unorm16x4, snorm16x4
+        _ => 1,
+    };
+    // The formats above 0xc0 say the number of channels themselves.
+    let channels = if format >= 0xc0 { 1 } else { channels.max(1) };
+    bytes * u64::from(channels)
+}

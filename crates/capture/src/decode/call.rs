@@ -1,0 +1,369 @@
+//! What a call means, by its row of the hook table.
+
+use engine::event::{
+    Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
+    VmmCall, What,
+};
+use engine::ids::{
+    ContextId, DeviceId, ExecId, FunctionId, GraphId, HandleId, Key, Pid, PoolId, Space, StreamId,
+    Tid,
+};
+use engine::kind::Kind;
+use engine::units::Moment;
+
+use super::{Unreadable, array, device};
+use crate::hooks::{Descriptor, DevicePool, HOOKS, InstantiateFlags, Meaning, Pointer, Size};
+use crate::wire::{self, Call};
+
+/// A call with the structure it was given, where its row asks for one.
+pub(super) struct Seen<'a> {
+    pub(super) call: &'a Call,
+    pub(super) descriptor: &'a [u8],
+}
+
+/// `CU_POOL_ATTR_RESERVED_MEM_CURRENT` of `cuMemPoolGetAttribute`.
+const POOL_RESERVED: u64 = 5;
+/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT` of `cuDeviceGetGraphMemAttribute`.
+const GRAPH_RESERVED: u64 = 2;
+/// Node types of the generic form.
+const NODE_ALLOC: u32 = 10;
+const NODE_FREE: u32 = 11;
+/// Where the parameters of a node begin in the generic form.
+const NODE_UNION: usize = 16;
+
+impl Seen<'_> {
+    pub(super) fn event(&self) -> Result<Option<Event>, Unreadable> {
+        let call = self.call;
+        let hook = HOOKS.get(usize::from(call.head.hook)).ok_or(Unreadable)?;
+        let what = match call.head.result {
+            0 => self.success(hook.meaning),
+            _ => Some(self.failure(hook.meaning)),
+        };
+        Ok(what.map(|what| Event {
+            pid: Pid(call.head.pid),
+            tid: Tid(call.head.tid),
+            entered: Moment(call.entered),
+            at: Moment(call.head.at),
+            what,
+        }))
+    }
+
+    fn argument(&self, index: u8) -> u64 {
+        self.call.args.get(usize::from(index)).copied().unwrap_or(0)
+    }
+
+    /// An int in a 64-bit register: its upper half is not defined.
+    fn device_argument(&self, index: u8) -> Option<DeviceId> {
+        device(self.argument(index) as u32 as i32)
+    }
+
+    pub(super) fn word(&self, offset: usize) -> Option<u64> {
+        Some(u64::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
+    }
+
+    pub(super) fn half(&self, offset: usize) -> Option<u32> {
+        Some(u32::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
+    }
+
+    fn unreadable(&self) -> bool {
+        self.call.flags & wire::VS_OUT_UNREADABLE != 0
+    }
+
+    fn context(&self) -> Option<ContextId> {
+        let known = self.call.flags & wire::VS_CONTEXT_KNOWN != 0 && self.call.context != 0;
+        known.then_some(ContextId(self.call.context))
+    }
+
+    /// The device that a query told for a thread whose context is not known.
+    fn thread_device(&self) -> Option<DeviceId> {
+        let told = self.call.flags & wire::VS_DEVICE_KNOWN != 0;
+        let needed = self.call.flags & wire::VS_CONTEXT_KNOWN == 0;
+        if told && needed { device(self.call.device) } else { None }
+    }
+
+    /// A location: type and id, at an offset of the structure.
+    fn place(&self, offset: usize) -> Option<Place> {
+        match self.half(offset)? {
+            1 => device(self.half(offset + 4)?.cast_signed()).map(Place::Device),
+            _ => Some(Place::Host),
+        }
+    }
+
+    /// What was asked for, which is what a failed or lost call would have given at the least.
+    fn asked(&self, size: Size) -> u64 {
+        match size {
+            Size::Argument(index) => self.argument(index),
+            Size::Narrow(index) => u64::from(self.argument(index) as u32),
+            Size::Pitch { width, height } => {
+                self.argument(width).saturating_mul(self.argument(height))
+            }
+            Size::Descriptor(descriptor) => self.described(descriptor).unwrap_or(0),
+            Size::Unknown => 0,
+        }
+    }
+
+    fn described(&self, descriptor: Descriptor) -> Option<u64> {
+        match descriptor {
+            Descriptor::Array => array::flat(self),
+            Descriptor::Array3d => array::deep(self, 1),
+            Descriptor::Mipmapped => array::deep(self, self.argument(2) as u32),
+            Descriptor::ExternalBuffer => self.word(8),
+        }
+    }
+
+    fn given(&self, size: Size) -> u64 {
+        match size {
+            Size::Pitch { height, .. } => self.call.outs[1].saturating_mul(self.argument(height)),
+            other => self.asked(other),
+        }
+    }
+
+    fn failure(&self, meaning: Meaning) -> What {
+        let size = Size::Argument(1);
+        let asked = match meaning {
+            Meaning::Allocate { kind, size, .. } => Some((kind, self.asked(size))),
+            Meaning::AllocateAsync { .. } => Some((Kind::Async, self.asked(size))),
+            Meaning::VmmCreate => Some((Kind::Physical, self.asked(size))),
+            Meaning::VmmImport => Some((Kind::Imported, 0)),
+            _ => None,
+        };
+        let device = match meaning {
+            Meaning::VmmCreate => match self.place(8) {
+                Some(Place::Device(device)) => Some(device),
+                _ => None,
+            },
+            _ => self.thread_device(),
+        };
+        let freed = match meaning {
+            Meaning::Free { space, .. } => Some(Key { space, value: self.argument(0) }),
+            Meaning::FreeAsync => Some(Key::address(self.argument(0))),
+            Meaning::VmmRelease => Some(Key { space: Space::Handle, value: self.argument(0) }),
+            // A capture that failed has ended all the same.
+            Meaning::CaptureEnd => {
+                let stream = StreamId(self.argument(0));
+                return What::Graph(GraphCall::CaptureEnded { stream, graph: None });
+            }
+            _ => None,
+        };
+        What::Failed(Failed {
+            function: FunctionId(self.call.head.hook),
+            code: self.call.head.result,
+            asked,
+            freed,
+            device,
+            context: self.context(),
+        })
+    }
+
+    fn success(&self, meaning: Meaning) -> Option<What> {
+        match meaning {
+            Meaning::Allocate { kind, space, pointer, size } => {
+                self.allocate(kind, space, pointer, size)
+            }
+            Meaning::AllocateAsync { pool, stream } => self.allocate_async(pool, stream),
+            Meaning::Free { space, by } => self.free(space, by, None),
+            Meaning::FreeAsync => {
+                self.free(Space::Address, FreeBy::FreeAsync, Some(StreamId(self.argument(1))))
+            }
+            Meaning::ContextCreate { .. }
+            | Meaning::ContextDestroy
+            | Meaning::PrimaryRetain
+            | Meaning::PrimaryRelease
+            | Meaning::PrimaryReset => self.context_change(meaning).map(What::Context),
+            Meaning::PoolCreate
+            | Meaning::PoolImport
+            | Meaning::PoolDestroy
+            | Meaning::PoolTrim
+            | Meaning::PoolGet
+            | Meaning::PoolOfDevice(_) => self.pool(meaning).map(What::Pool),
+            // Kept inside the probes; they send no record.
+            Meaning::ContextSet
+            | Meaning::ContextPush
+            | Meaning::ContextPop
+            | Meaning::ContextGet
+            | Meaning::ContextDevice { .. }
+            | Meaning::DeviceUuid
+            | Meaning::StreamCreate
+            | Meaning::GreenStreamCreate
+            | Meaning::StreamDestroy
+            | Meaning::GreenCreate
+            | Meaning::GreenDestroy
+            | Meaning::ContextFromGreen => None,
+            Meaning::VmmCreate if self.unreadable() => Some(self.lost(Size::Argument(1))),
+            other => match self.vmm(other) {
+                Some(call) => Some(What::Vmm(call)),
+                None => self.graph(other).map(What::Graph),
+            },
+        }
+    }
+
+    /// It happened, but what the driver gave cannot be told: as good as lost.
+    fn lost(&self, size: Size) -> What {
+        let allocated_bytes = self.asked(size);
+        What::Lost(Lost { allocations: 1, allocated_bytes, ..Lost::default() })
+    }
+
+    fn allocate(&self, kind: Kind, space: Space, pointer: Pointer, size: Size) -> Option<What> {
+        let value = match pointer {
+            Pointer::Out | Pointer::NarrowOut => self.call.outs[0],
+            Pointer::Argument => self.argument(0),
+        };
+        if !self.unreadable() && value == 0 && self.asked(size) == 0 {
+            return None; // nothing was asked for and nothing was given
+        }
+        if self.unreadable() || value == 0 {
+            return Some(self.lost(size));
+        }
+        Some(What::Allocate(Allocate {
+            key: Key { space, value },
+            kind,
+            bytes: self.given(size),
+            context: self.context(),
+            device: self.thread_device(),
+            pool: None,
+            stream: None,
+            site: None,
+        }))
+    }
+
+    fn allocate_async(&self, pool: Option<u8>, stream: u8) -> Option<What> {
+        let value = self.call.outs[0];
+        if value == 0 && self.argument(1) == 0 {
+            return None; // nothing was asked for and nothing was given
+        }
+        if self.unreadable() || value == 0 {
+            return Some(self.lost(Size::Argument(1)));
+        }
+        Some(What::Allocate(Allocate {
+            key: Key::address(value),
+            kind: Kind::Async,
+            bytes: self.argument(1),
+            context: self.context(),
+            device: self.thread_device(),
+            pool: pool.map(|index| PoolId(self.argument(index))),
+            stream: Some(StreamId(self.argument(stream))),
+            site: None,
+        }))
+    }
+
+    fn free(&self, space: Space, by: FreeBy, stream: Option<StreamId>) -> Option<What> {
+        let value = self.argument(0);
+        (value != 0).then_some(What::Free(Free { key: Key { space, value }, by, stream }))
+    }
+
+    fn context_change(&self, meaning: Meaning) -> Option<ContextChange> {
+        let told = ContextId(self.call.outs[0]);
+        Some(match meaning {
+            Meaning::ContextCreate { device } => {
+                ContextChange::Created { context: told, device: self.device_argument(device)? }
+            }
+            Meaning::ContextDestroy => {
+                ContextChange::Destroyed { context: ContextId(self.argument(0)) }
+            }
+            Meaning::PrimaryRetain => {
+                ContextChange::PrimaryRetained { context: told, device: self.device_argument(1)? }
+            }
+            Meaning::PrimaryRelease => {
+                ContextChange::PrimaryReleased { device: self.device_argument(0)? }
+            }
+            Meaning::PrimaryReset => {
+                ContextChange::PrimaryReset { device: self.device_argument(0)? }
+            }
+            _ => return None,
+        })
+    }
+
+    fn vmm(&self, meaning: Meaning) -> Option<VmmCall> {
+        let told = HandleId(self.call.outs[0]);
+        let (address, bytes) = (self.argument(0), self.argument(1));
+        Some(match meaning {
+            Meaning::VmmCreate => {
+                VmmCall::Create { handle: told, bytes, place: self.place(8)?, site: None }
+            }
+            Meaning::VmmImport => VmmCall::Import { handle: told },
+            Meaning::VmmMulticast => VmmCall::Multicast { handle: told },
+            Meaning::VmmRetain => VmmCall::Retain { handle: told },
+            Meaning::VmmRelease => VmmCall::Release { handle: HandleId(address) },
+            Meaning::VmmMap => VmmCall::Map { address, bytes, handle: HandleId(self.argument(3)) },
+            Meaning::VmmUnmap => VmmCall::Unmap { address, bytes },
+            Meaning::VmmReserve => VmmCall::Reserve { address: self.call.outs[0], bytes },
+            Meaning::VmmUnreserve => VmmCall::Unreserve { address, bytes },
+            _ => return None,
+        })
+    }
+
+    fn pool(&self, meaning: Meaning) -> Option<PoolCall> {
+        let told = PoolId(self.call.outs[0]);
+        let named = PoolId(self.argument(0));
+        Some(match meaning {
+            Meaning::PoolCreate => PoolCall::Created { pool: told, place: self.place(8) },
+            Meaning::PoolImport => PoolCall::Created { pool: told, place: None },
+            Meaning::PoolDestroy => PoolCall::Destroyed { pool: named },
+            Meaning::PoolTrim => PoolCall::Trimmed { pool: named, keep: self.argument(1) },
+            Meaning::PoolGet if self.argument(1) as u32 == POOL_RESERVED as u32 => {
+                PoolCall::ToldReserved { pool: named, bytes: self.call.outs[0] }
+            }
+            Meaning::PoolOfDevice(DevicePool::SetCurrent) => PoolCall::OfDevice {
+                pool: PoolId(self.argument(1)),
+                device: self.device_argument(0)?,
+                current: true,
+            },
+            Meaning::PoolOfDevice(which) => PoolCall::OfDevice {
+                pool: told,
+                device: self.device_argument(1)?,
+                current: which == DevicePool::GetCurrent,
+            },
+            _ => return None,
+        })
+    }
+
+    fn graph(&self, meaning: Meaning) -> Option<GraphCall> {
+        let first = self.argument(0);
+        let graph = GraphId(self.argument(1));
+        Some(match meaning {
+            Meaning::CaptureBegin { graph } => GraphCall::CaptureBegan {
+                stream: StreamId(first),
+                graph: graph.map(|index| GraphId(self.argument(index))),
+            },
+            Meaning::CaptureEnd => {
+                let graph = Some(GraphId(self.call.outs[0])).filter(|graph| graph.0 != 0);
+                GraphCall::CaptureEnded { stream: StreamId(first), graph }
+            }
+            Meaning::GraphAllocNode => self.alloc_node(0)?,
+            Meaning::GraphFreeNode => GraphCall::FreeNode { graph, address: self.argument(4) },
+            Meaning::GraphNode { .. } => match self.half(0)? {
+                NODE_ALLOC => self.alloc_node(NODE_UNION)?,
+                NODE_FREE => GraphCall::FreeNode { graph, address: self.word(NODE_UNION)? },
+                _ => return None,
+            },
+            Meaning::GraphInstantiate(flags) => GraphCall::Instantiated {
+                exec: ExecId(self.call.outs[0]),
+                graph,
+                frees_before_launch: 1 & match flags {
+                    InstantiateFlags::None => 0,
+                    InstantiateFlags::Argument(index) => self.argument(index),
+                    InstantiateFlags::Parameters => self.word(0)?,
+                } == 1,
+            },
+            Meaning::GraphLaunch => GraphCall::Launched { exec: ExecId(first) },
+            Meaning::GraphExecDestroy => GraphCall::ExecDestroyed { exec: ExecId(first) },
+            Meaning::GraphDestroy => GraphCall::GraphDestroyed { graph: GraphId(first) },
+            Meaning::GraphTrim => GraphCall::Trimmed { device: self.device_argument(0)? },
+            Meaning::GraphGet if self.argument(1) as u32 == GRAPH_RESERVED as u32 => {
+                let device = self.device_argument(0)?;
+                GraphCall::ToldReserved { device, bytes: self.call.outs[0] }
+            }
+            _ => return None,
+        })
+    }
+
+    /// `CUDA_MEM_ALLOC_NODE_PARAMS`: pool properties first, the size at 104, the address at 112.
+    fn alloc_node(&self, base: usize) -> Option<GraphCall> {
+        Some(GraphCall::AllocNode {
+            graph: GraphId(self.argument(1)),
+            address: self.word(base + 112)?,
+            bytes: self.word(base + 104)?,
+            place: self.place(base + 8)?,
+        })
+    }
+}

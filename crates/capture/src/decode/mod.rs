@@ -1,0 +1,198 @@
+//! Bytes of the ring → events. Total: any bytes give an event, nothing, or [`Unreadable`]; never a
+//! panic.
+
+mod array;
+mod call;
+#[cfg(test)]
+mod tests;
+
+use engine::event::{ContextChange, Event, ProcessFacts, What};
+use engine::ids::{ContextId, DeviceId, Pid, StreamId, Tid};
+use engine::units::Moment;
+
+use crate::hooks::{HOOKS, Meaning};
+use crate::wire::{self, Call, CallDescriptor, Head, Learned, Process, ThreadName, parse};
+use call::Seen;
+
+/// A record that this version does not understand: the two sides of the wire disagree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unreadable;
+
+/// What a record tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decoded {
+    /// Something that happened.
+    Event(Event),
+    /// Which GPU an ordinal is.
+    DeviceUuid(DeviceUuid),
+    /// What a handle stands for.
+    Bound(Bound),
+}
+
+/// A process learned what one of its handles stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bound {
+    /// The process.
+    pub pid: Pid,
+    /// The handle.
+    pub binding: Binding,
+}
+
+/// What a handle stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Binding {
+    /// A stream was made in a context.
+    StreamCreated {
+        /// The stream.
+        stream: StreamId,
+        /// The calling thread's context.
+        context: ContextId,
+    },
+    /// A stream was made in a green context.
+    GreenStreamCreated {
+        /// The stream.
+        stream: StreamId,
+        /// The green context.
+        green: u64,
+    },
+    /// A stream ended.
+    StreamDestroyed {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// A green context was made.
+    GreenCreated {
+        /// Its own handle.
+        green: u64,
+        /// Its device.
+        device: DeviceId,
+    },
+    /// A green context ended.
+    GreenDestroyed {
+        /// Its own handle.
+        green: u64,
+    },
+    /// The context that is a green one.
+    FromGreen {
+        /// The context.
+        context: ContextId,
+        /// The green context's own handle.
+        green: u64,
+    },
+}
+
+/// The driver told a process the UUID of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceUuid {
+    /// The process.
+    pub pid: Pid,
+    /// The ordinal.
+    pub device: DeviceId,
+    /// The GPU or MIG instance.
+    pub uuid: [u8; 16],
+}
+
+/// Translates one record. `Ok(None)` is a call without consequence, such as a free of null.
+pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
+    if let Some(told) = device_uuid(bytes) {
+        return Ok(Some(Decoded::DeviceUuid(told)));
+    }
+    if let Some(bound) = bound(bytes) {
+        return Ok(Some(Decoded::Bound(bound)));
+    }
+    event(bytes).map(|event| event.map(Decoded::Event))
+}
+
+fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
+    let head: Head = parse(bytes)?;
+    let hook = HOOKS.get(usize::from(head.hook))?;
+    if u32::from(head.kind) != wire::VS_CALL_DESCRIPTOR
+        || hook.meaning != Meaning::DeviceUuid
+        || head.result != 0
+    {
+        return None;
+    }
+    let CallDescriptor { call, descriptor } = parse(bytes)?;
+    let device = device(call.args[1] as u32 as i32)?;
+    Some(DeviceUuid { pid: Pid(head.pid), device, uuid: *descriptor.first_chunk()? })
+}
+
+fn bound(bytes: &[u8]) -> Option<Bound> {
+    let head: Head = parse(bytes)?;
+    if u32::from(head.kind) != wire::VS_CALL || head.result != 0 {
+        return None;
+    }
+    let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
+    if !meaning.binds() {
+        return None;
+    }
+    let call: Call = parse(bytes)?;
+    let told = call.outs[0];
+    let binding = match meaning {
+        Meaning::StreamCreate => {
+            Binding::StreamCreated { stream: StreamId(told), context: ContextId(call.context) }
+        }
+        Meaning::GreenStreamCreate => {
+            Binding::GreenStreamCreated { stream: StreamId(told), green: call.args[1] }
+        }
+        Meaning::StreamDestroy => Binding::StreamDestroyed { stream: StreamId(call.args[0]) },
+        Meaning::GreenCreate => {
+            let device = device(call.args[2] as u32 as i32)?;
+            Binding::GreenCreated { green: told, device }
+        }
+        Meaning::GreenDestroy => Binding::GreenDestroyed { green: call.args[0] },
+        _ => Binding::FromGreen { context: ContextId(told), green: call.args[1] },
+    };
+    Some(Bound { pid: Pid(head.pid), binding })
+}
+
+fn event(bytes: &[u8]) -> Result<Option<Event>, Unreadable> {
+    let head: Head = parse(bytes).ok_or(Unreadable)?;
+    match u32::from(head.kind) {
+        wire::VS_CALL => {
+            let call: Call = parse(bytes).ok_or(Unreadable)?;
+            Seen { call: &call, descriptor: &[] }.event()
+        }
+        wire::VS_CALL_DESCRIPTOR => {
+            let record: CallDescriptor = parse(bytes).ok_or(Unreadable)?;
+            Seen { call: &record.call, descriptor: &record.descriptor }.event()
+        }
+        wire::VS_PROCESS => {
+            let record: Process = parse(bytes).ok_or(Unreadable)?;
+            let name = text(&record.name);
+            let facts =
+                ProcessFacts { start: record.start, uid: record.uid, name, before_trace: false };
+            Ok(Some(life(&head, What::Process(facts))))
+        }
+        wire::VS_THREAD => {
+            let record: ThreadName = parse(bytes).ok_or(Unreadable)?;
+            Ok(Some(life(&head, What::ThreadName(text(&record.name)))))
+        }
+        wire::VS_EXEC => Ok(Some(life(&head, What::Exec))),
+        wire::VS_EXIT => Ok(Some(life(&head, What::Exit))),
+        wire::VS_THREAD_EXIT => Ok(Some(life(&head, What::ThreadExit))),
+        wire::VS_LEARNED => {
+            let record: Learned = parse(bytes).ok_or(Unreadable)?;
+            let context = ContextId(record.context);
+            let learned = |device| ContextChange::Learned { context, device };
+            Ok(device(record.device).map(|device| life(&head, What::Context(learned(device)))))
+        }
+        _ => Err(Unreadable),
+    }
+}
+
+/// A name of the kernel: zero-terminated, any bytes.
+fn text(name: &[u8]) -> Box<str> {
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..end]).into()
+}
+
+fn life(head: &Head, what: What) -> Event {
+    let at = Moment(head.at);
+    Event { pid: Pid(head.pid), tid: Tid(head.tid), entered: at, at, what }
+}
+
+/// The driver's `CUdevice` is an int; negative values (`CU_DEVICE_CPU`) are no device.
+fn device(ordinal: i32) -> Option<DeviceId> {
+    u16::try_from(ordinal).ok().map(DeviceId)
+}

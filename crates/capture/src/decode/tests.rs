@@ -1,0 +1,283 @@
+//! Golden records: bytes as the probes write them, and what they mean.
+
+use engine::event::{
+    Allocate, ContextChange, Event, Free, FreeBy, GraphCall, Lost, Place, PoolCall, VmmCall, What,
+};
+use engine::ids::{ContextId, DeviceId, ExecId, GraphId, HandleId, Key, PoolId, Space, StreamId};
+use engine::kind::Kind;
+
+use super::{Decoded, Unreadable, decode};
+use crate::hooks::HOOKS;
+use crate::wire::{self, Call, CallDescriptor};
+
+/// A record of a call, field by field as in `wire.h`.
+struct Record {
+    kind: u32,
+    hook: u16,
+    result: i32,
+    context: u64,
+    args: [u64; 6],
+    outs: [u64; 2],
+    device: i32,
+    flags: u32,
+    descriptor: Vec<u8>,
+}
+
+impl Record {
+    fn of(symbol: &str) -> Self {
+        let hook = HOOKS.iter().position(|hook| hook.symbol == symbol).unwrap();
+        Self {
+            kind: wire::VS_CALL,
+            hook: hook as u16,
+            result: 0,
+            context: 0xc0,
+            args: [0; 6],
+            outs: [0; 2],
+            device: -1,
+            flags: wire::VS_CONTEXT_KNOWN,
+            descriptor: Vec::new(),
+        }
+    }
+
+    fn args(mut self, args: &[u64]) -> Self {
+        self.args[..args.len()].copy_from_slice(args);
+        self
+    }
+
+    fn out(mut self, value: u64) -> Self {
+        self.outs[0] = value;
+        self
+    }
+
+    fn result(mut self, code: i32) -> Self {
+        self.result = code;
+        self
+    }
+
+    fn descriptor(mut self, fields: &[(usize, u64, usize)]) -> Self {
+        self.kind = wire::VS_CALL_DESCRIPTOR;
+        self.descriptor = vec![0; size_of::<CallDescriptor>() - size_of::<Call>()];
+        for (offset, value, bytes) in fields {
+            self.descriptor[*offset..offset + bytes]
+                .copy_from_slice(&value.to_ne_bytes()[..*bytes]);
+        }
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend((self.kind as u16).to_ne_bytes());
+        bytes.extend(self.hook.to_ne_bytes());
+        bytes.extend(self.result.to_ne_bytes());
+        bytes.extend(7_u32.to_ne_bytes());
+        bytes.extend(8_u32.to_ne_bytes());
+        bytes.extend(200_u64.to_ne_bytes());
+        bytes.extend(100_u64.to_ne_bytes());
+        bytes.extend(self.context.to_ne_bytes());
+        self.args.iter().chain(&self.outs).for_each(|word| bytes.extend(word.to_ne_bytes()));
+        bytes.extend(self.device.to_ne_bytes());
+        bytes.extend(self.flags.to_ne_bytes());
+        bytes.extend(&self.descriptor);
+        bytes
+    }
+
+    fn event(&self) -> Option<Event> {
+        match decode(&self.bytes()).unwrap() {
+            Some(Decoded::Event(event)) => Some(event),
+            Some(other) => panic!("{other:?}"),
+            None => None,
+        }
+    }
+
+    fn what(&self) -> What {
+        self.event().unwrap().what
+    }
+}
+
+fn allocated(key: Key, kind: Kind, bytes: u64) -> What {
+    What::Allocate(Allocate {
+        key,
+        kind,
+        bytes,
+        context: Some(ContextId(0xc0)),
+        device: None,
+        pool: None,
+        stream: None,
+        site: None,
+    })
+}
+
+#[test]
+fn plain_allocations_and_frees() {
+    let event = Record::of("cuMemAlloc_v2").args(&[1, 4096]).out(0x7f00).event().unwrap();
+    assert_eq!((event.pid.0, event.tid.0, event.entered.0, event.at.0), (7, 8, 100, 200));
+    assert_eq!(event.what, allocated(Key::address(0x7f00), Kind::Device, 4096));
+    let mut pitched = Record::of("cuMemAllocPitch_v2").args(&[1, 2, 1000, 10]).out(0x7f00);
+    pitched.outs[1] = 1024;
+    assert_eq!(pitched.what(), allocated(Key::address(0x7f00), Kind::Device, 10240));
+    let registered = Record::of("cuMemHostRegister_v2").args(&[0x5000, 64]).what();
+    assert_eq!(registered, allocated(Key::address(0x5000), Kind::Registered, 64));
+    let free = Record::of("cuMemFree_v2").args(&[0x7f00]);
+    let freed = Free { key: Key::address(0x7f00), by: FreeBy::Free, stream: None };
+    assert_eq!(free.what(), What::Free(freed));
+    assert_eq!(Record::of("cuMemFree_v2").event(), None, "a free of null means nothing");
+}
+
+#[test]
+fn the_device_of_a_thread_whose_context_is_not_known() {
+    let mut record = Record::of("cuMemAlloc_v2").args(&[1, 1]).out(1);
+    record.flags = wire::VS_DEVICE_KNOWN;
+    record.device = 3;
+    let What::Allocate(allocate) = record.what() else { panic!() };
+    assert_eq!((allocate.device, allocate.context), (Some(DeviceId(3)), None));
+    record.flags |= wire::VS_CONTEXT_KNOWN;
+    let What::Allocate(allocate) = record.what() else { panic!() };
+    assert_eq!((allocate.device, allocate.context), (None, Some(ContextId(0xc0))));
+}
+
+#[test]
+fn failures_say_what_was_asked_or_freed() {
+    let What::Failed(failed) = Record::of("cuMemAlloc_v2").args(&[1, 1 << 42]).result(2).what()
+    else {
+        panic!()
+    };
+    assert_eq!((failed.code, failed.asked), (2, Some((Kind::Device, 1 << 42))));
+    let What::Failed(failed) = Record::of("cuMemFree_v2").args(&[0x7f00]).result(1).what() else {
+        panic!()
+    };
+    assert_eq!((failed.asked, failed.freed), (None, Some(Key::address(0x7f00))));
+    let ended = Record::of("cuStreamEndCapture").args(&[5]).result(900).what();
+    let capture = GraphCall::CaptureEnded { stream: StreamId(5), graph: None };
+    assert_eq!(ended, What::Graph(capture));
+}
+
+#[test]
+fn an_address_that_could_not_be_read_is_a_loss() {
+    let mut record = Record::of("cuMemAlloc_v2").args(&[1, 4096]);
+    record.flags |= wire::VS_OUT_UNREADABLE;
+    let lost = Lost { allocations: 1, allocated_bytes: 4096, ..Lost::default() };
+    assert_eq!(record.what(), What::Lost(lost));
+}
+
+#[test]
+fn stream_ordered_memory_names_its_pool_and_stream() {
+    let What::Allocate(allocate) =
+        Record::of("cuMemAllocFromPoolAsync").args(&[1, 512, 0x9, 0x5]).out(0x7f00).what()
+    else {
+        panic!()
+    };
+    assert_eq!(allocate.kind, Kind::Async);
+    assert_eq!((allocate.pool, allocate.stream), (Some(PoolId(9)), Some(StreamId(5))));
+    let freed =
+        Free { key: Key::address(0x7f00), by: FreeBy::FreeAsync, stream: Some(StreamId(5)) };
+    assert_eq!(Record::of("cuMemFreeAsync").args(&[0x7f00, 5]).what(), What::Free(freed));
+}
+
+#[test]
+fn virtual_memory_management() {
+    let create = Record::of("cuMemCreate").args(&[1, 2 << 20]).out(0x11);
+    let on_device = create.descriptor(&[(8, 1, 4), (12, 1, 4)]);
+    let place = Place::Device(DeviceId(1));
+    let made = VmmCall::Create { handle: HandleId(0x11), bytes: 2 << 20, place, site: None };
+    assert_eq!(on_device.what(), What::Vmm(made));
+    let on_host = Record::of("cuMemCreate").args(&[1, 64]).out(0x12).descriptor(&[(8, 3, 4)]);
+    let What::Vmm(VmmCall::Create { place, .. }) = on_host.what() else { panic!() };
+    assert_eq!(place, Place::Host);
+    let map = Record::of("cuMemMap").args(&[0x7f00, 64, 0, 0x11]).what();
+    let mapped = VmmCall::Map { address: 0x7f00, bytes: 64, handle: HandleId(0x11) };
+    assert_eq!(map, What::Vmm(mapped));
+    let retain = Record::of("cuMemRetainAllocationHandle").args(&[1, 0x7f00]).out(0x11).what();
+    assert_eq!(retain, What::Vmm(VmmCall::Retain { handle: HandleId(0x11) }));
+}
+
+#[test]
+fn arrays_are_as_large_as_their_description() {
+    let key = Key { space: Space::Array, value: 0xa };
+    let array = |symbol: &str, fields: &[(usize, u64, usize)], levels: u64| {
+        Record::of(symbol).args(&[1, 2, levels]).out(0xa).descriptor(fields).what()
+    };
+    let flat = &[(0, 100, 8), (8, 50, 8), (16, 0x20, 4), (20, 4, 4)];
+    let bytes = 100 * 50 * 16;
+    assert_eq!(array("cuArrayCreate_v2", flat, 0), allocated(key, Kind::Array, bytes));
+    let line = &[(0, 100, 8), (16, 0x10, 4), (20, 1, 4)];
+    assert_eq!(array("cuArrayCreate_v2", line, 0), allocated(key, Kind::Array, 200));
+    let deep = &[(0, 16, 8), (8, 16, 8), (16, 4, 8), (24, 1, 4), (28, 1, 4)];
+    assert_eq!(array("cuArray3DCreate_v2", deep, 0), allocated(key, Kind::Array, 1024));
+    let mip = 1024 + 8 * 8 * 2 + 4 * 4;
+    assert_eq!(array("cuMipmappedArrayCreate", deep, 3), allocated(key, Kind::Array, mip));
+    let sparse = &[(0, 16, 8), (8, 16, 8), (24, 1, 4), (28, 1, 4), (32, 0x40, 4)];
+    assert_eq!(array("cuArray3DCreate_v2", sparse, 0), allocated(key, Kind::Array, 0));
+}
+
+#[test]
+fn pools_and_graphs() {
+    let reserved = Record::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).what();
+    let told = PoolCall::ToldReserved { pool: PoolId(9), bytes: 64 << 20 };
+    assert_eq!(reserved, What::Pool(told));
+    assert_eq!(Record::of("cuMemPoolGetAttribute").args(&[9, 4]).event(), None);
+    let node = |symbol: &str, base: usize| {
+        let fields =
+            [(base + 8, 1, 4), (base + 12, 0, 4), (base + 104, 512, 8), (base + 112, 0x7f00, 8)];
+        let mut fields = fields.to_vec();
+        if base > 0 {
+            fields.push((0, 10, 4));
+        }
+        Record::of(symbol).args(&[1, 0x6]).descriptor(&fields).what()
+    };
+    let made = What::Graph(GraphCall::AllocNode {
+        graph: GraphId(6),
+        address: 0x7f00,
+        bytes: 512,
+        place: Place::Device(DeviceId(0)),
+    });
+    assert_eq!(node("cuGraphAddMemAllocNode", 0), made);
+    assert_eq!(node("cuGraphAddNode", 16), made);
+    let exec = Record::of("cuGraphInstantiateWithFlags").args(&[1, 6, 1]).out(0xe).what();
+    let frees_before_launch = true;
+    let made =
+        GraphCall::Instantiated { exec: ExecId(0xe), graph: GraphId(6), frees_before_launch };
+    assert_eq!(exec, What::Graph(made));
+}
+
+#[test]
+fn contexts_take_their_device_from_a_half_register() {
+    let mut record = Record::of("cuDevicePrimaryCtxRetain").args(&[1, 0xdead_beef_0000_0001]);
+    record.outs[0] = 0xc1;
+    let (context, device) = (ContextId(0xc1), DeviceId(1));
+    let retained = ContextChange::PrimaryRetained { context, device };
+    assert_eq!(record.what(), What::Context(retained));
+}
+
+#[test]
+fn a_uuid_is_told_apart() {
+    let fields = [(0, 0x0706_0504_0302_0100, 8), (8, 0x0f0e_0d0c_0b0a_0908, 8)];
+    let record = Record::of("cuDeviceGetUuid_v2").args(&[1, 1]).descriptor(&fields);
+    let Ok(Some(Decoded::DeviceUuid(told))) = decode(&record.bytes()) else { panic!() };
+    assert_eq!(told.device, DeviceId(1));
+    assert_eq!(told.uuid, std::array::from_fn(|i| i as u8));
+}
+
+#[test]
+fn any_bytes_give_an_answer() {
+    let mut state = 11_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as u8
+    };
+    for round in 0..200_000_usize {
+        let length = round % 260;
+        let mut bytes: Vec<u8> = (0..length).map(|_| next()).collect();
+        if length > 4 {
+            // Mostly known kinds, rows and successful results, or nothing deep is reached.
+            bytes[0] = next() % 10;
+            bytes[1] = 0;
+            bytes[2] = next() % 120;
+            bytes[3] = 0;
+            if round % 3 != 0 {
+                bytes.get_mut(4..8).into_iter().flatten().for_each(|byte| *byte = 0);
+            }
+        }
+        let _ = decode(&bytes);
+    }
+    assert_eq!(decode(&[]), Err(Unreadable));
+}

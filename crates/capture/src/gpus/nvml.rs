@@ -1,0 +1,53 @@
+//! The account through NVML, loaded at run time.
+
+use engine::ids::{GpuId, Pid};
+use nvml_wrapper::enums::device::UsedGpuMemory;
+
+use super::{Gpu, Source, Use};
+
+pub(super) struct Nvml(nvml_wrapper::Nvml);
+
+impl Nvml {
+    pub(super) fn open() -> Option<Self> {
+        nvml_wrapper::Nvml::init().ok().map(Self)
+    }
+}
+
+impl Source for Nvml {
+    fn gpus(&self) -> Result<Vec<Gpu>, String> {
+        let count = self.0.device_count().map_err(|e| e.to_string())?;
+        let mut gpus = Vec::new();
+        for index in 0..count {
+            let device = self.0.device_by_index(index).map_err(|e| e.to_string())?;
+            let instances = device.mig_device_count().unwrap_or(0);
+            let instances = (0..instances)
+                .filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok())
+                .collect();
+            gpus.push(Gpu {
+                id: GpuId(u16::try_from(index).map_err(|e| e.to_string())?),
+                uuid: device.uuid().map_err(|e| e.to_string())?,
+                name: device.name().unwrap_or_default(),
+                total_bytes: device.memory_info().map_or(0, |memory| memory.total),
+                instances,
+            });
+        }
+        Ok(gpus)
+    }
+
+    fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String> {
+        let mut uses = Vec::new();
+        for gpu in gpus {
+            let device = self.0.device_by_index(u32::from(gpu.id.0)).map_err(|e| e.to_string())?;
+            let processes = device.running_compute_processes().map_err(|e| e.to_string())?;
+            uses.extend(processes.into_iter().filter_map(
+                |process| match process.used_gpu_memory {
+                    UsedGpuMemory::Used(bytes) => {
+                        Some(Use { pid: Pid(process.pid), gpu: gpu.id, bytes })
+                    }
+                    UsedGpuMemory::Unavailable => None,
+                },
+            ));
+        }
+        Ok(uses)
+    }
+}

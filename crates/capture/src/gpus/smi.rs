@@ -1,0 +1,99 @@
+//! The account through `nvidia-smi`, in whole MiB.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use engine::ids::{GpuId, Pid};
+
+use super::{Gpu, Source, Use, by_uuid};
+
+pub(super) struct Smi(PathBuf);
+
+impl Smi {
+    pub(super) fn find() -> Option<Self> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let places = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib"];
+        std::env::split_paths(&path)
+            .chain(places.iter().map(|place| Path::new(place).to_owned()))
+            .map(|folder| folder.join("nvidia-smi"))
+            .find(|file| file.is_file())
+            .map(Self)
+    }
+
+    fn ask(&self, query: &str) -> Result<String, String> {
+        let output = Command::new(&self.0)
+            .args([query, "--format=csv,noheader,nounits"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(format!("{} failed: {}", self.0.display(), output.status));
+        }
+        String::from_utf8(output.stdout).map_err(|error| error.to_string())
+    }
+}
+
+impl Source for Smi {
+    fn gpus(&self) -> Result<Vec<Gpu>, String> {
+        self.ask("--query-gpu=index,uuid,name,memory.total").map(|text| gpus(&text))
+    }
+
+    fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String> {
+        let query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory";
+        self.ask(query).map(|text| uses(&text, gpus))
+    }
+}
+
+fn fields(line: &str) -> Vec<&str> {
+    line.split(',').map(str::trim).collect()
+}
+
+fn mib(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()?.checked_mul(1 << 20)
+}
+
+fn gpus(text: &str) -> Vec<Gpu> {
+    text.lines()
+        .filter_map(|line| match fields(line)[..] {
+            [index, uuid, name, total] => Some(Gpu {
+                id: GpuId(index.parse().ok()?),
+                uuid: uuid.to_owned(),
+                name: name.to_owned(),
+                total_bytes: mib(total).unwrap_or(0),
+                instances: Vec::new(),
+            }),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Lines whose memory is `[N/A]` (MIG, WSL) say nothing.
+fn uses(text: &str, gpus: &[Gpu]) -> Vec<Use> {
+    text.lines()
+        .filter_map(|line| match fields(line)[..] {
+            [uuid, pid, used] => Some(Use {
+                pid: Pid(pid.parse().ok()?),
+                gpu: by_uuid(gpus, uuid)?,
+                bytes: mib(used)?,
+            }),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1";
+
+    #[test]
+    fn answers_of_a_real_driver_are_understood() {
+        let gpus = gpus(&format!("0, {UUID}, NVIDIA H200, 143771\n"));
+        assert_eq!(gpus.len(), 1);
+        assert_eq!((gpus[0].id, gpus[0].total_bytes), (GpuId(0), 143_771 << 20));
+        let uses = uses(&format!("{UUID}, 985, 1634\n{UUID}, 986, [N/A]\nnonsense\n"), &gpus);
+        assert_eq!(uses, [Use { pid: Pid(985), gpu: GpuId(0), bytes: 1634 << 20 }]);
+    }
+}

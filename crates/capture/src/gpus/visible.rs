@@ -1,0 +1,152 @@
+//! Which GPUs the device ordinals of a process are. A pure function of its surroundings.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use engine::ids::{GpuId, Pid};
+
+use super::Gpu;
+
+/// What decides which GPUs a process sees.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Surroundings {
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub(crate) visible: Option<String>,
+    /// `CUDA_DEVICE_ORDER`.
+    pub(crate) order: Option<String>,
+    /// `NVIDIA_VISIBLE_DEVICES`, which decides what a container gets.
+    pub(crate) container: Option<String>,
+}
+
+impl Surroundings {
+    /// Reads those of a process, as they were when its program started. What a program changes in
+    /// its own environment later is not visible from outside.
+    pub(crate) fn read(pid: Pid) -> Self {
+        let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+            return Self::default();
+        };
+        let mut variables: HashMap<&str, &str> = environment
+            .split(|&byte| byte == 0)
+            .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
+            .collect();
+        let mut take = |name| variables.remove(name).map(str::to_owned);
+        let container = take("NVIDIA_VISIBLE_DEVICES");
+        Self {
+            visible: take("CUDA_VISIBLE_DEVICES"),
+            order: take("CUDA_DEVICE_ORDER"),
+            // On the host itself the variable means nothing.
+            container: container.filter(|_| in_other_mounts(pid)),
+        }
+    }
+}
+
+fn in_other_mounts(pid: Pid) -> bool {
+    let namespace = |of: &str| fs::metadata(format!("/proc/{of}/ns/mnt")).ok().map(|m| m.ino());
+    namespace("self") != namespace(&pid.to_string())
+}
+
+/// The GPU of each ordinal; `None` where it cannot be told.
+pub(crate) fn visible(gpus: &[Gpu], surroundings: &Surroundings) -> Vec<Option<GpuId>> {
+    let given = match surroundings.container.as_deref() {
+        None | Some("" | "all") => gpus.iter().collect(),
+        Some(list) => select(&gpus.iter().collect::<Vec<_>>(), list),
+    };
+    // CUDA puts the fastest first unless told otherwise; among equals that is the bus order.
+    let by_bus = surroundings.order.as_deref() == Some("PCI_BUS_ID");
+    let in_order = by_bus || given.windows(2).all(|pair| pair[0].name == pair[1].name);
+    match surroundings.visible.as_deref() {
+        None => given.iter().map(|gpu| in_order.then_some(gpu.id)).collect(),
+        Some(list) => select(&given, list).iter().map(|gpu| known(gpu, list, in_order)).collect(),
+    }
+}
+
+/// An entry by UUID is certain; one by index only where the order is.
+fn known(gpu: &Gpu, list: &str, in_order: bool) -> Option<GpuId> {
+    (in_order || list.contains("GPU-") || list.contains("MIG-")).then_some(gpu.id)
+}
+
+/// The entries of a list, up to the first one that names nothing.
+fn select<'a>(gpus: &[&'a Gpu], list: &str) -> Vec<&'a Gpu> {
+    list.split(',')
+        .map(str::trim)
+        .map_while(|entry| {
+            if let Ok(index) = entry.parse::<usize>() {
+                return gpus.get(index).copied();
+            }
+            let named = |gpu: &&&Gpu| {
+                (entry.starts_with("GPU-") && gpu.uuid.starts_with(entry))
+                    || gpu.instances.iter().any(|mig| mig == entry)
+            };
+            gpus.iter().find(named).copied()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(names: &[&str]) -> Vec<Gpu> {
+        names
+            .iter()
+            .enumerate()
+            .map(|(i, name)| Gpu {
+                id: GpuId(i as u16),
+                uuid: format!("GPU-{i}{i}{i}{i}-beef"),
+                name: (*name).to_owned(),
+                total_bytes: 0,
+                instances: vec![format!("MIG-{i}-a")],
+            })
+            .collect()
+    }
+
+    fn ordinals(
+        gpus: &[Gpu],
+        visible_devices: Option<&str>,
+        order: Option<&str>,
+    ) -> Vec<Option<u16>> {
+        let surroundings = Surroundings {
+            visible: visible_devices.map(str::to_owned),
+            order: order.map(str::to_owned),
+            container: None,
+        };
+        visible(gpus, &surroundings).into_iter().map(|gpu| gpu.map(|gpu| gpu.0)).collect()
+    }
+
+    #[test]
+    fn visible_devices_select_and_reorder() {
+        let gpus = host(&["H200"; 4]);
+        for (list, expected) in [
+            (None, vec![Some(0), Some(1), Some(2), Some(3)]),
+            (Some("2,0"), vec![Some(2), Some(0)]),
+            (Some("GPU-33,1"), vec![Some(3), Some(1)]),
+            (Some("MIG-2-a"), vec![Some(2)]),
+            (Some("1,9,0"), vec![Some(1)]),
+            (Some("-1"), vec![]),
+            (Some(""), vec![]),
+        ] {
+            assert_eq!(ordinals(&gpus, list, None), expected, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn unequal_gpus_are_certain_only_in_bus_order_or_by_name() {
+        let gpus = host(&["T4", "H200"]);
+        assert_eq!(ordinals(&gpus, None, None), [None, None]);
+        assert_eq!(ordinals(&gpus, None, Some("PCI_BUS_ID")), [Some(0), Some(1)]);
+        assert_eq!(ordinals(&gpus, Some("GPU-11"), None), [Some(1)]);
+        assert_eq!(ordinals(&gpus, Some("0"), None), [None]);
+    }
+
+    #[test]
+    fn a_container_sees_what_it_was_given() {
+        let gpus = host(&["H200"; 4]);
+        let surroundings = Surroundings {
+            visible: Some("1".into()),
+            order: None,
+            container: Some("GPU-2222-beef,3".into()),
+        };
+        assert_eq!(visible(&gpus, &surroundings), [Some(GpuId(3))]);
+    }
+}

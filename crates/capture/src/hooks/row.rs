@@ -1,0 +1,166 @@
+//! A row in the probes' form.
+
+use super::{Descriptor, Hook, InstantiateFlags, Meaning, Pointer, Size};
+use crate::wire::{self, WireHook};
+
+const NONE: u8 = wire::VS_NONE as u8;
+
+impl WireHook {
+    const PLAIN: Self = Self {
+        action: wire::VS_ACTION_RECORD as u8,
+        loss_class: wire::VS_CLASS_OTHER as u8,
+        size_argument: NONE,
+        size_factor: NONE,
+        out_argument: [NONE, NONE],
+        out_bytes: [8, 8],
+        descriptor_argument: NONE,
+        descriptor_bytes: 0,
+        flags: 0,
+        reserved: 0,
+    };
+
+    const fn class(mut self, class: u32) -> Self {
+        self.loss_class = class as u8;
+        self
+    }
+
+    const fn action(mut self, action: u32) -> Self {
+        self.action = action as u8;
+        self
+    }
+
+    const fn out(mut self, which: usize, argument: u8, bytes: u8) -> Self {
+        self.out_argument[which] = argument;
+        self.out_bytes[which] = bytes;
+        self
+    }
+
+    const fn size(mut self, argument: u8) -> Self {
+        self.size_argument = argument;
+        self
+    }
+
+    const fn descriptor(mut self, argument: u8, bytes: u8) -> Self {
+        self.descriptor_argument = argument;
+        self.descriptor_bytes = bytes;
+        self
+    }
+
+    const fn flag(mut self, flag: u32) -> Self {
+        self.flags |= flag as u8;
+        self
+    }
+}
+
+impl Descriptor {
+    /// How much of the structure is read.
+    pub(crate) const fn bytes(self) -> u8 {
+        match self {
+            Self::Array => 24,
+            Self::Array3d | Self::Mipmapped => 40,
+            Self::ExternalBuffer => 16,
+        }
+    }
+
+    /// The argument that points to it.
+    pub(crate) const fn argument(self) -> u8 {
+        match self {
+            Self::Array | Self::Array3d | Self::Mipmapped => 1,
+            Self::ExternalBuffer => 2,
+        }
+    }
+}
+
+/// Bytes of `CUDA_GRAPH_NODE_PARAMS` up to the address of an allocating node.
+pub(crate) const NODE_PARAMETERS: u8 = 136;
+
+/// Bytes of `CUDA_MEM_ALLOC_NODE_PARAMS`.
+pub(crate) const ALLOC_PARAMETERS: u8 = 120;
+
+impl Hook {
+    /// The row as the probes need it.
+    pub(crate) const fn wire(&self) -> WireHook {
+        let plain = WireHook::PLAIN;
+        let allocates = plain.class(wire::VS_CLASS_ALLOCATE);
+        let frees = plain.class(wire::VS_CLASS_FREE);
+        match self.meaning {
+            Meaning::Allocate { pointer, size, .. } => allocation(pointer, size),
+            Meaning::AllocateAsync { .. } => {
+                allocates.out(0, 0, 8).size(1).flag(wire::VS_STREAM_ORDERED)
+            }
+            Meaning::Free { .. } | Meaning::VmmRelease | Meaning::VmmUnmap => frees,
+            Meaning::FreeAsync => frees.flag(wire::VS_STREAM_ORDERED),
+            Meaning::VmmCreate => allocates.out(0, 0, 8).size(1).descriptor(2, 32),
+            Meaning::VmmImport | Meaning::VmmMulticast | Meaning::VmmRetain => plain.out(0, 0, 8),
+            Meaning::VmmReserve | Meaning::PoolImport => plain.out(0, 0, 8),
+            Meaning::PoolCreate => plain.out(0, 0, 8).descriptor(1, 88),
+            Meaning::PoolGet | Meaning::GraphGet => plain.out(0, 2, 8),
+            Meaning::PoolOfDevice(super::DevicePool::SetCurrent) => plain,
+            Meaning::PoolOfDevice(_) => plain.out(0, 0, 8),
+            Meaning::CaptureBegin { .. } => plain.action(wire::VS_ACTION_CAPTURE_BEGIN),
+            Meaning::CaptureEnd => plain.action(wire::VS_ACTION_CAPTURE_END).out(0, 1, 8),
+            Meaning::GraphAllocNode => {
+                plain.action(wire::VS_ACTION_GRAPH_NODE).descriptor(4, ALLOC_PARAMETERS)
+            }
+            Meaning::GraphNode { parameters } => {
+                plain.action(wire::VS_ACTION_GRAPH_NODE).descriptor(parameters, NODE_PARAMETERS)
+            }
+            Meaning::GraphFreeNode => plain.action(wire::VS_ACTION_GRAPH_NODE),
+            Meaning::GraphInstantiate(InstantiateFlags::Parameters) => {
+                plain.out(0, 0, 8).descriptor(2, 8)
+            }
+            Meaning::GraphInstantiate(_) => plain.out(0, 0, 8),
+            Meaning::GraphLaunch => plain.action(wire::VS_ACTION_GRAPH_LAUNCH),
+            Meaning::ContextSet => plain.action(wire::VS_ACTION_CONTEXT_SET),
+            Meaning::ContextPush => plain.action(wire::VS_ACTION_CONTEXT_PUSH),
+            Meaning::ContextPop => plain.action(wire::VS_ACTION_CONTEXT_POP),
+            Meaning::ContextGet => plain.action(wire::VS_ACTION_CONTEXT_GET).out(0, 0, 8),
+            Meaning::ContextDevice { context } => {
+                let row = plain.action(wire::VS_ACTION_CONTEXT_DEVICE).out(0, 0, 4);
+                match context {
+                    // Not read as a structure: the probe takes the argument itself.
+                    Some(argument) => row.descriptor(argument, 0),
+                    None => row,
+                }
+            }
+            Meaning::ContextCreate { .. } => {
+                plain.action(wire::VS_ACTION_CONTEXT_CREATE).out(0, 0, 8)
+            }
+            Meaning::ContextDestroy => plain.action(wire::VS_ACTION_CONTEXT_DESTROY),
+            Meaning::PrimaryRetain => plain.out(0, 0, 8),
+            Meaning::DeviceUuid => plain.descriptor(0, 16),
+            Meaning::StreamCreate | Meaning::GreenStreamCreate => plain.out(0, 0, 8),
+            Meaning::GreenCreate | Meaning::ContextFromGreen => plain.out(0, 0, 8),
+            Meaning::VmmMap
+            | Meaning::VmmUnreserve
+            | Meaning::PoolDestroy
+            | Meaning::PoolTrim
+            | Meaning::GraphExecDestroy
+            | Meaning::GraphDestroy
+            | Meaning::GraphTrim
+            | Meaning::StreamDestroy
+            | Meaning::GreenDestroy
+            | Meaning::PrimaryRelease
+            | Meaning::PrimaryReset => plain,
+        }
+    }
+}
+
+const fn allocation(pointer: Pointer, size: Size) -> WireHook {
+    let row = WireHook::PLAIN.class(wire::VS_CLASS_ALLOCATE);
+    let row = match pointer {
+        Pointer::Out => row.out(0, 0, 8),
+        Pointer::NarrowOut => row.out(0, 0, 4),
+        Pointer::Argument => row,
+    };
+    match size {
+        Size::Argument(index) | Size::Narrow(index) => row.size(index),
+        Size::Pitch { width, height } => {
+            let mut row = row.out(1, 1, 8).size(width);
+            row.size_factor = height;
+            row
+        }
+        Size::Descriptor(descriptor) => row.descriptor(descriptor.argument(), descriptor.bytes()),
+        Size::Unknown => row,
+    }
+}

@@ -1,0 +1,105 @@
+//! Joins the driver's own account and the host's GPUs with the processes of the trace.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use engine::event::{Event, ProcessFacts, What};
+use engine::ids::{DeviceId, GpuId, Pid, Tid};
+use engine::units::Moment;
+
+use crate::decode::DeviceUuid;
+use crate::gpus::{Account, Gpu, Surroundings, Use, by_uuid, uuid_text, visible};
+use crate::life::Living;
+
+pub(crate) struct Accounts {
+    account: Option<Account>,
+    ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
+    /// Who was in the last answer: who is no longer in it holds nothing.
+    holders: HashSet<(Pid, GpuId)>,
+}
+
+impl Accounts {
+    pub(crate) fn open() -> Self {
+        let (ordinals, holders) = (HashMap::new(), HashSet::new());
+        Self { account: Account::open(), ordinals, holders }
+    }
+
+    pub(crate) fn gpus(&self) -> &[Gpu] {
+        self.account.as_ref().map_or(&[], Account::gpus)
+    }
+
+    /// Which GPUs a new process sees.
+    pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
+        let gpus = self.account.as_ref()?.gpus();
+        let ordinals = visible(gpus, &Surroundings::read(pid));
+        self.ordinals.insert(pid, ordinals.clone());
+        Some(event(pid, now, What::Gpus(ordinals.into())))
+    }
+
+    pub(crate) fn ended(&mut self, pid: Pid) {
+        self.ordinals.remove(&pid);
+        self.holders.retain(|(holder, _)| *holder != pid);
+    }
+
+    /// The driver told a process which GPU one of its ordinals is: better than any guess.
+    pub(crate) fn told(&mut self, told: &DeviceUuid, now: Moment) -> Option<Event> {
+        let gpus = self.account.as_ref()?.gpus();
+        let gpu = by_uuid(gpus, &uuid_text(&told.uuid, "GPU"))
+            .or_else(|| by_uuid(gpus, &uuid_text(&told.uuid, "MIG")))?;
+        let ordinals = self.ordinals.entry(told.pid).or_default();
+        let DeviceId(ordinal) = told.device;
+        let place = usize::from(ordinal);
+        if ordinals.get(place) == Some(&Some(gpu)) || place >= 1024 {
+            return None;
+        }
+        ordinals.resize(ordinals.len().max(place + 1), None);
+        ordinals[place] = Some(gpu);
+        Some(event(told.pid, now, What::Gpus(ordinals.clone().into())))
+    }
+
+    /// The newest account, for processes of the trace. `wanted` decides about those that are known
+    /// from the account alone: they hold memory from before the trace.
+    pub(crate) fn take(
+        &mut self,
+        now: Moment,
+        living: &mut Living,
+        wanted: impl Fn(Pid) -> bool,
+    ) -> Vec<Event> {
+        let Some(uses) = self.account.as_ref().and_then(Account::take) else { return Vec::new() };
+        let mut events = Vec::new();
+        let mut holders = HashSet::new();
+        for Use { pid, gpu, bytes } in uses {
+            if !living.knows(pid) {
+                let Some(facts) = wanted(pid).then(|| facts(pid)).flatten() else { continue };
+                living.began(pid, 0);
+                events.push(event(pid, now, What::Process(facts)));
+                events.extend(self.began(pid, now));
+            }
+            holders.insert((pid, gpu));
+            events.push(event(pid, now, What::DriverAccount { gpu, bytes }));
+        }
+        for (pid, gpu) in self.holders.difference(&holders) {
+            events.push(event(*pid, now, What::DriverAccount { gpu: *gpu, bytes: 0 }));
+        }
+        self.holders = holders;
+        events
+    }
+}
+
+fn event(pid: Pid, now: Moment, what: What) -> Event {
+    Event { pid, tid: Tid(pid.0), entered: now, at: now, what }
+}
+
+/// What `/proc` says of a process that never called the driver since the trace began. Its start is
+/// left open: `/proc` rounds it, and the probes will tell it exactly.
+fn facts(pid: Pid) -> Option<ProcessFacts> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let name = String::from_utf8_lossy(&name);
+    Some(ProcessFacts {
+        start: 0,
+        uid: fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
+        name: name.trim_end_matches('\n').into(),
+        before_trace: true,
+    })
+}

@@ -1,0 +1,178 @@
+//! What a handle stands for: streams are made in a context, and green contexts are views of a
+//! primary one. Events name the context that owns the memory, so both are looked up here, call by
+//! call, before the ledger sees them.
+
+use std::collections::HashMap;
+
+use engine::event::{ContextChange, Event, What};
+use engine::ids::{ContextId, DeviceId, Pid, StreamId};
+
+use crate::decode::{Binding, Bound};
+
+/// Streams remembered per process; a program that leaks more has its newer ones taken for streams
+/// of the calling thread's context.
+const STREAMS: usize = 65_536;
+
+#[derive(Default)]
+struct Process {
+    streams: HashMap<StreamId, ContextId>,
+    /// Green contexts, by their own handle.
+    greens: HashMap<u64, DeviceId>,
+    /// Contexts that are a view of a device's primary one.
+    views: HashMap<ContextId, DeviceId>,
+    primaries: HashMap<DeviceId, ContextId>,
+}
+
+impl Process {
+    fn owner(&self, context: ContextId) -> ContextId {
+        let device = self.views.get(&context);
+        device.and_then(|device| self.primaries.get(device)).copied().unwrap_or(context)
+    }
+}
+
+/// The bindings of all processes.
+#[derive(Default)]
+pub(crate) struct Bindings {
+    processes: HashMap<Pid, Process>,
+}
+
+impl Bindings {
+    /// Takes note of what a handle stands for; what a context's device is may follow from it.
+    pub(crate) fn note(&mut self, bound: &Bound) -> Option<What> {
+        let process = self.processes.entry(bound.pid).or_default();
+        match bound.binding {
+            Binding::StreamCreated { stream, context } => {
+                let owner = process.owner(context);
+                if process.streams.len() < STREAMS {
+                    process.streams.insert(stream, owner);
+                }
+            }
+            Binding::GreenStreamCreated { stream, green } => {
+                let device = process.greens.get(&green)?;
+                let owner = *process.primaries.get(device)?;
+                process.streams.insert(stream, owner);
+            }
+            Binding::StreamDestroyed { stream } => {
+                process.streams.remove(&stream);
+            }
+            Binding::GreenCreated { green, device } => {
+                process.greens.insert(green, device);
+            }
+            Binding::GreenDestroyed { green } => {
+                process.greens.remove(&green);
+            }
+            Binding::FromGreen { context, green } => {
+                let device = *process.greens.get(&green)?;
+                process.views.insert(context, device);
+                if !process.primaries.contains_key(&device) {
+                    return Some(What::Context(ContextChange::Learned { context, device }));
+                }
+            }
+        }
+        None
+    }
+
+    /// Replaces handles by what they stand for.
+    pub(crate) fn resolve(&mut self, event: &mut Event) {
+        match &mut event.what {
+            What::Exit | What::Exec => {
+                self.processes.remove(&event.pid);
+            }
+            What::Context(ContextChange::PrimaryRetained { context, device }) => {
+                let process = self.processes.entry(event.pid).or_default();
+                process.primaries.insert(*device, *context);
+                process.views.remove(context);
+            }
+            // The name of a view that is gone was given to a context of its own.
+            What::Context(ContextChange::Created { context, .. }) => {
+                if let Some(process) = self.processes.get_mut(&event.pid) {
+                    process.views.remove(context);
+                }
+            }
+            What::Allocate(allocate) => {
+                let Some(process) = self.processes.get(&event.pid) else { return };
+                let stream = allocate.stream.and_then(|stream| process.streams.get(&stream));
+                if let Some(owner) = stream {
+                    (allocate.context, allocate.device) = (Some(*owner), None);
+                } else {
+                    allocate.context = allocate.context.map(|context| process.owner(context));
+                }
+            }
+            What::Failed(failed) => {
+                let Some(process) = self.processes.get(&event.pid) else { return };
+                failed.context = failed.context.map(|context| process.owner(context));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::event::Allocate;
+    use engine::ids::{Key, Tid};
+    use engine::kind::Kind;
+    use engine::units::Moment;
+
+    use super::*;
+
+    const PID: Pid = Pid(7);
+
+    fn event(what: What) -> Event {
+        Event { pid: PID, tid: Tid(7), entered: Moment(1), at: Moment(2), what }
+    }
+
+    fn allocation(context: u64, stream: Option<u64>) -> Event {
+        event(What::Allocate(Allocate {
+            key: Key::address(1),
+            kind: Kind::Async,
+            bytes: 1,
+            context: Some(ContextId(context)),
+            device: None,
+            pool: None,
+            stream: stream.map(StreamId),
+            site: None,
+        }))
+    }
+
+    fn owner(bindings: &mut Bindings, mut event: Event) -> Option<u64> {
+        bindings.resolve(&mut event);
+        let What::Allocate(allocate) = event.what else { panic!() };
+        allocate.context.map(|context| context.0)
+    }
+
+    fn note(bindings: &mut Bindings, binding: Binding) -> Option<What> {
+        bindings.note(&Bound { pid: PID, binding })
+    }
+
+    #[test]
+    fn stream_ordered_memory_belongs_to_the_streams_context() {
+        let mut bindings = Bindings::default();
+        let (stream, context) = (StreamId(5), ContextId(0xc0));
+        note(&mut bindings, Binding::StreamCreated { stream, context });
+        assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc0));
+        assert_eq!(owner(&mut bindings, allocation(0xc1, Some(6))), Some(0xc1));
+        note(&mut bindings, Binding::StreamDestroyed { stream });
+        assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc1));
+    }
+
+    #[test]
+    fn a_green_context_is_a_view_of_the_primary_one() {
+        let mut bindings = Bindings::default();
+        let device = DeviceId(1);
+        note(&mut bindings, Binding::GreenCreated { green: 9, device });
+        let from = Binding::FromGreen { context: ContextId(0x90), green: 9 };
+        let learned = ContextChange::Learned { context: ContextId(0x90), device };
+        assert_eq!(note(&mut bindings, from), Some(What::Context(learned)));
+        assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
+        let context = ContextId(0xc0);
+        let retained = ContextChange::PrimaryRetained { context, device };
+        bindings.resolve(&mut event(What::Context(retained)));
+        assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0xc0));
+        let created = ContextChange::Created { context: ContextId(0x90), device };
+        bindings.resolve(&mut event(What::Context(created)));
+        assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
+        bindings.resolve(&mut event(What::Exit));
+        assert!(bindings.processes.is_empty());
+    }
+}

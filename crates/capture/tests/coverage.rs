@@ -1,0 +1,86 @@
+//! `docs/coverage.md` is made from the hook table and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use capture::hooks::HOOKS;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All text below a folder.
+fn text(folder: &Path) -> String {
+    let mut all = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all += &text(&path);
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            all += &text;
+        }
+    }
+    all
+}
+
+/// Whether a whole word stands in a text.
+fn mentions(text: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        let after = text[at + word.len()..].chars().next();
+        let before = text[..at].chars().next_back();
+        !after.is_some_and(part) && !before.is_some_and(part)
+    })
+}
+
+fn page() -> String {
+    let workload = text(&root().join("simulator/workload/src"));
+    let golden = text(&root().join("crates/capture/src/decode"));
+    let real = fs::read_to_string(root().join("docs/verification.md")).unwrap_or_default();
+    let mut page = String::from(
+        "# Coverage\n\n\
+         Made from the hook table by a test; `VRAMSCOPE_UPDATE=1 cargo test --test coverage` writes \
+         it anew.\n\n\
+         *Probes*: a workload calls it on the simulated driver, under real probes, and the ledger is \
+         compared with the driver's own account. *Record*: a test of what its record means. *GPU*: \
+         named in the [verification](verification.md) on a real GPU.\n\n\
+         | function | meaning | layer | probes | record | GPU |\n|---|---|---|---|---|---|\n",
+    );
+    let mark = |yes| if yes { "yes" } else { "" };
+    for hook in HOOKS {
+        let layer = hook.meaning.layer().map_or(String::new(), |layer| format!("{layer:?}"));
+        writeln!(
+            page,
+            "| `{}` | {} | {} | {} | {} | {} |",
+            hook.symbol,
+            hook.meaning.about(),
+            layer.to_lowercase(),
+            mark(mentions(&workload, hook.symbol)),
+            mark(mentions(&golden, hook.symbol)),
+            mark(mentions(&real, hook.symbol)),
+        )
+        .unwrap();
+    }
+    page
+}
+
+#[test]
+fn the_coverage_page_is_fresh() {
+    let path = root().join("docs/coverage.md");
+    let page = page();
+    if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == page,
+        "docs/coverage.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-capture --test coverage"
+    );
+}

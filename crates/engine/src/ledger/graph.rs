@@ -1,0 +1,374 @@
+//! Graphs with memory nodes, and the captures that make them.
+//!
+//! A node's address is fixed when the node is made; its memory begins with a launch. Only what a
+//! launch changes for longer than itself is kept of a launchable graph: what it allocates and does
+//! not free, and what it frees.
+
+use hashbrown::{HashMap, HashSet};
+
+use crate::event::{Allocate, Event, Free, GraphCall, Place};
+use crate::ids::{ExecId, GraphId, Key, Space, StreamId, Tid};
+use crate::kind::Kind;
+use crate::snapshot::Told;
+use crate::units::{Bytes, Moment};
+
+use super::allocation::{Entry, NIL, New};
+use super::loss::Tally;
+use super::process::Process;
+use super::totals::Sum;
+
+/// Nodes that are kept of a process, copies included; more are counted as lost.
+const NODES: usize = 1_000_000;
+
+/// Captures at one time; more are counted as lost.
+const CAPTURES: usize = 1024;
+
+/// A node was not kept for lack of room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Full {
+    /// What it would have allocated.
+    pub(super) bytes: u64,
+}
+
+/// A node that allocates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AllocNode {
+    address: u64,
+    bytes: u64,
+    /// `None`: on a device that is not known.
+    place: Option<Place>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Node {
+    Alloc(AllocNode),
+    Free(u64),
+}
+
+/// A node and when it was made.
+type Made = (Node, Moment);
+
+/// A stream whose calls become nodes.
+#[derive(Debug)]
+struct Capture {
+    stream: StreamId,
+    /// The thread that began it.
+    thread: Option<Tid>,
+    /// The graph that it adds to, where it makes no new one.
+    graph: Option<GraphId>,
+    since: Moment,
+    nodes: Vec<Made>,
+}
+
+/// A graph that can be launched.
+#[derive(Debug)]
+struct Exec {
+    since: Moment,
+    frees_before_launch: bool,
+    /// What a launch leaves allocated.
+    left: Vec<AllocNode>,
+    /// What a launch takes of other graphs' memory.
+    taken: Vec<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    captures: Vec<Capture>,
+    graphs: HashMap<GraphId, Vec<Made>>,
+    execs: HashMap<ExecId, Exec>,
+    nodes: usize,
+    /// What graphs that are not known any more would have left allocated, each.
+    pub(super) dropped: Tally,
+}
+
+/// What the nodes allocate and do not free: each address once, as the last node has it.
+fn left(nodes: &[Made]) -> Vec<AllocNode> {
+    let mut done: HashSet<u64> = frees(nodes).collect();
+    let mut left: Vec<_> =
+        allocations(nodes).rev().filter(|node| done.insert(node.address)).collect();
+    left.reverse();
+    left
+}
+
+/// What the nodes free and do not allocate.
+fn taken(nodes: &[Made]) -> Vec<u64> {
+    let own: HashSet<u64> = allocations(nodes).map(|node| node.address).collect();
+    frees(nodes).filter(|address| !own.contains(address)).collect()
+}
+
+fn allocations(nodes: &[Made]) -> impl DoubleEndedIterator<Item = AllocNode> {
+    nodes.iter().filter_map(|(node, _)| match node {
+        Node::Alloc(node) => Some(*node),
+        Node::Free(_) => None,
+    })
+}
+
+fn frees(nodes: &[Made]) -> impl Iterator<Item = u64> {
+    nodes.iter().filter_map(|(node, _)| match node {
+        Node::Alloc(_) => None,
+        Node::Free(address) => Some(*address),
+    })
+}
+
+fn sum(nodes: impl IntoIterator<Item = AllocNode>) -> Sum {
+    nodes.into_iter().fold(Sum::default(), |sum, node| sum.plus(Sum::from(node.bytes)))
+}
+
+impl Graphs {
+    /// Adds a node to the capture that a call is a part of, if it is.
+    fn note(
+        &mut self,
+        event: &Event,
+        stream: Option<StreamId>,
+        node: Node,
+    ) -> Option<Result<(), Full>> {
+        self.capture(stream, event.tid)?;
+        if self.make_room(1).is_none() {
+            return Some(Err(Full::of(node)));
+        }
+        self.capture(stream, event.tid)?.nodes.push((node, event.at));
+        Some(Ok(()))
+    }
+
+    /// Whether any stream captures.
+    pub(super) fn capturing(&self) -> bool {
+        !self.captures.is_empty()
+    }
+
+    /// The capture that a call on a stream is a part of: the stream's own, or one that the calling
+    /// thread began, for the stream may have joined it.
+    fn capture(&mut self, stream: Option<StreamId>, tid: Tid) -> Option<&mut Capture> {
+        let own = |capture: &Capture| Some(capture.stream) == stream;
+        let threads = |capture: &Capture| capture.thread == Some(tid);
+        let position = self.captures.iter().position(own);
+        let position = position.or_else(|| self.captures.iter().rposition(threads));
+        position.map(|position| &mut self.captures[position])
+    }
+
+    /// A thread that ended captures nothing any more; the stream goes on.
+    pub(super) fn end_thread(&mut self, tid: Tid) {
+        for capture in &mut self.captures {
+            capture.thread.take_if(|thread| *thread == tid);
+        }
+    }
+
+    fn make_room(&mut self, nodes: usize) -> Option<()> {
+        let more = self.nodes.saturating_add(nodes);
+        (more <= NODES).then(|| self.nodes = more)
+    }
+
+    fn drop_nodes(&mut self, nodes: &[Made]) {
+        self.nodes -= nodes.len();
+        self.dropped.add(sum(left(nodes)));
+    }
+
+    fn drop_exec(&mut self, id: ExecId) {
+        if let Some(Exec { left, taken, .. }) = self.execs.remove(&id) {
+            self.nodes -= left.len() + taken.len();
+            self.dropped.add(sum(left));
+        }
+    }
+
+    fn begin_capture(&mut self, new: Capture) -> Result<(), Full> {
+        let older = self.captures.iter().position(|capture| capture.stream == new.stream);
+        if let Some(position) = older {
+            let older = self.captures.remove(position);
+            self.drop_nodes(&older.nodes);
+        }
+        if self.captures.len() >= CAPTURES {
+            return Err(Full { bytes: 0 });
+        }
+        self.captures.push(new);
+        Ok(())
+    }
+
+    fn end_capture(&mut self, stream: StreamId, graph: Option<GraphId>, entered: Moment) {
+        let ended = |capture: &Capture| capture.stream == stream && capture.since <= entered;
+        let Some(position) = self.captures.iter().position(ended) else {
+            return;
+        };
+        let capture = self.captures.remove(position);
+        match graph {
+            None => self.drop_nodes(&capture.nodes),
+            Some(graph) if capture.graph == Some(graph) => {
+                self.graphs.entry(graph).or_default().extend(capture.nodes);
+            }
+            Some(graph) => {
+                // A new graph: an older one of its name is gone.
+                let older = self.graphs.remove(&graph).unwrap_or_default();
+                self.drop_nodes(&older);
+                if !capture.nodes.is_empty() {
+                    self.graphs.insert(graph, capture.nodes);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, graph: GraphId, node: Node, at: Moment) -> Result<(), Full> {
+        self.make_room(1).ok_or(Full::of(node))?;
+        self.graphs.entry(graph).or_default().push((node, at));
+        Ok(())
+    }
+
+    fn instantiate(&mut self, id: ExecId, graph: GraphId, new: Exec) -> Result<(), Full> {
+        self.drop_exec(id);
+        let nodes = self.graphs.get(&graph).map_or(&[][..], |nodes| nodes);
+        let (left, taken) = (left(nodes), taken(nodes));
+        if left.is_empty() && taken.is_empty() {
+            return Ok(());
+        }
+        let bytes = sum(left.iter().copied()).bytes().0;
+        self.make_room(left.len() + taken.len()).ok_or(Full { bytes })?;
+        self.execs.insert(id, Exec { left, taken, ..new });
+        Ok(())
+    }
+
+    fn destroy_exec(&mut self, id: ExecId, entered: Moment) {
+        if self.execs.get(&id).is_some_and(|exec| exec.since <= entered) {
+            self.drop_exec(id);
+        }
+    }
+
+    /// Nodes that were made after the call was entered are of a newer graph of the same name.
+    fn destroy(&mut self, graph: GraphId, entered: Moment) {
+        let nodes = self.graphs.remove(&graph).unwrap_or_default();
+        let (gone, newer): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(_, at)| *at <= entered);
+        if !newer.is_empty() {
+            self.graphs.insert(graph, newer);
+        }
+        self.drop_nodes(&gone);
+    }
+
+    /// What nodes that are known would allocate at addresses that are not live. Looks at all nodes.
+    pub(super) fn potential(&self, live: impl Fn(u64) -> bool) -> Sum {
+        let made = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
+        let made = made.flat_map(|nodes| left(nodes));
+        let all = made.chain(self.execs.values().flat_map(|exec| exec.left.iter().copied()));
+        let mut seen = HashSet::new();
+        sum(all.filter(|node| seen.insert(node.address) && !live(node.address)))
+    }
+}
+
+impl Full {
+    fn of(node: Node) -> Self {
+        let bytes = if let Node::Alloc(node) = node { node.bytes } else { 0 };
+        Self { bytes }
+    }
+}
+
+impl Process {
+    /// A call about graphs or captures.
+    pub(super) fn graph(&mut self, event: &Event, call: GraphCall) -> Result<(), Full> {
+        let Event { tid, at, entered, .. } = *event;
+        match call {
+            GraphCall::CaptureBegan { stream, graph } => {
+                let thread = Some(tid);
+                let capture = Capture { stream, thread, graph, since: at, nodes: Vec::new() };
+                return self.graphs.begin_capture(capture);
+            }
+            GraphCall::CaptureEnded { stream, graph } => {
+                self.graphs.end_capture(stream, graph, entered);
+            }
+            GraphCall::AllocNode { graph, address, bytes, place } => {
+                let node = AllocNode { address, bytes, place: Some(place) };
+                return self.graphs.add(graph, Node::Alloc(node), at);
+            }
+            GraphCall::FreeNode { graph, address } => {
+                return self.graphs.add(graph, Node::Free(address), at);
+            }
+            GraphCall::Instantiated { exec, graph, frees_before_launch } => {
+                let (left, taken) = (Vec::new(), Vec::new());
+                let new = Exec { since: at, frees_before_launch, left, taken };
+                return self.graphs.instantiate(exec, graph, new);
+            }
+            GraphCall::Launched { exec } => self.launch(event, exec),
+            GraphCall::ExecDestroyed { exec } => self.graphs.destroy_exec(exec, entered),
+            GraphCall::GraphDestroyed { graph } => self.graphs.destroy(graph, entered),
+            GraphCall::ToldReserved { device, bytes } => {
+                let told = Told { bytes: Bytes(bytes), at };
+                self.devices.graphs_reserve(device, Some(told));
+            }
+            GraphCall::Trimmed { device } => self.devices.graphs_reserve(device, None),
+        }
+        Ok(())
+    }
+
+    /// Stream-ordered memory during a capture is a node, which this notes; without a capture it
+    /// says so.
+    pub(super) fn note_allocation(
+        &mut self,
+        event: &Event,
+        allocate: &Allocate,
+        context: u32,
+    ) -> Option<Result<(), Full>> {
+        self.graphs.capture(allocate.stream, event.tid)?;
+        let named = allocate.pool.filter(|pool| pool.0 != 0);
+        let place = named.and_then(|pool| self.pools.place_of(pool)).or_else(|| {
+            let device = allocate.device.or_else(|| self.device_of(context));
+            device.map(Place::Device)
+        });
+        let node = AllocNode { address: allocate.key.value, bytes: allocate.bytes, place };
+        self.graphs.note(event, allocate.stream, Node::Alloc(node))
+    }
+
+    /// A stream-ordered free during a capture is a node: of graph memory, or of an address that a
+    /// node will allocate. Other memory cannot be freed by a graph, so a free of it that succeeds is
+    /// none of the capture's.
+    pub(super) fn note_free(&mut self, event: &Event, free: &Free) -> Option<Result<(), Full>> {
+        let live = self.allocations.find(free.key);
+        let other = live.is_some_and(|slot| !of_graph(&self.allocations.slab[slot]));
+        if other || free.key.space != Space::Address {
+            return None;
+        }
+        self.graphs.note(event, free.stream, Node::Free(free.key.value))
+    }
+
+    fn launch(&mut self, event: &Event, id: ExecId) {
+        let Some(exec) = self.graphs.execs.remove(&id) else {
+            return;
+        };
+        for address in &exec.taken {
+            if !self.free_by_graph(event, *address) {
+                let owed = self.superseded.settle(Key::address(*address));
+                self.counts.frees += u64::from(owed);
+            }
+        }
+        // First all that end, then all that begin: what is live between is never more than after.
+        for node in &exec.left {
+            if !exec.frees_before_launch || !self.free_by_graph(event, node.address) {
+                self.make_room(Key::address(node.address));
+            }
+        }
+        for node in &exec.left {
+            let (kind, device) = match node.place {
+                Some(Place::Device(device)) => (Kind::Graph, Some(device)),
+                Some(Place::Host) => (Kind::HostAsync, None),
+                None => (Kind::Graph, None),
+            };
+            let new = New::plain(Key::address(node.address), kind, node.bytes);
+            self.begin(event, &New { device, ..new });
+        }
+        self.graphs.execs.insert(id, exec);
+    }
+
+    /// Ends graph memory that was live when the launch was entered that frees it.
+    fn free_by_graph(&mut self, event: &Event, address: u64) -> bool {
+        let key = Key::address(address);
+        let own = self.allocations.find(key).filter(|&slot| {
+            let entry = &self.allocations.slab[slot];
+            of_graph(entry) && entry.returned_at <= event.entered
+        });
+        if let Some(slot) = own {
+            self.end(slot);
+            self.counts.frees += 1;
+            self.freed.push(key);
+        }
+        own.is_some()
+    }
+}
+
+/// Whether the launch of a graph made it.
+fn of_graph(entry: &Entry) -> bool {
+    entry.kind == Kind::Graph || (entry.kind == Kind::HostAsync && entry.pool() == NIL)
+}

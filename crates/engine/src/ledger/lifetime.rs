@@ -1,0 +1,102 @@
+//! What contexts mean for the memory of a process: its device, and its end without a call.
+
+use crate::event::{ContextChange, Event};
+use crate::ids::{ContextId, DeviceId};
+use crate::units::Moment;
+
+use super::allocation::Entry;
+use super::context::Release;
+use super::process::Process;
+use super::totals::Sum;
+
+impl Process {
+    /// A context began or ended.
+    pub(super) fn change(&mut self, event: &Event, change: ContextChange) {
+        match change {
+            ContextChange::Created { context, device } => {
+                self.create_context(context, device, event.at);
+            }
+            ContextChange::Destroyed { context } => {
+                if let Some(index) = self.contexts.destroyed(context, event.entered) {
+                    self.release(index, event.entered);
+                    self.pools.orphan(index);
+                    self.contexts.forget(index);
+                }
+            }
+            ContextChange::PrimaryRetained { context, device } => {
+                let index = self.contexts.of(context);
+                if let Some(old) = self.contexts.retain(device, index) {
+                    self.release(old, event.at);
+                }
+                self.place(index, device);
+            }
+            ContextChange::PrimaryReleased { device } => self.release_primary(event, device),
+            ContextChange::PrimaryReset { device } => self.reset_primary(event, device),
+            ContextChange::Learned { context, device } => {
+                let index = self.contexts.of(context);
+                self.place(index, device);
+            }
+        }
+    }
+
+    fn create_context(&mut self, context: ContextId, device: DeviceId, at: Moment) {
+        let index = self.contexts.of(context);
+        // The name is given out again: the older context of that name is gone.
+        self.release(index, at);
+        self.pools.orphan(index);
+        self.contexts.create(index, at);
+        self.place(index, device);
+    }
+
+    fn release_primary(&mut self, event: &Event, device: DeviceId) {
+        match self.contexts.release(device) {
+            Release::Last(index) => {
+                let bytes = self.release(index, event.entered);
+                self.losses.conclude(bytes);
+            }
+            Release::Shared => {}
+            Release::Unknown => self.losses.doubt(event.at, self.totals.live),
+        }
+    }
+
+    fn reset_primary(&mut self, event: &Event, device: DeviceId) {
+        if let Some(index) = self.contexts.primary(device) {
+            self.release(index, event.entered);
+        } else if !self.losses.broken()
+            && let Some(index) = self.contexts.guess_primary(device)
+        {
+            let bytes = self.release(index, event.entered);
+            self.losses.conclude(bytes);
+        }
+        // After a loss, the primary context may be another one than the last one retained.
+        self.losses.doubt(event.at, self.totals.live);
+    }
+
+    /// Ends what was allocated in a context up to a moment, without calls; gives the device memory
+    /// of it. Later allocations are of a newer context of the same name: what holds for frees of
+    /// addresses holds for ends of contexts.
+    fn release(&mut self, context: u32, until: Moment) -> Sum {
+        let before = self.totals.live;
+        if self.contexts.live(context) > 0 {
+            let gone = |entry: &Entry| entry.context() == context && entry.returned_at <= until;
+            let slots = self.allocations.select(gone);
+            self.counts.released += self.end_all(&slots);
+        }
+        before.minus(self.totals.live)
+    }
+
+    /// The device of a context became known.
+    fn place(&mut self, context: u32, device: DeviceId) {
+        self.place_pool(context, device);
+        if !self.contexts.place(context, device) {
+            return;
+        }
+        let waiting = |entry: &Entry| entry.context() == context && entry.device().is_none();
+        for slot in self.allocations.select(waiting) {
+            let entry = &mut self.allocations.slab[slot];
+            self.totals.place(entry, device);
+            entry.set_device(device);
+        }
+        self.contexts.placed(context);
+    }
+}

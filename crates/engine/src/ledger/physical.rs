@@ -1,0 +1,433 @@
+//! Physical memory of one process: who refers to it, where it is mapped, and which addresses are
+//! reserved.
+//!
+//! A handle is live while it has a reference *or* a mapping. Handles and addresses are given out
+//! again, so a call that was entered before the present owner's call returned is about an older one,
+//! as with frees.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+
+use crate::event::{Event, Place, VmmCall};
+use crate::ids::{HandleId, Key, SiteId, Space};
+use crate::kind::Kind;
+use crate::units::{Bytes, Moment};
+
+use super::allocation::New;
+use super::loss::Tally;
+use super::process::Process;
+use super::totals::Sum;
+
+/// A handle that is live.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    /// Tells it from others that have the same name at other times.
+    number: u64,
+    /// When the call returned that made it.
+    since: Moment,
+    references: u64,
+    mappings: u64,
+    /// What it takes of a device; what multicast objects, host memory and imports take is nothing.
+    device_bytes: u64,
+    /// It is memory, and not a multicast object.
+    memory: bool,
+}
+
+impl Handle {
+    /// Only mappings keep it.
+    fn is_mapped_only(&self) -> bool {
+        self.references == 0 && self.mappings > 0
+    }
+}
+
+/// A mapping of a handle that was live when it was made.
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    end: u64,
+    handle: HandleId,
+    number: u64,
+    since: Moment,
+}
+
+/// What the release of a handle means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Release {
+    /// No such handle.
+    Unknown,
+    /// It was for an older handle of that name.
+    Older,
+    /// All references that are known had been released already.
+    TooMany,
+    /// There are other references, or it is no memory.
+    Quiet,
+    /// Only mappings keep it now.
+    StillMapped,
+    /// Nothing keeps it.
+    Last,
+}
+
+/// What the loss of a mapping means for its handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unmapped {
+    /// Nothing keeps this memory any more.
+    Last(HandleId),
+    /// It was a mapping of memory that had to make room for another of its name.
+    OfOlder(HandleId),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Physical {
+    handles: HashMap<HandleId, Handle>,
+    /// By first address. They do not overlap.
+    mappings: BTreeMap<u64, Mapping>,
+    /// Reserved addresses: how many, and since when.
+    reservations: HashMap<u64, (u64, Moment)>,
+    reserved: Sum,
+    mapped_only: Sum,
+    count: u64,
+    /// Device memory that ended by the count of its references and mappings.
+    pub(super) ended: Tally,
+}
+
+impl Physical {
+    /// Address space that is reserved.
+    pub(super) fn reserved(&self) -> Bytes {
+        self.reserved.bytes()
+    }
+
+    /// Device memory that one `cuMemUnmap` could end, however many handles it is.
+    pub(super) fn mapped_only(&self) -> Sum {
+        self.mapped_only
+    }
+
+    /// A handle ended.
+    pub(super) fn forget(&mut self, handle: HandleId) {
+        if let Some(handle) = self.handles.remove(&handle)
+            && handle.is_mapped_only()
+        {
+            self.mapped_only.take(handle.device_bytes);
+        }
+    }
+
+    /// A handle with one reference.
+    fn open(&mut self, handle: HandleId, since: Moment, device_bytes: u64, memory: bool) {
+        self.forget(handle);
+        self.count += 1;
+        let number = self.count;
+        let new = Handle { number, since, references: 1, mappings: 0, device_bytes, memory };
+        self.handles.insert(handle, new);
+    }
+
+    /// Changes a handle and what depends on it.
+    fn change(&mut self, handle: HandleId, change: impl FnOnce(&mut Handle)) -> Option<Handle> {
+        let handle = self.handles.get_mut(&handle)?;
+        let before = handle.is_mapped_only();
+        change(handle);
+        match (before, handle.is_mapped_only()) {
+            (false, true) => self.mapped_only.add(handle.device_bytes),
+            (true, false) => self.mapped_only.take(handle.device_bytes),
+            _ => {}
+        }
+        Some(*handle)
+    }
+
+    fn release(&mut self, id: HandleId, entered: Moment) -> Release {
+        let Some(handle) = self.handles.get(&id) else { return Release::Unknown };
+        if entered < handle.since {
+            return Release::Older;
+        }
+        if handle.references == 0 {
+            return Release::TooMany;
+        }
+        let Some(now) = self.change(id, |handle| handle.references -= 1) else {
+            return Release::Unknown;
+        };
+        match (now.references, now.mappings, now.memory) {
+            (0, 0, false) => {
+                self.forget(id);
+                Release::Quiet
+            }
+            (0, 0, true) => Release::Last,
+            (0, _, true) => Release::StillMapped,
+            _ => Release::Quiet,
+        }
+    }
+
+    /// Adds a mapping if its handle is known.
+    fn map(&mut self, address: u64, bytes: u64, id: HandleId, since: Moment) {
+        if let Some(handle) = self.change(id, |handle| handle.mappings += 1) {
+            let end = address.saturating_add(bytes);
+            self.mappings
+                .insert(address, Mapping { end, handle: id, number: handle.number, since });
+        }
+    }
+
+    /// The first addresses of the mappings that have a part in the range.
+    fn touching(&self, address: u64, bytes: u64) -> Vec<u64> {
+        let before_end = self.mappings.range(..address.saturating_add(bytes)).rev();
+        let inside = before_end.take_while(|(_, mapping)| mapping.end > address);
+        inside.map(|(first, _)| *first).collect()
+    }
+
+    /// Ends what was mapped in a range when a call was entered that unmaps it.
+    fn unmap(&mut self, address: u64, bytes: u64, entered: Moment) -> Vec<Unmapped> {
+        let end = address.saturating_add(bytes);
+        let mut gone = self.touching(address, bytes);
+        gone.retain(|first| {
+            let mapping = self.mappings.get(first);
+            *first >= address && mapping.is_some_and(|m| m.end <= end && m.since <= entered)
+        });
+        gone.into_iter().filter_map(|first| self.remove(first)).collect()
+    }
+
+    /// Ends what has to make room for a new mapping.
+    fn displace(&mut self, address: u64, bytes: u64) -> Vec<Unmapped> {
+        let gone = self.touching(address, bytes);
+        gone.into_iter().filter_map(|first| self.remove(first)).collect()
+    }
+
+    fn remove(&mut self, first: u64) -> Option<Unmapped> {
+        let mapping = self.mappings.remove(&first)?;
+        let id = mapping.handle;
+        if self.handles.get(&id).is_none_or(|handle| handle.number != mapping.number) {
+            return Some(Unmapped::OfOlder(id));
+        }
+        let now = self.change(id, |handle| handle.mappings -= 1)?;
+        if now.references > 0 || now.mappings > 0 {
+            return None;
+        }
+        if !now.memory {
+            self.forget(id);
+            return None;
+        }
+        Some(Unmapped::Last(id))
+    }
+
+    fn reserve(&mut self, address: u64, bytes: u64, since: Moment) {
+        if let Some((older, _)) = self.reservations.insert(address, (bytes, since)) {
+            self.reserved.take(older);
+        }
+        self.reserved.add(bytes);
+    }
+
+    fn unreserve(&mut self, address: u64, entered: Moment) {
+        if let Some((bytes, since)) = self.reservations.get(&address).copied()
+            && since <= entered
+        {
+            self.reservations.remove(&address);
+            self.reserved.take(bytes);
+        }
+    }
+}
+
+fn key(handle: HandleId) -> Key {
+    Key { space: Space::Handle, value: handle.0 }
+}
+
+impl Process {
+    /// A call about physical memory.
+    pub(super) fn vmm(&mut self, event: &Event, call: VmmCall) {
+        match call {
+            VmmCall::Create { handle, bytes, place, site } => {
+                self.create(event, handle, bytes, place, site);
+            }
+            VmmCall::Import { handle } => {
+                self.begin(event, &New::plain(key(handle), Kind::Imported, 0));
+                self.physical.open(handle, event.at, 0, true);
+            }
+            VmmCall::Multicast { handle } => {
+                self.make_room(key(handle));
+                self.physical.open(handle, event.at, 0, false);
+            }
+            VmmCall::Retain { handle } => {
+                self.physical.change(handle, |handle| handle.references += 1);
+            }
+            VmmCall::Release { handle } => self.release_handle(event, handle),
+            VmmCall::Map { address, bytes, handle } => {
+                self.map(event, address, bytes, handle);
+            }
+            VmmCall::Unmap { address, bytes } => {
+                for unmapped in self.physical.unmap(address, bytes, event.entered) {
+                    self.unmapped(unmapped);
+                }
+            }
+            VmmCall::Reserve { address, bytes } => {
+                self.physical.reserve(address, bytes, event.at);
+            }
+            VmmCall::Unreserve { address, .. } => self.physical.unreserve(address, event.entered),
+        }
+    }
+
+    fn create(
+        &mut self,
+        event: &Event,
+        handle: HandleId,
+        bytes: u64,
+        place: Place,
+        site: Option<SiteId>,
+    ) {
+        let (kind, device) = match place {
+            Place::Device(device) => (Kind::Physical, Some(device)),
+            Place::Host => (Kind::HostPhysical, None),
+        };
+        self.begin(event, &New { device, site, ..New::plain(key(handle), kind, bytes) });
+        let device_bytes = if kind.takes_device_memory() { bytes } else { 0 };
+        self.physical.open(handle, event.at, device_bytes, true);
+    }
+
+    fn release_handle(&mut self, event: &Event, handle: HandleId) {
+        match self.physical.release(handle, event.entered) {
+            Release::Unknown => self.give_back(event, key(handle), None),
+            Release::Older => {
+                // Where nothing is owed, the older one's last mapping was its end.
+                self.counts.frees += u64::from(self.superseded.settle(key(handle)));
+            }
+            Release::TooMany => self.counts.unknown_frees += 1,
+            Release::Quiet => {}
+            Release::StillMapped => self.mistakes.released_while_mapped += 1,
+            Release::Last => self.end_physical(handle),
+        }
+    }
+
+    fn map(&mut self, event: &Event, address: u64, bytes: u64, handle: HandleId) {
+        if bytes == 0 {
+            return;
+        }
+        // The driver maps only where nothing is mapped: what was here is unmapped, and the call
+        // that did it is about to return. The end of the memory is no less its doing.
+        for unmapped in self.physical.displace(address, bytes) {
+            self.unmapped(unmapped);
+        }
+        self.physical.map(address, bytes, handle, event.at);
+        // Only mappings tell how big imported memory is.
+        if let Some(slot) = self.allocations.find(key(handle)) {
+            let entry = self.allocations.slab[slot];
+            if entry.kind == Kind::Imported && entry.bytes < bytes {
+                self.totals.resize(&entry, bytes);
+                self.threads.resize(&mut self.allocations.slab, slot, bytes);
+            }
+        }
+    }
+
+    fn unmapped(&mut self, unmapped: Unmapped) {
+        match unmapped {
+            Unmapped::Last(handle) => self.end_physical(handle),
+            Unmapped::OfOlder(handle) => {
+                self.counts.frees += u64::from(self.superseded.settle(key(handle)));
+            }
+        }
+    }
+
+    /// Neither a reference nor a mapping is left.
+    fn end_physical(&mut self, handle: HandleId) {
+        self.counts.frees += 1;
+        self.freed.push(key(handle));
+        if let Some(slot) = self.allocations.find(key(handle)) {
+            let bytes = self.allocations.slab[slot].device_bytes();
+            self.physical.ended.add(Sum::from(bytes));
+            self.end(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: HandleId = HandleId(1);
+    const B: HandleId = HandleId(2);
+
+    fn physical() -> Physical {
+        let mut physical = Physical::default();
+        physical.open(A, Moment(10), 8, true);
+        physical.open(B, Moment(10), 4, true);
+        physical
+    }
+
+    #[test]
+    fn the_last_of_references_and_mappings_is_the_end() {
+        let mut physical = physical();
+        physical.map(0x100, 0x10, A, Moment(20));
+        physical.change(A, |handle| handle.references += 1);
+        assert_eq!(physical.release(A, Moment(30)), Release::Quiet);
+        assert_eq!(physical.release(A, Moment(30)), Release::StillMapped);
+        assert_eq!(physical.release(A, Moment(30)), Release::TooMany);
+        assert_eq!(physical.mapped_only(), Sum::from(8));
+        assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), [Unmapped::Last(A)]);
+        physical.forget(A);
+        assert_eq!(physical.mapped_only(), Sum::default());
+        assert_eq!(physical.release(A, Moment(50)), Release::Unknown);
+        assert_eq!(physical.release(B, Moment(50)), Release::Last);
+    }
+
+    #[test]
+    fn a_range_can_hold_several_mappings_but_no_part_of_one() {
+        let mut physical = physical();
+        physical.map(0x100, 0x10, A, Moment(20));
+        physical.map(0x110, 0x10, B, Moment(20));
+        physical.map(0x130, 0x10, B, Moment(20));
+        physical.release(A, Moment(30));
+        physical.release(B, Moment(30));
+        assert_eq!(physical.unmap(0x108, 0x20, Moment(40)), []);
+        assert_eq!(physical.mappings.keys().collect::<Vec<_>>(), [&0x100, &0x130]);
+        assert_eq!(physical.unmap(0, u64::MAX, Moment(40)), [Unmapped::Last(B), Unmapped::Last(A)]);
+    }
+
+    #[test]
+    fn a_late_unmap_leaves_the_newer_mapping_alone() {
+        let mut physical = physical();
+        physical.map(0x100, 0x10, A, Moment(60));
+        assert_eq!(physical.unmap(0x100, 0x10, Moment(50)), []);
+        assert_eq!(physical.mappings.len(), 1);
+    }
+
+    #[test]
+    fn a_new_mapping_displaces_all_it_touches() {
+        let mut physical = physical();
+        physical.map(0x100, 0x10, A, Moment(20));
+        physical.map(0x110, 0x10, A, Moment(20));
+        physical.release(A, Moment(30));
+        assert_eq!(physical.displace(0x108, 0x10), [Unmapped::Last(A)]);
+        physical.forget(A);
+        assert!(physical.mappings.is_empty());
+    }
+
+    #[test]
+    fn a_mapping_of_an_older_handle_says_so() {
+        let mut physical = physical();
+        physical.map(0x100, 0x10, A, Moment(20));
+        physical.open(A, Moment(30), 8, true);
+        assert_eq!(physical.release(A, Moment(25)), Release::Older);
+        assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), [Unmapped::OfOlder(A)]);
+        assert_eq!(physical.release(A, Moment(50)), Release::Last);
+    }
+
+    #[test]
+    fn a_multicast_object_is_forgotten_with_its_last_reference_or_mapping() {
+        let mut physical = Physical::default();
+        physical.open(A, Moment(10), 0, false);
+        physical.map(0x100, 0x10, A, Moment(20));
+        assert_eq!(physical.release(A, Moment(30)), Release::Quiet);
+        assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), []);
+        assert!(physical.handles.is_empty());
+        physical.open(A, Moment(50), 0, false);
+        assert_eq!(physical.release(A, Moment(60)), Release::Quiet);
+        assert!(physical.handles.is_empty());
+    }
+
+    #[test]
+    fn reservations_are_counted_by_their_first_address() {
+        let mut physical = Physical::default();
+        physical.reserve(0x100, 10, Moment(10));
+        physical.reserve(0x200, 20, Moment(10));
+        physical.unreserve(0x300, Moment(20));
+        physical.unreserve(0x100, Moment(20));
+        assert_eq!(physical.reserved(), Bytes(20));
+        // Given out again before the return of the call that freed it is seen.
+        physical.reserve(0x200, 5, Moment(40));
+        physical.unreserve(0x200, Moment(30));
+        assert_eq!(physical.reserved(), Bytes(5));
+    }
+}

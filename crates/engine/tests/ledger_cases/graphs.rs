@@ -1,0 +1,246 @@
+//! Captures, graphs with memory nodes, and their launches.
+
+use super::*;
+
+const CAPTURED: &str = "1.1 ctx create C1 gpu1
+                        1.1 graph begin stream3
+                        1.1 alloc 0x10 8M async C1 stream3
+                        1.1 alloc 0x20 4M async C1 stream3
+                        1.1 free 0x20 by=async stream3
+                        1.1 graph end stream3 G1
+                        1.1 graph instantiate E1 G1";
+
+#[test]
+fn a_capture_makes_nodes_and_no_memory() {
+    let snapshot = after(CAPTURED);
+    let process = only(&snapshot);
+    assert_eq!((live(process), ends(process)), ((0, 0), (0, 0, 0, 0)));
+    assert_eq!((process.allocations_total, process.peak_bytes), (0, Bytes(0)));
+    assert!(process.pools.is_empty());
+}
+
+#[test]
+fn a_launch_leaves_what_its_graph_does_not_free_itself() {
+    let snapshot = after(&format!("{CAPTURED}\n 1.7 graph launch E1"));
+    let process = only(&snapshot);
+    assert_eq!((live(process), process.allocations_total), ((8, 1), 1));
+    assert_eq!((process.kinds[0].kind, devices(process)), (Kind::Graph, vec![(1, 8, 8)]));
+    assert_eq!(lists(process), [(7, vec![0x10])]);
+    assert_eq!(process.peak_bytes, Bytes(8 * MIB));
+}
+
+#[test]
+fn graph_memory_is_freed_like_other_memory() {
+    for free in ["free 0x10", "free 0x10 by=async stream4"] {
+        let snapshot = after(&format!("{CAPTURED}\n 1.1 graph launch E1 \n 1.1 {free}"));
+        assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
+        assert_eq!(only(&snapshot).mistakes.mismatched_frees, 0);
+    }
+}
+
+#[test]
+fn graph_memory_outlives_contexts_graphs_and_what_launched_it() {
+    let snapshot = after(&format!(
+        "{CAPTURED}
+         1.1 graph launch E1
+         1.1 graph drop E1
+         1.1 graph destroy G1
+         1.1 ctx destroy C1"
+    ));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 0)));
+}
+
+#[test]
+fn what_can_be_launched_stays_when_its_graph_is_destroyed() {
+    let snapshot = after(&format!("{CAPTURED}\n 1.1 graph destroy G1 \n 1.1 graph launch E1"));
+    assert_eq!(live(only(&snapshot)), (8, 1));
+    let snapshot = after(&format!("{CAPTURED}\n 1.1 graph drop E1 \n 1.1 graph launch E1"));
+    assert_eq!(live(only(&snapshot)), (0, 0));
+}
+
+#[test]
+fn nodes_can_be_added_one_by_one() {
+    let snapshot = after(
+        "1.1 graph alloc G1 0x10 8M gpu2
+         1.1 graph alloc G1 0x20 4M gpu2
+         1.1 graph free G1 0x20
+         1.1 graph instantiate E1 G1
+         1.1 graph alloc G1 0x30 1M gpu2
+         1.1 graph launch E1",
+    );
+    assert_eq!(devices(only(&snapshot)), [(2, 8, 8)]);
+    assert_eq!(lists(only(&snapshot)), [(1, vec![0x10])]);
+}
+
+#[test]
+fn a_graph_can_free_what_another_one_allocated() {
+    let snapshot = after(&format!(
+        "{CAPTURED}
+         1.1 graph free G2 0x10
+         1.1 graph instantiate E2 G2
+         1.1 graph launch E1
+         1.1 graph launch E2
+         1.1 graph launch E1
+         1.1 graph launch E2"
+    ));
+    let process = only(&snapshot);
+    assert_eq!((live(process), ends(process)), ((0, 0), (2, 0, 0, 0)));
+    assert_eq!(process.allocations_total, 2);
+}
+
+#[test]
+fn a_captured_free_of_live_graph_memory_is_done_by_the_launch() {
+    let trace = format!(
+        "{CAPTURED}
+         1.1 graph launch E1
+         1.1 graph begin stream3
+         1.1 free 0x10 by=async stream3
+         1.1 graph end stream3 G2
+         1.1 graph instantiate E2 G2"
+    );
+    assert_eq!(live(only(&after(&trace))), (8, 1));
+    let snapshot = after(&format!("{trace}\n 1.1 graph launch E2"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
+}
+
+#[test]
+fn a_free_of_other_memory_during_a_capture_is_no_node() {
+    let snapshot = after(
+        "1.1 alloc 0x10 8M device
+         1.1 alloc 0x20 8M async gpu0 stream4
+         1.1 graph begin stream3
+         1.1 free 0x10 by=async stream4
+         1.1 free 0x20 by=async stream4",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (2, 0, 0, 0)));
+}
+
+#[test]
+fn a_launch_can_free_what_the_launch_before_left() {
+    let trace = "1.1 graph alloc G1 0x10 8M gpu0
+                 1.1 graph instantiate E1 G1 frees
+                 1.1 graph launch E1
+                 1.1 graph launch E1";
+    let snapshot = after(trace);
+    let process = only(&snapshot);
+    assert_eq!((live(process), ends(process)), ((8, 1), (1, 0, 0, 0)));
+    assert_eq!((process.allocations_total, process.peak_bytes), (2, Bytes(8 * MIB)));
+    // Where it does not, the driver refuses: its free must be under way.
+    let snapshot = after(&trace.replace(" frees", ""));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 1)));
+}
+
+#[test]
+fn a_capture_is_of_its_stream_and_of_the_thread_that_began_it() {
+    let trace = "1.1 graph begin stream3
+                 1.1 alloc 0x10 1M async gpu0 stream4
+                 1.2 alloc 0x20 2M async gpu0 stream3
+                 1.2 alloc 0x30 4M async gpu0 stream4
+                 1.1 alloc 0x40 8M device gpu0
+                 1.1 graph end stream3 G1";
+    assert_eq!(live(only(&after(trace))), (12, 2));
+    let snapshot = after(&format!("{trace}\n 1.1 graph instantiate E1 G1 \n 1.1 graph launch E1"));
+    assert_eq!(live(only(&snapshot)), (15, 4));
+    let snapshot = after(&format!("{trace}\n 1.1 alloc 0x50 16M async gpu0 stream3"));
+    assert_eq!(live(only(&snapshot)), (28, 3));
+}
+
+#[test]
+fn a_capture_goes_on_without_the_thread_that_began_it() {
+    let snapshot = after(
+        "1.1 alloc 0x1 1M device gpu0
+         1.2 graph begin stream3
+         1.2 exit
+         1.2 alloc 0x10 2M async gpu0 stream4
+         1.1 alloc 0x20 4M async gpu0 stream3",
+    );
+    assert_eq!(live(only(&snapshot)), (3, 2));
+}
+
+#[test]
+fn a_capture_that_fails_leaves_nothing() {
+    let snapshot = after(
+        "1.1 graph begin stream3
+         1.1 alloc 0x10 1M async gpu0 stream3
+         1.1 graph end stream3
+         1.1 alloc 0x20 2M async gpu0 stream3",
+    );
+    assert_eq!((live(only(&snapshot)), only(&snapshot).allocations_total), ((2, 1), 1));
+}
+
+#[test]
+fn a_capture_can_add_to_a_graph() {
+    let snapshot = after(
+        "1.1 graph alloc G1 0x10 1M gpu0
+         1.1 graph begin stream3 G1
+         1.1 alloc 0x20 2M async gpu0 stream3
+         1.1 graph end stream3 G1
+         1.1 graph instantiate E1 G1
+         1.1 graph launch E1",
+    );
+    assert_eq!(live(only(&snapshot)), (3, 2));
+}
+
+#[test]
+fn a_graph_of_a_name_used_again_has_its_own_nodes() {
+    let snapshot = after(
+        "1.1 graph alloc G1 0x10 1M gpu0
+         1.1 graph begin stream3
+         1.1 alloc 0x20 2M async gpu0 stream3
+         1.1 graph end stream3 G1
+         1.1 graph instantiate E1 G1
+         1.1 graph launch E1",
+    );
+    assert_eq!(lists(only(&snapshot)), [(1, vec![0x20])]);
+    // The end of the older ones is seen late.
+    let snapshot = after(
+        "1.1 graph alloc G1 0x10 1M gpu0 @1-2
+         1.1 graph instantiate E1 G1 @3-4
+         1.2 graph alloc G1 0x20 2M gpu0 @30-40
+         1.1 graph destroy G1 @20-50
+         1.2 graph instantiate E1 G1 @51-60
+         1.1 graph drop E1 @55-70
+         1.2 graph launch E1 @71-72",
+    );
+    assert_eq!(lists(only(&snapshot)), [(2, vec![0x20])]);
+}
+
+#[test]
+fn nodes_from_a_pool_are_where_the_pool_is() {
+    let snapshot = after(
+        "1.1 ctx create C1 gpu0
+         1.1 pool create pool5 gpu1
+         1.1 pool create pool6 host
+         1.1 graph begin stream3
+         1.1 alloc 0x10 1M async C1 pool5 stream3
+         1.1 alloc 0x20 2M async C1 pool6 stream3
+         1.1 alloc 0x30 4M async C9 stream3
+         1.1 graph end stream3 G1
+         1.1 graph instantiate E1 G1
+         1.1 graph launch E1",
+    );
+    let process = only(&snapshot);
+    assert_eq!((live(process), devices(process)), ((5, 3), vec![(1, 1, 1), (-1, 4, 4)]));
+    assert_eq!(process.kinds[1].kind, Kind::HostAsync);
+}
+
+#[test]
+fn what_graphs_reserve_is_as_the_driver_told_until_it_is_trimmed() {
+    let trace = "1.1 graph told gpu1 64M";
+    let told = |trace: &str| {
+        let snapshot = after(trace);
+        let views = only(&snapshot).devices.iter();
+        views.map(|view| (view.device, view.graph_reserved)).collect::<Vec<_>>()
+    };
+    let reserved = Told { bytes: Bytes(64 * MIB), at: Moment(10) };
+    assert_eq!(told(trace), [(Some(DeviceId(1)), Some(reserved))]);
+    assert!(told(&format!("{trace}\n 1.1 graph trim gpu1")).is_empty());
+}
+
+#[test]
+fn more_captures_than_are_kept_are_lost() {
+    let trace: String = (1..1030).map(|n| format!("1.1 graph begin stream{n}\n")).collect();
+    let snapshot = after(&trace);
+    assert_eq!(only(&snapshot).certainty.lost.other, 5);
+    assert!(!snapshot.certainty.exact());
+}

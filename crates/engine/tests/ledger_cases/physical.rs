@@ -1,0 +1,188 @@
+//! Physical memory: references, mappings, reserved addresses.
+
+use super::*;
+
+const MAPPED: &str = "1.1 vmm create h0x10 8M gpu1 site4
+                      1.1 vmm reserve 0x100000 64M
+                      1.1 vmm map 0x100000 8M h0x10";
+
+#[test]
+fn physical_memory_is_live_from_its_creation_on_its_own_device() {
+    let snapshot = after(&format!("1.1 ctx create C1 gpu0 \n {MAPPED}"));
+    let process = only(&snapshot);
+    assert_eq!((live(process), devices(process)), ((8, 1), vec![(1, 8, 8)]));
+    assert_eq!((process.allocations_total, process.kinds[0].kind), (1, Kind::Physical));
+    let allocation = process.threads[0].allocations[0];
+    assert_eq!((allocation.key.space, allocation.key.value), (Space::Handle, 0x10));
+    assert_eq!(allocation.site.unwrap().0, 4);
+    assert_eq!(process.reserved_addresses, Bytes(64 * MIB));
+}
+
+#[test]
+fn physical_host_memory_is_no_device_memory() {
+    let snapshot = after("1.1 vmm create h0x10 8M host");
+    assert_eq!(live(only(&snapshot)), (0, 1));
+    assert_eq!(only(&snapshot).kinds[0].kind, Kind::HostPhysical);
+}
+
+#[test]
+fn it_ends_with_the_last_reference_when_nothing_is_mapped() {
+    let trace = format!("{MAPPED}\n 1.1 vmm retain h0x10 \n 1.1 vmm unmap 0x100000 8M");
+    assert_eq!(live(only(&after(&trace))), (8, 1));
+    let trace = format!("{trace}\n 1.1 vmm release h0x10");
+    assert_eq!(live(only(&after(&trace))), (8, 1));
+    let snapshot = after(&format!("{trace}\n 1.1 vmm release h0x10"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
+    assert_eq!(only(&snapshot).mistakes.released_while_mapped, 0);
+}
+
+#[test]
+fn it_ends_with_the_last_mapping_when_all_references_are_released() {
+    let trace = format!(
+        "{MAPPED}
+         1.1 vmm map 0x900000 8M h0x10
+         1.1 vmm release h0x10
+         1.1 vmm unmap 0x100000 8M"
+    );
+    let snapshot = after(&trace);
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 0)));
+    assert_eq!(only(&snapshot).mistakes.released_while_mapped, 1);
+    let snapshot = after(&format!("{trace}\n 1.1 vmm unmap 0x900000 8M"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
+}
+
+#[test]
+fn a_reference_taken_after_the_last_release_keeps_what_is_mapped() {
+    let snapshot = after(&format!(
+        "{MAPPED}
+         1.1 vmm release h0x10
+         1.1 vmm retain h0x10
+         1.1 vmm unmap 0x100000 8M"
+    ));
+    assert_eq!(live(only(&snapshot)), (8, 1));
+}
+
+#[test]
+fn one_unmapping_can_end_several() {
+    let snapshot = after(
+        "1.1 vmm create h0x10 2M gpu0
+         1.1 vmm create h0x20 2M gpu0
+         1.1 vmm create h0x30 2M gpu0
+         1.1 vmm map 0x000000 2M h0x10
+         1.1 vmm map 0x200000 2M h0x20
+         1.1 vmm map 0x600000 2M h0x30
+         1.1 vmm release h0x10
+         1.1 vmm release h0x20
+         1.1 vmm release h0x30
+         1.1 vmm unmap 0x0 6M",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((2, 1), (2, 0, 0, 0)));
+}
+
+#[test]
+fn the_end_of_a_context_leaves_physical_memory_alone() {
+    let snapshot = after(&format!(
+        "1.1 process 100
+         1.1 ctx retain C1 gpu1
+         {MAPPED}
+         1.1 ctx reset gpu1
+         1.1 ctx release gpu1"
+    ));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 0)));
+}
+
+#[test]
+fn imported_memory_is_as_big_as_its_biggest_mapping_and_no_device_memory() {
+    let trace = "1.1 vmm import h0x10 \n 1.1 vmm map 0x100000 2M h0x10";
+    let snapshot = after(&format!("{trace}\n 1.1 vmm map 0x900000 8M h0x10"));
+    let process = only(&snapshot);
+    assert_eq!((live(process), process.allocations_total), ((0, 1), 1));
+    assert_eq!(
+        (process.kinds[0].kind, process.kinds[0].live_bytes),
+        (Kind::Imported, Bytes(8 * MIB))
+    );
+    assert_eq!(process.threads[0].allocations[0].bytes, Bytes(8 * MIB));
+    let snapshot = after(&format!("{trace}\n 1.1 vmm release h0x10 \n 1.1 vmm unmap 0x100000 2M"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
+}
+
+#[test]
+fn a_multicast_object_is_no_memory() {
+    let snapshot = after(
+        "1.1 vmm multicast h0x10
+         1.1 vmm map 0x100000 8M h0x10
+         1.1 vmm release h0x10
+         1.1 vmm unmap 0x100000 8M
+         1.1 vmm multicast h0x10
+         1.1 vmm release h0x10",
+    );
+    let process = only(&snapshot);
+    assert_eq!((live(process), process.allocations_total), ((0, 0), 0));
+    assert_eq!((ends(process), process.mistakes.released_while_mapped), ((0, 0, 0, 0), 0));
+}
+
+#[test]
+fn handles_from_before_the_trace_open_nothing() {
+    let snapshot = after(
+        "1.1 vmm map 0x100000 8M h0x10
+         1.1 vmm retain h0x10
+         1.1 vmm unmap 0x100000 8M
+         1.1 vmm unreserve 0x100000 64M
+         1.1 vmm release h0x10",
+    );
+    let process = only(&snapshot);
+    assert_eq!((live(process), ends(process)), ((0, 0), (0, 1, 0, 0)));
+    assert_eq!(process.reserved_addresses, Bytes(0));
+}
+
+#[test]
+fn a_handle_given_out_again_before_its_release_is_seen_belongs_to_the_new_memory() {
+    let trace = "1.1 vmm create h0x10 8M gpu0 @10-20
+                 1.2 vmm create h0x10 4M gpu0 @40-60";
+    let snapshot = after(trace);
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (0, 0, 0, 1)));
+    let snapshot = after(&format!("{trace}\n 1.1 vmm release h0x10 @50-70"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (1, 0, 0, 0)));
+    let snapshot =
+        after(&format!("{trace}\n 1.1 vmm release h0x10 @50-70 \n 1.2 vmm release h0x10 @65-75"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (2, 0, 0, 0)));
+}
+
+#[test]
+fn a_handle_given_out_again_before_its_last_unmapping_is_seen_belongs_to_the_new_memory() {
+    let snapshot = after(
+        "1.1 vmm create h0x10 8M gpu0 @10-20
+         1.1 vmm map 0x100000 8M h0x10 @21-22
+         1.2 vmm create h0x10 4M gpu0 @40-60
+         1.1 vmm unmap 0x100000 8M @30-70
+         1.3 vmm release h0x10 @50-71",
+    );
+    // The old one's release came second: it owes nothing any more.
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (1, 0, 0, 0)));
+}
+
+#[test]
+fn addresses_mapped_again_before_the_unmapping_is_seen_are_the_new_memorys() {
+    let trace = "1.1 vmm create h0x10 8M gpu0 @1-2
+                 1.1 vmm create h0x20 8M gpu0 @3-4
+                 1.1 vmm map 0x100000 8M h0x10 @5-6
+                 1.1 vmm release h0x10 @7-8
+                 1.2 vmm map 0x100000 8M h0x20 @40-60
+                 1.2 vmm release h0x20 @61-62";
+    let snapshot = after(trace);
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (1, 0, 0, 0)));
+    let snapshot = after(&format!("{trace}\n 1.1 vmm unmap 0x100000 8M @30-70"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (1, 0, 0, 0)));
+    let snapshot = after(&format!("{trace}\n 1.1 vmm unmap 0x100000 8M @65-70"));
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (2, 0, 0, 0)));
+}
+
+#[test]
+fn reserved_addresses_are_never_memory() {
+    let trace = "1.1 vmm reserve 0x100000 64M \n 1.1 vmm reserve 0x8000000 2M";
+    let snapshot = after(trace);
+    assert_eq!((live(only(&snapshot)), only(&snapshot).allocations_total), ((0, 0), 0));
+    assert_eq!(only(&snapshot).reserved_addresses, Bytes(66 * MIB));
+    let snapshot = after(&format!("{trace}\n 1.1 vmm unreserve 0x100000 64M"));
+    assert_eq!(only(&snapshot).reserved_addresses, Bytes(2 * MIB));
+}

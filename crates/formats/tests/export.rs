@@ -1,0 +1,215 @@
+//! Reports of one snapshot that has everything in it, against files that were looked at.
+//! `VRAMSCOPE_UPDATE=1` writes them anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, Space, Tid};
+use engine::kind::Kind;
+use engine::snapshot::{
+    AllocationView, Certainty, DeviceView, End, FailureCount, KindView, Loss, Mistakes,
+    OutOfMemory, PoolView, ProcessView, Snapshot, ThreadView, Told,
+};
+use engine::units::{Bytes, Moment, Nanos};
+use formats::WallClock;
+use formats::export::text::Style;
+use formats::export::{GpuName, Names, json, text};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn names() -> Names {
+    Names {
+        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+        function: |FunctionId(row)| if row == 1 { "cuMemAlloc_v2" } else { "cuMemFree_v2" },
+        gpus: vec![GpuName {
+            id: GpuId(3),
+            uuid: "GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1".into(),
+            name: "NVIDIA H200".into(),
+            total_bytes: 143_771 << 20,
+        }],
+    }
+}
+
+fn allocation(value: u64, kind: Kind, bytes: u64, device: Option<u16>) -> AllocationView {
+    AllocationView {
+        key: Key { space: if kind == Kind::Array { Space::Array } else { Space::Address }, value },
+        device: device.map(DeviceId),
+        bytes: Bytes(bytes),
+        kind,
+        age: Nanos(65 * SECOND),
+        site: None,
+    }
+}
+
+fn process(pid: u32, name: &str) -> ProcessView {
+    ProcessView {
+        key: ProcessKey { pid: Pid(pid), start: 1 },
+        uid: Some(1000),
+        name: name.into(),
+        ended: None,
+        before_trace: false,
+        live_bytes: Bytes(0),
+        live_allocations: 0,
+        peak_bytes: Bytes(0),
+        peak_at: Moment(0),
+        allocations_total: 0,
+        frees_total: 0,
+        released_total: 0,
+        failed_allocations: 0,
+        unknown_frees: 0,
+        failures: Vec::new(),
+        devices: Vec::new(),
+        kinds: Vec::new(),
+        threads: Vec::new(),
+        pools: Vec::new(),
+        reserved_addresses: Bytes(0),
+        mistakes: Mistakes::default(),
+        certainty: Certainty::default(),
+    }
+}
+
+fn rich() -> ProcessView {
+    let kind = |kind, bytes, live_allocations| KindView {
+        kind,
+        live_bytes: Bytes(bytes),
+        live_allocations,
+    };
+    ProcessView {
+        live_bytes: Bytes(25 << 20),
+        live_allocations: 6,
+        peak_bytes: Bytes(40 << 20),
+        peak_at: Moment(2 * SECOND),
+        allocations_total: 100,
+        frees_total: 92,
+        released_total: 2,
+        failed_allocations: 1,
+        unknown_frees: 3,
+        before_trace: true,
+        failures: vec![FailureCount { function: FunctionId(1), code: 2, count: 1 }],
+        devices: vec![
+            DeviceView {
+                device: Some(DeviceId(0)),
+                live_bytes: Bytes(20 << 20),
+                peak_bytes: Bytes(30 << 20),
+                gpu: Some(GpuId(3)),
+                driver_bytes: Some(Bytes(600 << 20)),
+                graph_reserved: None,
+            },
+            DeviceView {
+                device: None,
+                live_bytes: Bytes(5 << 20),
+                peak_bytes: Bytes(5 << 20),
+                gpu: None,
+                driver_bytes: None,
+                graph_reserved: None,
+            },
+        ],
+        kinds: vec![
+            kind(Kind::Device, 20 << 20, 3),
+            kind(Kind::Async, 5 << 20, 2),
+            kind(Kind::Pinned, 4096, 1),
+        ],
+        threads: vec![ThreadView {
+            tid: Tid(4712),
+            name: "pt\x1b[31m_autograd".into(),
+            live_bytes: Bytes(25 << 20),
+            live_allocations: 6,
+            allocations: vec![
+                allocation(0x7d33_2a00_0000, Kind::Device, 20 << 20, Some(0)),
+                allocation(0x7d33_2b00_0000, Kind::Async, 5 << 20, None),
+                allocation(0xa0, Kind::Array, 100, Some(0)),
+                allocation(0x5000, Kind::Pinned, 4096, None),
+            ],
+        }],
+        pools: vec![PoolView {
+            pool: Some(PoolId(0x90)),
+            device: Some(DeviceId(0)),
+            used: Bytes(5 << 20),
+            allocations: 2,
+            reserved: Some(Told { bytes: Bytes(32 << 20), at: Moment(SECOND) }),
+            destroyed: false,
+        }],
+        reserved_addresses: Bytes(1 << 40),
+        mistakes: Mistakes { double_frees: 1, released_while_mapped: 2, ..Mistakes::default() },
+        certainty: Certainty { before_trace: true, ..Certainty::default() },
+        ..process(4711, "python3")
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let lost = Loss {
+        allocations: 2,
+        allocated_bytes: 8192,
+        frees: 1,
+        failures: 0,
+        other: 1,
+        since: Some(Moment(SECOND)),
+    };
+    Snapshot {
+        at: Moment(10 * SECOND),
+        live_bytes: Bytes(25 << 20),
+        live_allocations: 6,
+        certainty: Certainty {
+            lost,
+            live_at_least: Bytes(20 << 20),
+            live_at_most: Bytes(26 << 20),
+            unseen_frees: 0,
+            before_trace: true,
+        },
+        processes: vec![rich(), ProcessView { ended: Some(End::Exited), ..process(4713, "clean") }],
+        out_of_memory: vec![OutOfMemory {
+            at: Moment(9 * SECOND),
+            pid: Pid(4711),
+            tid: Tid(4712),
+            name: "python3".into(),
+            device: Some(DeviceId(0)),
+            gpu: Some(GpuId(3)),
+            asked: Some((Kind::Device, Bytes(4 << 40))),
+            holders: vec![(Pid(4711), "python3".into(), Bytes(20 << 20))],
+        }],
+    }
+}
+
+fn assert_golden(name: &str, found: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "{} differs; found:\n{found}", path.display());
+}
+
+#[test]
+fn text_with_everything_in_it() {
+    let mut out = Vec::new();
+    text::report(&mut out, &snapshot(), &names(), Style::default()).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    assert!(!found.contains('\x1b'), "no escape of a traced process reaches the terminal");
+    assert_golden("everything.txt", &found);
+}
+
+#[test]
+fn text_of_nothing() {
+    let mut out = Vec::new();
+    text::report(&mut out, &Snapshot::default(), &names(), Style::default()).unwrap();
+    assert!(String::from_utf8(out).unwrap().ends_with("\nNO EVENT.\n"));
+}
+
+#[test]
+fn colours_only_where_they_are_wanted() {
+    let mut out = Vec::new();
+    text::report(&mut out, &snapshot(), &names(), Style { color: true }).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    assert!(found.contains("\x1b[1;31mOUT OF MEMORY") && !found.contains("\x1b[31m_autograd"));
+}
+
+#[test]
+fn json_with_everything_in_it() {
+    let line = json::line(&snapshot(), &names()).unwrap();
+    assert!(!line.contains('\n'));
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_golden("everything.json", &(serde_json::to_string_pretty(&value).unwrap() + "\n"));
+}

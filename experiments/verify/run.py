@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Runs each program under `vramscope trace` on a real GPU and compares with an independent answer.
+
+usage: run.py --vramscope PATH [--out FOLDER] [--only NAME …]
+
+Needs root, a GPU, nvcc, PyTorch; CuPy, JAX and compute-sanitizer where they are there. Prints a table
+(program, moment, oracle, ours, difference in bytes) and writes it with the facts of the machine to
+FOLDER/verification.md; the raw reports lie beside it.
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = os.path.join(HERE, "programs")
+
+
+def sh(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def seconds(text):
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+class Bench:
+    def __init__(self, vramscope, out):
+        self.vramscope, self.out, self.rows, self.notes = vramscope, out, [], []
+
+    def build(self, name, *options):
+        binary = os.path.join("/tmp", name + ("_" + "_".join(o.strip("-") for o in options) if options else ""))
+        source = os.path.join(PROGRAMS, name + ".cu")
+        # -lcuda by its stub, and the shared runtime's options, come through.
+        subprocess.run(["nvcc", "-arch=sm_90", "-o", binary, source, *options], check=True)
+        return binary
+
+    def trace(self, name, command, env=None, extra=()):
+        """Runs a command under the tracer; its lines, all reports, the messages."""
+        report = os.path.join(self.out, name + ".jsonl")
+        run = subprocess.run(
+            [self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000", "-o", report,
+             *extra, "--", *command],
+            env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
+        with open(report) as lines:
+            reports = [json.loads(line) for line in lines]
+        if run.returncode != 0:
+            self.notes.append(f"{name}: exit {run.returncode}: {run.stderr.strip()[-400:]}")
+        return run.stdout.splitlines(), reports
+
+    def add(self, program, moment, oracle, ours, explained=""):
+        self.rows.append((program, moment, oracle, ours, explained))
+        print(f"{program:24} {moment:28} {oracle:>14} {ours:>14} {ours - oracle:>12} {explained}", flush=True)
+
+    # -- the moments at which a program tells its own account --
+
+    def holds(self, name, lines, reports):
+        for line in lines:
+            if not line.startswith("HOLD "):
+                continue
+            account = json.loads(line[5:])
+            inside = [r for r in reports if 0.5 < seconds(r["time"]) - account["time"] < 1.4]
+            if not inside:
+                self.notes.append(f"{name}: no report during `{account['what']}`")
+                continue
+            yield account, inside[len(inside) // 2]
+
+    def compare(self, name, command, env=None):
+        lines, reports = self.trace(name, command, env)
+        for account, report in self.holds(name, lines, reports):
+            process = next(p for p in report["processes"] if p["live_allocations"] or len(report["processes"]) == 1)
+            self.compare_one(name, account, process, report)
+        exact = all(r["exact"] for r in reports)
+        lost = reports[-1]["lost_events"]
+        if not exact or lost:
+            self.notes.append(f"{name}: exact={exact}, lost={lost}")
+        for report in reports:
+            for oom in report.get("out_of_memory", []):
+                self.add(name, "out of memory: asked", 4 << 40, oom["asked_bytes"])
+        return reports
+
+    def compare_one(self, name, account, process, report):
+        what = account["what"]
+        allocations = [a for t in process["threads"] for a in t["allocations"]]
+        kinds = process["kinds"]
+        if "addresses" in account and account["addresses"]:
+            inside = {hex(a) for a in account["addresses"]}
+            ours = sum(a["bytes"] for a in allocations if a["address"] in inside)
+            others = [a for a in allocations if a["address"] not in inside and a["kind"] == "device"]
+            extra = f"beside it {sum(a['bytes'] for a in others)} in {len(others)} by libraries" if others else ""
+            self.add(name, what, account["reserved"], ours, extra)
+        elif "reserved" in account:
+            self.add(name, what, account["reserved"], kinds.get("physical", 0),
+                     f"beside it {kinds.get('device', 0)} device by libraries")
+        elif "pool_reserved" in account:
+            pools = process.get("pools", [])
+            self.add(name, what + ": reserved", account["pool_reserved"],
+                     sum(p.get("reserved_bytes", 0) for p in pools), "as the driver told the program")
+            self.add(name, what + ": used", account["used"], sum(p["used_bytes"] for p in pools))
+        elif "pool_total" in account:
+            if account["pool_total"] is not None:
+                self.add(name, what, account["pool_total"], kinds.get("device", 0) + kinds.get("async", 0)
+                         + kinds.get("physical", 0))
+        elif "kind" in account:
+            self.add(name, what, account["bytes"], kinds.get(account["kind"], 0))
+        if "untracked_bytes" in process:
+            driver = sum(d.get("driver_bytes", 0) for d in process["devices"])
+            self.notes.append(f"{name}, {what}: driver's account {driver}, traced {process['live_bytes']}, "
+                              f"untracked {process['untracked_bytes']}")
+
+    # -- the single programs --
+
+    def plain(self):
+        for name, options in (("plain", ()), ("plain", ("-cudart", "shared"))):
+            binary = self.build(name, *options)
+            label = "static runtime" if not options else "shared runtime"
+            lines, reports = self.trace(os.path.basename(binary), [binary])
+            last = reports[-1]["processes"][0]
+            pitched = int(re.search(r"pitched (\d+)", "\n".join(lines)).group(1))
+            self.add("plain.cu, " + label, "at exit: device", (8 << 20) + pitched, last["live_bytes"])
+            self.add("plain.cu, " + label, "at exit: managed", 4 << 20, last["kinds"].get("managed", 0))
+            self.add("plain.cu, " + label, "at exit: pinned", 2 << 20, last["kinds"].get("pinned", 0))
+            self.add("plain.cu, " + label, "peak", (40 << 20) + pitched, last["peak_bytes"])
+
+    def sanitizer(self):
+        binary = self.build("leaks")
+        _, reports = self.trace("leaks", [binary])
+        last = reports[-1]["processes"][0]
+        text = sh("compute-sanitizer", "--leak-check", "full", "--tool", "memcheck", binary)
+        with open(os.path.join(self.out, "leaks.sanitizer.txt"), "w") as file:
+            file.write(text)
+        theirs = [int(n.replace(",", "")) for n in re.findall(r"Leaked ([\d,]+) bytes", text)]
+        if not theirs:
+            self.notes.append("compute-sanitizer gave no leak list")
+            return
+        kinds = last["kinds"]
+        ours = sum(kinds.get(k, 0) for k in ("device", "managed", "array"))
+        self.add("leaks.cu", "sanitizer's leaks, bytes", sum(theirs), ours)
+        count = sum(last["kind_allocations"].get(k, 0) for k in ("device", "managed", "array"))
+        self.add("leaks.cu", "sanitizer's leaks, count", len(theirs), count)
+
+    def driver(self):
+        binary = self.build("driver_api", "-lcuda")
+        self.compare("driver_api", [binary])
+
+    def python(self, program, label=None, **env):
+        self.compare(label or program, [sys.executable, os.path.join(PROGRAMS, program + ".py")], env)
+
+    def four(self):
+        """Four processes at once, one tracer for all."""
+        report = os.path.join(self.out, "four.jsonl")
+        tracer = subprocess.Popen([self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000",
+                                   "-o", report, "-a"], stderr=subprocess.DEVNULL)
+        time.sleep(2)
+        command = [sys.executable, os.path.join(PROGRAMS, "torch_native.py")]
+        players = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        outputs = [player.communicate()[0].splitlines() for player in players]
+        time.sleep(1)
+        tracer.send_signal(2)
+        tracer.wait()
+        with open(report) as lines:
+            reports = [json.loads(line) for line in lines]
+        for number, (player, lines) in enumerate(zip(players, outputs)):
+            for account, found in self.holds("four", lines, reports):
+                process = next(p for p in found["processes"] if p["pid"] == player.pid)
+                self.compare_one(f"process {number + 1} of four", account, process, found)
+
+    def cost(self, label, command, blocks=6, block=3.0):
+        """Time per step with the tracer attached and without, by turns, in one run of the program."""
+        player = subprocess.Popen([*command, str(blocks * block + 2)], stdout=subprocess.PIPE, text=True)
+        for line in player.stdout:
+            if line.startswith("READY"):
+                break
+        spans = []
+        lines = []
+        import threading
+        reader = threading.Thread(target=lambda: lines.extend(player.stdout))
+        reader.start()
+        time.sleep(1)
+        for number in range(blocks):
+            traced = number % 2 == 1
+            tracer = None
+            if traced:
+                tracer = subprocess.Popen([self.vramscope, "trace", "--json", "-o", "/dev/null", "-p", str(player.pid)],
+                                          stderr=subprocess.DEVNULL)
+                time.sleep(0.7)
+            begin = time.time()
+            time.sleep(block - 0.9)
+            spans.append((traced, begin, time.time()))
+            if tracer:
+                tracer.send_signal(2)
+                tracer.wait()
+        player.wait()
+        reader.join()
+        times = {True: [], False: []}
+        for line in lines:
+            if line.startswith("STEP"):
+                begin, each = json.loads(line[5:])
+                for traced, start, end in spans:
+                    if start < begin < end:
+                        times[traced].append(each)
+        if times[True] and times[False]:
+            off, on = (statistics.median(times[k]) for k in (False, True))
+            row = f"{label}: {off * 1e6:.2f} us a step without, {on * 1e6:.2f} us with tracing, ratio {on / off:.3f}"
+            print(row, flush=True)
+            self.notes.append(row)
+
+    def write(self):
+        facts = {
+            "date": datetime.date.today().isoformat(),
+            "GPU, driver": sh("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+            "kernel": platform.release(),
+            "CPU cores": os.cpu_count(),
+            "CUDA": (re.search(r"release ([\d.]+)", sh("nvcc", "--version")) or ["", ""])[1],
+            "PyTorch": sh(sys.executable, "-c", "import torch; print(torch.__version__)"),
+            "vramscope": sh(self.vramscope, "--version"),
+        }
+        with open(os.path.join(self.out, "verification.md"), "w") as page:
+            for name, value in facts.items():
+                page.write(f"- {name}: {value}\n")
+            page.write("\n| program | moment | oracle | ours | difference | |\n|---|---|---:|---:|---:|---|\n")
+            for program, moment, oracle, ours, explained in self.rows:
+                page.write(f"| {program} | {moment} | {oracle} | {ours} | {ours - oracle} | {explained} |\n")
+            page.write("\n")
+            for note in self.notes:
+                page.write(f"- {note}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vramscope", required=True)
+    parser.add_argument("--out", default="verification")
+    parser.add_argument("--only", nargs="*")
+    options = parser.parse_args()
+    os.makedirs(options.out, exist_ok=True)
+    bench = Bench(os.path.abspath(options.vramscope), options.out)
+    script = lambda name: [sys.executable, os.path.join(PROGRAMS, name)]
+    parts = {
+        "plain": bench.plain,
+        "sanitizer": bench.sanitizer,
+        "driver": bench.driver,
+        "native": lambda: bench.python("torch_native"),
+        "expandable": lambda: bench.python("torch_native", "torch_expandable",
+                                           PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
+        "async": lambda: bench.python("torch_async", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"),
+        "graph": lambda: bench.python("torch_graph"),
+        "threads": lambda: bench.python("torch_threads"),
+        "oom": lambda: bench.python("torch_oom"),
+        "cupy": lambda: bench.python("cupy_pool"),
+        "jax": lambda: bench.python("jax_pool", XLA_PYTHON_CLIENT_PREALLOCATE="false"),
+        "four": bench.four,
+        "cost_malloc": lambda: bench.cost("cudaMalloc+cudaFree, 2 KiB", [bench.build("malloc_loop")]),
+        "cost_torch": lambda: bench.cost("PyTorch training step", script("step_torch.py")),
+        "cost_jax": lambda: bench.cost("JAX step", script("step_jax.py")),
+    }
+    for name, part in parts.items():
+        if options.only and name not in options.only:
+            continue
+        try:
+            part()
+        except Exception as error:  # one program's trouble must not hide the others' answers
+            bench.notes.append(f"{name}: {type(error).__name__}: {error}")
+            print(name, "FAILED", error, flush=True)
+    bench.write()
+    print("\n".join(bench.notes))
+
+
+if __name__ == "__main__":
+    main()

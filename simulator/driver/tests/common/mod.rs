@@ -1,0 +1,224 @@
+//! What the tests share: the library as a program sees it, and a process of its own for each.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so")]
+
+use std::ffi::{CString, c_int, c_void};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// One mebibyte.
+pub(crate) const MIB: u64 = 1 << 20;
+/// Stands for the out-parameter in a list of arguments.
+pub(crate) const OUT: u64 = u64::MAX - 76;
+
+/// Result codes.
+pub(crate) const OK: c_int = 0;
+pub(crate) const INVALID_VALUE: c_int = 1;
+pub(crate) const OUT_OF_MEMORY: c_int = 2;
+pub(crate) const NOT_INITIALIZED: c_int = 3;
+pub(crate) const INVALID_DEVICE: c_int = 101;
+pub(crate) const INVALID_CONTEXT: c_int = 201;
+pub(crate) const NOT_FOUND: c_int = 500;
+pub(crate) const CONTEXT_DESTROYED: c_int = 709;
+pub(crate) const ALREADY_REGISTERED: c_int = 712;
+pub(crate) const NOT_REGISTERED: c_int = 713;
+pub(crate) const NOT_SUPPORTED: c_int = 801;
+pub(crate) const CAPTURE_UNSUPPORTED: c_int = 900;
+
+type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int;
+
+/// The library file that was built with these tests.
+pub(crate) fn library_path() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().join("libcuda.so")
+}
+
+/// The loaded library.
+#[derive(Clone, Copy)]
+pub(crate) struct Library(*mut c_void);
+
+// SAFETY: a handle of the dynamic linker, which any thread may use.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Loads the library, as a program would.
+    pub(crate) fn load() -> Self {
+        let path = CString::new(library_path().to_str().unwrap()).unwrap();
+        // SAFETY: the path is a string with its zero byte.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "cannot load {}", library_path().display());
+        Self(handle)
+    }
+
+    /// The address of an exported function.
+    pub(crate) fn symbol(self, name: &str) -> Option<*const c_void> {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the library stays loaded and the name ends with a zero byte.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!symbol.is_null()).then_some(symbol.cast_const())
+    }
+
+    /// The address of a function that must be there.
+    pub(crate) fn function(self, name: &str) -> *const c_void {
+        self.symbol(name).unwrap_or_else(|| panic!("no function {name}"))
+    }
+
+    /// Calls a function whose arguments all are numbers or pointers, six at most.
+    pub(crate) fn call(self, name: &str, arguments: &[u64]) -> c_int {
+        let symbol = self.function(name);
+        let mut all = [0_u64; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        // SAFETY: the symbol is a function of the driver, which all return a number. On x86-64 six
+        // numbers are passed in registers; those that the function has no use for do no harm.
+        unsafe {
+            let function = std::mem::transmute::<*const c_void, Function>(symbol);
+            function(all[0], all[1], all[2], all[3], all[4], all[5])
+        }
+    }
+
+    /// Calls a function with an out-parameter (where `OUT` stands) that may be 64 bits wide.
+    pub(crate) fn out(self, name: &str, arguments: &[u64]) -> (c_int, u64) {
+        let mut result = 0_u64;
+        let place = &raw mut result as u64;
+        let arguments: Vec<u64> =
+            arguments.iter().map(|a| if *a == OUT { place } else { *a }).collect();
+        let code = self.call(name, &arguments);
+        (code, result)
+    }
+
+    /// Calls a function with an out-parameter that must succeed.
+    #[track_caller]
+    pub(crate) fn get(self, name: &str, arguments: &[u64]) -> u64 {
+        let (code, value) = self.out(name, arguments);
+        assert_eq!(code, OK, "{name}");
+        value
+    }
+
+    /// Initialises the driver and makes a device the calling thread's; gives its context.
+    #[track_caller]
+    pub(crate) fn start(self, device: u64) -> u64 {
+        assert_eq!(self.call("cuInit", &[0]), OK);
+        let context = self.get("cuDevicePrimaryCtxRetain", &[OUT, device]);
+        assert_eq!(self.call("cuCtxSetCurrent", &[context]), OK);
+        context
+    }
+
+    /// Allocates device memory.
+    #[track_caller]
+    pub(crate) fn alloc(self, bytes: u64) -> u64 {
+        self.get("cuMemAlloc_v2", &[OUT, bytes])
+    }
+
+    /// Frees device memory.
+    pub(crate) fn free(self, pointer: u64) -> c_int {
+        self.call("cuMemFree_v2", &[pointer])
+    }
+}
+
+/// Whether this process was started by [`isolated`], and not by a person.
+fn is_child() -> bool {
+    std::env::var_os("SIM_TEST_CHILD").is_some()
+}
+
+/// How a test's own process ended, and the accounts it left.
+pub(crate) struct Ended {
+    /// Its status and output.
+    pub(crate) output: Output,
+    folder: TempDir,
+}
+
+impl Ended {
+    /// All accounts, by process id.
+    pub(crate) fn accounts(&self) -> Vec<Value> {
+        let mut accounts: Vec<Value> = std::fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+            .map(|text| serde_json::from_str(&text).unwrap())
+            .collect();
+        accounts.sort_by_key(|account| account["pid"].as_u64());
+        accounts.iter().for_each(check);
+        accounts
+    }
+
+    /// The only account.
+    pub(crate) fn account(&self) -> Value {
+        let mut accounts = self.accounts();
+        assert_eq!(accounts.len(), 1);
+        accounts.remove(0)
+    }
+}
+
+/// What must be true of every account.
+fn check(account: &Value) {
+    let number = |name: &str| account[name].as_u64().unwrap();
+    let live = account["live"].as_array().unwrap();
+    let kind = |entry: &Value| entry["kind"].as_str().unwrap().to_owned();
+    assert_eq!(
+        number("allocations"),
+        number("frees") + number("released") + live.len() as u64,
+        "every allocation is live, freed or released"
+    );
+    let held = ["device", "array", "physical", "graph", "async"];
+    let on_device =
+        |entry: &&Value| held.contains(&kind(entry).as_str()) && !entry["device"].is_null();
+    let bytes: u64 = live.iter().filter(on_device).map(|e| e["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(number("live_bytes"), bytes, "the sum of what is live");
+    assert!(number("peak_bytes") >= bytes);
+    assert!(number("device_bytes") >= bytes, "the reserves of pools and graphs come on top");
+}
+
+/// The live allocations of a kind: their sizes in order of address.
+pub(crate) fn live(account: &Value, kind: &str) -> Vec<u64> {
+    let entries = account["live"].as_array().unwrap().iter();
+    let mut found: Vec<(String, u64)> = entries
+        .filter(|entry| entry["kind"] == kind)
+        .map(|e| (e["address"].as_str().unwrap().to_owned(), e["bytes"].as_u64().unwrap()))
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+/// Runs a test's body in a process of its own, with an environment of its own, and gives how that
+/// ended. In that process itself it does not return.
+pub(crate) fn isolated(
+    test: &str,
+    environment: &[(&str, &str)],
+    body: impl FnOnce(Library),
+) -> Ended {
+    if is_child() {
+        body(Library::load());
+        std::process::exit(0);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env("SIM_TEST_CHILD", "1")
+        .env("SIM_LEDGER", folder.path())
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    Ended { output, folder }
+}
+
+/// As [`isolated`], for a body that must go well; gives its account.
+pub(crate) fn account_of(
+    test: &str,
+    environment: &[(&str, &str)],
+    body: impl FnOnce(Library),
+) -> Value {
+    let ended = isolated(test, environment, body);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        ended.output.status.success(),
+        "{}\n{}",
+        text(&ended.output.stdout),
+        text(&ended.output.stderr)
+    );
+    ended.account()
+}

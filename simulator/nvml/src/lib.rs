@@ -1,0 +1,246 @@
+//! A simulated NVML: what `libnvidia-ml.so.1` tells of the simulated driver's devices.
+//!
+//! It reads the file that the processes share (`SIM_STATE`; the driver's `shared` module describes
+//! it). Without one there are devices, by `SIM_DEVICES` and `SIM_MEMORY`, and nobody uses them.
+
+#![allow(non_snake_case, reason = "the names are NVML's")]
+
+mod state;
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use state::State;
+
+/// Results of NVML.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+enum Code {
+    Success = 0,
+    Uninitialized = 1,
+    InvalidArgument = 2,
+    InsufficientSize = 7,
+}
+
+type Outcome = Result<(), Code>;
+
+/// How often NVML was initialised and not shut down.
+static USERS: AtomicU32 = AtomicU32::new(0);
+
+/// Where a C caller wants a result.
+///
+/// Values come from C callers only, who promise that the pointer is null or may be written.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Out<T>(*mut T);
+
+impl<T: Copy> Out<T> {
+    fn set(self, value: T) -> Outcome {
+        if self.0.is_null() {
+            return Err(Code::InvalidArgument);
+        }
+        // SAFETY: not null, and the caller promised that it can be written.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    fn get(self) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::InvalidArgument);
+        }
+        // SAFETY: not null, and the caller promised a value where he wants one changed.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
+    /// Stores several values; the caller said there is room for them.
+    fn fill(self, values: &[T]) -> Outcome {
+        if self.0.is_null() && !values.is_empty() {
+            return Err(Code::InvalidArgument);
+        }
+        for (i, value) in values.iter().enumerate() {
+            // SAFETY: the caller promised room for at least as many values.
+            unsafe { self.0.add(i).write_unaligned(*value) };
+        }
+        Ok(())
+    }
+}
+
+impl Out<c_char> {
+    /// Stores a text with its zero byte, if there is room.
+    fn set_text(self, text: &str, room: c_uint) -> Outcome {
+        if text.len() >= room as usize {
+            return Err(Code::InsufficientSize);
+        }
+        let bytes: Vec<c_char> = text.bytes().chain([0]).map(|b| b.cast_signed()).collect();
+        self.fill(&bytes)
+    }
+}
+
+/// `nvmlMemory_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v2_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Process {
+    pid: c_uint,
+    used: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// Devices are numbers here; a handle is one more than the number, so that none is null.
+type Device = usize;
+
+/// The state, once NVML is initialised.
+fn state() -> Result<State, Code> {
+    if USERS.load(Ordering::Acquire) == 0 {
+        return Err(Code::Uninitialized);
+    }
+    Ok(State::read())
+}
+
+/// The state, and the number of a device in it.
+fn device(handle: Device) -> Result<(State, usize), Code> {
+    let state = state()?;
+    let index = handle.checked_sub(1).filter(|index| *index < state.devices);
+    Ok((state, index.ok_or(Code::InvalidArgument)?))
+}
+
+fn init() -> Outcome {
+    USERS.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+fn shutdown() -> Outcome {
+    let less = |users: u32| users.checked_sub(1);
+    let result = USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    result.map(|_| ()).map_err(|_| Code::Uninitialized)
+}
+
+fn count(count: Out<c_uint>) -> Outcome {
+    count.set(c_uint::try_from(state()?.devices).unwrap_or(0))
+}
+
+fn handle_by_index(index: c_uint, handle: Out<Device>) -> Outcome {
+    let state = state()?;
+    if index as usize >= state.devices {
+        return Err(Code::InvalidArgument);
+    }
+    handle.set(index as usize + 1)
+}
+
+fn index_of(handle: Device, index: Out<c_uint>) -> Outcome {
+    let (_, found) = device(handle)?;
+    index.set(c_uint::try_from(found).unwrap_or(0))
+}
+
+/// The same number as the simulated driver gives: `VRAMSCOPE-SIM-` and the ordinal.
+fn uuid(handle: Device, text: Out<c_char>, room: c_uint) -> Outcome {
+    let (_, index) = device(handle)?;
+    let bytes = format!("VRAMSCOPE-SIM-{index:02}").into_bytes();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
+    let parts = [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)];
+    text.set_text(&format!("GPU-{}", parts.join("-")), room)
+}
+
+fn name(handle: Device, text: Out<c_char>, room: c_uint) -> Outcome {
+    let (_, index) = device(handle)?;
+    text.set_text(&format!("Simulated GPU {index}"), room)
+}
+
+fn memory_info(handle: Device, memory: Out<Memory>) -> Outcome {
+    let (state, index) = device(handle)?;
+    let total = state.memory;
+    let used = state.processes.iter().map(|process| process.uses(index)).sum::<u64>().min(total);
+    memory.set(Memory { total, free: total - used, used })
+}
+
+/// Processes with a context on the device.
+fn running_processes(handle: Device, count: Out<c_uint>, processes: Out<Process>) -> Outcome {
+    let (state, index) = device(handle)?;
+    let all: Vec<Process> = state
+        .processes
+        .iter()
+        .filter(|process| process.uses(index) > 0)
+        .map(|process| Process {
+            pid: process.pid,
+            used: process.uses(index),
+            gpu_instance: c_uint::MAX,
+            compute_instance: c_uint::MAX,
+        })
+        .collect();
+    let room = count.get()? as usize;
+    count.set(c_uint::try_from(all.len()).unwrap_or(c_uint::MAX))?;
+    if all.len() > room {
+        return Err(Code::InsufficientSize);
+    }
+    processes.fill(&all)
+}
+
+/// Devices are whole here: multi-instance mode is off, and will be.
+fn mig_mode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) -> Outcome {
+    device(handle)?;
+    current.set(0)?;
+    pending.set(0)
+}
+
+fn driver_version(text: Out<c_char>, room: c_uint) -> Outcome {
+    state()?;
+    text.set_text("580.0.0-simulated", room)
+}
+
+fn cuda_version(version: Out<c_int>) -> Outcome {
+    version.set(13_000)
+}
+
+/// Exports functions: each line is NVML's prototype and the function here that does it.
+macro_rules! exports {
+    ($($name:ident($($arg:ident: $ty:ty),*) = $target:ident;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name($($arg: $ty),*) -> c_int {
+                $target($($arg),*).map_or_else(|code| code as c_int, |()| Code::Success as c_int)
+            }
+        )*
+    };
+}
+
+exports! {
+    nvmlInit() = init;
+    nvmlInit_v2() = init;
+    nvmlShutdown() = shutdown;
+    nvmlDeviceGetCount_v2(value: Out<c_uint>) = count;
+    nvmlDeviceGetHandleByIndex_v2(number: c_uint, handle: Out<Device>) = handle_by_index;
+    nvmlDeviceGetIndex(handle: Device, value: Out<c_uint>) = index_of;
+    nvmlDeviceGetUUID(handle: Device, text: Out<c_char>, room: c_uint) = uuid;
+    nvmlDeviceGetName(handle: Device, text: Out<c_char>, room: c_uint) = name;
+    nvmlDeviceGetMemoryInfo(handle: Device, memory: Out<Memory>) = memory_info;
+    nvmlDeviceGetComputeRunningProcesses_v3(handle: Device, room: Out<c_uint>,
+        processes: Out<Process>) = running_processes;
+    nvmlDeviceGetMigMode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) = mig_mode;
+    nvmlSystemGetDriverVersion(text: Out<c_char>, room: c_uint) = driver_version;
+    nvmlSystemGetCudaDriverVersion(version: Out<c_int>) = cuda_version;
+    nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) = cuda_version;
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
+    let text: &'static CStr = match code {
+        0 => c"Success",
+        1 => c"Uninitialized",
+        2 => c"Invalid Argument",
+        3 => c"Not Supported",
+        6 => c"Not Found",
+        7 => c"Insufficient Size",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}

@@ -1,0 +1,57 @@
+//! What the program says when it cannot work.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so")]
+
+use std::process::{Command, Output};
+
+fn workload(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_workload"))
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", "/nonexistent")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_missing_driver_is_told_in_one_line() {
+    let output = workload(&["leak3"]);
+    // A machine with a real driver has it where the linker looks.
+    if output.status.success() {
+        return;
+    }
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+#[test]
+fn every_program_is_in_the_help() {
+    let output = workload(&["--help"]);
+    let help = String::from_utf8(output.stdout).unwrap();
+    for program in [
+        "leak3",
+        "train",
+        "stressor",
+        "threads",
+        "anomaly",
+        "spam",
+        "hold",
+        "oom",
+        "contexts",
+        "kinds",
+        "fork",
+        "exec",
+        "dlopen-late",
+        "random",
+        "ipc",
+        "launch",
+    ] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(program)), "{program}");
+    }
+}
+
+#[test]
+fn a_wrong_option_is_an_error() {
+    assert_eq!(workload(&["spam", "--throughput", "fast"]).status.code(), Some(2));
+    assert_eq!(workload(&[]).status.code(), Some(2));
+}
