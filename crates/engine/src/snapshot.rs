@@ -102,7 +102,7 @@ impl Certainty {
     /// Whether every figure is exact.
     #[must_use]
     pub const fn exact(&self) -> bool {
-        self.lost.events() == 0 && self.live_at_least.0 == self.live_at_most.0
+        self.lost.events() == 0 && self.live_at_least.0 == self.live_at_most.0 && !self.before_trace
     }
 }
 
@@ -136,6 +136,9 @@ pub struct ProcessView {
     pub peak_bytes: Bytes,
     /// When that was.
     pub peak_at: Moment,
+    /// The least and the most that the peak can have been, where calls of several threads overlapped
+    /// so that nobody outside the driver can tell their order.
+    pub peak_bounds: Option<(Bytes, Bytes)>,
     /// Allocating calls that succeeded, all kinds.
     pub allocations_total: u64,
     /// Frees by the program, all kinds: calls that ended an allocation.

@@ -42,7 +42,11 @@ impl Seen<'_> {
         Ok(what.map(|what| Event {
             pid: Pid(call.head.pid),
             tid: Tid(call.head.tid),
-            entered: Moment(call.entered),
+            entered: match hook.meaning {
+                // The end of an older graph of that name, up to now.
+                Meaning::GraphCreate => Moment(call.head.at),
+                _ => Moment(call.entered),
+            },
             at: Moment(call.head.at),
             what,
         }))
@@ -347,6 +351,7 @@ impl Seen<'_> {
             },
             Meaning::GraphLaunch => GraphCall::Launched { exec: ExecId(first) },
             Meaning::GraphExecDestroy => GraphCall::ExecDestroyed { exec: ExecId(first) },
+            Meaning::GraphCreate => GraphCall::GraphDestroyed { graph: GraphId(self.call.outs[0]) },
             Meaning::GraphDestroy => GraphCall::GraphDestroyed { graph: GraphId(first) },
             Meaning::GraphTrim => GraphCall::Trimmed { device: self.device_argument(0)? },
             Meaning::GraphGet if self.argument(1) as u32 == GRAPH_RESERVED as u32 => {

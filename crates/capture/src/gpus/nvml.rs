@@ -1,5 +1,7 @@
 //! The account through NVML, loaded at run time.
 
+use std::ffi::OsStr;
+
 use engine::ids::{GpuId, Pid};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
@@ -9,7 +11,10 @@ pub(super) struct Nvml(nvml_wrapper::Nvml);
 
 impl Nvml {
     pub(super) fn open() -> Option<Self> {
-        nvml_wrapper::Nvml::init().ok().map(Self)
+        // The name that drivers install; the other one comes with development packages.
+        let installed =
+            nvml_wrapper::Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
+        installed.or_else(|_| nvml_wrapper::Nvml::init()).ok().map(Self)
     }
 }
 

@@ -35,6 +35,7 @@ impl Meaning {
             Self::GraphAllocNode | Self::GraphFreeNode | Self::GraphNode { .. } => {
                 "a graph's node: an address, no memory yet"
             }
+            Self::GraphCreate => "a graph begins, and an older one of its name is gone",
             Self::GraphInstantiate(_) => "a graph that can be launched",
             Self::GraphLaunch => "what the graph allocates and does not free is live",
             Self::GraphExecDestroy | Self::GraphDestroy => "nodes are forgotten, memory is not",

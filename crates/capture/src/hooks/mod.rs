@@ -144,6 +144,8 @@ pub enum Meaning {
         /// The argument.
         parameters: u8,
     },
+    /// graph*: whatever had that name before is gone.
+    GraphCreate,
     /// exec*, graph.
     GraphInstantiate(InstantiateFlags),
     /// exec, stream.

@@ -109,7 +109,7 @@ impl Hook {
             Meaning::GraphInstantiate(InstantiateFlags::Parameters) => {
                 plain.out(0, 0, 8).descriptor(2, 8)
             }
-            Meaning::GraphInstantiate(_) => plain.out(0, 0, 8),
+            Meaning::GraphInstantiate(_) | Meaning::GraphCreate => plain.out(0, 0, 8),
             Meaning::GraphLaunch => plain.action(wire::VS_ACTION_GRAPH_LAUNCH),
             Meaning::ContextSet => plain.action(wire::VS_ACTION_CONTEXT_SET),
             Meaning::ContextPush => plain.action(wire::VS_ACTION_CONTEXT_PUSH),

@@ -103,6 +103,7 @@ pub const HOOKS: &[Hook] = &[
     hook("cuStreamBeginCaptureToGraph_ptsz", Meaning::CaptureBegin { graph: Some(1) }),
     hook("cuStreamEndCapture", Meaning::CaptureEnd),
     hook("cuStreamEndCapture_ptsz", Meaning::CaptureEnd),
+    hook("cuGraphCreate", Meaning::GraphCreate),
     hook("cuGraphAddMemAllocNode", Meaning::GraphAllocNode),
     hook("cuGraphAddMemFreeNode", Meaning::GraphFreeNode),
     hook("cuGraphAddNode", Meaning::GraphNode { parameters: 4 }),

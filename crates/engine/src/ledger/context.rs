@@ -93,6 +93,11 @@ impl Contexts {
         index
     }
 
+    /// The driver's name for a context; none for [`NIL`].
+    pub(super) fn id(&self, index: u32) -> Option<ContextId> {
+        self.places.get(index as usize).map(|context| context.id)
+    }
+
     pub(super) fn device(&self, index: u32) -> Option<DeviceId> {
         self.places[index as usize].device
     }

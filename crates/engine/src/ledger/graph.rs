@@ -4,6 +4,8 @@
 //! launch changes for longer than itself is kept of a launchable graph: what it allocates and does
 //! not free, and what it frees.
 
+use std::cmp::Reverse;
+
 use hashbrown::{HashMap, HashSet};
 
 use crate::event::{Allocate, Event, Free, GraphCall, Place};
@@ -22,6 +24,9 @@ const NODES: usize = 1_000_000;
 
 /// Captures at one time; more are counted as lost.
 const CAPTURES: usize = 1024;
+
+/// The default streams are up to this one. What can be captured of them is each thread's own.
+const LAST_DEFAULT_STREAM: u64 = 2;
 
 /// A node was not kept for lack of room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +65,14 @@ struct Capture {
     nodes: Vec<Made>,
 }
 
+impl Capture {
+    /// Whether it is of what a thread calls that stream.
+    fn is_of(&self, stream: StreamId, tid: Tid) -> bool {
+        let shared = stream.0 > LAST_DEFAULT_STREAM;
+        self.stream == stream && (shared || self.thread == Some(tid))
+    }
+}
+
 /// A graph that can be launched.
 #[derive(Debug)]
 struct Exec {
@@ -82,12 +95,13 @@ pub(super) struct Graphs {
     pub(super) dropped: Tally,
 }
 
-/// What the nodes allocate and do not free: each address once, as the last node has it.
+/// What the nodes allocate and do not free: each address once, as the last node has it; biggest
+/// first, for that is the order in which things of the same age are listed.
 fn left(nodes: &[Made]) -> Vec<AllocNode> {
     let mut done: HashSet<u64> = frees(nodes).collect();
     let mut left: Vec<_> =
         allocations(nodes).rev().filter(|node| done.insert(node.address)).collect();
-    left.reverse();
+    left.sort_by_key(|node| Reverse(node.bytes));
     left
 }
 
@@ -139,18 +153,29 @@ impl Graphs {
     /// The capture that a call on a stream is a part of: the stream's own, or one that the calling
     /// thread began, for the stream may have joined it.
     fn capture(&mut self, stream: Option<StreamId>, tid: Tid) -> Option<&mut Capture> {
-        let own = |capture: &Capture| Some(capture.stream) == stream;
+        let own = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
         let threads = |capture: &Capture| capture.thread == Some(tid);
         let position = self.captures.iter().position(own);
         let position = position.or_else(|| self.captures.iter().rposition(threads));
         position.map(|position| &mut self.captures[position])
     }
 
-    /// A thread that ended captures nothing any more; the stream goes on.
+    /// A thread that ended captures nothing any more; streams go on, but for its default ones.
     pub(super) fn end_thread(&mut self, tid: Tid) {
+        let own = |capture: &Capture| {
+            capture.thread == Some(tid) && capture.stream.0 <= LAST_DEFAULT_STREAM
+        };
+        while let Some(position) = self.captures.iter().position(own) {
+            self.drop_capture(position);
+        }
         for capture in &mut self.captures {
             capture.thread.take_if(|thread| *thread == tid);
         }
+    }
+
+    fn drop_capture(&mut self, position: usize) {
+        let capture = self.captures.remove(position);
+        self.drop_nodes(&capture.nodes);
     }
 
     fn make_room(&mut self, nodes: usize) -> Option<()> {
@@ -170,11 +195,10 @@ impl Graphs {
         }
     }
 
-    fn begin_capture(&mut self, new: Capture) -> Result<(), Full> {
-        let older = self.captures.iter().position(|capture| capture.stream == new.stream);
+    fn begin_capture(&mut self, new: Capture, tid: Tid) -> Result<(), Full> {
+        let older = self.captures.iter().position(|capture| capture.is_of(new.stream, tid));
         if let Some(position) = older {
-            let older = self.captures.remove(position);
-            self.drop_nodes(&older.nodes);
+            self.drop_capture(position);
         }
         if self.captures.len() >= CAPTURES {
             return Err(Full { bytes: 0 });
@@ -183,8 +207,9 @@ impl Graphs {
         Ok(())
     }
 
-    fn end_capture(&mut self, stream: StreamId, graph: Option<GraphId>, entered: Moment) {
-        let ended = |capture: &Capture| capture.stream == stream && capture.since <= entered;
+    fn end_capture(&mut self, event: &Event, stream: StreamId, graph: Option<GraphId>) {
+        let ended =
+            |capture: &Capture| capture.is_of(stream, event.tid) && capture.since <= event.entered;
         let Some(position) = self.captures.iter().position(ended) else {
             return;
         };
@@ -265,10 +290,10 @@ impl Process {
             GraphCall::CaptureBegan { stream, graph } => {
                 let thread = Some(tid);
                 let capture = Capture { stream, thread, graph, since: at, nodes: Vec::new() };
-                return self.graphs.begin_capture(capture);
+                return self.graphs.begin_capture(capture, tid);
             }
             GraphCall::CaptureEnded { stream, graph } => {
-                self.graphs.end_capture(stream, graph, entered);
+                self.graphs.end_capture(event, stream, graph);
             }
             GraphCall::AllocNode { graph, address, bytes, place } => {
                 let node = AllocNode { address, bytes, place: Some(place) };
@@ -328,10 +353,13 @@ impl Process {
         let Some(exec) = self.graphs.execs.remove(&id) else {
             return;
         };
+        if !exec.left.is_empty() {
+            // It allocates, so the thread is there, before anything of it ends.
+            self.threads.of(event.tid, self.allocations.seed());
+        }
         for address in &exec.taken {
             if !self.free_by_graph(event, *address) {
-                let owed = self.superseded.settle(Key::address(*address));
-                self.counts.frees += u64::from(owed);
+                self.settle(Key::address(*address));
             }
         }
         // First all that end, then all that begin: what is live between is never more than after.

@@ -82,6 +82,9 @@ impl Process {
             let slots = self.allocations.select(gone);
             self.counts.released += self.end_all(&slots);
         }
+        if let Some(id) = self.contexts.id(context) {
+            self.counts.released += self.superseded.released(id, until);
+        }
         before.minus(self.totals.live)
     }
 

@@ -10,6 +10,7 @@
 //!                  ├ Totals        sums and peaks                                 totals.rs
 //!                  ├ Devices       which GPUs they are, what the driver says      device.rs
 //!                  ├ Superseded    frees that are under way                       reuse.rs
+//!                  ├ Peak          what overlapping calls leave open of it        peak.rs
 //!                  ├ Freed         what was freed last                            freed.rs
 //!                  └ Losses        what lost records leave open                   loss.rs
 //!          Ended   until the next snapshot                                        ended.rs
@@ -30,6 +31,7 @@ mod freed;
 mod graph;
 mod lifetime;
 mod loss;
+mod peak;
 mod physical;
 mod pool;
 mod process;
@@ -191,6 +193,7 @@ impl Ledger {
         let Event { pid, at, .. } = *event;
         let process = self.running.entry(pid).or_insert_with(|| Process::anonymous(pid, at));
         process.silent = false;
+        process.call = (event.entered, event.at);
         process
     }
 

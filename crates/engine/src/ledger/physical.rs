@@ -282,7 +282,7 @@ impl Process {
             Release::Unknown => self.give_back(event, key(handle), None),
             Release::Older => {
                 // Where nothing is owed, the older one's last mapping was its end.
-                self.counts.frees += u64::from(self.superseded.settle(key(handle)));
+                self.settle(key(handle));
             }
             Release::TooMany => self.counts.unknown_frees += 1,
             Release::Quiet => {}
@@ -315,7 +315,7 @@ impl Process {
         match unmapped {
             Unmapped::Last(handle) => self.end_physical(handle),
             Unmapped::OfOlder(handle) => {
-                self.counts.frees += u64::from(self.superseded.settle(key(handle)));
+                self.settle(key(handle));
             }
         }
     }

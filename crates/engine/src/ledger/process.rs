@@ -16,9 +16,10 @@ use super::device::Devices;
 use super::freed::Freed;
 use super::graph::{Full, Graphs};
 use super::loss::Losses;
+use super::peak::Peak;
 use super::physical::Physical;
 use super::pool::Pools;
-use super::reuse::Superseded;
+use super::reuse::{Owed, Superseded};
 use super::thread::Threads;
 use super::totals::{Sum, Totals};
 
@@ -51,6 +52,9 @@ pub(super) struct Process {
     pub(super) counts: Counts,
     pub(super) failures: HashMap<(FunctionId, i32), u64>,
     pub(super) superseded: Superseded,
+    pub(super) peak: Peak,
+    /// From when to when the call took that is being applied.
+    pub(super) call: (Moment, Moment),
     pub(super) losses: Losses,
     pub(super) contexts: Contexts,
     pub(super) physical: Physical,
@@ -87,6 +91,8 @@ impl Process {
             counts: Counts::default(),
             failures: HashMap::new(),
             superseded: Superseded::default(),
+            peak: Peak::default(),
+            call: (at, at),
             losses: Losses::default(),
             contexts: Contexts::new(!facts.before_trace),
             physical: Physical::default(),
@@ -179,6 +185,9 @@ impl Process {
         self.contexts.add(&entry);
         self.pools.add(&entry);
         self.totals.add(&entry);
+        if entry.kind.takes_device_memory() {
+            self.peak.add(self.call.0, self.call.1, entry.bytes);
+        }
         self.losses.begin(&entry);
     }
 
@@ -186,9 +195,21 @@ impl Process {
     /// allocation of that name, the call that freed it is about to return.
     pub(super) fn make_room(&mut self, key: Key) {
         if let Some(older) = self.allocations.find(key) {
+            let entry = self.allocations.slab[older];
             let openings = self.end(older);
-            self.superseded.add(key, openings);
+            let (entered, at) = self.call;
+            let bytes = if entry.kind.takes_device_memory() { entry.bytes } else { 0 };
+            let context = self.contexts.id(entry.context());
+            self.superseded.add(key, openings, Owed { context, at, entered, bytes });
         }
+    }
+
+    /// A free arrived for what had to make room before; says whether there was any.
+    pub(super) fn settle(&mut self, key: Key) -> bool {
+        let Some(owed) = self.superseded.settle(key) else { return false };
+        self.counts.frees += 1;
+        self.peak.ended_earlier(self.call.0, owed.entered, owed.bytes);
+        true
     }
 
     /// Imported memory that is open already was opened once more, at the same address.
@@ -228,9 +249,7 @@ impl Process {
             if kind != Kind::Imported || !self.close_one(key) {
                 self.end(slot);
             }
-        } else if self.superseded.settle(key) {
-            self.counts.frees += 1;
-        } else {
+        } else if !self.settle(key) {
             self.counts.unknown_frees += 1;
         }
     }
@@ -306,6 +325,9 @@ impl Process {
         self.contexts.take(entry);
         self.pools.take(entry);
         self.totals.take(entry);
+        if entry.kind.takes_device_memory() {
+            self.peak.take(self.call.0, self.call.1, entry.bytes);
+        }
         self.losses.end(entry);
         let key = entry.key();
         if key.space == Space::Handle {

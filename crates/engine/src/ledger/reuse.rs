@@ -3,41 +3,66 @@
 
 use hashbrown::HashMap;
 
-use crate::ids::Key;
+use crate::ids::{ContextId, Key};
+use crate::units::Moment;
 
 /// Keys that are remembered; beyond that only the count is.
 const KEYS: usize = 65_536;
 
-/// The frees one process still owes.
+/// An allocation that made room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    /// The context it was in.
+    pub(super) context: Option<ContextId>,
+    /// When its name was seen given out again.
+    pub(super) at: Moment,
+    /// When the call was entered that got the name.
+    pub(super) entered: Moment,
+    /// How much device memory it was.
+    pub(super) bytes: u64,
+}
+
+/// The ends one process still owes.
 #[derive(Debug, Default)]
 pub(super) struct Superseded {
-    by_key: HashMap<Key, u64>,
+    by_key: HashMap<Key, Vec<Owed>>,
     /// All of them.
     pub(super) count: u64,
 }
 
 impl Superseded {
     /// A live allocation of that name had to make room; so many frees of it are owed.
-    pub(super) fn add(&mut self, key: Key, frees: u64) {
+    pub(super) fn add(&mut self, key: Key, frees: u64, owed: Owed) {
         self.count += frees;
-        if let Some(count) = self.by_key.get_mut(&key) {
-            *count += frees;
-        } else if self.by_key.len() < KEYS {
-            self.by_key.insert(key, frees);
+        let known = self.by_key.contains_key(&key);
+        if known || self.by_key.len() < KEYS {
+            self.by_key.entry(key).or_default().extend((0..frees).map(|_| owed));
         }
     }
 
-    /// A free arrived that is not for a live allocation; says whether one was owed.
-    pub(super) fn settle(&mut self, key: Key) -> bool {
-        let Some(count) = self.by_key.get_mut(&key) else {
-            return false;
-        };
-        *count -= 1;
-        if *count == 0 {
+    /// A free arrived that is not for a live allocation; gives the one that was owed, if any.
+    pub(super) fn settle(&mut self, key: Key) -> Option<Owed> {
+        let all = self.by_key.get_mut(&key)?;
+        let owed = all.pop();
+        if all.is_empty() {
             self.by_key.remove(&key);
         }
         self.count -= 1;
-        true
+        owed
+    }
+
+    /// A context ended in a call that was entered at that moment: what made room since then may
+    /// have ended with it, without a free of its own. Gives how many.
+    pub(super) fn released(&mut self, context: ContextId, entered: Moment) -> u64 {
+        let mut ended = 0;
+        self.by_key.retain(|_, owed| {
+            let before = owed.len();
+            owed.retain(|owed| owed.context != Some(context) || owed.at < entered);
+            ended += (before - owed.len()) as u64;
+            !owed.is_empty()
+        });
+        self.count -= ended;
+        ended
     }
 }
 
@@ -45,26 +70,43 @@ impl Superseded {
 mod tests {
     use super::*;
 
+    fn owed(context: u64, at: u64) -> Owed {
+        Owed { context: Some(ContextId(context)), at: Moment(at), entered: Moment(at), bytes: 1 }
+    }
+
     #[test]
     fn a_free_settles_one_debt_of_its_key() {
         let mut superseded = Superseded::default();
-        superseded.add(Key::address(1), 1);
-        superseded.add(Key::address(1), 1);
-        assert!(!superseded.settle(Key::address(2)));
-        assert!(superseded.settle(Key::address(1)));
-        assert!(superseded.settle(Key::address(1)));
-        assert!(!superseded.settle(Key::address(1)));
+        superseded.add(Key::address(1), 1, owed(0, 1));
+        superseded.add(Key::address(1), 1, owed(0, 1));
+        assert!(superseded.settle(Key::address(2)).is_none());
+        assert!(superseded.settle(Key::address(1)).is_some());
+        assert!(superseded.settle(Key::address(1)).is_some());
+        assert!(superseded.settle(Key::address(1)).is_none());
         assert_eq!(superseded.count, 0);
+    }
+
+    #[test]
+    fn the_end_of_a_context_settles_what_made_room_meanwhile() {
+        let mut superseded = Superseded::default();
+        superseded.add(Key::address(1), 1, owed(7, 10));
+        superseded.add(Key::address(2), 1, owed(7, 20));
+        superseded.add(Key::address(3), 1, owed(8, 20));
+        assert_eq!(superseded.released(ContextId(7), Moment(15)), 1);
+        assert_eq!(superseded.count, 2);
+        assert!(superseded.settle(Key::address(2)).is_none());
+        assert!(superseded.settle(Key::address(1)).is_some());
+        assert!(superseded.settle(Key::address(3)).is_some());
     }
 
     #[test]
     fn debts_beyond_the_limit_are_only_counted() {
         let mut superseded = Superseded::default();
         for value in 0..KEYS as u64 + 10 {
-            superseded.add(Key::address(value), 1);
+            superseded.add(Key::address(value), 1, owed(0, 1));
         }
         assert_eq!(superseded.by_key.len(), KEYS);
         assert_eq!(superseded.count, KEYS as u64 + 10);
-        assert!(!superseded.settle(Key::address(KEYS as u64 + 1)));
+        assert!(superseded.settle(Key::address(KEYS as u64 + 1)).is_none());
     }
 }

@@ -146,6 +146,30 @@ fn a_capture_is_of_its_stream_and_of_the_thread_that_began_it() {
 }
 
 #[test]
+fn a_default_stream_is_each_threads_own() {
+    let snapshot = after(
+        "1.1 graph begin stream0
+         1.2 graph begin stream0
+         1.1 alloc 0x10 1M async gpu0 stream0
+         1.2 alloc 0x20 2M async gpu0 stream0
+         1.3 alloc 0x30 4M async gpu0 stream0
+         1.2 graph end stream0 G2
+         1.2 alloc 0x40 8M async gpu0 stream0
+         1.1 graph end stream0 G1
+         1.1 graph instantiate E1 G1
+         1.1 graph launch E1",
+    );
+    assert_eq!(lists(only(&snapshot)), [(2, vec![0x40]), (3, vec![0x30]), (1, vec![0x10])]);
+    let snapshot = after(
+        "1.1 alloc 0x1 1M device gpu0
+         1.2 graph begin stream2
+         1.2 exit
+         1.2 alloc 0x10 2M async gpu0 stream2",
+    );
+    assert_eq!(live(only(&snapshot)), (3, 2));
+}
+
+#[test]
 fn a_capture_goes_on_without_the_thread_that_began_it() {
     let snapshot = after(
         "1.1 alloc 0x1 1M device gpu0

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use engine::event::{
-    Allocate, ContextChange, Event, Failed, Free, Lost, OUT_OF_MEMORY, ProcessFacts, What,
+    Allocate, ContextChange, Event, Failed, Free, FreeBy, Lost, OUT_OF_MEMORY, ProcessFacts, What,
 };
 use engine::ids::{ContextId, DeviceId, FunctionId, Key, Pid, Tid};
 use engine::kind::Kind;
@@ -236,7 +236,16 @@ impl World {
         program.live.push(Memory { key, kind, bytes, context });
         program.allocations += 1;
         let context = Some(context);
-        let allocate = Allocate { key, kind, bytes, context, device: None, site: None };
+        let allocate = Allocate {
+            key,
+            kind,
+            bytes,
+            context,
+            device: None,
+            pool: None,
+            stream: None,
+            site: None,
+        };
         self.called(pid, dice, What::Allocate(allocate));
     }
 
@@ -244,12 +253,12 @@ impl World {
         let entered = Moment(self.now + 5);
         let program = self.program(pid);
         if program.live.is_empty() {
-            let unknown = Free { key: Key::address(99) };
+            let unknown = Free { key: Key::address(99), by: FreeBy::Free, stream: None };
             self.called(pid, dice, What::Free(unknown));
             return;
         }
         let memory = program.live.remove(dice.2 as usize % program.live.len());
-        let what = What::Free(Free { key: memory.key });
+        let what = What::Free(Free { key: memory.key, by: FreeBy::Free, stream: None });
         if slowly {
             let tid = Tid(u32::from(dice.1));
             program.under_way.push(UnderWay { tid, entered, what });
@@ -352,6 +361,7 @@ impl World {
             function: FunctionId(1),
             code: OUT_OF_MEMORY,
             asked: Some((Kind::Device, 1)),
+            freed: None,
             device: None,
             context: None,
         };

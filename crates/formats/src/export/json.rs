@@ -63,6 +63,8 @@ struct Process {
     peak_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bounds: Option<Bounds>,
     allocations_total: u64,
     frees_total: u64,
     released_total: u64,
@@ -84,6 +86,12 @@ struct Process {
     mistakes: BTreeMap<&'static str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<Uncertainty>,
+}
+
+#[derive(Serialize)]
+struct Bounds {
+    at_least: u64,
+    at_most: u64,
 }
 
 #[derive(Serialize)]
@@ -235,6 +243,9 @@ impl Process {
             live_allocations: process.live_allocations,
             peak_bytes: process.peak_bytes.0,
             peak_time: (process.peak_bytes.0 > 0).then(|| names.clock.precise(process.peak_at)),
+            peak_bounds: process
+                .peak_bounds
+                .map(|(low, high)| Bounds { at_least: low.0, at_most: high.0 }),
             allocations_total: process.allocations_total,
             frees_total: process.frees_total,
             released_total: process.released_total,

@@ -77,7 +77,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     }
     let counts = format!(
         "peak {}, {} allocated, {} freed{}",
-        view.peak_bytes,
+        peak(view),
         view.allocations_total,
         view.frees_total,
         released(view)
@@ -96,6 +96,16 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         writeln!(out, "  was running before the trace: what it allocated earlier is not counted")?;
     }
     Ok(())
+}
+
+/// The peak, with its bounds where they can be told apart.
+fn peak(view: &ProcessView) -> String {
+    match view.peak_bounds {
+        Some((low, high)) if low.to_string() != high.to_string() => {
+            format!("{} ({low} to {high}, calls overlapped)", view.peak_bytes)
+        }
+        _ => view.peak_bytes.to_string(),
+    }
 }
 
 fn released(view: &ProcessView) -> String {

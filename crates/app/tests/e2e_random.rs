@@ -1,0 +1,91 @@
+//! Random programs over the whole memory API, under real probes: the ledger equals the driver's own
+//! account, call for call. Every seed that ever failed stays in the list.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use harness::Stage;
+
+fn check(ops: &str, threads: &str, seeds: &[u32]) {
+    for seed in seeds {
+        let stage = Stage::new();
+        let seed = seed.to_string();
+        let workload =
+            ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", "2"];
+        let traced = stage.trace(&["--top", "1000000"], &workload);
+        println!("seed {seed}, {threads} threads");
+        traced.assert_truth(&stage);
+    }
+}
+
+#[test]
+fn one_thread() {
+    check("5000", "1", &[1, 2, 3, 21, 25]);
+}
+
+#[test]
+fn three_threads() {
+    // 34 and 38: an address of a context that was being destroyed was given out again.
+    check("5000", "3", &[31, 34, 38, 40]);
+}
+
+#[test]
+fn eight_threads() {
+    // 11 to 16: a graph of a name that was being destroyed; overlapping calls at the peak.
+    check("10000", "8", &[11, 13, 14, 15, 16]);
+}
+
+#[test]
+fn every_part_of_the_api_by_itself() {
+    let parts = [
+        "pitched,managed,pinned,registered",
+        "async,pool",
+        "physical,mapped,share,multicast",
+        "array,mipmapped,external",
+        "context,green",
+        "graph,capture",
+    ];
+    for (seed, part) in parts.iter().enumerate() {
+        let stage = Stage::new();
+        let seed = (seed + 50).to_string();
+        let workload = [
+            "--seed",
+            &seed,
+            "random",
+            "--ops",
+            "3000",
+            "--threads",
+            "4",
+            "--devices",
+            "2",
+            "--only",
+            part,
+        ];
+        println!("seed {seed}, only {part}");
+        stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+    }
+}
+
+#[test]
+fn an_older_build_of_the_driver() {
+    let driver = harness::simulator().join("cmpl/libcuda.so.1");
+    let stage = Stage::with_driver(driver);
+    let workload = ["--seed", "5", "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
+    stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+}
+
+#[test]
+fn memory_of_another_process() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["ipc"]);
+    traced.assert_truth(&stage);
+    assert_eq!(stage.oracles().len(), 2);
+    let processes = traced.last()["processes"].as_array().unwrap();
+    let imported = processes.iter().filter(|p| p["kinds"].get("imported").is_some()).count();
+    assert_eq!(imported, 1, "the importer names it, and it is in nobody's total twice");
+}

@@ -1,0 +1,223 @@
+//! Bounds of the peak. Between the entry and the return of a call the driver does its work at a
+//! moment that nobody outside can see. Where calls of several threads overlap, their order is open,
+//! and with it how much was live at one time.
+//!
+//! Two extreme schedules bound the truth. In the *high* one memory begins when its call is entered
+//! and ends when the free returns; in the *low* one it begins at return and ends at the free's
+//! entry. Calls that do not overlap are the same in both, and then the peak is exact.
+
+use std::collections::VecDeque;
+
+use crate::units::Moment;
+
+/// Moments that can still be corrected by calls that were under way then. A call that outlasts so
+/// many others corrects only the peak itself.
+const RECENT: usize = 64;
+
+/// The levels from a moment on.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    at: Moment,
+    low: i128,
+    high: i128,
+}
+
+/// A highest level and when it was.
+#[derive(Clone, Copy, Debug, Default)]
+struct Top {
+    level: i128,
+    at: Moment,
+}
+
+impl Top {
+    fn raise(&mut self, level: i128, at: Moment) {
+        if level > self.level {
+            *self = Self { level, at };
+        }
+    }
+}
+
+/// The bounds of a peak.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peak {
+    recent: VecDeque<Point>,
+    /// The tops of what is no longer recent.
+    low: Top,
+    high: Top,
+    level: i128,
+}
+
+impl Peak {
+    /// Memory began in a call that took from `entered` to `at`.
+    pub(super) fn add(&mut self, entered: Moment, at: Moment, bytes: u64) {
+        let bytes = i128::from(bytes);
+        self.level += bytes;
+        let before = self.before(entered);
+        if before == 0 && self.recent.len() == RECENT && entered <= self.high.at {
+            self.high.level += bytes;
+        }
+        if before < self.recent.len() {
+            let level = before.checked_sub(1).map_or(0, |i| self.recent[i].high);
+            for point in self.recent.range_mut(before..) {
+                point.high += bytes;
+            }
+            // The level at the entry itself: what was there, and this on top.
+            let low = before.checked_sub(1).map_or(0, |i| self.recent[i].low);
+            self.recent.insert(before, Point { at: entered, low, high: level + bytes });
+        }
+        self.push(at);
+    }
+
+    /// Memory ended in a call that took from `entered` to `at`.
+    pub(super) fn take(&mut self, entered: Moment, at: Moment, bytes: u64) {
+        let bytes = i128::from(bytes);
+        self.level -= bytes;
+        let before = self.before(entered);
+        if before == 0 && self.recent.len() == RECENT && entered <= self.low.at {
+            self.low.level -= bytes;
+        }
+        for point in self.recent.range_mut(before..) {
+            point.low -= bytes;
+        }
+        self.push(at);
+    }
+
+    /// Memory that was seen to end in a call entered at `until` had ended in one entered at `from`.
+    pub(super) fn ended_earlier(&mut self, from: Moment, until: Moment, bytes: u64) {
+        let bytes = i128::from(bytes);
+        if from <= self.low.at && self.low.at < until {
+            self.low.level -= bytes;
+        }
+        for point in self.recent.iter_mut().filter(|point| (from..until).contains(&point.at)) {
+            point.low -= bytes;
+        }
+    }
+
+    /// The least and the most that the peak can have been.
+    pub(super) fn bounds(&self) -> (u64, u64) {
+        let clamp = |level: i128| u64::try_from(level.max(0)).unwrap_or(u64::MAX);
+        let low = self.recent.iter().map(|point| point.low).fold(self.low.level, i128::max);
+        let high = self.recent.iter().map(|point| point.high).fold(self.high.level, i128::max);
+        (clamp(low), clamp(high))
+    }
+
+    /// How many recent points are earlier than a moment.
+    fn before(&self, entered: Moment) -> usize {
+        // Mostly all of them: calls rarely overlap.
+        match self.recent.back() {
+            Some(last) if last.at >= entered => {
+                self.recent.partition_point(|point| point.at < entered)
+            }
+            _ => self.recent.len(),
+        }
+    }
+
+    fn push(&mut self, at: Moment) {
+        let at = self.recent.back().map_or(at, |last| last.at.max(at));
+        self.recent.push_back(Point { at, low: self.level, high: self.level });
+        while self.recent.len() > RECENT {
+            if let Some(Point { at, low, high }) = self.recent.pop_front() {
+                self.low.raise(low, at);
+                self.high.raise(high, at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(moment: u64) -> Moment {
+        Moment(moment)
+    }
+
+    #[test]
+    fn calls_one_after_the_other_give_an_exact_peak() {
+        let mut peak = Peak::default();
+        let mut truth = (0_u64, 0_u64);
+        for i in 0..1000 {
+            peak.add(at(4 * i), at(4 * i + 1), i + 1);
+            truth.0 += i + 1;
+            truth.1 = truth.1.max(truth.0);
+            if i % 3 == 0 {
+                peak.take(at(4 * i + 2), at(4 * i + 3), i + 1);
+                truth.0 -= i + 1;
+            }
+        }
+        assert_eq!(peak.bounds(), (truth.1, truth.1));
+    }
+
+    #[test]
+    fn a_free_that_is_under_way_leaves_the_peak_open() {
+        let mut peak = Peak::default();
+        peak.add(at(1), at(2), 100);
+        // Seen in this order: the allocation returned while the free was under way.
+        peak.add(at(11), at(12), 50);
+        peak.take(at(10), at(13), 100);
+        assert_eq!(peak.bounds(), (100, 150));
+    }
+
+    #[test]
+    fn an_allocation_that_is_under_way_leaves_the_peak_open() {
+        let mut peak = Peak::default();
+        peak.add(at(1), at(2), 100);
+        peak.take(at(11), at(12), 100);
+        peak.add(at(10), at(13), 50);
+        assert_eq!(peak.bounds(), (100, 150));
+    }
+
+    /// Calls of some threads, each with the hidden moment at which the driver did it.
+    fn story(seed: u64) -> Vec<(u64, u64, u64, i64)> {
+        let mut state = seed;
+        let mut next = |n: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        let mut calls = Vec::new();
+        for _ in 0..4 {
+            let (mut now, mut held) = (0, Vec::new());
+            for _ in 0..60 {
+                let entered = now + 1 + next(20);
+                let done = entered + 1 + next(30);
+                let returned = done + 1 + next(30);
+                now = returned;
+                if !held.is_empty() && next(2) == 0 {
+                    let bytes: i64 = held.swap_remove(next(held.len() as u64) as usize);
+                    calls.push((entered, done, returned, -bytes));
+                } else {
+                    let bytes = 1 + next(1000) as i64;
+                    held.push(bytes);
+                    calls.push((entered, done, returned, bytes));
+                }
+            }
+        }
+        calls
+    }
+
+    #[test]
+    fn the_truth_is_between_the_bounds() {
+        for seed in 0..500 {
+            let mut calls = story(seed);
+            calls.sort_by_key(|call| call.1);
+            let mut level = 0;
+            let truth = calls.iter().map(|call| {
+                level += call.3;
+                level
+            });
+            let truth = truth.max().unwrap().unsigned_abs();
+            calls.sort_by_key(|call| call.2);
+            let mut peak = Peak::default();
+            for (entered, _, returned, bytes) in calls {
+                let size = bytes.unsigned_abs();
+                if bytes > 0 {
+                    peak.add(at(entered), at(returned), size);
+                } else {
+                    peak.take(at(entered), at(returned), size);
+                }
+            }
+            let (low, high) = peak.bounds();
+            assert!((low..=high).contains(&truth), "seed {seed}: {truth} not in {low}..={high}");
+        }
+    }
+}

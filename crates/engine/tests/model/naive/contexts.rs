@@ -1,0 +1,113 @@
+//! Contexts begin and end.
+
+use engine::event::{ContextChange, Event};
+use engine::ids::{ContextId, DeviceId};
+use engine::units::Moment;
+
+use super::process::Context;
+use super::{Live, Process};
+
+impl Process {
+    fn release(&mut self, context: ContextId, until: Moment) {
+        let gone = |live: &Live| {
+            live.context == Some(context) && live.at <= until && !live.kind.is_pooled()
+        };
+        while let Some(position) = self.live.iter().position(gone) {
+            self.released_total += self.end(position).openings;
+        }
+        // What made room while the call was under way had ended with the context.
+        let before = self.superseded.len();
+        self.superseded.retain(|(_, of, at)| *of != Some(context) || *at < until);
+        self.released_total += (before - self.superseded.len()) as u64;
+        let owed = self.superseded.len();
+        self.superseded.retain(|(_, of, at)| *of != Some(context) || *at < until);
+        self.released_total += (owed - self.superseded.len()) as u64;
+    }
+
+    fn place(&mut self, context: ContextId, device: DeviceId) {
+        self.contexts.entry(context).or_default().device = Some(device);
+        let here = |live: &Live| live.context == Some(context) && live.device.is_none();
+        let waiting: Vec<_> = (0..self.live.len()).filter(|at| here(&self.live[*at])).collect();
+        for at in waiting {
+            if !self.live[at].kind.is_pooled() {
+                self.live[at].device = Some(device);
+            } else if !self.live[at].of_graph() && self.live[at].pool.is_none() {
+                self.live[at].pool = Some(self.taken_from(device));
+                self.live[at].device = Some(device);
+            }
+        }
+    }
+
+    pub(super) fn change(&mut self, event: &Event, change: ContextChange) {
+        match change {
+            ContextChange::Created { context, device } => {
+                self.release(context, event.at);
+                self.orphan(context);
+                self.primaries.retain(|_, (primary, _)| *primary != context);
+                self.place(context, device);
+                self.contexts.entry(context).or_default().created_at = Some(event.at);
+            }
+            ContextChange::Destroyed { context } => self.destroy(event, context),
+            ContextChange::PrimaryRetained { context, device } => {
+                let (primary, users) = self.primaries.get(&device).copied().unwrap_or((context, 0));
+                if primary == context {
+                    self.primaries.insert(device, (context, users + 1));
+                } else {
+                    self.primaries.insert(device, (context, 1));
+                    self.release(primary, event.at);
+                }
+                self.place(context, device);
+            }
+            ContextChange::PrimaryReleased { device } => {
+                if let Some((context, users)) = self.primaries.get(&device).copied()
+                    && self.counted
+                    && users > 0
+                {
+                    self.primaries.insert(device, (context, users - 1));
+                    if users == 1 {
+                        self.release(context, event.entered);
+                    }
+                }
+            }
+            ContextChange::PrimaryReset { device } => self.reset(event, device),
+            ContextChange::Learned { context, device } => self.place(context, device),
+        }
+    }
+
+    fn destroy(&mut self, event: &Event, context: ContextId) {
+        let Some(known) = self.contexts.get(&context).copied() else {
+            return;
+        };
+        if known.created_at.is_some_and(|created| event.entered < created) {
+            return;
+        }
+        self.release(context, event.entered);
+        self.orphan(context);
+        if self.primaries.values().any(|(primary, _)| *primary == context) {
+            return;
+        }
+        // A newer one of the same name may hold something: its device is not known.
+        self.contexts.insert(context, Context::default());
+    }
+
+    fn reset(&mut self, event: &Event, device: DeviceId) {
+        if let Some((context, _)) = self.primaries.get(&device).copied() {
+            self.release(context, event.entered);
+        } else if self.lost.other == 0 && self.shared_other == 0 {
+            let on = |(_, known): &(&ContextId, &Context)| {
+                known.device == Some(device) && known.created_at.is_none()
+            };
+            let candidates: Vec<_> = self.contexts.iter().filter(on).map(|(id, _)| *id).collect();
+            if let [only] = candidates[..] {
+                self.release(only, event.entered);
+            }
+        }
+    }
+
+    /// Nobody will tell the device of stream-ordered memory of a context that is gone.
+    fn orphan(&mut self, context: ContextId) {
+        for live in self.live.iter_mut().filter(|live| live.kind.is_pooled()) {
+            live.context.take_if(|id| *id == context);
+        }
+    }
+}

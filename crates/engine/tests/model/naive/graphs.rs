@@ -1,0 +1,194 @@
+//! Captures and graphs with all their nodes.
+
+use std::cmp::Reverse;
+
+use engine::event::{Allocate, Event, Free, GraphCall, Place};
+use engine::ids::{DeviceId, GraphId, Key, Space, StreamId, Tid};
+use engine::kind::Kind;
+use engine::snapshot::Told;
+use engine::units::{Bytes, Moment};
+
+use super::{Live, Process};
+
+#[derive(Clone, Copy)]
+pub(super) enum Node {
+    Alloc(u64, u64, Option<Place>),
+    Free(u64),
+}
+
+pub(super) type Made = (Node, Moment);
+
+#[derive(Clone)]
+pub(super) struct Capture {
+    stream: StreamId,
+    thread: Option<Tid>,
+    graph: Option<GraphId>,
+    since: Moment,
+    nodes: Vec<Made>,
+}
+
+#[derive(Clone)]
+pub(super) struct Exec {
+    since: Moment,
+    frees_before_launch: bool,
+    nodes: Vec<Made>,
+}
+
+impl Exec {
+    fn frees(&self, address: u64) -> bool {
+        self.nodes.iter().any(|(node, _)| matches!(node, Node::Free(freed) if *freed == address))
+    }
+
+    fn allocates(&self, address: u64) -> bool {
+        let alloc = |node: &Node| matches!(node, Node::Alloc(given, ..) if *given == address);
+        self.nodes.iter().any(|(node, _)| alloc(node))
+    }
+}
+
+impl Process {
+    pub(super) fn graph(&mut self, event: &Event, call: GraphCall) {
+        let Event { tid, at, entered, .. } = *event;
+        match call {
+            GraphCall::CaptureBegan { stream, graph } => {
+                self.captures.retain(|capture| !is_of(capture, stream, tid));
+                let thread = Some(tid);
+                let nodes = Vec::new();
+                self.captures.push(Capture { stream, thread, graph, since: at, nodes });
+            }
+            GraphCall::CaptureEnded { stream, graph } => self.end_capture(event, stream, graph),
+            GraphCall::AllocNode { graph, address, bytes, place } => {
+                let node = Node::Alloc(address, bytes, Some(place));
+                self.graphs.entry(graph).or_default().push((node, at));
+            }
+            GraphCall::FreeNode { graph, address } => {
+                self.graphs.entry(graph).or_default().push((Node::Free(address), at));
+            }
+            GraphCall::Instantiated { exec, graph, frees_before_launch } => {
+                let nodes = self.graphs.get(&graph).cloned().unwrap_or_default();
+                self.execs.insert(exec, Exec { since: at, frees_before_launch, nodes });
+            }
+            GraphCall::Launched { exec } => {
+                if let Some(exec) = self.execs.get(&exec).cloned() {
+                    self.launch(event, &exec);
+                }
+            }
+            GraphCall::ExecDestroyed { exec } => {
+                // One without lasting effect is not there, for all the difference it makes.
+                self.execs.retain(|id, known| *id != exec || known.since > entered);
+            }
+            GraphCall::GraphDestroyed { graph } => {
+                self.graphs.entry(graph).or_default().retain(|(_, made)| *made > entered);
+            }
+            GraphCall::ToldReserved { device, bytes } => {
+                self.graph_reserved.insert(device, Told { bytes: Bytes(bytes), at });
+            }
+            GraphCall::Trimmed { device } => {
+                self.graph_reserved.remove(&device);
+            }
+        }
+    }
+
+    fn end_capture(&mut self, event: &Event, stream: StreamId, graph: Option<GraphId>) {
+        let ended =
+            |capture: &Capture| is_of(capture, stream, event.tid) && capture.since <= event.entered;
+        let Some(position) = self.captures.iter().position(ended) else { return };
+        let capture = self.captures.remove(position);
+        if let Some(graph) = graph {
+            let nodes = self.graphs.entry(graph).or_default();
+            if capture.graph != Some(graph) {
+                nodes.clear();
+            }
+            nodes.extend(capture.nodes);
+        }
+    }
+
+    pub(super) fn end_captures_of(&mut self, tid: Tid) {
+        self.captures.retain(|capture| capture.thread != Some(tid) || capture.stream.0 > 2);
+        for capture in &mut self.captures {
+            capture.thread.take_if(|thread| *thread == tid);
+        }
+    }
+
+    fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
+        let own = |capture: &Capture| stream.is_some_and(|s| is_of(capture, s, event.tid));
+        let of_thread = |capture: &Capture| capture.thread == Some(event.tid);
+        let position = self.captures.iter().position(own);
+        let position = position.or_else(|| self.captures.iter().rposition(of_thread))?;
+        Some(&mut self.captures[position])
+    }
+
+    pub(super) fn capture_allocation(
+        &mut self,
+        event: &Event,
+        allocate: &Allocate,
+        said: Option<DeviceId>,
+    ) -> bool {
+        let pool = allocate.pool.and_then(|id| self.named.get(&id).copied());
+        let of_pool = pool.and_then(|number| self.pools[number].place);
+        let place = of_pool.or(said.map(Place::Device));
+        let Some(capture) = self.capture(event, allocate.stream) else { return false };
+        let node = Node::Alloc(allocate.key.value, allocate.bytes, place);
+        capture.nodes.push((node, event.at));
+        true
+    }
+
+    pub(super) fn capture_free(&mut self, event: &Event, free: &Free) -> bool {
+        let live = self.find(free.key).map(|position| &self.live[position]);
+        if free.key.space != Space::Address || live.is_some_and(|live| !live.of_graph()) {
+            return false;
+        }
+        let Some(capture) = self.capture(event, free.stream) else { return false };
+        capture.nodes.push((Node::Free(free.key.value), event.at));
+        true
+    }
+
+    fn launch(&mut self, event: &Event, exec: &Exec) {
+        for (node, _) in &exec.nodes {
+            if let Node::Free(address) = node
+                && !exec.allocates(*address)
+                && !self.free_by_graph(event, *address)
+            {
+                self.settle(Key::address(*address));
+            }
+        }
+        let mut left: Vec<(u64, u64, Option<Place>)> = Vec::new();
+        for (node, _) in exec.nodes.iter().rev() {
+            if let Node::Alloc(address, bytes, place) = *node
+                && !exec.frees(address)
+                && left.iter().all(|(other, ..)| *other != address)
+            {
+                left.push((address, bytes, place));
+            }
+        }
+        left.sort_by_key(|(_, bytes, _)| Reverse(*bytes));
+        for (address, ..) in &left {
+            if !exec.frees_before_launch || !self.free_by_graph(event, *address) {
+                self.make_room(Key::address(*address), event.at);
+            }
+        }
+        for (address, bytes, place) in left {
+            let (kind, device) = match place {
+                Some(Place::Device(device)) => (Kind::Graph, Some(device)),
+                Some(Place::Host) => (Kind::HostAsync, None),
+                None => (Kind::Graph, None),
+            };
+            self.begin(event, Live::new(Key::address(address), kind, bytes, device));
+        }
+    }
+
+    fn free_by_graph(&mut self, event: &Event, address: u64) -> bool {
+        let key = Key::address(address);
+        let own = |live: &Live| live.key == key && live.of_graph() && live.at <= event.entered;
+        let position = self.live.iter().position(own);
+        if let Some(position) = position {
+            self.end(position);
+            self.frees_total += 1;
+            self.freed.push(key);
+        }
+        position.is_some()
+    }
+}
+
+fn is_of(capture: &Capture, stream: StreamId, tid: Tid) -> bool {
+    capture.stream == stream && (stream.0 > 2 || capture.thread == Some(tid))
+}

@@ -1,0 +1,252 @@
+//! The ledger's rules over plain lists: everything is searched, summed and sorted anew.
+
+mod contexts;
+mod graphs;
+mod physical;
+mod pools;
+mod process;
+mod view;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use engine::event::{Event, Failed, Lost, ProcessFacts, What};
+use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
+use engine::units::{Bytes, Moment};
+
+use process::Process;
+use view::rank;
+
+#[derive(Clone)]
+struct Live {
+    key: Key,
+    kind: Kind,
+    bytes: u64,
+    at: Moment,
+    tid: Tid,
+    /// Where it was allocated. Stream-ordered memory outlives it; it only may tell the device.
+    context: Option<ContextId>,
+    device: Option<DeviceId>,
+    site: Option<SiteId>,
+    /// The number of its pool, where that is known.
+    pool: Option<usize>,
+    /// How often it is open.
+    openings: u64,
+}
+
+impl Live {
+    fn new(key: Key, kind: Kind, bytes: u64, device: Option<DeviceId>) -> Self {
+        Self {
+            key,
+            kind,
+            bytes,
+            at: Moment(0),
+            tid: Tid(0),
+            context: None,
+            device,
+            site: None,
+            pool: None,
+            openings: 1,
+        }
+    }
+
+    /// Made by a launch; host memory without a pool can be nothing else.
+    fn of_graph(&self) -> bool {
+        self.kind == Kind::Graph || (self.kind == Kind::HostAsync && self.pool.is_none())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        if self.kind.takes_device_memory() { self.bytes } else { 0 }
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Naive {
+    running: BTreeMap<Pid, Process>,
+    ended: Vec<Process>,
+    out_of_memory: Vec<OutOfMemory>,
+    lost: Loss,
+}
+
+impl Naive {
+    pub(crate) fn apply(&mut self, event: &Event) {
+        match &event.what {
+            What::Process(facts) => self.announce(event, facts),
+            What::Exec => {
+                if let Some(old) = self.running.remove(&event.pid) {
+                    self.running.insert(event.pid, old.after_exec(event.at));
+                    self.end(old, End::Replaced, event.at);
+                }
+            }
+            What::Exit => {
+                if let Some(old) = self.running.remove(&event.pid) {
+                    self.end(old, End::Exited, event.at);
+                }
+            }
+            What::ThreadExit => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.ended_threads.insert(event.tid);
+                    process.end_captures_of(event.tid);
+                }
+            }
+            What::Lost(lost) => self.lose(event, lost),
+            What::Failed(failed) => {
+                self.called(event).fail(failed);
+                self.note_out_of_memory(event, failed);
+            }
+            What::ThreadName(name) => {
+                let process = self.called(event);
+                process.ended_threads.remove(&event.tid);
+                process.names.insert(event.tid, name.clone());
+            }
+            What::Allocate(allocate) => self.called(event).allocate(event, allocate),
+            What::Free(free) => self.called(event).free(event, free),
+            What::Vmm(call) => self.called(event).vmm(event, *call),
+            What::Pool(call) => self.called(event).pool(event, *call),
+            What::Graph(call) => self.called(event).graph(event, *call),
+            What::Context(change) => self.called(event).change(event, *change),
+            What::Gpus(gpus) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.gpus = gpus.to_vec();
+                }
+            }
+            What::DriverAccount { gpu, bytes } => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.accounts.insert(*gpu, Bytes(*bytes));
+                }
+            }
+        }
+        for process in self.running.values_mut() {
+            process.after_event(event.at);
+        }
+    }
+
+    /// The snapshot; bounds are those of a ledger without losses.
+    pub(crate) fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
+        let running: Vec<_> = self.running.values().filter(|p| !p.silent).cloned().collect();
+        let total = Bytes(running.iter().map(Process::live_bytes).sum());
+        let mut shown = running.clone();
+        shown.append(&mut self.ended);
+        shown.sort_by_key(|process| {
+            (
+                process.ended.is_some(),
+                rank(&process.live.iter().collect::<Vec<_>>(), view),
+                process.key,
+            )
+        });
+        Snapshot {
+            at,
+            live_bytes: total,
+            live_allocations: running.iter().map(|process| process.live.len() as u64).sum(),
+            certainty: Certainty {
+                lost: self.lost,
+                live_at_least: total,
+                live_at_most: total,
+                unseen_frees: running.iter().map(|p| p.superseded.len() as u64).sum(),
+                before_trace: running.iter().any(|process| process.before_trace),
+            },
+            processes: shown.iter().map(|process| process.view(at, view)).collect(),
+            out_of_memory: std::mem::take(&mut self.out_of_memory),
+        }
+    }
+
+    fn called(&mut self, event: &Event) -> &mut Process {
+        let facts = ProcessFacts { start: 0, uid: 0, name: "".into(), before_trace: true };
+        let process = self.running.entry(event.pid).or_insert_with(|| Process {
+            uid: None,
+            anonymous: true,
+            ..Process::new(event.pid, &facts, event.at)
+        });
+        process.silent = false;
+        process
+    }
+
+    fn announce(&mut self, event: &Event, facts: &ProcessFacts) {
+        let new = Process::new(event.pid, facts, event.at);
+        let Some(mut old) = self.running.remove(&event.pid) else {
+            self.running.insert(event.pid, new);
+            return;
+        };
+        if old.key.start != 0 && facts.start != 0 && old.key.start != facts.start {
+            self.running.insert(event.pid, new);
+            self.end(old, End::Exited, event.at);
+            return;
+        }
+        old.silent = false;
+        old.uid = Some(facts.uid);
+        old.name = facts.name.clone();
+        old.key.start = old.key.start.max(facts.start);
+        if std::mem::take(&mut old.anonymous) {
+            old.before_trace = facts.before_trace;
+        }
+        self.running.insert(event.pid, old);
+    }
+
+    fn end(&mut self, mut process: Process, end: End, at: Moment) {
+        process.ended = Some((end, at));
+        if !process.silent {
+            self.ended.push(process);
+        }
+    }
+
+    fn lose(&mut self, event: &Event, lost: &Lost) {
+        add(&mut self.lost, lost, event.at);
+        let ended = self.ended.iter_mut().rev().find(|process| process.key.pid == event.pid);
+        let owner = self.running.get_mut(&event.pid).or(ended);
+        if let Some(process) = owner.filter(|_| event.pid != Pid(0)) {
+            add(&mut process.lost, lost, event.at);
+            process.counted &= lost.other == 0;
+        } else {
+            for process in self.running.values_mut() {
+                process.shared_other += lost.other;
+                process.counted &= lost.other == 0;
+            }
+        }
+    }
+
+    fn note_out_of_memory(&mut self, event: &Event, failed: &Failed) {
+        let process = &self.running[&event.pid];
+        if failed.code != 2 || failed.asked.is_none() || self.out_of_memory.len() == 64 {
+            return;
+        }
+        let of_context = failed.context.and_then(|id| process.contexts.get(&id)?.device);
+        let device = failed.device.or(of_context);
+        let gpu = device.and_then(|device| process.gpu(device));
+        let shown = self.running.values().filter(|process| !process.silent);
+        let mut holders: Vec<_> = shown
+            .map(|process| {
+                let here = |live: &&Live| {
+                    let other = live.device.and_then(|device| process.gpu(device));
+                    let known = gpu.is_some() && other.is_some();
+                    device.is_none() || if known { gpu == other } else { live.device == device }
+                };
+                let held = process.live.iter().filter(here);
+                (process.key.pid, process.name.clone(), Bytes(held.map(Live::device_bytes).sum()))
+            })
+            .filter(|(_, _, bytes)| bytes.0 > 0)
+            .collect();
+        holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
+        self.out_of_memory.push(OutOfMemory {
+            at: event.at,
+            pid: event.pid,
+            tid: event.tid,
+            name: process.name.clone(),
+            device,
+            gpu,
+            asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            holders,
+        });
+    }
+}
+
+fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
+    sum.allocations += lost.allocations;
+    sum.allocated_bytes += lost.allocated_bytes;
+    sum.frees += lost.frees;
+    sum.failures += lost.failures;
+    sum.other += lost.other;
+    sum.since = sum.since.or(Some(at));
+}

@@ -1,0 +1,142 @@
+//! Physical memory by its references and mappings.
+
+use engine::event::{Event, Place, VmmCall};
+use engine::ids::{HandleId, Key, Space};
+use engine::kind::Kind;
+use engine::units::Moment;
+
+use super::{Live, Process};
+
+#[derive(Clone, Copy)]
+pub(super) struct Handle {
+    number: u64,
+    since: Moment,
+    references: u64,
+    memory: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Mapping {
+    first: u64,
+    end: u64,
+    handle: HandleId,
+    number: u64,
+    since: Moment,
+}
+
+fn key(handle: HandleId) -> Key {
+    Key { space: Space::Handle, value: handle.0 }
+}
+
+impl Process {
+    pub(super) fn vmm(&mut self, event: &Event, call: VmmCall) {
+        match call {
+            VmmCall::Create { handle, bytes, place, site } => {
+                let (kind, device) = match place {
+                    Place::Device(device) => (Kind::Physical, Some(device)),
+                    Place::Host => (Kind::HostPhysical, None),
+                };
+                let live = Live { site, ..Live::new(key(handle), kind, bytes, device) };
+                self.begin(event, live);
+                self.open(event, handle, true);
+            }
+            VmmCall::Import { handle } => {
+                self.begin(event, Live::new(key(handle), Kind::Imported, 0, None));
+                self.open(event, handle, true);
+            }
+            VmmCall::Multicast { handle } => {
+                self.make_room(key(handle), event.at);
+                self.open(event, handle, false);
+            }
+            VmmCall::Retain { handle } => {
+                if let Some(handle) = self.handles.get_mut(&handle) {
+                    handle.references += 1;
+                }
+            }
+            VmmCall::Release { handle } => self.release_handle(event, handle),
+            VmmCall::Map { address, bytes, handle } => self.map(event, address, bytes, handle),
+            VmmCall::Unmap { address, bytes } => {
+                self.unmap(|m| {
+                    m.first >= address && m.end <= address + bytes && m.since <= event.entered
+                });
+            }
+            VmmCall::Reserve { address, bytes } => {
+                self.reservations.insert(address, (bytes, event.at));
+            }
+            VmmCall::Unreserve { address, .. } => {
+                self.reservations
+                    .retain(|first, (_, since)| *first != address || *since > event.entered);
+            }
+        }
+    }
+
+    fn open(&mut self, event: &Event, handle: HandleId, memory: bool) {
+        self.handle_count += 1;
+        let new = Handle { number: self.handle_count, since: event.at, references: 1, memory };
+        self.handles.insert(handle, new);
+    }
+
+    fn release_handle(&mut self, event: &Event, id: HandleId) {
+        let Some(handle) = self.handles.get_mut(&id) else {
+            self.give_back(event, key(id), None);
+            return;
+        };
+        if event.entered < handle.since {
+            self.settle(key(id));
+        } else if handle.references == 0 {
+            self.unknown_frees += 1;
+        } else {
+            handle.references -= 1;
+            let handle = *handle;
+            let mapped = self.mappings.iter().any(|mapping| mapping.number == handle.number);
+            let last = handle.references == 0 && handle.memory;
+            self.mistakes.released_while_mapped += u64::from(last && mapped);
+            self.end_if_unused(id);
+        }
+    }
+
+    fn end_if_unused(&mut self, id: HandleId) {
+        let Some(handle) = self.handles.get(&id).copied() else { return };
+        let mapped = self.mappings.iter().any(|mapping| mapping.number == handle.number);
+        if handle.references > 0 || mapped {
+            return;
+        }
+        if handle.memory {
+            self.frees_total += 1;
+            self.freed.push(key(id));
+            if let Some(position) = self.find(key(id)) {
+                self.end(position);
+            }
+        }
+        self.handles.remove(&id);
+    }
+
+    fn map(&mut self, event: &Event, address: u64, bytes: u64, id: HandleId) {
+        if bytes == 0 {
+            return;
+        }
+        let (first, end) = (address, address + bytes);
+        self.unmap(|mapping| mapping.first < end && mapping.end > first);
+        if let Some(Handle { number, .. }) = self.handles.get(&id).copied() {
+            self.mappings.push(Mapping { first, end, handle: id, number, since: event.at });
+        }
+        if let Some(position) = self.find(key(id))
+            && self.live[position].kind == Kind::Imported
+        {
+            let live = &mut self.live[position];
+            live.bytes = live.bytes.max(bytes);
+        }
+    }
+
+    fn unmap(&mut self, gone: impl Fn(&Mapping) -> bool) {
+        while let Some(position) = self.mappings.iter().position(&gone) {
+            let mapping = self.mappings.remove(position);
+            let known = self.handles.get(&mapping.handle);
+            if known.is_some_and(|handle| handle.number == mapping.number) {
+                self.end_if_unused(mapping.handle);
+            } else {
+                self.settle(key(mapping.handle));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Pools, and which of them memory comes from.
+
+use engine::event::{Event, Place, PoolCall};
+use engine::ids::{DeviceId, PoolId};
+use engine::kind::Kind;
+use engine::snapshot::Told;
+use engine::units::{Bytes, Moment};
+
+use super::{Live, Process};
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Pool {
+    pub(super) id: Option<PoolId>,
+    pub(super) place: Option<Place>,
+    pub(super) told: Option<Told>,
+    pub(super) destroyed: bool,
+    created_at: Option<Moment>,
+}
+
+impl Process {
+    pub(super) fn pool(&mut self, event: &Event, call: PoolCall) {
+        match call {
+            PoolCall::Created { pool, place } => {
+                self.end_pool(pool);
+                let number = self.name(pool);
+                self.pools[number].place = place;
+                self.pools[number].created_at = Some(event.at);
+            }
+            PoolCall::Destroyed { pool } => {
+                if let Some(number) = self.named.get(&pool)
+                    && self.pools[*number].created_at.is_none_or(|at| at <= event.entered)
+                {
+                    self.end_pool(pool);
+                }
+            }
+            PoolCall::Trimmed { pool, .. } => {
+                if let Some(number) = self.named.get(&pool) {
+                    self.pools[*number].told = None;
+                }
+            }
+            PoolCall::ToldReserved { pool, bytes } => {
+                let number = self.name(pool);
+                self.pools[number].told = Some(Told { bytes: Bytes(bytes), at: event.at });
+            }
+            PoolCall::OfDevice { pool, device, current } => self.own(pool, device, current),
+        }
+    }
+
+    fn name(&mut self, id: PoolId) -> usize {
+        *self.named.entry(id).or_insert_with(|| {
+            self.pools.push(Pool { id: Some(id), ..Pool::default() });
+            self.pools.len() - 1
+        })
+    }
+
+    fn end_pool(&mut self, id: PoolId) {
+        if let Some(number) = self.named.remove(&id) {
+            self.pools[number].destroyed = true;
+            self.defaults.retain(|_, default| *default != number);
+            self.current.retain(|_, current| *current != number);
+        }
+    }
+
+    fn own(&mut self, id: PoolId, device: DeviceId, current: bool) {
+        let number = self.name(id);
+        self.pools[number].place = Some(Place::Device(device));
+        let default = self.defaults.get(&device).copied();
+        let nameless = default.filter(|default| self.pools[*default].id.is_none());
+        let first = default.is_none() || nameless.is_some();
+        if current {
+            self.current.insert(device, number);
+        }
+        if !current || (self.pools[number].created_at.is_none() && first) {
+            self.defaults.insert(device, number);
+            for live in self.live.iter_mut().filter(|live| live.pool.is_some()) {
+                if live.pool == nameless {
+                    live.pool = Some(number);
+                }
+            }
+        }
+        for live in self.live.iter_mut().filter(|live| live.pool == Some(number)) {
+            if live.kind == Kind::Async {
+                live.device = Some(device);
+            }
+        }
+    }
+
+    pub(super) fn taken_from(&mut self, device: DeviceId) -> usize {
+        if let Some(number) = self.current.get(&device).or_else(|| self.defaults.get(&device)) {
+            return *number;
+        }
+        let place = Some(Place::Device(device));
+        self.pools.push(Pool { place, ..Pool::default() });
+        self.defaults.insert(device, self.pools.len() - 1);
+        self.pools.len() - 1
+    }
+
+    /// Finds the pool of an allocation, and what follows from it.
+    pub(super) fn find_pool(&mut self, live: &mut Live, named: Option<PoolId>) {
+        live.pool = match (named.filter(|id| id.0 != 0), live.device) {
+            (Some(id), _) => Some(self.name(id)),
+            (None, Some(device)) if live.kind == Kind::Async => Some(self.taken_from(device)),
+            (None, _) => None,
+        };
+        match live.pool.and_then(|number| self.pools[number].place) {
+            Some(Place::Device(device)) => {
+                live.kind = Kind::Async;
+                live.device = Some(device);
+            }
+            Some(Place::Host) => {
+                live.kind = Kind::HostAsync;
+                live.device = None;
+            }
+            None => {}
+        }
+    }
+}

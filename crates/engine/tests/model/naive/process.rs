@@ -1,0 +1,242 @@
+//! One process: memory begins, ends and fails to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::event::{Allocate, Event, Failed, Free, FreeBy, ProcessFacts};
+use engine::ids::{
+    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId,
+    ProcessKey, Space, Tid,
+};
+use engine::kind::Kind;
+use engine::snapshot::{End, Loss, Mistakes, Told};
+use engine::units::{Bytes, Moment};
+
+use super::Live;
+use super::graphs::{Capture, Exec, Made};
+use super::physical::{Handle, Mapping};
+use super::pools::Pool;
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Context {
+    pub(super) device: Option<DeviceId>,
+    pub(super) created_at: Option<Moment>,
+}
+
+#[derive(Clone)]
+pub(super) struct Process {
+    pub(super) key: ProcessKey,
+    pub(super) uid: Option<u32>,
+    pub(super) name: Box<str>,
+    pub(super) before_trace: bool,
+    pub(super) anonymous: bool,
+    pub(super) silent: bool,
+    /// Every retain was seen.
+    pub(super) counted: bool,
+    pub(super) ended: Option<(End, Moment)>,
+    pub(super) live: Vec<Live>,
+    pub(super) superseded: Vec<(Key, Option<ContextId>, Moment)>,
+    pub(super) freed: Vec<Key>,
+    pub(super) names: BTreeMap<Tid, Box<str>>,
+    pub(super) ended_threads: BTreeSet<Tid>,
+    pub(super) contexts: BTreeMap<ContextId, Context>,
+    pub(super) primaries: BTreeMap<DeviceId, (ContextId, u64)>,
+    pub(super) handles: BTreeMap<HandleId, Handle>,
+    pub(super) handle_count: u64,
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) reservations: BTreeMap<u64, (u64, Moment)>,
+    pub(super) pools: Vec<Pool>,
+    pub(super) named: BTreeMap<PoolId, usize>,
+    pub(super) defaults: BTreeMap<DeviceId, usize>,
+    pub(super) current: BTreeMap<DeviceId, usize>,
+    pub(super) captures: Vec<Capture>,
+    pub(super) graphs: BTreeMap<GraphId, Vec<Made>>,
+    pub(super) execs: BTreeMap<ExecId, Exec>,
+    pub(super) graph_reserved: BTreeMap<DeviceId, Told>,
+    pub(super) gpus: Vec<Option<GpuId>>,
+    pub(super) accounts: BTreeMap<GpuId, Bytes>,
+    pub(super) failures: BTreeMap<(FunctionId, i32), u64>,
+    pub(super) mistakes: Mistakes,
+    pub(super) peak: (u64, Moment),
+    pub(super) device_peaks: BTreeMap<Option<DeviceId>, u64>,
+    pub(super) allocations_total: u64,
+    pub(super) frees_total: u64,
+    pub(super) released_total: u64,
+    pub(super) failed_allocations: u64,
+    pub(super) unknown_frees: u64,
+    pub(super) lost: Loss,
+    pub(super) shared_other: u64,
+}
+
+impl Process {
+    pub(super) fn new(pid: Pid, facts: &ProcessFacts, at: Moment) -> Self {
+        Self {
+            key: ProcessKey { pid, start: facts.start },
+            uid: Some(facts.uid),
+            name: facts.name.clone(),
+            before_trace: facts.before_trace,
+            anonymous: false,
+            silent: false,
+            counted: !facts.before_trace,
+            ended: None,
+            live: Vec::new(),
+            superseded: Vec::new(),
+            freed: Vec::new(),
+            names: BTreeMap::new(),
+            ended_threads: BTreeSet::new(),
+            contexts: BTreeMap::new(),
+            primaries: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            handle_count: 0,
+            mappings: Vec::new(),
+            reservations: BTreeMap::new(),
+            pools: Vec::new(),
+            named: BTreeMap::new(),
+            defaults: BTreeMap::new(),
+            current: BTreeMap::new(),
+            captures: Vec::new(),
+            graphs: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            graph_reserved: BTreeMap::new(),
+            gpus: Vec::new(),
+            accounts: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            mistakes: Mistakes::default(),
+            peak: (0, at),
+            device_peaks: BTreeMap::new(),
+            allocations_total: 0,
+            frees_total: 0,
+            released_total: 0,
+            failed_allocations: 0,
+            unknown_frees: 0,
+            lost: Loss::default(),
+            shared_other: 0,
+        }
+    }
+
+    pub(super) fn after_exec(&self, at: Moment) -> Self {
+        let start = self.key.start;
+        let facts = ProcessFacts { start, uid: 0, name: self.name.clone(), before_trace: false };
+        Self { uid: self.uid, silent: true, ..Self::new(self.key.pid, &facts, at) }
+    }
+
+    pub(super) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
+        self.gpus.get(device.0 as usize).copied().flatten()
+    }
+
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.live.iter().map(Live::device_bytes).sum()
+    }
+
+    pub(super) fn after_event(&mut self, at: Moment) {
+        if self.live_bytes() > self.peak.0 {
+            self.peak = (self.live_bytes(), at);
+        }
+        for live in self.live.iter().filter(|live| live.kind.takes_device_memory()) {
+            let here = self.live.iter().filter(|other| other.device == live.device);
+            let sum: u64 = here.map(Live::device_bytes).sum();
+            let peak = self.device_peaks.entry(live.device).or_default();
+            *peak = sum.max(*peak);
+        }
+        let holds = |tid: &Tid| self.live.iter().any(|live| live.tid == *tid);
+        self.names.retain(|tid, _| !self.ended_threads.contains(tid) || holds(tid));
+    }
+
+    pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) {
+        let context = allocate.context.filter(|id| id.0 != 0);
+        let of_context = context.and_then(|id| self.contexts.entry(id).or_default().device);
+        let said = allocate.device.or(of_context);
+        if allocate.kind.is_pooled() && self.capture_allocation(event, allocate, said) {
+            return;
+        }
+        let open = |live: &&mut Live| live.key == allocate.key && live.kind == Kind::Imported;
+        if allocate.kind == Kind::Imported
+            && let Some(live) = self.live.iter_mut().find(open)
+        {
+            live.openings += 1;
+            self.allocations_total += 1;
+            return;
+        }
+        let mut live = Live::new(allocate.key, allocate.kind, allocate.bytes, said);
+        live.context = context;
+        live.site = allocate.site;
+        if allocate.kind.is_pooled() {
+            self.find_pool(&mut live, allocate.pool);
+        }
+        self.begin(event, live);
+    }
+
+    pub(super) fn begin(&mut self, event: &Event, live: Live) {
+        self.allocations_total += 1;
+        self.ended_threads.remove(&event.tid);
+        self.make_room(live.key, event.at);
+        self.live.push(Live { at: event.at, tid: event.tid, ..live });
+    }
+
+    /// What is live under a name that is given out again is owed its free.
+    pub(super) fn make_room(&mut self, key: Key, at: Moment) {
+        if let Some(position) = self.find(key) {
+            let old = self.end(position);
+            for _ in 0..old.openings {
+                let context = old.context.filter(|_| !old.kind.is_pooled());
+                self.superseded.push((key, context, at));
+            }
+        }
+    }
+
+    pub(super) fn find(&self, key: Key) -> Option<usize> {
+        self.live.iter().position(|live| live.key == key)
+    }
+
+    pub(super) fn end(&mut self, position: usize) -> Live {
+        let old = self.live.remove(position);
+        if old.key.space == Space::Handle {
+            self.handles.remove(&HandleId(old.key.value));
+        }
+        old
+    }
+
+    pub(super) fn free(&mut self, event: &Event, free: &Free) {
+        if free.by != FreeBy::FreeAsync || !self.capture_free(event, free) {
+            self.give_back(event, free.key, Some(free.by));
+        }
+    }
+
+    pub(super) fn give_back(&mut self, event: &Event, key: Key, by: Option<FreeBy>) {
+        self.freed.push(key);
+        let own = |live: &Live| live.key == key && live.at <= event.entered;
+        if let Some(position) = self.live.iter().position(own) {
+            self.frees_total += 1;
+            let live = &mut self.live[position];
+            self.mistakes.mismatched_frees += u64::from(by.is_some_and(|by| !by.fits(live.kind)));
+            live.openings -= 1;
+            if live.openings == 0 {
+                self.end(position);
+            }
+        } else if !self.settle(key) {
+            self.unknown_frees += 1;
+        }
+    }
+
+    /// A free that was owed arrived.
+    pub(super) fn settle(&mut self, key: Key) -> bool {
+        let owed = self.superseded.iter().rposition(|(other, ..)| *other == key);
+        if let Some(position) = owed {
+            self.superseded.remove(position);
+            self.frees_total += 1;
+        }
+        owed.is_some()
+    }
+
+    pub(super) fn fail(&mut self, failed: &Failed) {
+        *self.failures.entry((failed.function, failed.code)).or_default() += 1;
+        self.failed_allocations += u64::from(failed.asked.is_some());
+        if let Some(key) = failed.freed
+            && (failed.code == 1 || failed.code == 400)
+            && self.find(key).is_none()
+        {
+            let double = self.freed.contains(&key);
+            self.mistakes.double_frees += u64::from(double);
+            self.mistakes.invalid_frees += u64::from(!double);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a snapshot shows of a process.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use engine::event::Place;
+use engine::ids::{DeviceId, Tid};
+use engine::kind::Kind;
+use engine::snapshot::{
+    AllocationView, Certainty, DeviceView, FailureCount, KindView, PoolView, ProcessView, Sort,
+    ThreadView, View,
+};
+use engine::units::{Bytes, Moment};
+
+use super::{Live, Process};
+
+impl Process {
+    pub(super) fn view(&self, at: Moment, view: &View) -> ProcessView {
+        let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
+        let total = Bytes(self.live_bytes());
+        let mut failures: Vec<_> = self
+            .failures
+            .iter()
+            .map(|(&(function, code), &count)| FailureCount { function, code, count })
+            .collect();
+        failures.sort_by_key(|failure| Reverse(failure.count));
+        ProcessView {
+            key: self.key,
+            uid: self.uid,
+            name: self.name.clone(),
+            ended: self.ended.map(|(end, _)| end),
+            before_trace: self.before_trace,
+            live_bytes: total,
+            live_allocations: self.live.len() as u64,
+            peak_bytes: Bytes(self.peak.0),
+            peak_at: self.peak.1,
+            peak_bounds: None,
+            allocations_total: self.allocations_total,
+            frees_total: self.frees_total,
+            released_total: self.released_total,
+            failed_allocations: self.failed_allocations,
+            unknown_frees: self.unknown_frees,
+            failures,
+            devices: self.devices(),
+            kinds: self.kinds(),
+            threads: self.threads(at, view),
+            pools: self.pools(),
+            reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
+            mistakes: self.mistakes,
+            certainty: Certainty {
+                lost: self.lost,
+                live_at_least: total,
+                live_at_most: total,
+                unseen_frees: self.superseded.len() as u64,
+                before_trace: self.before_trace,
+            },
+        }
+    }
+
+    fn devices(&self) -> Vec<DeviceView> {
+        let mut devices: BTreeSet<_> = self.device_peaks.keys().copied().flatten().collect();
+        devices.extend(self.graph_reserved.keys());
+        let ordinals = (0..self.gpus.len()).map(|ordinal| DeviceId(ordinal as u16));
+        devices.extend(ordinals.filter(|device| {
+            self.gpu(*device).is_some_and(|gpu| self.accounts.contains_key(&gpu))
+        }));
+        let mut rows: Vec<_> = devices.into_iter().map(|device| self.row(Some(device))).collect();
+        rows.extend(Some(self.row(None)).filter(|row| row.live_bytes.0 > 0));
+        let unknown = self.accounts.iter().filter(|(gpu, _)| !self.gpus.contains(&Some(**gpu)));
+        rows.extend(unknown.map(|(gpu, bytes)| DeviceView {
+            device: None,
+            live_bytes: Bytes(0),
+            peak_bytes: Bytes(0),
+            gpu: Some(*gpu),
+            driver_bytes: Some(*bytes),
+            graph_reserved: None,
+        }));
+        rows
+    }
+
+    fn row(&self, device: Option<DeviceId>) -> DeviceView {
+        let held = self.live.iter().filter(|live| live.device == device);
+        let gpu = device.and_then(|device| self.gpu(device));
+        DeviceView {
+            device,
+            live_bytes: Bytes(held.map(Live::device_bytes).sum()),
+            peak_bytes: Bytes(self.device_peaks.get(&device).copied().unwrap_or(0)),
+            gpu,
+            driver_bytes: gpu.and_then(|gpu| self.accounts.get(&gpu).copied()),
+            graph_reserved: device.and_then(|device| self.graph_reserved.get(&device).copied()),
+        }
+    }
+
+    /// Pools in use or that told something: by device and handle, in the order they came; what
+    /// could not be attributed to any is one row.
+    fn pools(&self) -> Vec<PoolView> {
+        let row = |number: Option<usize>| {
+            let live = self.live.iter().filter(|live| live.kind.is_pooled() && !live.of_graph());
+            let held: Vec<_> = live.filter(|live| live.pool == number).collect();
+            let pool = number.map(|number| &self.pools[number]);
+            let view = PoolView {
+                pool: pool.and_then(|pool| pool.id),
+                device: pool.and_then(|pool| match pool.place {
+                    Some(Place::Device(device)) => Some(device),
+                    _ => None,
+                }),
+                used: Bytes(held.iter().map(|live| live.bytes).sum()),
+                allocations: held.len() as u64,
+                reserved: pool.and_then(|pool| pool.told),
+                destroyed: pool.is_some_and(|pool| pool.destroyed),
+            };
+            let idle = view.allocations == 0 && (view.reserved.is_none() || view.destroyed);
+            (!idle).then_some(view)
+        };
+        let mut views: Vec<_> =
+            (0..self.pools.len()).filter_map(|number| row(Some(number))).collect();
+        views.sort_by_key(|view| (view.device.is_none(), view.device, view.pool));
+        // Host memory of no pool is in no row.
+        views.extend(row(None));
+        views
+    }
+
+    fn kinds(&self) -> Vec<KindView> {
+        let row = |kind: Kind| {
+            let held: Vec<_> = self.live.iter().filter(|live| live.kind == kind).collect();
+            let live_bytes = Bytes(held.iter().map(|live| live.bytes).sum());
+            KindView { kind, live_bytes, live_allocations: held.len() as u64 }
+        };
+        Kind::ALL.into_iter().map(row).filter(|row| row.live_allocations > 0).collect()
+    }
+
+    fn threads(&self, at: Moment, view: &View) -> Vec<ThreadView> {
+        let tids: BTreeSet<_> = self.live.iter().map(|live| live.tid).collect();
+        let mut threads: Vec<(Tid, Vec<&Live>)> = tids
+            .into_iter()
+            .map(|tid| (tid, self.live.iter().filter(|live| live.tid == tid).collect()))
+            .collect();
+        threads.sort_by_key(|(tid, held)| (rank(held, view), *tid));
+        let show = |(tid, mut held): (Tid, Vec<&Live>)| {
+            let live_bytes = Bytes(held.iter().map(|live| live.device_bytes()).sum());
+            let live_allocations = held.len() as u64;
+            held.sort_by_key(|live| match view.sort {
+                Sort::Age => (Reverse(0), live.at),
+                Sort::Size | Sort::Count => (Reverse(live.bytes), live.at),
+            });
+            held.retain(|live| live.bytes >= view.min_size.0 && at - live.at >= view.older);
+            held.truncate(view.top);
+            let allocations = held.iter().map(|live| AllocationView {
+                key: live.key,
+                device: live.device,
+                bytes: Bytes(live.bytes),
+                kind: live.kind,
+                age: at - live.at,
+                site: live.site,
+            });
+            let name = self.names.get(&tid).cloned().unwrap_or_default();
+            let allocations = allocations.collect();
+            ThreadView { tid, name, live_bytes, live_allocations, allocations }
+        };
+        threads.into_iter().map(show).collect()
+    }
+}
+
+pub(super) fn rank(held: &[&Live], view: &View) -> (Reverse<u64>, u64) {
+    match view.sort {
+        Sort::Size => (Reverse(held.iter().map(|live| live.device_bytes()).sum()), 0),
+        Sort::Count => (Reverse(held.len() as u64), 0),
+        Sort::Age => (Reverse(0), held.iter().map(|live| live.at.0).min().unwrap_or(u64::MAX)),
+    }
+}
