@@ -187,6 +187,39 @@ fn names_that_share_an_address_are_counted_once() {
     assert_eq!(process["released_total"], 0);
 }
 
+/// Starts a program that runs on the second device, and traces it when it is at work.
+fn late(asks: &str) -> (Stage, harness::Player, harness::Tracer) {
+    let stage = Stage::new();
+    let program = stage.folder.path().join("program");
+    compile("late.c", &program, &["-ldl"]);
+    let mut player = harness::Player::start(stage.command(&program).arg(asks));
+    player.wait_ready();
+    let tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
+    (stage, player, tracer)
+}
+
+#[test]
+fn the_device_of_a_thread_from_before_is_learned_from_its_questions() {
+    let (_stage, player, mut tracer) = late("asks");
+    let report = tracer.wait_for_process(player.pid(), |process| {
+        let devices = process["devices"].as_array().unwrap();
+        devices.iter().any(|device| device["device"] == 1 && device["peak_bytes"] == 4096)
+    });
+    assert_eq!(process(&report, player.pid())["before_trace"], true);
+}
+
+#[test]
+fn the_device_of_a_thread_that_never_asks_is_unknown_with_a_reason() {
+    let (_stage, player, mut tracer) = late("silent");
+    let report = tracer.wait_for_process(player.pid(), |process| {
+        let devices = process["devices"].as_array().unwrap();
+        devices.iter().any(|device| device["live_bytes"].as_u64() > Some(0))
+    });
+    let device = &process(&report, player.pid())["devices"][0];
+    assert_eq!(device["device"], serde_json::Value::Null);
+    assert!(device["unknown_because"].as_str().unwrap().contains("before the trace"), "{device}");
+}
+
 #[test]
 fn late_attach_says_what_it_cannot_know() {
     let stage = Stage::new();

@@ -15,6 +15,8 @@ const INTERVAL: Nanos = Nanos::from_millis(10_000);
 #[derive(Debug, Default)]
 pub(crate) struct Living {
     processes: HashMap<Pid, u64>,
+    /// Found dead, while their last records may still be on their way.
+    suspects: Vec<Pid>,
     swept: Moment,
 }
 
@@ -35,20 +37,21 @@ impl Living {
         now - self.swept >= INTERVAL
     }
 
-    /// Exits of processes that are gone.
-    pub(crate) fn sweep(&mut self, now: Moment) -> Vec<Event> {
+    /// Looks which processes are gone.
+    pub(crate) fn sweep(&mut self, now: Moment) {
         self.swept = now;
-        let dead: Vec<Pid> = self
-            .processes
-            .iter()
-            .filter(|(pid, start)| !is_alive(**pid, **start))
-            .map(|(pid, _)| *pid)
-            .collect();
-        let ended = |pid: Pid| {
-            self.processes.remove(&pid);
-            Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Exit }
-        };
-        dead.into_iter().map(ended).collect()
+        let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
+        self.suspects = dead.map(|(pid, _)| *pid).collect();
+    }
+
+    /// Exits of those that were found dead before the ring was last emptied, and that told no exit
+    /// of their own since.
+    pub(crate) fn take_dead(&mut self, now: Moment) -> Vec<Event> {
+        let dead = std::mem::take(&mut self.suspects);
+        dead.into_iter()
+            .filter(|pid| self.processes.remove(pid).is_some())
+            .map(|pid| Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Exit })
+            .collect()
     }
 }
 
@@ -78,7 +81,19 @@ mod tests {
     fn a_death_is_told_once() {
         let mut living = Living::default();
         living.began(Pid(u32::MAX), 5);
-        assert_eq!(living.sweep(Moment(1)).len(), 1);
-        assert!(living.sweep(Moment(2)).is_empty());
+        assert!(living.take_dead(Moment(1)).is_empty());
+        living.sweep(Moment(1));
+        assert_eq!(living.take_dead(Moment(2)).len(), 1);
+        living.sweep(Moment(3));
+        assert!(living.take_dead(Moment(4)).is_empty());
+    }
+
+    #[test]
+    fn a_death_that_tells_itself_is_not_told_again() {
+        let mut living = Living::default();
+        living.began(Pid(u32::MAX), 5);
+        living.sweep(Moment(1));
+        living.ended(Pid(u32::MAX));
+        assert!(living.take_dead(Moment(2)).is_empty());
     }
 }

@@ -3,10 +3,12 @@
 
 mod model;
 
+use std::collections::BTreeMap;
+
 use engine::event::Event;
 use engine::ids::{Pid, Tid};
 use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, View};
+use engine::snapshot::{Certainty, ProcessView, Snapshot, View};
 use engine::units::{Bytes, Moment};
 use model::naive::Naive;
 use model::steps::{Step, step};
@@ -69,19 +71,44 @@ fn check(world: &mut World) -> Result<(), TestCaseError> {
     let certainty = &snapshot.certainty;
     prop_assert_eq!(certainty.lost.events(), world.losses);
     prop_assert_eq!(certainty.exact(), world.losses == 0);
-    prop_assert!(certainty.live_at_least <= truth, "{certainty:?}, in truth {truth:?}");
-    prop_assert!(truth <= certainty.live_at_most, "{certainty:?}, in truth {truth:?}");
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
-        let truth = Bytes(world.truth(process.key.pid));
-        let certainty = &process.certainty;
-        prop_assert!(certainty.live_at_least <= truth, "{process:?}, in truth {truth:?}");
-        prop_assert!(truth <= certainty.live_at_most, "{process:?}, in truth {truth:?}");
+        let held = world.held(process.key.pid);
+        let truth = Bytes(held.values().sum());
+        let Certainty { live_at_least, live_at_most, .. } = process.certainty;
+        let inside = (live_at_least..=live_at_most).contains(&truth);
+        let story = || world.story(process.key.pid);
+        prop_assert!(inside, "{process:?}, in truth {truth:?}, after\n{}", story());
         if world.losses == 0 {
-            prop_assert_eq!(process.live_bytes, truth);
-            prop_assert_eq!(process.allocations_total, world.allocations(process.key.pid));
-            prop_assert!(process.certainty.unseen_frees <= world.ended_quietly);
+            check_exactly(world, process)
+                .map_err(|error| TestCaseError::fail(format!("{error}\nafter\n{}", story())))?;
         }
     }
+    prop_assert!(certainty.live_at_least <= truth, "{certainty:?}, in truth {truth:?}");
+    prop_assert!(truth <= certainty.live_at_most, "{certainty:?}, in truth {truth:?}");
+    Ok(())
+}
+
+/// Without losses everything is as it is.
+fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseError> {
+    let pid = process.key.pid;
+    let held = world.held(pid);
+    prop_assert_eq!(process.live_bytes.0, held.values().sum::<u64>());
+    let devices = process.devices.iter().filter(|view| view.live_bytes.0 > 0);
+    let devices: BTreeMap<_, _> =
+        devices.map(|view| (view.device.unwrap(), view.live_bytes.0)).collect();
+    prop_assert_eq!(devices, held);
+    let pools = process.pools.iter().filter(|view| view.allocations > 0);
+    let pools = pools.filter_map(|view| Some((view.pool?, view.used.0)));
+    let pools: BTreeMap<_, _> = pools.filter(|(pool, _)| pool.0 < 50).collect();
+    prop_assert_eq!(pools, world.used(pid));
+    let totals = world.totals(pid);
+    prop_assert_eq!(process.allocations_total, totals.allocations);
+    let unknown = totals.unknown_frees..=totals.unknown_frees + totals.overtaken;
+    prop_assert!(unknown.contains(&process.unknown_frees), "{}", process.unknown_frees);
+    prop_assert_eq!(process.mistakes.mismatched_frees, 0);
+    prop_assert!(process.certainty.unseen_frees <= totals.ended_quietly);
+    let ends = process.frees_total + process.certainty.unseen_frees + totals.overtaken;
+    prop_assert!((process.frees_total..=ends).contains(&totals.frees), "{}", totals.frees);
     Ok(())
 }
 

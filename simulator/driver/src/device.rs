@@ -74,9 +74,9 @@ fn count(count: Out<i32>) -> Outcome {
 }
 
 fn name(name: Out<u8>, len: c_int, device: CuDevice) -> Outcome {
-    let ordinal = state::running()?.device(device)?;
+    state::running()?.device(device)?;
     let room = usize::try_from(len).ok().filter(|n| *n > 0).ok_or(Code::InvalidValue)?;
-    let mut text = format!("Simulated GPU {ordinal}").into_bytes();
+    let mut text = b"Simulated GPU".to_vec();
     text.truncate(room - 1);
     text.push(0);
     name.fill(&text)

@@ -89,7 +89,9 @@ fn open(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome {
     let known = state.ipc.iter_mut().find(|(_, import)| import.ticket == ticket);
     if let Some((address, import)) = known {
         import.references += 1;
-        return dptr.set(*address);
+        let address = *address;
+        state.ledger.allocations += 1;
+        return dptr.set(address);
     }
     let address = state.open_at_address(owner, ticket.bytes)?;
     state.ipc.insert(address, IpcImport { ticket, references: 1 });
@@ -103,6 +105,8 @@ fn close(dptr: DevicePointer) -> Outcome {
     if import.references == 0 {
         state.ipc.remove(&dptr);
         state.close_at_address(dptr, End::Freed);
+    } else {
+        state.ledger.frees += 1;
     }
     Ok(())
 }

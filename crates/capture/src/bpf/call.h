@@ -38,6 +38,11 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	}
 	if (!thread->ready)
 		thread_setup(thread);
+	/* Some frameworks set the same context again and again: nothing changes, whatever the
+	 * driver says to it. */
+	if (hooks[hook].action == VS_ACTION_CONTEXT_SET && thread->context_known &&
+	    context_top(thread) == PT_REGS_PARM1(ctx))
+		return 1;
 
 	/* Calls that were left without returning (longjmp, exceptions) lie deeper in the stack than
 	 * we are now. */
@@ -209,7 +214,9 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	}
 	call = call_take(thread, hook);
 	if (!call) {
-		COUNT(unmatched);
+		/* Only session probes can be told at entry that nothing will come of a call. */
+		if (hooks[hook & (VS_MAX_HOOKS - 1)].action != VS_ACTION_CONTEXT_SET)
+			COUNT(unmatched);
 		return 0;
 	}
 	hook &= VS_MAX_HOOKS - 1;

@@ -201,6 +201,12 @@ pub enum Meaning {
 }
 
 impl Meaning {
+    /// Whether it only tells a thread's context or device. Frameworks ask for these all the time, so
+    /// they are probed only while something is not known.
+    pub(crate) const fn is_query(&self) -> bool {
+        matches!(self, Self::ContextGet | Self::ContextDevice { .. })
+    }
+
     /// Whether it tells what a handle stands for, and nothing else.
     pub(crate) const fn binds(&self) -> bool {
         matches!(

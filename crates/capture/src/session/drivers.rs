@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use engine::ids::Pid;
 
 use super::attach::{Attachment, Place, attach};
+use super::learning::Learning;
 use super::object::Loaded;
 use super::{Options, Target, unique};
 use crate::error::Error;
+use crate::hooks::HOOKS;
 use crate::libraries::{
     Identity, Image, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
 };
@@ -58,7 +60,7 @@ impl Notice {
 const LINGER: Duration = Duration::from_secs(30);
 
 struct Attached {
-    path: PathBuf,
+    image: Image,
     installed: bool,
     last_used: Instant,
     _attachments: Vec<Attachment>,
@@ -75,6 +77,7 @@ pub(crate) struct Drivers {
     /// Files already looked at, by the device and inode of one process's view.
     known: HashMap<(String, u64), Option<Identity>>,
     before: HashSet<Pid>,
+    learning: Learning,
     watch: Option<Watch>,
     notices: Vec<Notice>,
 }
@@ -100,6 +103,7 @@ impl Drivers {
             refused: HashSet::new(),
             known: HashMap::new(),
             before: HashSet::new(),
+            learning: Learning::new(plan.link_per_process),
             watch,
             notices,
         }
@@ -109,7 +113,7 @@ impl Drivers {
     pub(crate) fn attach_all(&mut self, loaded: &Loaded) -> Result<(), Error> {
         for path in self.named.clone() {
             let image = Image::open(&path, &path)?;
-            self.attach(loaded, &image, true)?;
+            self.attach(loaded, image, true)?;
         }
         for path in installed() {
             self.try_path(loaded, &path, &path, true)?;
@@ -117,6 +121,8 @@ impl Drivers {
         self.scan(loaded)?;
         // Scanned after attaching: whoever has the driver now may have called it before.
         self.before = unique(self.mappings().into_iter().map(|mapping| mapping.pid));
+        self.learning.want_all(&self.before);
+        self.learning.look(loaded, self.attached.values().map(|library| &library.image));
         if self.attached.is_empty() {
             self.notices.push(Notice::NoDriver);
         }
@@ -137,7 +143,15 @@ impl Drivers {
                 self.try_mapping(loaded, &mapping, true)?;
             }
         }
+        self.learning.look(loaded, self.attached.values().map(|library| &library.image));
         Ok(self.attached.len() > before)
+    }
+
+    /// A thread of a process allocated, and its context is not known.
+    pub(crate) fn want_context(&mut self, pid: Pid) {
+        if self.before.contains(&pid) {
+            self.learning.want(pid);
+        }
     }
 
     /// Whether a process had the driver before its calls could be seen.
@@ -187,6 +201,7 @@ impl Drivers {
         if told && self.attached.len() > count {
             // It could call the driver before the probes were there.
             self.before.insert(mapping.pid);
+            self.learning.want(mapping.pid);
         }
         self.known.insert(mapping.device_inode.clone(), identity);
         Ok(())
@@ -209,7 +224,7 @@ impl Drivers {
             }
         };
         let identity = image.identity.clone();
-        match self.attach(loaded, &image, installed) {
+        match self.attach(loaded, image, installed) {
             Ok(()) => Ok(Some(identity)),
             Err(error @ Error::ProcessGone(_)) => Err(error),
             Err(error) => {
@@ -221,16 +236,12 @@ impl Drivers {
         }
     }
 
-    fn attach(&mut self, loaded: &Loaded, image: &Image, installed: bool) -> Result<(), Error> {
+    fn attach(&mut self, loaded: &Loaded, image: Image, installed: bool) -> Result<(), Error> {
         if let Some(attached) = self.attached.get_mut(&image.identity) {
             attached.last_used = Instant::now();
             return Ok(());
         }
-        let places: Vec<Place> = image
-            .functions
-            .iter()
-            .map(|f| Place { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
-            .collect();
+        let places = places(&image, false);
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
@@ -248,12 +259,7 @@ impl Drivers {
         });
         self.attached.insert(
             image.identity.clone(),
-            Attached {
-                path: image.path.clone(),
-                installed,
-                last_used: Instant::now(),
-                _attachments: attachments,
-            },
+            Attached { image, installed, last_used: Instant::now(), _attachments: attachments },
         );
         Ok(())
     }
@@ -263,11 +269,20 @@ impl Drivers {
         self.attached.retain(|_, library| {
             let keep = library.installed || library.last_used.elapsed() < LINGER;
             if !keep {
-                notices.push(Notice::Released { path: library.path.clone() });
+                notices.push(Notice::Released { path: library.image.path.clone() });
             }
             keep
         });
     }
+}
+
+/// Where to probe a library: for what changes something, or for what only tells.
+pub(super) fn places(image: &Image, queries: bool) -> Vec<Place> {
+    let functions = image.functions.iter();
+    functions
+        .filter(|function| HOOKS[function.hook].meaning.is_query() == queries)
+        .map(|f| Place { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
+        .collect()
 }
 
 /// The kernel's word for a process that is no more.

@@ -7,6 +7,7 @@ mod binding;
 mod canary;
 mod counters;
 mod drivers;
+mod learning;
 mod log;
 mod object;
 mod ring;
@@ -199,15 +200,21 @@ impl Session {
         for record in records {
             self.take(record, now, &mut events);
         }
-        let target = &self.target;
+        // A process that got the driver under the probes announces itself with its first call.
+        let (target, drivers) = (&self.target, &self.drivers);
         let wanted = |pid| match target {
+            _ if !drivers.was_there_before(pid) => false,
             Target::Everybody => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
         events.extend(self.accounts.take(now, &mut self.living, wanted));
         events.append(&mut lost);
+        for mut event in self.living.take_dead(now) {
+            self.follow(&mut event, now);
+            events.push(event);
+        }
         if may_have_missed_deaths || self.living.is_due(now) {
-            events.extend(self.living.sweep(now));
+            self.living.sweep(now);
         }
         Ok(events)
     }
@@ -256,6 +263,12 @@ impl Session {
                 facts.before_trace = self.drivers.was_there_before(event.pid);
                 self.living.began(event.pid, facts.start);
                 self.accounts.began(event.pid, now)
+            }
+            What::Allocate(allocate) => {
+                if allocate.context.is_none() && allocate.device.is_none() {
+                    self.drivers.want_context(event.pid);
+                }
+                None
             }
             What::Exit | What::Exec => {
                 self.drivers.forget(event.pid);

@@ -137,11 +137,11 @@ impl Graphs {
         stream: Option<StreamId>,
         node: Node,
     ) -> Option<Result<(), Full>> {
-        self.capture(stream, event.tid)?;
+        self.capture(event, stream)?;
         if self.make_room(1).is_none() {
             return Some(Err(Full::of(node)));
         }
-        self.capture(stream, event.tid)?.nodes.push((node, event.at));
+        self.capture(event, stream)?.nodes.push((node, event.at));
         Some(Ok(()))
     }
 
@@ -151,10 +151,14 @@ impl Graphs {
     }
 
     /// The capture that a call on a stream is a part of: the stream's own, or one that the calling
-    /// thread began, for the stream may have joined it.
-    fn capture(&mut self, stream: Option<StreamId>, tid: Tid) -> Option<&mut Capture> {
-        let own = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
-        let threads = |capture: &Capture| capture.thread == Some(tid);
+    /// thread began, for the stream may have joined it. A call that was entered before the capture
+    /// had begun is none of it.
+    fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
+        let Event { tid, entered, .. } = *event;
+        let begun = |capture: &Capture| capture.since <= entered;
+        let is_of = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
+        let own = |capture: &Capture| begun(capture) && is_of(capture);
+        let threads = |capture: &Capture| begun(capture) && capture.thread == Some(tid);
         let position = self.captures.iter().position(own);
         let position = position.or_else(|| self.captures.iter().rposition(threads));
         position.map(|position| &mut self.captures[position])
@@ -296,6 +300,7 @@ impl Process {
                 self.graphs.end_capture(event, stream, graph);
             }
             GraphCall::AllocNode { graph, address, bytes, place } => {
+                self.make_room(Key::address(address));
                 let node = AllocNode { address, bytes, place: Some(place) };
                 return self.graphs.add(graph, Node::Alloc(node), at);
             }
@@ -327,7 +332,8 @@ impl Process {
         allocate: &Allocate,
         context: u32,
     ) -> Option<Result<(), Full>> {
-        self.graphs.capture(allocate.stream, event.tid)?;
+        self.graphs.capture(event, allocate.stream)?;
+        self.make_room(allocate.key);
         let named = allocate.pool.filter(|pool| pool.0 != 0);
         let place = named.and_then(|pool| self.pools.place_of(pool)).or_else(|| {
             let device = allocate.device.or_else(|| self.device_of(context));

@@ -21,6 +21,11 @@ impl Process {
                     self.release(index, event.entered);
                     self.pools.orphan(index);
                     self.contexts.forget(index);
+                } else {
+                    // It ended an older context, whose name is given out again already; what was in
+                    // it was released when that was seen, or made room.
+                    let released = self.superseded.released(context, event.entered);
+                    self.counts.released += released;
                 }
             }
             ContextChange::PrimaryRetained { context, device } => {

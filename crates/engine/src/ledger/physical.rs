@@ -19,6 +19,9 @@ use super::loss::Tally;
 use super::process::Process;
 use super::totals::Sum;
 
+/// Names whose releases are owed that are remembered.
+const OWED: usize = 65_536;
+
 /// A handle that is live.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
@@ -82,6 +85,9 @@ pub(super) struct Physical {
     handles: HashMap<HandleId, Handle>,
     /// By first address. They do not overlap.
     mappings: BTreeMap<u64, Mapping>,
+    /// References that were not released when another handle got the name: those calls are about to
+    /// return.
+    owed: HashMap<HandleId, u64>,
     /// Reserved addresses: how many, and since when.
     reservations: HashMap<u64, (u64, Moment)>,
     reserved: Sum,
@@ -103,12 +109,24 @@ impl Physical {
     }
 
     /// A handle ended.
-    pub(super) fn forget(&mut self, handle: HandleId) {
-        if let Some(handle) = self.handles.remove(&handle)
-            && handle.is_mapped_only()
-        {
+    pub(super) fn forget(&mut self, id: HandleId) {
+        let Some(handle) = self.handles.remove(&id) else { return };
+        if handle.is_mapped_only() {
             self.mapped_only.take(handle.device_bytes);
         }
+        if handle.references > 0 && (self.owed.len() < OWED || self.owed.contains_key(&id)) {
+            *self.owed.entry(id).or_insert(0) += handle.references;
+        }
+    }
+
+    /// Whether the release of an older handle of that name was still to come.
+    fn settle(&mut self, id: HandleId) -> bool {
+        let Some(owed) = self.owed.get_mut(&id) else { return false };
+        *owed -= 1;
+        if *owed == 0 {
+            self.owed.remove(&id);
+        }
+        true
     }
 
     /// A handle with one reference.
@@ -134,8 +152,11 @@ impl Physical {
     }
 
     fn release(&mut self, id: HandleId, entered: Moment) -> Release {
-        let Some(handle) = self.handles.get(&id) else { return Release::Unknown };
+        let Some(handle) = self.handles.get(&id) else {
+            return if self.settle(id) { Release::Older } else { Release::Unknown };
+        };
         if entered < handle.since {
+            self.settle(id);
             return Release::Older;
         }
         if handle.references == 0 {
@@ -402,6 +423,18 @@ mod tests {
         assert_eq!(physical.release(A, Moment(25)), Release::Older);
         assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), [Unmapped::OfOlder(A)]);
         assert_eq!(physical.release(A, Moment(50)), Release::Last);
+    }
+
+    #[test]
+    fn the_releases_of_a_handle_that_made_room_are_no_surprise_later() {
+        let mut physical = physical();
+        physical.change(A, |handle| handle.references += 1);
+        physical.open(A, Moment(30), 8, true);
+        assert_eq!(physical.release(A, Moment(40)), Release::Last);
+        physical.forget(A);
+        assert_eq!(physical.release(A, Moment(25)), Release::Older);
+        assert_eq!(physical.release(A, Moment(25)), Release::Older);
+        assert_eq!(physical.release(A, Moment(25)), Release::Unknown);
     }
 
     #[test]

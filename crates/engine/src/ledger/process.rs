@@ -200,7 +200,8 @@ impl Process {
             let (entered, at) = self.call;
             let bytes = if entry.kind.takes_device_memory() { entry.bytes } else { 0 };
             let context = self.contexts.id(entry.context());
-            self.superseded.add(key, openings, Owed { context, at, entered, bytes });
+            let began = entry.returned_at;
+            self.superseded.add(key, openings, Owed { context, began, at, entered, bytes });
         }
     }
 

@@ -14,6 +14,8 @@ const KEYS: usize = 65_536;
 pub(super) struct Owed {
     /// The context it was in.
     pub(super) context: Option<ContextId>,
+    /// When the call had returned that made it.
+    pub(super) began: Moment,
     /// When its name was seen given out again.
     pub(super) at: Moment,
     /// When the call was entered that got the name.
@@ -51,13 +53,16 @@ impl Superseded {
         owed
     }
 
-    /// A context ended in a call that was entered at that moment: what made room since then may
-    /// have ended with it, without a free of its own. Gives how many.
+    /// A context ended in a call that was entered at that moment: what was there and made room since
+    /// then may have ended with it, without a free of its own. Gives how many.
     pub(super) fn released(&mut self, context: ContextId, entered: Moment) -> u64 {
         let mut ended = 0;
+        let released = |owed: &Owed| {
+            owed.context == Some(context) && owed.began <= entered && entered <= owed.at
+        };
         self.by_key.retain(|_, owed| {
             let before = owed.len();
-            owed.retain(|owed| owed.context != Some(context) || owed.at < entered);
+            owed.retain(|owed| !released(owed));
             ended += (before - owed.len()) as u64;
             !owed.is_empty()
         });
@@ -71,7 +76,8 @@ mod tests {
     use super::*;
 
     fn owed(context: u64, at: u64) -> Owed {
-        Owed { context: Some(ContextId(context)), at: Moment(at), entered: Moment(at), bytes: 1 }
+        let (began, at) = (Moment(at / 2), Moment(at));
+        Owed { context: Some(ContextId(context)), began, at, entered: at, bytes: 1 }
     }
 
     #[test]
@@ -92,8 +98,10 @@ mod tests {
         superseded.add(Key::address(1), 1, owed(7, 10));
         superseded.add(Key::address(2), 1, owed(7, 20));
         superseded.add(Key::address(3), 1, owed(8, 20));
+        superseded.add(Key::address(4), 1, owed(7, 40));
+        // One had made room before the end began, one came after that.
         assert_eq!(superseded.released(ContextId(7), Moment(15)), 1);
-        assert_eq!(superseded.count, 2);
+        assert_eq!(superseded.count, 3);
         assert!(superseded.settle(Key::address(2)).is_none());
         assert!(superseded.settle(Key::address(1)).is_some());
         assert!(superseded.settle(Key::address(3)).is_some());

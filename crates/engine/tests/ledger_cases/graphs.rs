@@ -230,6 +230,19 @@ fn a_graph_of_a_name_used_again_has_its_own_nodes() {
 }
 
 #[test]
+fn an_address_given_to_a_node_shows_that_what_was_there_is_freed() {
+    let captured = "1.1 graph begin stream3 @21-22 \n 1.1 alloc 0x10 4M async gpu0 stream3 @40-60";
+    let added = "1.1 graph alloc G1 0x10 4M gpu0 @40-60";
+    for node in [captured, added] {
+        let trace = format!("1.2 alloc 0x10 8M device @10-20 \n {node}");
+        let snapshot = after(&trace);
+        assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (0, 0, 0, 1)));
+        let snapshot = after(&format!("{trace} \n 1.2 free 0x10 @50-70"));
+        assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
+    }
+}
+
+#[test]
 fn nodes_from_a_pool_are_where_the_pool_is() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0

@@ -15,12 +15,15 @@ impl Process {
         while let Some(position) = self.live.iter().position(gone) {
             self.released_total += self.end(position).openings;
         }
-        // What made room while the call was under way had ended with the context.
-        let before = self.superseded.len();
-        self.superseded.retain(|(_, of, at)| *of != Some(context) || *at < until);
-        self.released_total += (before - self.superseded.len()) as u64;
+        self.settle_released(context, until);
+    }
+
+    /// What was there when a context's end began, and made room since then, has ended with it.
+    fn settle_released(&mut self, context: ContextId, entered: Moment) {
         let owed = self.superseded.len();
-        self.superseded.retain(|(_, of, at)| *of != Some(context) || *at < until);
+        self.superseded.retain(|old| {
+            old.context != Some(context) || old.began > entered || old.at < entered
+        });
         self.released_total += (owed - self.superseded.len()) as u64;
     }
 
@@ -75,10 +78,9 @@ impl Process {
     }
 
     fn destroy(&mut self, event: &Event, context: ContextId) {
-        let Some(known) = self.contexts.get(&context).copied() else {
-            return;
-        };
-        if known.created_at.is_some_and(|created| event.entered < created) {
+        let known = self.contexts.get(&context).copied();
+        if known.is_none_or(|known| known.created_at.is_some_and(|at| event.entered < at)) {
+            self.settle_released(context, event.entered);
             return;
         }
         self.release(context, event.entered);

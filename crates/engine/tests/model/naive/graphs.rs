@@ -57,6 +57,7 @@ impl Process {
             }
             GraphCall::CaptureEnded { stream, graph } => self.end_capture(event, stream, graph),
             GraphCall::AllocNode { graph, address, bytes, place } => {
+                self.make_room(Key::address(address), at);
                 let node = Node::Alloc(address, bytes, Some(place));
                 self.graphs.entry(graph).or_default().push((node, at));
             }
@@ -110,10 +111,12 @@ impl Process {
     }
 
     fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
-        let own = |capture: &Capture| stream.is_some_and(|s| is_of(capture, s, event.tid));
+        let begun = |capture: &Capture| capture.since <= event.entered;
+        let is_of = |capture: &Capture| stream.is_some_and(|s| is_of(capture, s, event.tid));
         let of_thread = |capture: &Capture| capture.thread == Some(event.tid);
-        let position = self.captures.iter().position(own);
-        let position = position.or_else(|| self.captures.iter().rposition(of_thread))?;
+        let own = self.captures.iter().position(|c| begun(c) && is_of(c));
+        let position =
+            own.or_else(|| self.captures.iter().rposition(|c| begun(c) && of_thread(c)))?;
         Some(&mut self.captures[position])
     }
 
@@ -123,7 +126,12 @@ impl Process {
         allocate: &Allocate,
         said: Option<DeviceId>,
     ) -> bool {
-        let pool = allocate.pool.and_then(|id| self.named.get(&id).copied());
+        if self.capture(event, allocate.stream).is_none() {
+            return false;
+        }
+        self.make_room(allocate.key, event.at);
+        let pool = allocate.pool.filter(|id| id.0 != 0);
+        let pool = pool.and_then(|id| self.named.get(&id).copied());
         let of_pool = pool.and_then(|number| self.pools[number].place);
         let place = of_pool.or(said.map(Place::Device));
         let Some(capture) = self.capture(event, allocate.stream) else { return false };

@@ -71,17 +71,25 @@ impl Process {
     }
 
     fn open(&mut self, event: &Event, handle: HandleId, memory: bool) {
+        self.forget(handle);
         self.handle_count += 1;
         let new = Handle { number: self.handle_count, since: event.at, references: 1, memory };
         self.handles.insert(handle, new);
     }
 
     fn release_handle(&mut self, event: &Event, id: HandleId) {
+        let owed = self.owed_releases.iter().position(|owed| *owed == id);
         let Some(handle) = self.handles.get_mut(&id) else {
-            self.give_back(event, key(id), None);
+            if let Some(position) = owed {
+                self.owed_releases.remove(position);
+                self.settle(key(id));
+            } else {
+                self.give_back(event, key(id), None);
+            }
             return;
         };
         if event.entered < handle.since {
+            owed.map(|position| self.owed_releases.remove(position));
             self.settle(key(id));
         } else if handle.references == 0 {
             self.unknown_frees += 1;
@@ -108,7 +116,14 @@ impl Process {
                 self.end(position);
             }
         }
-        self.handles.remove(&id);
+        self.forget(id);
+    }
+
+    /// Releases of a handle that is gone are no surprise.
+    pub(super) fn forget(&mut self, id: HandleId) {
+        if let Some(handle) = self.handles.remove(&id) {
+            self.owed_releases.extend((0..handle.references).map(|_| id));
+        }
     }
 
     fn map(&mut self, event: &Event, address: u64, bytes: u64, id: HandleId) {

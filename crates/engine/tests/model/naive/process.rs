@@ -22,6 +22,15 @@ pub(super) struct Context {
     pub(super) created_at: Option<Moment>,
 }
 
+/// What had to make room.
+#[derive(Clone, Copy)]
+pub(super) struct Superseded {
+    key: Key,
+    pub(super) context: Option<ContextId>,
+    pub(super) began: Moment,
+    pub(super) at: Moment,
+}
+
 #[derive(Clone)]
 pub(super) struct Process {
     pub(super) key: ProcessKey,
@@ -34,7 +43,7 @@ pub(super) struct Process {
     pub(super) counted: bool,
     pub(super) ended: Option<(End, Moment)>,
     pub(super) live: Vec<Live>,
-    pub(super) superseded: Vec<(Key, Option<ContextId>, Moment)>,
+    pub(super) superseded: Vec<Superseded>,
     pub(super) freed: Vec<Key>,
     pub(super) names: BTreeMap<Tid, Box<str>>,
     pub(super) ended_threads: BTreeSet<Tid>,
@@ -42,6 +51,7 @@ pub(super) struct Process {
     pub(super) primaries: BTreeMap<DeviceId, (ContextId, u64)>,
     pub(super) handles: BTreeMap<HandleId, Handle>,
     pub(super) handle_count: u64,
+    pub(super) owed_releases: Vec<HandleId>,
     pub(super) mappings: Vec<Mapping>,
     pub(super) reservations: BTreeMap<u64, (u64, Moment)>,
     pub(super) pools: Vec<Pool>,
@@ -87,6 +97,7 @@ impl Process {
             primaries: BTreeMap::new(),
             handles: BTreeMap::new(),
             handle_count: 0,
+            owed_releases: Vec::new(),
             mappings: Vec::new(),
             reservations: BTreeMap::new(),
             pools: Vec::new(),
@@ -178,7 +189,7 @@ impl Process {
             let old = self.end(position);
             for _ in 0..old.openings {
                 let context = old.context.filter(|_| !old.kind.is_pooled());
-                self.superseded.push((key, context, at));
+                self.superseded.push(Superseded { key, context, began: old.at, at });
             }
         }
     }
@@ -190,7 +201,7 @@ impl Process {
     pub(super) fn end(&mut self, position: usize) -> Live {
         let old = self.live.remove(position);
         if old.key.space == Space::Handle {
-            self.handles.remove(&HandleId(old.key.value));
+            self.forget(HandleId(old.key.value));
         }
         old
     }
@@ -219,7 +230,7 @@ impl Process {
 
     /// A free that was owed arrived.
     pub(super) fn settle(&mut self, key: Key) -> bool {
-        let owed = self.superseded.iter().rposition(|(other, ..)| *other == key);
+        let owed = self.superseded.iter().rposition(|old| old.key == key);
         if let Some(position) = owed {
             self.superseded.remove(position);
             self.frees_total += 1;

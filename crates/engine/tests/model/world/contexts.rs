@@ -1,0 +1,86 @@
+//! Contexts begin and end.
+
+use engine::event::{ContextChange, What};
+use engine::ids::{ContextId, DeviceId, Pid, Tid};
+use engine::units::Moment;
+
+use super::{DEVICES, Dice, UnderWay, World, primary_of};
+
+impl World {
+    pub(super) fn create_context(&mut self, pid: Pid, dice: Dice) {
+        let device = DeviceId(u16::from(dice.2 % DEVICES));
+        let program = self.program(pid);
+        let unused = (1..=3).map(ContextId).find(|id| !program.created.contains_key(id));
+        if let Some(context) = unused {
+            program.created.insert(context, device);
+            let change = ContextChange::Created { context, device };
+            self.called(pid, dice, What::Context(change));
+        }
+    }
+
+    pub(super) fn destroy_context(&mut self, pid: Pid, dice: Dice, slowly: bool) {
+        let entered = Moment(self.now + 5);
+        let program = self.program(pid);
+        let count = program.created.len().max(1);
+        let chosen = program.created.keys().copied().nth(dice.2 as usize % count);
+        let Some(context) = chosen else { return };
+        program.created.remove(&context);
+        let ended = program.drop_context(context);
+        let what = What::Context(ContextChange::Destroyed { context });
+        if slowly {
+            program.under_way.push(UnderWay { tid: Tid(9), entered, what });
+            program.totals.ended_quietly += ended;
+            self.tick();
+        } else {
+            self.called(pid, dice, what);
+        }
+    }
+
+    pub(super) fn retain(&mut self, pid: Pid, dice: Dice) {
+        let device = DeviceId(u16::from(dice.2 % DEVICES));
+        *self.program(pid).users.entry(device).or_default() += 1;
+        let context = primary_of(device);
+        let change = ContextChange::PrimaryRetained { context, device };
+        self.called(pid, dice, What::Context(change));
+    }
+
+    pub(super) fn release(&mut self, pid: Pid, dice: Dice) {
+        let device = DeviceId(u16::from(dice.2 % DEVICES));
+        let program = self.program(pid);
+        let users = program.users.entry(device).or_default();
+        if *users == 0 {
+            return;
+        }
+        *users -= 1;
+        if *users == 0 {
+            program.drop_context(primary_of(device));
+        }
+        self.called(pid, dice, What::Context(ContextChange::PrimaryReleased { device }));
+    }
+
+    pub(super) fn reset(&mut self, pid: Pid, dice: Dice) {
+        let entered = Moment(self.now + 5);
+        let device = DeviceId(u16::from(dice.2 % DEVICES));
+        let program = self.program(pid);
+        let ended = program.drop_context(primary_of(device));
+        let what = What::Context(ContextChange::PrimaryReset { device });
+        if dice.1 >= 128 {
+            program.under_way.push(UnderWay { tid: Tid(9), entered, what });
+            program.totals.ended_quietly += ended;
+            self.tick();
+        } else {
+            self.called(pid, dice, what);
+        }
+    }
+
+    /// The program asks for the device of a context.
+    pub(super) fn ask(&mut self, pid: Pid, dice: Dice) {
+        let program = self.program(pid);
+        let count = program.created.len().max(1);
+        let chosen = program.created.iter().nth(dice.2 as usize % count);
+        if let Some((&context, &device)) = chosen {
+            let change = ContextChange::Learned { context, device };
+            self.called(pid, dice, What::Context(change));
+        }
+    }
+}

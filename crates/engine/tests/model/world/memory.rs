@@ -1,0 +1,242 @@
+//! Memory by address, and pools.
+
+use std::collections::BTreeMap;
+
+use engine::event::{Allocate, Free, FreeBy, Place, PoolCall, What};
+use engine::ids::{ContextId, DeviceId, Key, Pid, PoolId, Space, StreamId, Tid};
+use engine::kind::Kind;
+
+use super::{DEVICES, Dice, Program, World, pick, thread};
+
+/// The pool that a device has from the beginning.
+fn default_of(device: DeviceId) -> PoolId {
+    PoolId(50 + u64::from(device.0))
+}
+
+pub(super) struct Memory {
+    pub(super) key: Key,
+    pub(super) kind: Kind,
+    pub(super) bytes: u64,
+    /// What takes it along when it ends.
+    pub(super) context: Option<ContextId>,
+    pub(super) device: DeviceId,
+    pub(super) pool: Option<PoolId>,
+    pub(super) openings: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Pool {
+    id: PoolId,
+    place: Place,
+    destroyed: bool,
+}
+
+impl Program {
+    /// What is allocated from the pools that the program made.
+    pub(super) fn used(&self) -> BTreeMap<PoolId, u64> {
+        let mut used = BTreeMap::new();
+        for memory in &self.live {
+            if let Some(pool) = memory.pool.filter(|pool| pool.0 < 50) {
+                *used.entry(pool).or_default() += memory.bytes;
+            }
+        }
+        used
+    }
+
+    /// One of few addresses, so that they are given out again soon.
+    fn unused_address(&self, die: u8) -> Option<Key> {
+        (1..=12).map(Key::address).find(|key| {
+            key.value % 4 >= u64::from(die % 4) && self.live.iter().all(|m| m.key != *key)
+        })
+    }
+
+    /// Pools whose last allocation is freed are gone, if they were destroyed.
+    fn tidy_pools(&mut self) {
+        let used = self.used();
+        self.pools.retain(|pool| !pool.destroyed || used.contains_key(&pool.id));
+    }
+}
+
+impl World {
+    pub(super) fn allocate(&mut self, pid: Pid, dice: Dice) {
+        let (_, a, b, _) = dice;
+        if a >= 250 {
+            return self.open_again(pid, dice);
+        }
+        let fresh = Key::address(self.unique());
+        let program = self.program(pid);
+        let contexts = program.contexts();
+        let Some(index) = pick(contexts.len(), a) else { return };
+        let (context, device) = contexts[index];
+        let Some(mut key) = program.unused_address(b) else { return };
+        let kinds = [
+            Kind::Device,
+            Kind::Device,
+            Kind::Device,
+            Kind::Array,
+            Kind::Pinned,
+            Kind::Managed,
+            Kind::Imported,
+        ];
+        let kind = kinds[usize::from(a / 3) % kinds.len()];
+        if kind == Kind::Imported {
+            // At an address that is used again it could not be told from being opened again.
+            key = fresh;
+        }
+        if kind == Kind::Array {
+            key.space = Space::Array;
+            if program.live.iter().any(|memory| memory.key == key) {
+                return;
+            }
+        }
+        let bytes = 1 << (b % 10);
+        let context = Some(context);
+        let memory = Memory { key, kind, bytes, context, device, pool: None, openings: 1 };
+        program.live.push(memory);
+        program.totals.allocations += 1;
+        let (pool, stream, site) = (None, None, None);
+        let allocate = Allocate { key, kind, bytes, context, device: None, pool, stream, site };
+        self.called(pid, dice, What::Allocate(allocate));
+    }
+
+    /// Imported memory that is open is opened once more.
+    fn open_again(&mut self, pid: Pid, dice: Dice) {
+        let program = self.program(pid);
+        let imported = program.live.iter_mut().find(|memory| memory.kind == Kind::Imported);
+        let Some(memory) = imported else { return };
+        memory.openings += 1;
+        let allocate = Allocate {
+            key: memory.key,
+            kind: memory.kind,
+            bytes: memory.bytes,
+            context: memory.context,
+            device: None,
+            pool: None,
+            stream: None,
+            site: None,
+        };
+        program.totals.allocations += 1;
+        self.called(pid, dice, What::Allocate(allocate));
+    }
+
+    pub(super) fn free(&mut self, pid: Pid, dice: Dice, slowly: bool) {
+        let tid = thread(dice);
+        let program = self.program(pid);
+        let Some(index) = pick(program.live.len(), dice.2) else {
+            program.totals.unknown_frees += 1;
+            let free = Free { key: Key::address(99), by: FreeBy::Free, stream: None };
+            self.called(pid, dice, What::Free(free));
+            return;
+        };
+        let key = program.live[index].key;
+        let (by, stream) = program.way_to_free(index, tid, dice);
+        program.live[index].openings -= 1;
+        if program.live[index].openings == 0 {
+            program.live.remove(index);
+        }
+        program.totals.frees += 1;
+        program.tidy_pools();
+        let what = What::Free(Free { key, by, stream });
+        if slowly {
+            self.begin_slowly(pid, dice, what);
+        } else {
+            self.called(pid, dice, what);
+        }
+    }
+
+    pub(super) fn stream_ordered(&mut self, pid: Pid, dice: Dice) {
+        let (_, a, b, _) = dice;
+        let tid = thread(dice);
+        let stream = StreamId(3 + u64::from(b % 3));
+        let fresh = Key::address(self.unique());
+        let program = self.program(pid);
+        let contexts = program.contexts();
+        let Some(index) = pick(contexts.len(), a) else { return };
+        let (context, device) = contexts[index];
+        let bytes = 1 << (b / 3 % 10);
+        let mut allocate = Allocate {
+            key: fresh,
+            kind: Kind::Async,
+            bytes,
+            context: Some(context),
+            device: None,
+            pool: None,
+            stream: Some(stream),
+            site: None,
+        };
+        if let Some(capture) = program.capture(stream, tid) {
+            capture.add(fresh.value, bytes, device);
+            self.called_by(pid, tid, dice, What::Allocate(allocate));
+            return;
+        }
+        let Some(key) = program.unused_address(a) else { return };
+        allocate.key = key;
+        let usable: Vec<_> = program.pools.iter().filter(|pool| !pool.destroyed).collect();
+        let named = pick(usable.len(), b).filter(|_| a % 2 == 0).map(|index| *usable[index]);
+        allocate.pool = named.map(|pool| pool.id);
+        let current = program.current.get(&device).copied().unwrap_or(default_of(device));
+        let place = named.map_or(Place::Device(device), |pool| pool.place);
+        let (kind, device) = match place {
+            Place::Device(device) => (Kind::Async, device),
+            Place::Host => (Kind::HostAsync, device),
+        };
+        let pool = Some(named.map_or(current, |pool| pool.id));
+        program.live.push(Memory { key, kind, bytes, context: None, device, pool, openings: 1 });
+        program.totals.allocations += 1;
+        self.called_by(pid, tid, dice, What::Allocate(allocate));
+    }
+
+    pub(super) fn change_pools(&mut self, pid: Pid, dice: Dice) {
+        let (_, a, b, _) = dice;
+        let device = DeviceId(u16::from(b / 8 % DEVICES));
+        let program = self.program(pid);
+        let usable: Vec<_> = program.pools.iter().filter(|pool| !pool.destroyed).collect();
+        let chosen = pick(usable.len(), a).map(|index| *usable[index]);
+        let call = match (b % 8, chosen) {
+            (0..=2, _) => {
+                let unused = |id: &u64| program.pools.iter().all(|pool| pool.id.0 != *id);
+                let Some(id) = (5..8).find(unused) else { return };
+                let place = if a.is_multiple_of(3) { Place::Host } else { Place::Device(device) };
+                let id = PoolId(id);
+                program.pools.push(Pool { id, place, destroyed: false });
+                PoolCall::Created { pool: id, place: Some(place) }
+            }
+            (3, Some(Pool { id, .. })) => {
+                program.pools.iter_mut().filter(|p| p.id == id).for_each(|p| p.destroyed = true);
+                program.current.retain(|_, current| *current != id);
+                program.tidy_pools();
+                PoolCall::Destroyed { pool: id }
+            }
+            (4, Some(Pool { id, place: Place::Device(device), .. })) => {
+                program.current.insert(device, id);
+                PoolCall::OfDevice { pool: id, device, current: true }
+            }
+            (5, _) => PoolCall::OfDevice { pool: default_of(device), device, current: false },
+            (6, _) => {
+                let pool = program.current.get(&device).copied().unwrap_or(default_of(device));
+                PoolCall::OfDevice { pool, device, current: true }
+            }
+            (7, Some(Pool { id, .. })) => PoolCall::ToldReserved { pool: id, bytes: 7 },
+            _ => return,
+        };
+        self.called(pid, dice, What::Pool(call));
+    }
+}
+
+impl Program {
+    /// A function that fits, and a stream that does not capture.
+    fn way_to_free(&self, index: usize, tid: Tid, dice: Dice) -> (FreeBy, Option<StreamId>) {
+        let stream = StreamId(3 + u64::from(dice.2 % 3));
+        match self.live[index].kind {
+            Kind::Pinned => (FreeBy::FreeHost, None),
+            Kind::Array => (FreeBy::DestroyArray, None),
+            Kind::Imported => (FreeBy::CloseImport, None),
+            Kind::Async | Kind::HostAsync | Kind::Graph
+                if dice.1 % 2 == 0 && !self.captures(stream, tid) =>
+            {
+                (FreeBy::FreeAsync, Some(stream))
+            }
+            _ => (FreeBy::Free, None),
+        }
+    }
+}

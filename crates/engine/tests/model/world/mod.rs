@@ -1,0 +1,337 @@
+//! A driver and the programs that use it, with the truth at hand. Every call becomes an event, in
+//! the order in which returns are seen; some of them are lost and counted instead.
+
+mod contexts;
+mod graphs;
+mod memory;
+mod physical;
+
+use std::collections::BTreeMap;
+
+use engine::event::{Event, Failed, GraphCall, Lost, OUT_OF_MEMORY, ProcessFacts, VmmCall, What};
+use engine::ids::{ContextId, DeviceId, FunctionId, Pid, PoolId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::units::Moment;
+
+use graphs::{Capture, Exec, Graph};
+use memory::{Memory, Pool};
+use physical::Handle;
+
+/// Numbers that choose what happens next.
+pub(crate) type Dice = (u8, u8, u8, u8);
+
+const DEVICES: u8 = 2;
+
+/// A call whose work is done and whose return is not seen yet.
+struct UnderWay {
+    tid: Tid,
+    entered: Moment,
+    what: What,
+}
+
+#[derive(Default)]
+struct Program {
+    live: Vec<Memory>,
+    /// Contexts by `cuCtxCreate`.
+    created: BTreeMap<ContextId, DeviceId>,
+    /// Users of the primary contexts.
+    users: BTreeMap<DeviceId, u64>,
+    handles: Vec<Handle>,
+    /// Which handle is mapped in a place.
+    mapped: BTreeMap<u64, u64>,
+    pools: Vec<Pool>,
+    /// The pools that devices were told to take from.
+    current: BTreeMap<DeviceId, PoolId>,
+    captures: Vec<Capture>,
+    graphs: Vec<Graph>,
+    execs: Vec<Exec>,
+    under_way: Vec<UnderWay>,
+    /// A program that was just started calls nothing before its first event.
+    totals: Totals,
+}
+
+/// What a program did.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) allocations: u64,
+    pub(crate) frees: u64,
+    pub(crate) unknown_frees: u64,
+    /// Memory that ended with a context while that call was under way: if its address is given out
+    /// again before the return is seen, it looks like one whose free is still to come.
+    pub(crate) ended_quietly: u64,
+    /// Frees that were under way when a context ended, or when a launch that frees what the one
+    /// before left: the end is seen first and takes their memory along.
+    pub(crate) overtaken: u64,
+}
+
+impl Program {
+    /// Ends what is in a context; says how much that is.
+    fn drop_context(&mut self, context: ContextId) -> u64 {
+        let frees = self.under_way.iter().filter(|call| matches!(call.what, What::Free(_)));
+        self.totals.overtaken += frees.count() as u64;
+        let before = self.live.len();
+        self.live.retain(|memory| memory.context != Some(context));
+        (before - self.live.len()) as u64
+    }
+
+    /// Every context that memory can be allocated in, with its device.
+    fn contexts(&self) -> Vec<(ContextId, DeviceId)> {
+        let primary = self.users.iter().filter(|(_, users)| **users > 0);
+        let primary = primary.map(|(device, _)| (primary_of(*device), *device));
+        self.created.iter().map(|(id, device)| (*id, *device)).chain(primary).collect()
+    }
+
+    /// Device memory by device.
+    fn held(&self) -> BTreeMap<DeviceId, u64> {
+        let mut held = BTreeMap::new();
+        for memory in self.live.iter().filter(|memory| memory.kind.takes_device_memory()) {
+            *held.entry(memory.device).or_default() += memory.bytes;
+        }
+        for handle in &self.handles {
+            if let Some(device) = handle.device {
+                *held.entry(device).or_default() += handle.bytes;
+            }
+        }
+        held.retain(|_, bytes| *bytes > 0);
+        held
+    }
+}
+
+fn primary_of(device: DeviceId) -> ContextId {
+    ContextId(100 + u64::from(device.0))
+}
+
+/// One of a number of things.
+fn pick(count: usize, die: u8) -> Option<usize> {
+    (count > 0).then(|| die as usize % count)
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub(crate) ledger: Ledger,
+    pub(crate) losses: u64,
+    programs: BTreeMap<Pid, Program>,
+    lost: BTreeMap<Pid, Lost>,
+    now: u64,
+    starts: u64,
+    /// The last name or address that is used only once.
+    unique: u64,
+    /// Everything that happened, and whether it was delivered.
+    story: Vec<(Event, bool)>,
+    /// An event is lost when its die is below this.
+    loss_below: u8,
+}
+
+impl World {
+    pub(crate) fn new(loss_below: u8) -> Self {
+        Self {
+            ledger: Ledger::new(),
+            losses: 0,
+            programs: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            now: 0,
+            starts: 0,
+            unique: 1000,
+            story: Vec::new(),
+            loss_below,
+        }
+    }
+
+    /// The device memory that a process really holds, by device.
+    pub(crate) fn held(&self, pid: Pid) -> BTreeMap<DeviceId, u64> {
+        self.programs.get(&pid).map(Program::held).unwrap_or_default()
+    }
+
+    /// What a process really has allocated from the pools it made.
+    pub(crate) fn used(&self, pid: Pid) -> BTreeMap<PoolId, u64> {
+        self.programs.get(&pid).map(Program::used).unwrap_or_default()
+    }
+
+    /// The device memory of all processes.
+    pub(crate) fn truth_of_all(&self) -> u64 {
+        self.programs.keys().flat_map(|pid| self.held(*pid).into_values()).sum()
+    }
+
+    /// What a process's program did.
+    pub(crate) fn totals(&self, pid: Pid) -> Totals {
+        self.programs.get(&pid).map(|program| program.totals).unwrap_or_default()
+    }
+
+    /// Lets every call return and tells of every loss.
+    pub(crate) fn settle(&mut self) -> Moment {
+        let pids: Vec<_> = self.programs.keys().copied().collect();
+        for pid in pids {
+            while self.finish(pid, 0, (0, 0, 0, u8::MAX)) {}
+        }
+        self.tell_losses();
+        self.tick()
+    }
+
+    /// Something happens.
+    pub(crate) fn step(&mut self, dice: Dice) {
+        let (choice, a, b, _) = dice;
+        let pid = Pid(1 + u32::from(a % 3));
+        if !self.programs.contains_key(&pid) {
+            self.start(pid);
+            return;
+        }
+        match choice % 100 {
+            0..=15 => self.allocate(pid, dice),
+            16..=24 => self.free(pid, dice, false),
+            25..=29 => self.free(pid, dice, true),
+            30..=33 => {
+                self.finish(pid, b, dice);
+            }
+            34..=50 => self.physical(pid, dice),
+            51..=62 => self.stream_ordered(pid, dice),
+            63..=66 => self.change_pools(pid, dice),
+            67..=84 => self.graph(pid, dice),
+            85..=86 => self.create_context(pid, dice),
+            87 => self.destroy_context(pid, dice, false),
+            88 => self.destroy_context(pid, dice, true),
+            89..=91 => self.retain(pid, dice),
+            92 => self.release(pid, dice),
+            93 => self.reset(pid, dice),
+            94 => self.ask(pid, dice),
+            95 => self.fail(pid, dice),
+            96..=97 => self.tell_losses(),
+            98 if b < 64 => self.end(pid, dice),
+            99 if b < 64 => self.start(pid),
+            _ => self.allocate(pid, dice),
+        }
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.now += 10;
+        Moment(self.now)
+    }
+
+    fn unique(&mut self) -> u64 {
+        self.unique += 1;
+        self.unique
+    }
+
+    fn deliver(&mut self, pid: Pid, tid: Tid, entered: Moment, what: What) {
+        let at = self.tick();
+        let event = Event { pid, tid, entered: entered.min(at), at, what };
+        self.ledger.apply(&event);
+        self.story.push((event, true));
+    }
+
+    /// What happened in a process, for who wants to know why.
+    pub(crate) fn story(&self, pid: Pid) -> String {
+        let of = self.story.iter().filter(|(event, _)| event.pid == pid || event.pid == Pid(0));
+        let line = |(event, seen): &(Event, bool)| {
+            let Event { tid, entered, at, what, .. } = event;
+            let lost = if *seen { "" } else { " (lost)" };
+            format!("{}.{} {}-{} {what:?}{lost}\n", event.pid, tid, entered.0, at.0)
+        };
+        of.map(line).collect()
+    }
+
+    /// A call that was entered and has returned now; its record may be lost. Says whether it was
+    /// delivered.
+    fn called(&mut self, pid: Pid, dice: Dice, what: What) -> bool {
+        self.called_by(pid, thread(dice), dice, what)
+    }
+
+    fn called_by(&mut self, pid: Pid, tid: Tid, dice: Dice, what: What) -> bool {
+        let entered = Moment(self.now + 5);
+        self.returned(pid, tid, entered, dice, what)
+    }
+
+    fn returned(&mut self, pid: Pid, tid: Tid, entered: Moment, dice: Dice, what: What) -> bool {
+        if dice.3 >= self.loss_below {
+            self.deliver(pid, tid, entered, what);
+            return true;
+        }
+        self.losses += 1;
+        let at = self.tick();
+        self.story.push((Event { pid, tid, entered, at, what: what.clone() }, false));
+        let pid = if dice.3.is_multiple_of(2) { pid } else { Pid(0) };
+        let lost = self.lost.entry(pid).or_default();
+        match what {
+            What::Allocate(allocate) => {
+                lost.allocations += 1;
+                lost.allocated_bytes += allocate.bytes;
+            }
+            What::Vmm(VmmCall::Create { bytes, .. }) => {
+                lost.allocations += 1;
+                lost.allocated_bytes += bytes;
+            }
+            What::Vmm(VmmCall::Import { .. }) => lost.allocations += 1,
+            What::Free(_) | What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
+                lost.frees += 1;
+            }
+            What::Failed(_) => lost.failures += 1,
+            _ => lost.other += 1,
+        }
+        false
+    }
+
+    /// A call that does its work now and returns later.
+    fn begin_slowly(&mut self, pid: Pid, dice: Dice, what: What) {
+        let call = UnderWay { tid: thread(dice), entered: Moment(self.now + 5), what };
+        self.program(pid).under_way.push(call);
+        self.tick();
+    }
+
+    /// The return of one call under way is seen.
+    fn finish(&mut self, pid: Pid, which: u8, dice: Dice) -> bool {
+        let under_way = &mut self.program(pid).under_way;
+        if under_way.is_empty() {
+            return false;
+        }
+        let call = under_way.remove(which as usize % under_way.len());
+        self.returned(pid, call.tid, call.entered, dice, call.what);
+        true
+    }
+
+    fn tell_losses(&mut self) {
+        for (pid, lost) in std::mem::take(&mut self.lost) {
+            let entered = Moment(self.now);
+            self.deliver(pid, Tid(0), entered, What::Lost(lost));
+        }
+    }
+
+    fn program(&mut self, pid: Pid) -> &mut Program {
+        self.programs.entry(pid).or_default()
+    }
+
+    /// A process starts; one that has the pid already is gone.
+    fn start(&mut self, pid: Pid) {
+        self.starts += 1;
+        self.programs.insert(pid, Program::default());
+        let start = self.starts;
+        let facts = ProcessFacts { start, uid: 0, name: "p".into(), before_trace: false };
+        let entered = Moment(self.now);
+        self.deliver(pid, Tid(pid.0), entered, What::Process(facts));
+    }
+
+    fn end(&mut self, pid: Pid, dice: Dice) {
+        if dice.2.is_multiple_of(2) {
+            self.programs.remove(&pid);
+            self.called(pid, dice, What::Exit);
+        } else {
+            self.programs.insert(pid, Program::default());
+            self.called(pid, dice, What::Exec);
+        }
+    }
+
+    fn fail(&mut self, pid: Pid, dice: Dice) {
+        let failed = Failed {
+            function: FunctionId(1),
+            code: OUT_OF_MEMORY,
+            asked: Some((Kind::Device, 1)),
+            freed: None,
+            device: None,
+            context: None,
+        };
+        self.called(pid, dice, What::Failed(failed));
+    }
+}
+
+fn thread(dice: Dice) -> Tid {
+    Tid(1 + u32::from(dice.1 / 3 % 4))
+}

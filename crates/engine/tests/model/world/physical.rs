@@ -1,0 +1,111 @@
+//! Physical memory.
+
+use engine::event::{Place, VmmCall, What};
+use engine::ids::{DeviceId, HandleId, Pid};
+
+use super::{DEVICES, Dice, Program, World, pick};
+
+/// How far places to map to are apart, and how big a mapping is.
+const STRIDE: u64 = 16;
+
+/// How many places there are.
+const PLACES: u64 = 6;
+
+pub(super) struct Handle {
+    id: u64,
+    pub(super) bytes: u64,
+    /// What it takes memory of, if it does.
+    pub(super) device: Option<DeviceId>,
+    references: u64,
+    /// It is no multicast object.
+    memory: bool,
+}
+
+impl Program {
+    /// Ends handles that nothing keeps.
+    fn tidy_handles(&mut self) {
+        let mapped: Vec<_> = self.mapped.values().copied().collect();
+        let kept = |handle: &Handle| handle.references > 0 || mapped.contains(&handle.id);
+        let ended = self.handles.iter().filter(|handle| handle.memory && !kept(handle)).count();
+        self.totals.frees += ended as u64;
+        self.handles.retain(kept);
+    }
+}
+
+impl World {
+    pub(super) fn physical(&mut self, pid: Pid, dice: Dice) {
+        let (_, a, b, _) = dice;
+        let program = self.program(pid);
+        let place = u64::from(b) % PLACES;
+        let good = program.handles.iter_mut().filter(|handle| handle.references > 0);
+        let mut good: Vec<_> = good.collect();
+        let chosen = pick(good.len(), a);
+        match a / 3 % 16 {
+            0..=4 => return self.create(pid, dice),
+            5..=8 => {
+                let Some(index) = chosen else { return };
+                if program.mapped.contains_key(&place) {
+                    return;
+                }
+                let id = good[index].id;
+                program.mapped.insert(place, id);
+                let (address, bytes, handle) = (place * STRIDE, STRIDE, HandleId(id));
+                self.called(pid, dice, What::Vmm(VmmCall::Map { address, bytes, handle }));
+            }
+            9 => {
+                let Some(id) = program.mapped.get(&place).copied() else { return };
+                let handle = program.handles.iter_mut().find(|handle| handle.id == id);
+                let Some(handle) = handle else { return };
+                handle.references += 1;
+                let handle = HandleId(id);
+                self.called(pid, dice, What::Vmm(VmmCall::Retain { handle }));
+            }
+            10..=12 => {
+                let Some(index) = chosen else { return };
+                good[index].references -= 1;
+                let handle = HandleId(good[index].id);
+                program.tidy_handles();
+                self.ended(pid, dice, VmmCall::Release { handle });
+            }
+            _ => {
+                let end = (place + 1 + u64::from(b / 64)).min(PLACES);
+                program.mapped.retain(|mapped, _| *mapped < place || *mapped >= end);
+                program.tidy_handles();
+                let (address, bytes) = (place * STRIDE, (end - place) * STRIDE);
+                self.ended(pid, dice, VmmCall::Unmap { address, bytes });
+            }
+        }
+    }
+
+    /// A call that may have ended memory, and may take its time to return.
+    fn ended(&mut self, pid: Pid, dice: Dice, call: VmmCall) {
+        if dice.2.is_multiple_of(3) {
+            self.begin_slowly(pid, dice, What::Vmm(call));
+        } else {
+            self.called(pid, dice, What::Vmm(call));
+        }
+    }
+
+    fn create(&mut self, pid: Pid, dice: Dice) {
+        let (_, a, b, _) = dice;
+        let program = self.program(pid);
+        let unused = |id: &u64| program.handles.iter().all(|handle| handle.id != *id);
+        let Some(id) = (1..=6).find(unused) else { return };
+        let handle = HandleId(id);
+        let device = DeviceId(u16::from(b % DEVICES));
+        let bytes = 1 << (b / 2 % 10);
+        let (call, bytes, device) = match a % 8 {
+            0 => (VmmCall::Multicast { handle }, 0, None),
+            1 => (VmmCall::Import { handle }, 0, None),
+            2 => (VmmCall::Create { handle, bytes, place: Place::Host, site: None }, bytes, None),
+            _ => {
+                let place = Place::Device(device);
+                (VmmCall::Create { handle, bytes, place, site: None }, bytes, Some(device))
+            }
+        };
+        let memory = !matches!(call, VmmCall::Multicast { .. });
+        program.totals.allocations += u64::from(memory);
+        program.handles.push(Handle { id, bytes, device, references: 1, memory });
+        self.called(pid, dice, What::Vmm(call));
+    }
+}
