@@ -108,8 +108,10 @@ class Bench:
             self.add(name, what + ": used", account["used"], sum(p["used_bytes"] for p in pools))
         elif "pool_total" in account:
             if account["pool_total"] is not None:
-                self.add(name, what, account["pool_total"], kinds.get("device", 0) + kinds.get("async", 0)
-                         + kinds.get("physical", 0))
+                ours = kinds.get("device", 0) + kinds.get("async", 0) + kinds.get("physical", 0)
+                beside = ours - account["pool_total"]
+                self.add(name, what, account["pool_total"], ours,
+                         f"{beside} by libraries beside the pool" if beside else "")
         elif "kind" in account:
             self.add(name, what, account["bytes"], kinds.get(account["kind"], 0))
         if "untracked_bytes" in process:
@@ -144,7 +146,9 @@ class Bench:
             return
         kinds = last["kinds"]
         ours = sum(kinds.get(k, 0) for k in ("device", "managed", "array"))
-        self.add("leaks.cu", "sanitizer's leaks, bytes", sum(theirs), ours)
+        array = kinds.get("array", 0)
+        self.add("leaks.cu", "sanitizer's leaks, bytes", sum(theirs), ours,
+                 f"the sanitizer counts the elements of the array: {array // 4} for {array} bytes")
         count = sum(last["kind_allocations"].get(k, 0) for k in ("device", "managed", "array"))
         self.add("leaks.cu", "sanitizer's leaks, count", len(theirs), count)
 
@@ -174,7 +178,31 @@ class Bench:
                 process = next(p for p in found["processes"] if p["pid"] == player.pid)
                 self.compare_one(f"process {number + 1} of four", account, process, found)
 
-    def cost(self, label, command, blocks=6, block=3.0):
+    def late(self):
+        """Attaches to a PyTorch program that is already at work."""
+        player = subprocess.Popen([sys.executable, os.path.join(PROGRAMS, "torch_late.py")],
+                                  stdout=subprocess.PIPE, text=True)
+        for line in player.stdout:
+            if line.startswith("READY"):
+                break
+        report = os.path.join(self.out, "late.jsonl")
+        tracer = subprocess.Popen([self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000",
+                                   "-o", report, "-p", str(player.pid)], stderr=subprocess.DEVNULL)
+        lines = list(player.stdout)
+        player.wait()
+        tracer.wait()
+        with open(report) as text:
+            reports = [json.loads(line) for line in text]
+        for account, found in self.holds("late", lines, reports):
+            process = next(p for p in found["processes"] if p["pid"] == player.pid)
+            devices = [d for d in process["devices"] if d["live_bytes"]]
+            self.add("late attach", account["what"], account["bytes"], process["live_bytes"],
+                     "allocated since, on " + ", ".join(f"device {d['device']}" for d in devices))
+            if "untracked_bytes" in process:
+                self.notes.append(f"late attach: {process['untracked_bytes']} bytes untracked, "
+                                  f"of which {account['before']} allocated before")
+
+    def cost(self, label, command, blocks=6, block=4.5):
         """Time per step with the tracer attached and without, by turns, in one run of the program."""
         player = subprocess.Popen([*command, str(blocks * block + 2)], stdout=subprocess.PIPE, text=True)
         for line in player.stdout:
@@ -192,9 +220,10 @@ class Bench:
             if traced:
                 tracer = subprocess.Popen([self.vramscope, "trace", "--json", "-o", "/dev/null", "-p", str(player.pid)],
                                           stderr=subprocess.DEVNULL)
-                time.sleep(0.7)
+                # The first second is spent on learning the threads' contexts.
+                time.sleep(2.2)
             begin = time.time()
-            time.sleep(block - 0.9)
+            time.sleep(block - 2.4)
             spans.append((traced, begin, time.time()))
             if tracer:
                 tracer.send_signal(2)
@@ -258,6 +287,7 @@ def main():
         "cupy": lambda: bench.python("cupy_pool"),
         "jax": lambda: bench.python("jax_pool", XLA_PYTHON_CLIENT_PREALLOCATE="false"),
         "four": bench.four,
+        "late": bench.late,
         "cost_malloc": lambda: bench.cost("cudaMalloc+cudaFree, 2 KiB", [bench.build("malloc_loop")]),
         "cost_torch": lambda: bench.cost("PyTorch training step", script("step_torch.py")),
         "cost_jax": lambda: bench.cost("JAX step", script("step_jax.py")),

@@ -106,9 +106,9 @@ fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseErr
     let unknown = totals.unknown_frees..=totals.unknown_frees + totals.overtaken;
     prop_assert!(unknown.contains(&process.unknown_frees), "{}", process.unknown_frees);
     prop_assert_eq!(process.mistakes.mismatched_frees, 0);
-    prop_assert!(process.certainty.unseen_frees <= totals.ended_quietly);
-    let ends = process.frees_total + process.certainty.unseen_frees + totals.overtaken;
-    prop_assert!((process.frees_total..=ends).contains(&totals.frees), "{}", totals.frees);
+    prop_assert_eq!(process.certainty.unseen_frees, 0);
+    let frees = process.frees_total..=process.frees_total + totals.overtaken;
+    prop_assert!(frees.contains(&totals.frees), "{}", totals.frees);
     Ok(())
 }
 

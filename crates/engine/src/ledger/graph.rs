@@ -91,7 +91,7 @@ pub(super) struct Graphs {
     graphs: HashMap<GraphId, Vec<Made>>,
     execs: HashMap<ExecId, Exec>,
     nodes: usize,
-    /// What graphs that are not known any more would have left allocated, each.
+    /// What graphs that are not known any more could have left allocated, each.
     pub(super) dropped: Tally,
 }
 
@@ -189,7 +189,7 @@ impl Graphs {
 
     fn drop_nodes(&mut self, nodes: &[Made]) {
         self.nodes -= nodes.len();
-        self.dropped.add(sum(left(nodes)));
+        self.dropped.add(sum(allocations(nodes)));
     }
 
     fn drop_exec(&mut self, id: ExecId) {
@@ -269,13 +269,18 @@ impl Graphs {
         self.drop_nodes(&gone);
     }
 
-    /// What nodes that are known would allocate at addresses that are not live. Looks at all nodes.
+    /// What nodes that are known could allocate at addresses that are not live. Looks at all nodes.
     pub(super) fn potential(&self, live: impl Fn(u64) -> bool) -> Sum {
         let made = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
-        let made = made.flat_map(|nodes| left(nodes));
+        // It may have been instantiated before a node was added that frees.
+        let made = made.flat_map(|nodes| allocations(nodes));
         let all = made.chain(self.execs.values().flat_map(|exec| exec.left.iter().copied()));
-        let mut seen = HashSet::new();
-        sum(all.filter(|node| seen.insert(node.address) && !live(node.address)))
+        let mut biggest: HashMap<u64, u64> = HashMap::new();
+        for node in all.filter(|node| !live(node.address)) {
+            let bytes = biggest.entry(node.address).or_insert(0);
+            *bytes = node.bytes.max(*bytes);
+        }
+        biggest.values().fold(Sum::default(), |sum, bytes| sum.plus(Sum::from(*bytes)))
     }
 }
 

@@ -29,7 +29,9 @@
 //! **At least** `L − what the lost records could have ended`. An entry that truly ended while the
 //! ledger still lists it was ended by a call whose record is lost, for a free that was seen ends the
 //! entry: nothing else can be at its address then. `n` lost frees end at most `n` entries: at most
-//! the `n` biggest; but one that unmaps can end any number that only mappings keep. (Where the address was given out again in the meantime and that record was seen, the entry is
+//! the `n` biggest; but one that unmaps can end any number that only mappings keep. Where there are
+//! handles, a lost allocation is no better: mappings of the new handle are taken for mappings of an
+//! older one of its name, whose end is thought to be still to come. (Where the address was given out again in the meantime and that record was seen, the entry is
 //! gone already and the bound is only wider than needed; where that record was lost too, a seen free
 //! of the new owner ends the old entry, late, and rightly.) A lost end of a context or process can
 //! have ended everything. And either can only have ended what was allocated before the loss was
@@ -180,11 +182,12 @@ impl Losses {
         }
     }
 
-    /// Records were lost up to that moment, while `live` bytes were listed.
-    pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment, live: Sum) {
+    /// Records were lost up to that moment, while `live` bytes were listed; so many of them can hide
+    /// the end of one.
+    pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment, live: Sum, ends: u64) {
         add(if shared { &mut self.shared } else { &mut self.own }, lost, at);
         let until = at.max(self.newest);
-        if lost.frees > 0 {
+        if ends > 0 {
             self.frees.set(until, live);
         }
         if lost.other > 0 {
@@ -223,10 +226,9 @@ impl Losses {
         if self.broken() { self.other.listed } else { Sum::default() }
     }
 
-    /// Listed bytes that lost frees can have ended, however many those are.
+    /// Listed bytes that lost frees can have ended, however many those are, if there are any.
     pub(super) fn before_lost_frees(&self) -> Sum {
-        let any = self.own.frees > 0 || self.shared.frees > 0;
-        if any { self.frees.listed } else { Sum::default() }
+        self.frees.listed
     }
 }
 
@@ -334,7 +336,7 @@ mod tests {
         let early = entry(Kind::Device, 10, 5);
         let late = entry(Kind::Device, 20, 15);
         losses.begin(&early);
-        losses.lose(&Lost { other: 1, ..Lost::default() }, false, Moment(10), Sum::from(10));
+        losses.lose(&Lost { other: 1, ..Lost::default() }, false, Moment(10), Sum::from(10), 0);
         losses.begin(&late);
         assert_eq!(losses.ended_with_context().bytes(), Bytes(10));
         losses.end(&early);
@@ -344,7 +346,7 @@ mod tests {
     #[test]
     fn a_record_that_is_delivered_after_the_loss_was_counted_is_still_in_doubt() {
         let mut losses = Losses::default();
-        losses.lose(&Lost { frees: 1, ..Lost::default() }, false, Moment(10), Sum::default());
+        losses.lose(&Lost { frees: 1, ..Lost::default() }, false, Moment(10), Sum::default(), 1);
         losses.begin(&entry(Kind::Device, 10, 5));
         assert_eq!(losses.before_lost_frees().bytes(), Bytes(10));
     }
@@ -359,6 +361,7 @@ mod tests {
             false,
             Moment(10),
             Sum::default(),
+            1,
         );
         for entry in &held {
             losses.begin(entry);

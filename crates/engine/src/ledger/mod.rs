@@ -293,20 +293,24 @@ impl Ledger {
         let mut ended = Sum::default();
         let mut ended_by_anyone = Sum::default();
         let mut mapped_only = Sum::default();
+        let mut ends = 0;
         let mut unlisted = Sum::from(self.unattributed.allocated_bytes);
         for process in self.running.values() {
             let losses = &process.losses;
             unlisted = unlisted.plus(process.unlisted());
             ended = ended.plus(losses.ended_with_context());
-            ended = ended.plus(view::freed_unseen(process, losses.own.frees));
-            if losses.shared.frees > 0 {
+            ended = ended.plus(view::freed_unseen(process, &[&losses.own]));
+            let Loss { allocations, frees, .. } = losses.shared;
+            if process.ends_among(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
                 mapped_only = mapped_only.plus(process.physical.mapped_only());
+                let Loss { allocations, frees, .. } = self.unattributed;
+                ends = ends.max(process.ends_among(allocations, frees));
             }
         }
         if ended_by_anyone > Sum::default() {
             let walks = || self.shown().flat_map(view::walks).collect();
-            let bound = loss::ended_by(self.unattributed.frees, mapped_only, walks);
+            let bound = loss::ended_by(ends, mapped_only, walks);
             ended = ended.plus(ended_by_anyone.min(bound));
         }
         Certainty {

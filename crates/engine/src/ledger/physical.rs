@@ -103,6 +103,11 @@ impl Physical {
         self.reserved.bytes()
     }
 
+    /// Whether there ever was a handle.
+    pub(super) fn is_used(&self) -> bool {
+        self.count > 0
+    }
+
     /// Device memory that one `cuMemUnmap` could end, however many handles it is.
     pub(super) fn mapped_only(&self) -> Sum {
         self.mapped_only

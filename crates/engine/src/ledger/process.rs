@@ -207,7 +207,7 @@ impl Process {
 
     /// A free arrived for what had to make room before; says whether there was any.
     pub(super) fn settle(&mut self, key: Key) -> bool {
-        let Some(owed) = self.superseded.settle(key) else { return false };
+        let Some(owed) = self.superseded.settle(key, self.call.0) else { return false };
         self.counts.frees += 1;
         self.peak.ended_earlier(self.call.0, owed.entered, owed.bytes);
         true
@@ -289,7 +289,8 @@ impl Process {
 
     /// Records of this process were lost, or `shared` ones of no known process.
     pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment) {
-        self.losses.lose(lost, shared, at, self.totals.live);
+        let ends = self.ends_among(lost.allocations, lost.frees);
+        self.losses.lose(lost, shared, at, self.totals.live, ends);
         if lost.other > 0 {
             self.contexts.lose_count();
         }
@@ -336,6 +337,12 @@ impl Process {
         }
         let again = (entry.kind == Kind::Imported).then(|| self.opened_again.remove(&key));
         1 + again.flatten().unwrap_or(0)
+    }
+
+    /// How many of lost records can hide the end of an allocation; see [`super::loss`].
+    pub(super) fn ends_among(&self, allocations: u64, frees: u64) -> u64 {
+        let allocations = if self.physical.is_used() { allocations } else { 0 };
+        frees.saturating_add(allocations)
     }
 
     /// Device memory that may be live and is not listed; see [`super::loss`].

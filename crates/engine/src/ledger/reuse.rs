@@ -42,15 +42,17 @@ impl Superseded {
         }
     }
 
-    /// A free arrived that is not for a live allocation; gives the one that was owed, if any.
-    pub(super) fn settle(&mut self, key: Key) -> Option<Owed> {
+    /// A free arrived that is not for a live allocation; gives the one that was owed, if any: the
+    /// youngest that was there when the free was entered.
+    pub(super) fn settle(&mut self, key: Key, entered: Moment) -> Option<Owed> {
         let all = self.by_key.get_mut(&key)?;
-        let owed = all.pop();
+        let position = all.iter().rposition(|owed| owed.began <= entered)?;
+        let owed = all.remove(position);
         if all.is_empty() {
             self.by_key.remove(&key);
         }
         self.count -= 1;
-        owed
+        Some(owed)
     }
 
     /// A context ended in a call that was entered at that moment: what was there and made room since
@@ -75,6 +77,8 @@ impl Superseded {
 mod tests {
     use super::*;
 
+    const LATER: Moment = Moment(1000);
+
     fn owed(context: u64, at: u64) -> Owed {
         let (began, at) = (Moment(at / 2), Moment(at));
         Owed { context: Some(ContextId(context)), began, at, entered: at, bytes: 1 }
@@ -85,11 +89,22 @@ mod tests {
         let mut superseded = Superseded::default();
         superseded.add(Key::address(1), 1, owed(0, 1));
         superseded.add(Key::address(1), 1, owed(0, 1));
-        assert!(superseded.settle(Key::address(2)).is_none());
-        assert!(superseded.settle(Key::address(1)).is_some());
-        assert!(superseded.settle(Key::address(1)).is_some());
-        assert!(superseded.settle(Key::address(1)).is_none());
+        assert!(superseded.settle(Key::address(2), LATER).is_none());
+        assert!(superseded.settle(Key::address(1), LATER).is_some());
+        assert!(superseded.settle(Key::address(1), LATER).is_some());
+        assert!(superseded.settle(Key::address(1), LATER).is_none());
         assert_eq!(superseded.count, 0);
+    }
+
+    #[test]
+    fn a_free_settles_no_debt_of_what_came_after_it() {
+        let mut superseded = Superseded::default();
+        superseded.add(Key::address(1), 1, owed(0, 10));
+        superseded.add(Key::address(1), 1, owed(0, 40));
+        let ends = |owed: Option<Owed>| owed.map(|owed| owed.at);
+        assert_eq!(ends(superseded.settle(Key::address(1), Moment(15))), Some(Moment(10)));
+        assert_eq!(ends(superseded.settle(Key::address(1), Moment(15))), None);
+        assert_eq!(ends(superseded.settle(Key::address(1), Moment(35))), Some(Moment(40)));
     }
 
     #[test]
@@ -102,9 +117,9 @@ mod tests {
         // One had made room before the end began, one came after that.
         assert_eq!(superseded.released(ContextId(7), Moment(15)), 1);
         assert_eq!(superseded.count, 3);
-        assert!(superseded.settle(Key::address(2)).is_none());
-        assert!(superseded.settle(Key::address(1)).is_some());
-        assert!(superseded.settle(Key::address(3)).is_some());
+        assert!(superseded.settle(Key::address(2), LATER).is_none());
+        assert!(superseded.settle(Key::address(1), LATER).is_some());
+        assert!(superseded.settle(Key::address(3), LATER).is_some());
     }
 
     #[test]
@@ -115,6 +130,6 @@ mod tests {
         }
         assert_eq!(superseded.by_key.len(), KEYS);
         assert_eq!(superseded.count, KEYS as u64 + 10);
-        assert!(superseded.settle(Key::address(KEYS as u64 + 1)).is_none());
+        assert!(superseded.settle(Key::address(KEYS as u64 + 1), LATER).is_none());
     }
 }

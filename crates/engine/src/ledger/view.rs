@@ -72,13 +72,16 @@ pub(super) fn walks(process: &Process) -> impl Iterator<Item = (&Slab, SizeWalk<
 }
 
 /// What lost frees of this process alone can have ended.
-pub(super) fn freed_unseen(process: &Process, frees: u64) -> Sum {
+pub(super) fn freed_unseen(process: &Process, lost: &[&Loss]) -> Sum {
+    let ends = lost.iter().fold(0_u64, |sum, lost| {
+        sum.saturating_add(process.ends_among(lost.allocations, lost.frees))
+    });
     let bound = process.losses.before_lost_frees();
-    if frees == 0 || bound == Sum::default() {
+    if ends == 0 || bound == Sum::default() {
         return Sum::default();
     }
     let mapped_only = process.physical.mapped_only();
-    bound.min(loss::ended_by(frees, mapped_only, || walks(process).collect()))
+    bound.min(loss::ended_by(ends, mapped_only, || walks(process).collect()))
 }
 
 fn peak_bounds(process: &Process) -> Option<(Bytes, Bytes)> {
@@ -88,8 +91,8 @@ fn peak_bounds(process: &Process) -> Option<(Bytes, Bytes)> {
 
 fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
     let losses = &process.losses;
-    let frees = losses.own.frees.saturating_add(losses.shared.frees);
-    let ended = losses.ended_with_context().plus(freed_unseen(process, frees));
+    let freed = freed_unseen(process, &[&losses.own, &losses.shared]);
+    let ended = losses.ended_with_context().plus(freed);
     let unlisted = process.unlisted().plus(Sum::from(unattributed.allocated_bytes));
     Certainty {
         lost: losses.own,

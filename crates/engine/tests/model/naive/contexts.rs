@@ -21,9 +21,8 @@ impl Process {
     /// What was there when a context's end began, and made room since then, has ended with it.
     fn settle_released(&mut self, context: ContextId, entered: Moment) {
         let owed = self.superseded.len();
-        self.superseded.retain(|old| {
-            old.context != Some(context) || old.began > entered || old.at < entered
-        });
+        self.superseded
+            .retain(|old| old.context != Some(context) || old.began > entered || old.at < entered);
         self.released_total += (owed - self.superseded.len()) as u64;
     }
 

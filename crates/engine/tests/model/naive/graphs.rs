@@ -156,7 +156,7 @@ impl Process {
                 && !exec.allocates(*address)
                 && !self.free_by_graph(event, *address)
             {
-                self.settle(Key::address(*address));
+                self.settle(event, Key::address(*address));
             }
         }
         let mut left: Vec<(u64, u64, Option<Place>)> = Vec::new();

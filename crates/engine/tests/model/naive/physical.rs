@@ -56,7 +56,7 @@ impl Process {
             VmmCall::Release { handle } => self.release_handle(event, handle),
             VmmCall::Map { address, bytes, handle } => self.map(event, address, bytes, handle),
             VmmCall::Unmap { address, bytes } => {
-                self.unmap(|m| {
+                self.unmap(event, |m| {
                     m.first >= address && m.end <= address + bytes && m.since <= event.entered
                 });
             }
@@ -82,7 +82,7 @@ impl Process {
         let Some(handle) = self.handles.get_mut(&id) else {
             if let Some(position) = owed {
                 self.owed_releases.remove(position);
-                self.settle(key(id));
+                self.settle(event, key(id));
             } else {
                 self.give_back(event, key(id), None);
             }
@@ -90,7 +90,7 @@ impl Process {
         };
         if event.entered < handle.since {
             owed.map(|position| self.owed_releases.remove(position));
-            self.settle(key(id));
+            self.settle(event, key(id));
         } else if handle.references == 0 {
             self.unknown_frees += 1;
         } else {
@@ -131,7 +131,7 @@ impl Process {
             return;
         }
         let (first, end) = (address, address + bytes);
-        self.unmap(|mapping| mapping.first < end && mapping.end > first);
+        self.unmap(event, |mapping| mapping.first < end && mapping.end > first);
         if let Some(Handle { number, .. }) = self.handles.get(&id).copied() {
             self.mappings.push(Mapping { first, end, handle: id, number, since: event.at });
         }
@@ -143,14 +143,14 @@ impl Process {
         }
     }
 
-    fn unmap(&mut self, gone: impl Fn(&Mapping) -> bool) {
+    fn unmap(&mut self, event: &Event, gone: impl Fn(&Mapping) -> bool) {
         while let Some(position) = self.mappings.iter().position(&gone) {
             let mapping = self.mappings.remove(position);
             let known = self.handles.get(&mapping.handle);
             if known.is_some_and(|handle| handle.number == mapping.number) {
                 self.end_if_unused(mapping.handle);
             } else {
-                self.settle(key(mapping.handle));
+                self.settle(event, key(mapping.handle));
             }
         }
     }

@@ -223,14 +223,15 @@ impl Process {
             if live.openings == 0 {
                 self.end(position);
             }
-        } else if !self.settle(key) {
+        } else if !self.settle(event, key) {
             self.unknown_frees += 1;
         }
     }
 
     /// A free that was owed arrived.
-    pub(super) fn settle(&mut self, key: Key) -> bool {
-        let owed = self.superseded.iter().rposition(|old| old.key == key);
+    pub(super) fn settle(&mut self, event: &Event, key: Key) -> bool {
+        let own = |old: &Superseded| old.key == key && old.began <= event.entered;
+        let owed = self.superseded.iter().rposition(own);
         if let Some(position) = owed {
             self.superseded.remove(position);
             self.frees_total += 1;

@@ -25,11 +25,10 @@ impl World {
         let chosen = program.created.keys().copied().nth(dice.2 as usize % count);
         let Some(context) = chosen else { return };
         program.created.remove(&context);
-        let ended = program.drop_context(context);
+        program.drop_context(context);
         let what = What::Context(ContextChange::Destroyed { context });
         if slowly {
             program.under_way.push(UnderWay { tid: Tid(9), entered, what });
-            program.totals.ended_quietly += ended;
             self.tick();
         } else {
             self.called(pid, dice, what);
@@ -62,11 +61,10 @@ impl World {
         let entered = Moment(self.now + 5);
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         let program = self.program(pid);
-        let ended = program.drop_context(primary_of(device));
+        program.drop_context(primary_of(device));
         let what = What::Context(ContextChange::PrimaryReset { device });
         if dice.1 >= 128 {
             program.under_way.push(UnderWay { tid: Tid(9), entered, what });
-            program.totals.ended_quietly += ended;
             self.tick();
         } else {
             self.called(pid, dice, what);

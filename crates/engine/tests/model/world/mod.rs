@@ -8,7 +8,7 @@ mod physical;
 
 use std::collections::BTreeMap;
 
-use engine::event::{Event, Failed, GraphCall, Lost, OUT_OF_MEMORY, ProcessFacts, VmmCall, What};
+use engine::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, VmmCall, What};
 use engine::ids::{ContextId, DeviceId, FunctionId, Pid, PoolId, Tid};
 use engine::kind::Kind;
 use engine::ledger::Ledger;
@@ -57,22 +57,17 @@ pub(crate) struct Totals {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) unknown_frees: u64,
-    /// Memory that ended with a context while that call was under way: if its address is given out
-    /// again before the return is seen, it looks like one whose free is still to come.
-    pub(crate) ended_quietly: u64,
     /// Frees that were under way when a context ended, or when a launch that frees what the one
     /// before left: the end is seen first and takes their memory along.
     pub(crate) overtaken: u64,
 }
 
 impl Program {
-    /// Ends what is in a context; says how much that is.
-    fn drop_context(&mut self, context: ContextId) -> u64 {
+    /// Ends what is in a context.
+    fn drop_context(&mut self, context: ContextId) {
         let frees = self.under_way.iter().filter(|call| matches!(call.what, What::Free(_)));
         self.totals.overtaken += frees.count() as u64;
-        let before = self.live.len();
         self.live.retain(|memory| memory.context != Some(context));
-        (before - self.live.len()) as u64
     }
 
     /// Every context that memory can be allocated in, with its device.
