@@ -204,6 +204,8 @@ pub struct DeviceView {
     pub gpu: Option<GpuId>,
     /// What the driver's own account says the process holds of that GPU.
     pub driver_bytes: Option<Bytes>,
+    /// What was traced on that GPU when the account was asked: the two belong together.
+    pub driver_traced: Option<Bytes>,
     /// What graphs reserve of the device, as the driver last told the program.
     pub graph_reserved: Option<Told>,
 }
@@ -213,7 +215,8 @@ impl DeviceView {
     /// slack of pools, and what was allocated before the trace.
     #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
-        self.driver_bytes.map(|driver| Bytes(driver.0.saturating_sub(self.live_bytes.0)))
+        let (driver, traced) = (self.driver_bytes?, self.driver_traced?);
+        Some(Bytes(driver.0.saturating_sub(traced.0)))
     }
 }
 

@@ -52,6 +52,7 @@ fn follow(steps: Vec<Step>, losses: bool) -> Result<(), TestCaseError> {
                 prop_assert!(losses || seen.certainty.before_trace || seen.certainty.exact());
                 let mut seen = if losses { without_bounds(seen) } else { seen };
                 for process in &mut seen.processes {
+                    process.devices.iter_mut().for_each(|device| device.driver_traced = None);
                     let (low, high) = process.peak_bounds.take().unwrap_or_default();
                     let peak = process.peak_bytes;
                     prop_assert!(low == high || (low..=high).contains(&peak));

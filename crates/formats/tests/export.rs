@@ -98,6 +98,7 @@ fn rich() -> ProcessView {
                 peak_bytes: Bytes(30 << 20),
                 gpu: Some(GpuId(3)),
                 driver_bytes: Some(Bytes(600 << 20)),
+                driver_traced: Some(Bytes(18 << 20)),
                 graph_reserved: None,
             },
             DeviceView {
@@ -106,6 +107,7 @@ fn rich() -> ProcessView {
                 peak_bytes: Bytes(5 << 20),
                 gpu: None,
                 driver_bytes: None,
+                driver_traced: None,
                 graph_reserved: None,
             },
         ],

@@ -12,7 +12,8 @@ use super::totals::{OnDevice, Sum, Totals};
 pub(super) struct Devices {
     /// By ordinal.
     gpus: Box<[Option<GpuId>]>,
-    accounts: Vec<(GpuId, Bytes)>,
+    /// With what was traced when they were asked.
+    accounts: Vec<(GpuId, Bytes, Bytes)>,
     graph_reserved: Vec<(DeviceId, Told)>,
 }
 
@@ -22,11 +23,12 @@ impl Devices {
     }
 
     /// The driver's account of a GPU.
-    pub(super) fn account(&mut self, gpu: GpuId, bytes: Bytes) {
-        match self.accounts.iter_mut().find(|(known, _)| *known == gpu) {
-            Some((_, known)) => *known = bytes,
-            None => self.accounts.push((gpu, bytes)),
-        }
+    pub(super) fn account(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
+        let here = |on: &&OnDevice| on.device.and_then(|device| self.gpu(device)) == Some(gpu);
+        let rows = totals.devices().iter().filter(here);
+        let traced = rows.fold(Sum::default(), |sum, on| sum.plus(on.live)).bytes();
+        self.accounts.retain(|(known, ..)| *known != gpu);
+        self.accounts.push((gpu, bytes, traced));
     }
 
     /// The driver told what graphs reserve of a device, or it is not known any more.
@@ -56,8 +58,7 @@ impl Devices {
         let mut known: Vec<DeviceId> = held.iter().filter_map(|on| on.device).collect();
         known.extend(self.graph_reserved.iter().map(|(device, _)| *device));
         let ordinals = (0..=u16::MAX).map(DeviceId).zip(&self.gpus);
-        let of_account =
-            |gpu: &Option<GpuId>| gpu.is_some_and(|gpu| self.driver_bytes(gpu).is_some());
+        let of_account = |gpu: &Option<GpuId>| gpu.is_some_and(|gpu| self.asked(gpu).is_some());
         known.extend(ordinals.filter(|(_, gpu)| of_account(gpu)).map(|(device, _)| device));
         known.sort_unstable();
         known.dedup();
@@ -67,11 +68,12 @@ impl Devices {
         let unknown = on(None).filter(|on| on.live > Sum::default());
         rows.extend(unknown.map(|unknown| self.row(None, Some(unknown))));
         let mut others: Vec<_> =
-            self.accounts.iter().filter(|(gpu, _)| !self.gpus.contains(&Some(*gpu))).collect();
+            self.accounts.iter().filter(|(gpu, ..)| !self.gpus.contains(&Some(*gpu))).collect();
         others.sort_unstable();
-        rows.extend(others.into_iter().map(|&(gpu, bytes)| DeviceView {
+        rows.extend(others.into_iter().map(|&(gpu, bytes, traced)| DeviceView {
             gpu: Some(gpu),
             driver_bytes: Some(bytes),
+            driver_traced: Some(traced),
             ..self.row(None, None)
         }));
         rows
@@ -80,17 +82,20 @@ impl Devices {
     fn row(&self, device: Option<DeviceId>, on: Option<&OnDevice>) -> DeviceView {
         let gpu = device.and_then(|device| self.gpu(device));
         let reserved = self.graph_reserved.iter().find(|(known, _)| Some(*known) == device);
+        let asked = gpu.and_then(|gpu| self.asked(gpu));
         DeviceView {
             device,
             live_bytes: on.map_or(Bytes(0), |on| on.live.bytes()),
             peak_bytes: on.map_or(Bytes(0), |on| on.peak.bytes()),
             gpu,
-            driver_bytes: gpu.and_then(|gpu| self.driver_bytes(gpu)),
+            driver_bytes: asked.map(|(bytes, _)| bytes),
+            driver_traced: asked.map(|(_, traced)| traced),
             graph_reserved: reserved.map(|(_, told)| *told),
         }
     }
 
-    fn driver_bytes(&self, gpu: GpuId) -> Option<Bytes> {
-        self.accounts.iter().find(|(known, _)| *known == gpu).map(|(_, bytes)| *bytes)
+    fn asked(&self, gpu: GpuId) -> Option<(Bytes, Bytes)> {
+        let known = self.accounts.iter().find(|(known, ..)| *known == gpu);
+        known.map(|(_, bytes, traced)| (*bytes, *traced))
     }
 }

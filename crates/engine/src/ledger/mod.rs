@@ -131,7 +131,7 @@ impl Ledger {
             }
             What::DriverAccount { gpu, bytes } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.devices.account(*gpu, Bytes(*bytes));
+                    process.devices.account(*gpu, Bytes(*bytes), &process.totals);
                 }
             }
             What::Lost(lost) => self.lose(event, lost),

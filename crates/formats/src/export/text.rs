@@ -183,8 +183,8 @@ fn account_line(
     before_trace: bool,
     names: &Names,
 ) -> io::Result<()> {
-    let (Some(gpu), Some(driver), Some(untracked)) =
-        (device.gpu, device.driver_bytes, device.untracked())
+    let (Some(gpu), Some(driver), Some(traced), Some(untracked)) =
+        (device.gpu, device.driver_bytes, device.driver_traced, device.untracked())
     else {
         return Ok(());
     };
@@ -199,8 +199,8 @@ fn account_line(
     };
     writeln!(
         out,
-        "  driver's account of GPU {}{model}: {driver} = {} traced + {untracked} untracked ({parts})",
-        gpu.0, device.live_bytes
+        "  driver's account of GPU {}{model}: {driver} = {traced} traced + {untracked} untracked ({parts})",
+        gpu.0
     )
 }
 

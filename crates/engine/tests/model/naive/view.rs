@@ -73,6 +73,7 @@ impl Process {
             peak_bytes: Bytes(0),
             gpu: Some(*gpu),
             driver_bytes: Some(*bytes),
+            driver_traced: None,
             graph_reserved: None,
         }));
         rows
@@ -87,6 +88,7 @@ impl Process {
             peak_bytes: Bytes(self.device_peaks.get(&device).copied().unwrap_or(0)),
             gpu,
             driver_bytes: gpu.and_then(|gpu| self.accounts.get(&gpu).copied()),
+            driver_traced: None,
             graph_reserved: device.and_then(|device| self.graph_reserved.get(&device).copied()),
         }
     }
