@@ -25,7 +25,7 @@ struct Cli {
 enum Verb {
     /// Report live GPU memory, by process and thread, every few seconds
     #[command(after_help = TRACE_EXAMPLES)]
-    Trace(Trace),
+    Trace(Box<Trace>),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -105,6 +105,9 @@ pub(crate) struct Trace {
     /// Write the reports to a file
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Write down every event, one JSON object a line
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) events: Option<PathBuf>,
     /// Exit with 1 when a process ends with more than SIZE (default 0) not freed
     #[arg(
         long,

@@ -11,6 +11,10 @@ mod quantity;
 use std::process::ExitCode;
 
 /// How a command ended well.
+#[cfg_attr(
+    not(feature = "capture"),
+    expect(dead_code, reason = "no verb that reads files only is there yet")
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// Nothing to complain about.

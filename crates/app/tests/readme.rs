@@ -421,9 +421,13 @@ fn the_json_contract_is_what_is_printed() {
         ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
         ("8G", &[], &["kinds"]),
         ("2G", &[], &["oom", "--chunk-mb", "700", "--wait-ms", "1"]),
+        ("8G", &[], &["--hold-ms", "1500", "random", "--ops", "2000", "--threads", "4"]),
         ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
     ] {
-        let traced = Stage::new().env("SIM_MEMORY", memory).trace(options, workload);
+        let stage = Stage::new().env("SIM_MEMORY", memory);
+        // Devices that processes share, so that the driver's account can be asked.
+        let devices = stage.folder.path().join("devices").to_str().unwrap().to_owned();
+        let traced = stage.env("SIM_STATE", &devices).trace(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }

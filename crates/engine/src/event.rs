@@ -10,6 +10,7 @@ use crate::units::Moment;
 
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Event {
     /// The process it happened in.
     pub pid: Pid,
@@ -26,6 +27,7 @@ pub struct Event {
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum What {
     /// A process was seen for the first time. Events of a pid that was never announced make the
     /// ledger open an anonymous process.
@@ -68,6 +70,7 @@ pub enum What {
 
 /// What is known of a process when it is first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ProcessFacts {
     /// When it started, nanoseconds since boot; 0 when unknown.
     pub start: u64,
@@ -81,6 +84,7 @@ pub struct ProcessFacts {
 
 /// Memory begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Allocate {
     /// The driver's name for it.
     pub key: Key,
@@ -105,6 +109,7 @@ pub struct Allocate {
 /// The function family that a free came through; a family that does not fit the memory is a
 /// mistake worth telling, even where the driver forgives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FreeBy {
     /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
     Free,
@@ -144,6 +149,7 @@ impl FreeBy {
 
 /// Memory ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Free {
     /// The driver's name for it. A null pointer is a legal no-op and never becomes an event.
     pub key: Key,
@@ -155,6 +161,7 @@ pub struct Free {
 
 /// Where physical memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Place {
     /// On a device.
     Device(DeviceId),
@@ -165,6 +172,7 @@ pub enum Place {
 /// Calls of the virtual memory management API. Physical memory begins with `Create` and ends when
 /// its last reference is released *and* its last mapping is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum VmmCall {
     /// `cuMemCreate`.
     Create {
@@ -233,6 +241,7 @@ pub enum VmmCall {
 /// Calls about memory pools. What a pool *uses* is the sum of its live stream-ordered allocations;
 /// what it *reserves* of the device only the driver knows, and callers learn it by asking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PoolCall {
     /// `cuMemPoolCreate`, or an import of another process's pool.
     Created {
@@ -260,7 +269,8 @@ pub enum PoolCall {
         /// How much.
         bytes: u64,
     },
-    /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`: a pool that is a device's.
+    /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`, `cuDeviceSetMemPool`: a pool that is a
+    /// device's. One that was not created, or that is not the current one, is its default pool.
     OfDevice {
         /// The pool.
         pool: PoolId,
@@ -273,6 +283,7 @@ pub enum PoolCall {
 
 /// Calls about graphs with memory nodes, and about stream capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum GraphCall {
     /// `cuStreamBeginCapture`: calls on the stream become nodes. With a graph: of that graph.
     CaptureBegan {
@@ -346,6 +357,7 @@ pub enum GraphCall {
 
 /// A driver call returned an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Failed {
     /// Which function.
     pub function: FunctionId,
@@ -372,6 +384,7 @@ pub const INVALID_HANDLE: i32 = 400;
 
 /// Contexts decide the device of an allocation and how long it can live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ContextChange {
     /// `cuCtxCreate`: a context of its own.
     Created {
@@ -418,6 +431,7 @@ pub enum ContextChange {
 /// before that moment are delivered first. Bounds of a snapshot hold for losses that were told
 /// before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lost {
     /// Allocating calls that succeeded.
     pub allocations: u64,
@@ -427,6 +441,7 @@ pub struct Lost {
     pub frees: u64,
     /// Failed calls.
     pub failures: u64,
-    /// Everything else: contexts, process life.
+    /// Everything else: contexts, process life, mappings and references of physical memory, pools,
+    /// graphs and captures.
     pub other: u64,
 }

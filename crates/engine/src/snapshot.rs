@@ -60,7 +60,8 @@ pub struct Certainty {
     /// that are gone; in a process its own.
     pub lost: Loss,
     /// Bounds of the true live device bytes: equal when nothing was lost. Memory from before
-    /// tracing began is outside of them. A process's bounds also allow for losses that could not be
+    /// tracing began is outside of them, and so is what launches allocate of graphs of whose making
+    /// records were lost. A process's bounds also allow for losses that could not be
     /// attributed to any process, which its `lost` does not count.
     pub live_at_least: Bytes,
     /// See `live_at_least`.
@@ -83,7 +84,7 @@ pub struct Loss {
     pub frees: u64,
     /// Failed calls.
     pub failures: u64,
-    /// Contexts and process life.
+    /// Everything else: contexts, process life, mappings, pools, graphs.
     pub other: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
@@ -141,7 +142,8 @@ pub struct ProcessView {
     pub peak_bounds: Option<(Bytes, Bytes)>,
     /// Allocating calls that succeeded, all kinds.
     pub allocations_total: u64,
-    /// Frees by the program, all kinds: calls that ended an allocation.
+    /// Frees by the program, all kinds: allocations that calls ended, a launch of a graph included.
+    /// Imported memory counts once per opening, here as among the allocations and the releases.
     pub frees_total: u64,
     /// Allocations that a context's end released without a call.
     pub released_total: u64,

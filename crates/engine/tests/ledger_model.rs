@@ -95,8 +95,9 @@ fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseErr
     let held = world.held(pid);
     prop_assert_eq!(process.live_bytes.0, held.values().sum::<u64>());
     let devices = process.devices.iter().filter(|view| view.live_bytes.0 > 0);
-    let devices: BTreeMap<_, _> =
-        devices.map(|view| (view.device.unwrap(), view.live_bytes.0)).collect();
+    let devices: BTreeMap<_, _> = devices.map(|view| (view.device, view.live_bytes.0)).collect();
+    let held: BTreeMap<_, _> =
+        held.into_iter().map(|(device, bytes)| (Some(device), bytes)).collect();
     prop_assert_eq!(devices, held);
     let pools = process.pools.iter().filter(|view| view.allocations > 0);
     let pools = pools.filter_map(|view| Some((view.pool?, view.used.0)));
@@ -114,19 +115,19 @@ fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseErr
 }
 
 /// The same cases every time; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` give others and more.
-fn config() -> ProptestConfig {
+fn config(cases: u32) -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(1);
     }
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = 1000;
+        config.cases = cases;
     }
     config
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(1000))]
 
     #[test]
     fn any_events_give_the_same_snapshots_as_the_rules_done_plainly(
@@ -141,6 +142,10 @@ proptest! {
     ) {
         follow(steps, true)?;
     }
+}
+
+proptest! {
+    #![proptest_config(config(10_000))]
 
     #[test]
     fn without_losses_the_ledger_is_the_truth(

@@ -56,10 +56,10 @@ fn event(at: u64, what: What) -> Event {
     Event { pid: Pid(1), tid: Tid(1), entered: moment, at: moment, what }
 }
 
-fn allocate(ledger: &mut Ledger, number: u64, bytes: u64) {
+fn allocate(ledger: &mut Ledger, kind: Kind, number: u64, bytes: u64) {
     let allocate = Allocate {
         key: Key::address(0x7f00_0000_0000 + number * 512),
-        kind: Kind::Device,
+        kind,
         bytes,
         context: Some(ContextId(1)),
         device: Some(DeviceId(0)),
@@ -75,10 +75,10 @@ fn free(ledger: &mut Ledger, at: u64, number: u64) {
     ledger.apply(&event(at, What::Free(Free { key, by: FreeBy::Free, stream: None })));
 }
 
-fn filled(count: u64, size: impl Fn(u64) -> u64) -> Ledger {
+fn filled(kind: Kind, count: u64, size: impl Fn(u64) -> u64) -> Ledger {
     let mut ledger = Ledger::new();
     for number in 0..count {
-        allocate(&mut ledger, number, size(number));
+        allocate(&mut ledger, kind, number, size(number));
     }
     ledger
 }
@@ -90,7 +90,7 @@ fn scattered(number: u64) -> u64 {
 
 fn bytes_each(size: impl Fn(u64) -> u64) -> f64 {
     let before = HELD.get();
-    let mut ledger = filled(MILLION, size);
+    let mut ledger = filled(Kind::Device, MILLION, size);
     let held = HELD.get() - before;
     for number in (0..MILLION).rev() {
         free(&mut ledger, MILLION, number);
@@ -130,8 +130,8 @@ fn a_snapshot_takes_as_much_memory_over_a_million_allocations_as_over_a_thousand
     };
     // The same biggest and oldest ones in both; the million has the small and young ones as well.
     let size = |number: u64| if number < 1000 { (1 << 20) - number } else { number % 100_000 };
-    let mut few = filled(1000, size);
-    let mut many = filled(MILLION, size);
+    let mut few = filled(Kind::Device, 1000, size);
+    let mut many = filled(Kind::Device, MILLION, size);
     for view in &views {
         assert_eq!(taken(&mut few, view), taken(&mut many, view), "{view:?}");
     }
@@ -139,19 +139,21 @@ fn a_snapshot_takes_as_much_memory_over_a_million_allocations_as_over_a_thousand
 
 #[test]
 fn a_steady_program_takes_nothing_from_the_heap() {
-    let round = |ledger: &mut Ledger, from: u64| {
-        for number in from..from + 10_000 {
-            allocate(ledger, number, scattered(number));
-            free(ledger, number, number - 10_000);
+    for kind in [Kind::Device, Kind::Async] {
+        let round = |ledger: &mut Ledger, from: u64| {
+            for number in from..from + 10_000 {
+                allocate(ledger, kind, number, scattered(number));
+                free(ledger, number, number - 10_000);
+            }
+        };
+        // It once held more, so that the index has room to tidy up in place.
+        let mut ledger = filled(kind, 20_000, scattered);
+        for number in 0..10_000 {
+            free(&mut ledger, 20_000, number);
         }
-    };
-    // It once held more, so that the index has room to tidy up in place.
-    let mut ledger = filled(20_000, scattered);
-    for number in 0..10_000 {
-        free(&mut ledger, 20_000, number);
+        round(&mut ledger, 20_000);
+        let before = TAKEN.get();
+        round(&mut ledger, 30_000);
+        assert_eq!(TAKEN.get() - before, 0, "{kind}");
     }
-    round(&mut ledger, 20_000);
-    let before = TAKEN.get();
-    round(&mut ledger, 30_000);
-    assert_eq!(TAKEN.get() - before, 0);
 }

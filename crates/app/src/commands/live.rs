@@ -1,5 +1,8 @@
 //! The engine thread of a live verb: events into the ledger, reports out of it.
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
 use anyhow::{Result, anyhow};
 use capture::gpus::Gpu;
 use capture::hooks::function_name;
@@ -33,6 +36,8 @@ pub(crate) struct LiveReport {
     style: Style,
     out: Results,
     ended: Ended,
+    /// Where events are written down.
+    pub(crate) events: Option<BufWriter<File>>,
     /// Tell which libraries are watched.
     pub(crate) verbose: bool,
 }
@@ -48,6 +53,7 @@ impl LiveReport {
             style: out.style,
             out,
             ended: Ended::default(),
+            events: None,
             verbose: true,
         }
     }
@@ -55,7 +61,15 @@ impl LiveReport {
     /// Applies a message of the capture thread.
     pub(crate) fn take(&mut self, message: Message) -> Result<()> {
         match message {
-            Message::Events(events) => events.iter().for_each(|event| self.ledger.apply(event)),
+            Message::Events(events) => {
+                for event in &events {
+                    if let Some(file) = &mut self.events {
+                        serde_json::to_writer(&mut *file, event)?;
+                        file.write_all(b"\n")?;
+                    }
+                    self.ledger.apply(event);
+                }
+            }
             Message::Notice(notice) if self.verbose || notice.is_trouble() => tell(&notice),
             Message::Notice(_) => {}
             Message::Failed(error) => return Err(anyhow!(error)),

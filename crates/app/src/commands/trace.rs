@@ -1,6 +1,7 @@
 //! `vramscope trace`: the live report.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,13 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
     }
     let command = stopped.map(Command::release).transpose()?;
     let format = if options.json { Format::Json } else { Format::Text };
-    let report = LiveReport::new(&live, view(options), format, out);
+    let mut report = LiveReport::new(&live, view(options), format, out);
+    report.events = options
+        .events
+        .as_deref()
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
+        .transpose()?
+        .map(BufWriter::new);
     let mut trace = Trace { options, target, command, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)

@@ -411,3 +411,72 @@ impl Process {
 fn of_graph(entry: &Entry) -> bool {
     entry.kind == Kind::Graph || (entry.kind == Kind::HostAsync && entry.pool() == NIL)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const G: GraphId = GraphId(1);
+    const E: ExecId = ExecId(1);
+
+    fn alloc(address: u64, bytes: u64) -> Node {
+        Node::Alloc(AllocNode { address, bytes, place: None })
+    }
+
+    fn exec() -> Exec {
+        Exec { since: Moment(1), frees_before_launch: false, left: Vec::new(), taken: Vec::new() }
+    }
+
+    fn graphs(nodes: &[Node]) -> Graphs {
+        let mut graphs = Graphs::default();
+        for node in nodes {
+            graphs.add(G, *node, Moment(1)).unwrap();
+        }
+        graphs
+    }
+
+    #[test]
+    fn only_what_lasts_is_kept_of_a_launchable_graph() {
+        let nodes = [alloc(1, 8), alloc(2, 4), Node::Free(1), Node::Free(3), alloc(4, 16)];
+        let mut graphs = graphs(&nodes);
+        graphs.instantiate(E, G, exec()).unwrap();
+        let left: Vec<_> = graphs.execs[&E].left.iter().map(|node| node.address).collect();
+        assert_eq!((left, &graphs.execs[&E].taken), (vec![4, 2], &vec![3]));
+    }
+
+    #[test]
+    fn nodes_beyond_the_limit_are_refused_until_others_are_gone() {
+        let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
+        graphs.nodes = NODES;
+        assert_eq!(graphs.add(G, alloc(3, 2), Moment(1)), Err(Full { bytes: 2 }));
+        assert_eq!(graphs.add(G, Node::Free(1), Moment(1)), Err(Full { bytes: 0 }));
+        assert_eq!(graphs.instantiate(E, G, exec()), Err(Full { bytes: 12 }));
+        assert!(graphs.execs.is_empty());
+        graphs.destroy(G, Moment(2));
+        assert_eq!(graphs.add(G, alloc(3, 2), Moment(3)), Ok(()));
+        assert_eq!(graphs.nodes, NODES - 1);
+    }
+
+    #[test]
+    fn every_list_of_nodes_gives_its_room_back() {
+        let mut graphs = graphs(&[alloc(1, 8), Node::Free(2)]);
+        graphs.instantiate(E, G, exec()).unwrap();
+        assert_eq!(graphs.nodes, 4);
+        graphs.instantiate(E, G, exec()).unwrap();
+        assert_eq!(graphs.nodes, 4);
+        graphs.destroy_exec(E, Moment(0));
+        graphs.destroy_exec(E, Moment(2));
+        graphs.destroy(G, Moment(2));
+        assert_eq!(graphs.nodes, 0);
+        assert_eq!(graphs.dropped.at_most(1), Sum::from(8));
+    }
+
+    #[test]
+    fn what_could_be_allocated_counts_once_per_address_and_not_where_it_is_live() {
+        let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
+        graphs.instantiate(E, G, exec()).unwrap();
+        graphs.add(GraphId(2), alloc(2, 32), Moment(1)).unwrap();
+        assert_eq!(graphs.potential(|_| false), Sum::from(40));
+        assert_eq!(graphs.potential(|address| address == 2), Sum::from(8));
+    }
+}

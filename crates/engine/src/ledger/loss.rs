@@ -44,9 +44,9 @@
 //! a graph left allocated may be freed by a node that was lost, or by a call that was taken for a
 //! node because the end of a capture was lost.
 //!
-//! **Not covered** is what cannot be: what launches allocate of a graph when a record of its making
-//! was lost without its bytes (an explicit node, or the beginning of its capture), and that such a
-//! capture only noted a free of graph memory that the ledger then took for done.
+//! **Not covered** is what cannot be: what launches allocate of a graph of whose making a record was
+//! lost that tells no bytes (an explicit node, the beginning or end of its capture), and that a
+//! capture whose beginning was lost only noted a free of graph memory that the ledger took for done.
 //!
 //! All this is about calls that returned. One that is under way counts from its return on, as it does
 //! without losses.

@@ -213,7 +213,8 @@ impl Process {
         true
     }
 
-    /// Imported memory that is open already was opened once more, at the same address.
+    /// Imported memory that is open already was opened once more, at the same address. Other imported
+    /// memory that got the address while the last closing is under way cannot be told from that.
     fn open_again(&mut self, key: Key) -> bool {
         let live = self.allocations.find(key);
         let open = live.is_some_and(|slot| self.allocations.slab[slot].kind == Kind::Imported);

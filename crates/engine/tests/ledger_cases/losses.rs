@@ -205,6 +205,18 @@ fn a_lost_unmapping_can_have_ended_all_that_only_mappings_keep() {
     assert_eq!(bounds(&after(&later).certainty), (15, 15));
 }
 
+#[test]
+fn a_mapping_of_a_lost_handle_can_be_taken_for_one_of_its_predecessor() {
+    let snapshot = after(
+        "1 process 100
+         1.1 vmm create h0x10 8M gpu0 @15-20
+         1.2 vmm map 0x1000000 1M h0x10 @50-60  # of a new handle, whose creation was lost
+         1.1 vmm release h0x10 @30-70
+         1 lost allocations=1 bytes=1M @80",
+    );
+    assert_eq!(bounds(&snapshot.certainty), (0, 9));
+}
+
 const GRAPHS: &str = "1 process 100
                       1.1 graph alloc G1 0x10 8M gpu0
                       1.1 graph instantiate E1 G1

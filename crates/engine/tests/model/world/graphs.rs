@@ -221,7 +221,7 @@ impl World {
         if others.any(|other| nodes.left().iter().any(|node| node.address == other.address)) {
             return;
         }
-        let frees_before_launch = dice.2 % 2 == 0;
+        let frees_before_launch = dice.2.is_multiple_of(2);
         program.execs.push(Exec { id: exec, nodes, frees_before_launch });
         let call = GraphCall::Instantiated { exec, graph, frees_before_launch };
         self.called(pid, dice, What::Graph(call));

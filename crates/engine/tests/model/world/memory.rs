@@ -232,7 +232,7 @@ impl Program {
             Kind::Array => (FreeBy::DestroyArray, None),
             Kind::Imported => (FreeBy::CloseImport, None),
             Kind::Async | Kind::HostAsync | Kind::Graph
-                if dice.1 % 2 == 0 && !self.captures(stream, tid) =>
+                if dice.1.is_multiple_of(2) && !self.captures(stream, tid) =>
             {
                 (FreeBy::FreeAsync, Some(stream))
             }

@@ -41,7 +41,7 @@ impl World {
         let mut good: Vec<_> = good.collect();
         let chosen = pick(good.len(), a);
         match a / 3 % 16 {
-            0..=4 => return self.create(pid, dice),
+            0..=4 => self.create(pid, dice),
             5..=8 => {
                 let Some(index) = chosen else { return };
                 if program.mapped.contains_key(&place) {

@@ -1,0 +1,64 @@
+//! Calls that were recorded on a real GPU, applied again: the same ledger, without the GPU. Each
+//! folder of `fixtures/h200` has the events of a program and the last report that was made of them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::fs;
+use std::path::Path;
+
+use engine::event::Event;
+use engine::ledger::Ledger;
+use engine::snapshot::{Snapshot, View};
+use engine::units::Moment;
+use serde_json::Value;
+
+fn replay(file: &Path) -> Snapshot {
+    let mut ledger = Ledger::new();
+    let mut last = Moment(0);
+    for line in fs::read_to_string(file).unwrap().lines() {
+        let event: Event = serde_json::from_str(line).unwrap();
+        last = last.max(event.at);
+        ledger.apply(&event);
+    }
+    ledger.snapshot(last, &View { top: 1_000_000, ..View::default() })
+}
+
+#[test]
+fn recorded_calls_give_the_reported_ledger() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/h200");
+    let mut programs = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let folder = entry.unwrap().path();
+        let report = fs::read_to_string(folder.join("last.json")).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let snapshot = replay(&folder.join("events.jsonl"));
+        let reported = report["processes"].as_array().unwrap();
+        assert_eq!(snapshot.processes.len(), reported.len(), "{}", folder.display());
+        for process in &snapshot.processes {
+            let same = |other: &&Value| other["pid"] == process.key.pid.0;
+            let other = reported.iter().find(same).expect("the process was reported");
+            let live: u64 = process.threads.iter().map(|t| t.allocations.len() as u64).sum();
+            for (name, ours) in [
+                ("live_bytes", process.live_bytes.0),
+                ("live_allocations", process.live_allocations),
+                ("live_allocations", live),
+                ("peak_bytes", process.peak_bytes.0),
+                ("allocations_total", process.allocations_total),
+                ("frees_total", process.frees_total),
+                ("released_total", process.released_total),
+                ("failed_allocations", process.failed_allocations),
+            ] {
+                assert_eq!(other[name], ours, "{name} of {}", folder.display());
+            }
+            for kind in &process.kinds {
+                assert_eq!(other["kinds"][kind.kind.name()], kind.live_bytes.0);
+            }
+        }
+        programs += 1;
+    }
+    assert!(programs >= 5, "only {programs} recorded programs were found");
+}
