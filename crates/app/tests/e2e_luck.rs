@@ -239,26 +239,27 @@ fn a_target_under_a_strict_seccomp_filter_survives() {
     assert_eq!(last["processes"][0]["frees_total"], 99);
 }
 
+/// A process that ended, by its account, and another one of the same pid.
+fn twice_the_same_pid(stage: &Stage) -> Option<(serde_json::Value, harness::Player)> {
+    let first = stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
+    let pid = first.pid();
+    first.finish();
+    let first = stage.oracle(pid);
+    // The next process gets the pid after the last one, unless another process is quicker.
+    std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+    let again = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
+    (again.pid() == pid).then_some((first, again))
+}
+
 #[test]
 fn a_pid_that_comes_again_is_another_process() {
     let stage = Stage::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
-    let first = stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
-    let pid = first.pid();
-    first.finish();
-    let first = stage.oracle(pid);
-    let mut again = None;
-    // The next process gets the pid after the last one; others may be quicker.
-    for _ in 0..200 {
-        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-        let player = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
-        if player.pid() == pid {
-            again = Some(player);
-            break;
-        }
-    }
-    let again = again.expect("the pid came again");
+    let (first, again) = (0..100)
+        .find_map(|_| twice_the_same_pid(&stage))
+        .expect("a pid came again; other processes cannot take it every time");
+    let pid = again.pid();
     tracer.wait_for_process(pid, |p| p["live_bytes"] == 24 << 20 && p["exited"] == false);
     again.finish();
     let traced = tracer.stop();

@@ -23,7 +23,6 @@ struct Scene {
     at: u32,
     title: &'static str,
     arguments: &'static [&'static str],
-    environment: &'static [(&'static str, &'static str)],
 }
 
 const SCENES: &[Scene] = &[
@@ -32,26 +31,22 @@ const SCENES: &[Scene] = &[
         title: "A program allocates three buffers and frees two of them: watch the list shrink, and \
                 what is left when it ends.",
         arguments: &["leak3", "--work-ms", "3000", "--wait-ms", "3000"],
-        environment: &[],
     },
     Scene {
         at: 20,
         title: "A training loop frees what each step takes, but keeps one buffer every 25 steps: a \
                 leak that grows.",
         arguments: &["train", "--steps", "100000", "--step-ms", "10", "--keep-every", "25"],
-        environment: &[],
     },
     Scene {
         at: 50,
         title: "Four threads take 10 MiB at a time; one of them asks for 2096 MiB once. It stands out.",
         arguments: &["anomaly", "--iter-ms", "150"],
-        environment: &[],
     },
     Scene {
         at: 70,
-        title: "A program fills its card of 8 GiB until the driver says no.",
+        title: "A program fills what is left of the card's 8 GiB until the driver says no.",
         arguments: &["oom", "--chunk-mb", "768"],
-        environment: &[("SIM_MEMORY", "8G")],
     },
 ];
 
@@ -148,6 +143,15 @@ impl Drop for Players {
 struct Simulator {
     driver: PathBuf,
     workload: PathBuf,
+    /// The file by which the programs share one simulated card.
+    card: PathBuf,
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        // Absent is as good as removed.
+        let _ = std::fs::remove_file(&self.card);
+    }
 }
 
 impl Simulator {
@@ -166,7 +170,8 @@ impl Simulator {
                 );
             }
         }
-        Ok(Self { driver, workload })
+        let card = format!("vramscope-demo-{}", std::process::id());
+        Ok(Self { driver, workload, card: std::env::temp_dir().join(card) })
     }
 
     fn start(&self, scene: &Scene) -> Result<Child> {
@@ -174,9 +179,12 @@ impl Simulator {
         Command::new(&self.workload)
             .args(scene.arguments)
             .env("LD_LIBRARY_PATH", folder)
-            .envs(scene.environment.iter().copied())
+            .env("SIM_STATE", &self.card)
+            .env("SIM_MEMORY", "8G")
+            .env("SIM_CONTEXT_OVERHEAD", "64M")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {}", self.workload.display()))
     }

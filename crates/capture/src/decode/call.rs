@@ -25,6 +25,8 @@ pub(super) struct Seen<'a> {
 const POOL_RESERVED: u64 = 5;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT` of `cuDeviceGetGraphMemAttribute`.
 const GRAPH_RESERVED: u64 = 2;
+/// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+const WRONG_THREAD: i32 = 908;
 /// Node types of the generic form.
 const NODE_ALLOC: u32 = 10;
 const NODE_FREE: u32 = 11;
@@ -142,8 +144,8 @@ impl Seen<'_> {
             Meaning::Free { space, .. } => Some(Key { space, value: self.argument(0) }),
             Meaning::FreeAsync => Some(Key::address(self.argument(0))),
             Meaning::VmmRelease => Some(Key { space: Space::Handle, value: self.argument(0) }),
-            // A capture that failed has ended all the same.
-            Meaning::CaptureEnd => {
+            // A capture that failed has ended all the same, unless the wrong thread asked.
+            Meaning::CaptureEnd if self.call.head.result != WRONG_THREAD => {
                 let stream = StreamId(self.argument(0));
                 return What::Graph(GraphCall::CaptureEnded { stream, graph: None });
             }

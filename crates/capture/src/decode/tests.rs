@@ -149,6 +149,8 @@ fn failures_say_what_was_asked_or_freed() {
     let ended = Record::of("cuStreamEndCapture").args(&[5]).result(900).what();
     let capture = GraphCall::CaptureEnded { stream: StreamId(5), graph: None };
     assert_eq!(ended, What::Graph(capture));
+    let refused = Record::of("cuStreamEndCapture").args(&[5]).result(908).what();
+    assert!(matches!(refused, What::Failed(_)), "the capture goes on");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
 fn peak(view: &ProcessView) -> String {
     match view.peak_bounds {
         Some((low, high)) if low.to_string() != high.to_string() => {
-            format!("{} ({low} to {high}, calls overlapped)", view.peak_bytes)
+            format!("between {low} and {high}")
         }
         _ => view.peak_bytes.to_string(),
     }
