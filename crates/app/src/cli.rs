@@ -63,6 +63,9 @@ pub(crate) struct Target {
     /// Bytes of the kernel ring
     #[arg(long, hide = true, value_parser = quantity::size)]
     pub(crate) ring_size: Option<Bytes>,
+    /// Entries of the kernel's tables of processes
+    #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) table_size: Option<u32>,
     /// Attach in this way and no other
     #[arg(long, hide = true)]
     pub(crate) tier: Option<Tier>,

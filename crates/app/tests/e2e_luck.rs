@@ -138,6 +138,29 @@ fn a_ring_that_overflows_is_counted_and_bounded() {
 }
 
 #[test]
+fn a_full_table_is_counted_and_told() {
+    // Room for the command itself, and for none of the children that should be followed.
+    let stage = Stage::new();
+    let workload = ["stressor", "--procs", "3", "--duration", "1"];
+    let traced = stage.trace(&["--table-size", "1"], &workload);
+    let last = traced.last();
+    assert_eq!(last["exact"], false, "{last}");
+    assert_eq!(last["uncertainty"]["lost_other"], 3, "each child that could not be followed");
+    assert_eq!(stage.oracles().len(), 3, "the children did not notice");
+
+    // Without a place in the table of processes their calls are seen all the same.
+    let stage = Stage::new();
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["--driver", driver, "--table-size", "1"]);
+    tracer.next();
+    let players: Vec<_> =
+        (0..3).map(|_| stage.workload(&["leak3", "--work-ms", "600", "--wait-ms", "1"])).collect();
+    for player in &players {
+        tracer.wait_for_process(player.pid(), |process| process["live_bytes"] == 24 << 20);
+    }
+}
+
+#[test]
 fn a_target_that_is_killed_is_reported_as_ended() {
     let stage = Stage::new();
     let mut player =

@@ -27,6 +27,12 @@ impl WallClock {
         Self { moment, time, zone: TimeZone::UTC }
     }
 
+    /// The moment that the clock was set at: the beginning of a trace.
+    #[must_use]
+    pub const fn start(&self) -> Moment {
+        self.moment
+    }
+
     fn time(&self, moment: Moment) -> Timestamp {
         let ahead = i128::from(moment.0) - i128::from(self.moment.0);
         let ahead = SignedDuration::from_nanos(i64::try_from(ahead).unwrap_or(0));

@@ -58,6 +58,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         target: Target::Processes { pids: vec![me], follow: true },
         drivers: vec![simulator.driver.clone()],
         ring_bytes: Options::RING_BYTES,
+        table_entries: None,
         tier: None,
     })?;
     let view = View { top: 6, ..View::default() };

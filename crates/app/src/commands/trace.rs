@@ -93,7 +93,8 @@ pub(crate) fn session_options(options: &cli::Target, target: Target) -> Result<O
         cli::Tier::Single => Tier::Single,
         cli::Tier::Constant => Tier::Constant,
     });
-    Ok(Options { target, drivers: options.driver.clone(), ring_bytes, tier })
+    let table_entries = options.table_size;
+    Ok(Options { target, drivers: options.driver.clone(), ring_bytes, table_entries, tier })
 }
 
 /// The command that is traced: its end comes through a channel, from a thread that waits for it.

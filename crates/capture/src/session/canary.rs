@@ -29,6 +29,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         task_storage: plan::task_storage(host),
         filter: Filter::Everybody,
         ring_bytes: RING,
+        table_entries: None,
     };
     let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
     for program in loaded.life() {

@@ -62,6 +62,8 @@ pub struct Options {
     pub drivers: Vec<PathBuf>,
     /// Bytes of the kernel ring, a power of two and a multiple of the page size.
     pub ring_bytes: u32,
+    /// Entries of the tables of processes; `None`: 65,536.
+    pub table_entries: Option<u32>,
     /// Use this way to attach and no other.
     pub tier: Option<Tier>,
 }
@@ -132,6 +134,7 @@ impl Session {
             task_storage: plan.task_storage,
             filter,
             ring_bytes: options.ring_bytes,
+            table_entries: options.table_entries,
         })?;
         let targets = loaded.map("targets")?;
         if let Target::Processes { pids, .. } = &options.target {

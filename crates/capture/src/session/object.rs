@@ -29,6 +29,8 @@ pub(crate) struct Knobs {
     pub(crate) task_storage: bool,
     pub(crate) filter: Filter,
     pub(crate) ring_bytes: u32,
+    /// Entries of the tables of processes; `None`: as many as they are built for.
+    pub(crate) table_entries: Option<u32>,
 }
 
 /// A loaded object.
@@ -60,6 +62,11 @@ impl Loaded {
         for mut map in open.maps_mut() {
             match map.name().to_str() {
                 Some("records") => set(map.set_max_entries(knobs.ring_bytes))?,
+                Some("targets" | "processes") => {
+                    if let Some(entries) = knobs.table_entries {
+                        set(map.set_max_entries(entries))?;
+                    }
+                }
                 Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
                 Some("thread_table") => set(map.set_autocreate(!knobs.task_storage))?,
                 _ => {}

@@ -75,6 +75,9 @@ struct Process {
     #[serde(skip_serializing_if = "Option::is_none")]
     untracked_bytes: Option<u64>,
     before_trace: bool,
+    /// For a process from before: since when its calls are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted_since: Option<String>,
     devices: Vec<Device>,
     kinds: BTreeMap<&'static str, u64>,
     kind_allocations: BTreeMap<&'static str, u64>,
@@ -253,6 +256,7 @@ impl Process {
             unknown_frees: process.unknown_frees,
             untracked_bytes: (!untracked.is_empty()).then(|| untracked.iter().sum()),
             before_trace: process.before_trace,
+            counted_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
             devices: process.devices.iter().map(|view| Device::new(view, names)).collect(),
             kinds: kinds.iter().map(|view| (view.kind.name(), view.live_bytes.0)).collect(),
             kind_allocations: kinds

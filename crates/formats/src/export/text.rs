@@ -93,7 +93,11 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     failures(out, view, names, style)?;
     mistakes(out, &view.mistakes, style)?;
     if view.before_trace {
-        writeln!(out, "  was running before the trace: what it allocated earlier is not counted")?;
+        let since = names.clock.short(names.clock.start());
+        writeln!(
+            out,
+            "  ran before the trace: counted since {since}, not what it allocated earlier"
+        )?;
     }
     Ok(())
 }
