@@ -149,7 +149,7 @@ pub struct ProcessView {
     pub released_total: u64,
     /// Allocating calls that failed.
     pub failed_allocations: u64,
-    /// Frees of pointers never seen: allocated before tracing, or imported.
+    /// Frees of pointers never seen: allocated before tracing, or by a call whose record was lost.
     pub unknown_frees: u64,
     /// Failed calls by function and code, most frequent first.
     pub failures: Vec<FailureCount>,

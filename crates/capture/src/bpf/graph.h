@@ -7,8 +7,13 @@ static __always_inline struct graph_state *graph_state_create(__u32 pid)
 {
 	struct graph_state none = {};
 
+	struct graph_state *state;
+
 	bpf_map_update_elem(&graph_states, &pid, &none, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&graph_states, &pid);
+	state = bpf_map_lookup_elem(&graph_states, &pid);
+	if (!state)
+		count_lost(pid, VS_CLASS_OTHER, 0, 0); /* launches will go unseen */
+	return state;
 }
 
 static __always_inline bool graph_launch_matters(__u32 pid)

@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use engine::event::{Event, What};
+use engine::event::{Event, Lost, What};
 use engine::ids::{Pid, Tid};
 use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -113,7 +113,6 @@ pub struct Session {
     accounts: Accounts,
     bindings: Bindings,
     target: Target,
-    targets: MapHandle,
     counters: MapHandle,
     last_scan: Instant,
     _life: Vec<Link>,
@@ -162,7 +161,6 @@ impl Session {
             plan,
             drivers,
             ring,
-            targets,
             _life: life,
             loaded,
         })
@@ -178,11 +176,6 @@ impl Session {
     #[must_use]
     pub fn gpus(&self) -> &[Gpu] {
         self.accounts.gpus()
-    }
-
-    /// Adds a process to those that are traced.
-    pub fn add_target(&self, pid: Pid) -> Result<(), Error> {
-        add_target(&self.targets, pid)
     }
 
     /// Waits for records at most this long, and hands over what happened, in order.
@@ -211,6 +204,12 @@ impl Session {
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
         events.extend(self.accounts.take(now, &mut self.living, wanted));
+        // A record that cannot be read is as good as lost, and nobody knows whose it was.
+        let other = self.ring.take_unreadable();
+        if other > 0 {
+            let what = What::Lost(Lost { other, ..Lost::default() });
+            events.push(Event { pid: Pid(0), tid: Tid(0), entered: now, at: now, what });
+        }
         events.append(&mut lost);
         for mut event in self.living.take_dead(now) {
             self.follow(&mut event, now);
@@ -230,12 +229,6 @@ impl Session {
     /// The probes' own counters.
     pub fn counters(&self) -> Result<Counters, Error> {
         Counters::from_map(&self.counters)
-    }
-
-    /// Records of the wire that this version could not read; anything but zero is a bug.
-    #[must_use]
-    pub fn unreadable(&self) -> u64 {
-        self.ring.unreadable()
     }
 
     /// What a record tells becomes an event, or is kept for those that come.

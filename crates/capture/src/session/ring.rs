@@ -53,7 +53,8 @@ impl Ring {
         std::mem::take(&mut self.batch.borrow_mut().records)
     }
 
-    pub(crate) fn unreadable(&self) -> u64 {
-        self.batch.borrow().unreadable
+    /// Records since the last call that this version could not read; any is a bug.
+    pub(crate) fn take_unreadable(&mut self) -> u64 {
+        std::mem::take(&mut self.batch.borrow_mut().unreadable)
     }
 }
