@@ -7,6 +7,7 @@ use crate::ids::{
 };
 use crate::kind::Kind;
 use crate::units::Moment;
+use crate::work::Work;
 
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +67,8 @@ pub enum What {
     },
     /// The kernel could not deliver some records.
     Lost(Lost),
+    /// What the GPU was asked to do besides memory: launches, names of kernels, copies.
+    Work(Work),
 }
 
 /// What is known of a process when it is first seen.
@@ -142,7 +145,14 @@ impl FreeBy {
             Kind::Imported => {
                 matches!(self, Self::Free | Self::CloseImport | Self::DestroyExternal)
             }
-            Kind::Physical | Kind::HostPhysical | Kind::Pool => true,
+            Kind::Physical
+            | Kind::HostPhysical
+            | Kind::Pool
+            | Kind::Static
+            | Kind::ManagedStatic
+            | Kind::Pageable
+            | Kind::Torch
+            | Kind::Unknown => true,
         }
     }
 }
@@ -444,4 +454,10 @@ pub struct Lost {
     /// Everything else: contexts, process life, mappings and references of physical memory, pools,
     /// graphs and captures.
     pub other: u64,
+    /// Launches that were not counted by kernel.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub launches: u64,
+    /// Copies and memsets that were not counted.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub copies: u64,
 }

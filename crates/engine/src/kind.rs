@@ -31,6 +31,17 @@ pub enum Kind {
     Imported = 10,
     /// A stream-ordered allocation from a pool of *host* memory.
     HostAsync = 11,
+    /// A variable of a module (`__device__`, `__constant__`): there as long as the module is.
+    Static = 12,
+    /// A `__managed__` variable of a module.
+    ManagedStatic = 13,
+    /// Ordinary host memory that another tool wrote down.
+    Pageable = 14,
+    /// A block that PyTorch's allocator gave out of its cache. The cache's own memory is counted
+    /// where it was taken from the driver.
+    Torch = 15,
+    /// A kind that another tool's file names and this version does not know.
+    Unknown = 16,
 }
 
 /// Layers are never added together.
@@ -48,11 +59,15 @@ pub enum Layer {
     Host,
     /// Somebody else's memory.
     Imported,
+    /// A part of what a framework's cache holds.
+    Cached,
+    /// Not known.
+    Unknown,
 }
 
 impl Kind {
     /// Every kind, in display order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 17] = [
         Self::Device,
         Self::Array,
         Self::Physical,
@@ -65,6 +80,11 @@ impl Kind {
         Self::HostPhysical,
         Self::Imported,
         Self::HostAsync,
+        Self::Static,
+        Self::ManagedStatic,
+        Self::Pageable,
+        Self::Torch,
+        Self::Unknown,
     ];
 
     /// The number of kinds.
@@ -74,12 +94,20 @@ impl Kind {
     #[must_use]
     pub const fn layer(self) -> Layer {
         match self {
-            Self::Device | Self::Array | Self::Physical | Self::Graph => Layer::Physical,
+            Self::Device | Self::Array | Self::Physical | Self::Graph | Self::Static => {
+                Layer::Physical
+            }
             Self::Pool => Layer::Reserved,
             Self::Async => Layer::Used,
-            Self::Managed => Layer::Managed,
-            Self::Pinned | Self::Registered | Self::HostPhysical | Self::HostAsync => Layer::Host,
+            Self::Managed | Self::ManagedStatic => Layer::Managed,
+            Self::Pinned
+            | Self::Registered
+            | Self::HostPhysical
+            | Self::HostAsync
+            | Self::Pageable => Layer::Host,
             Self::Imported => Layer::Imported,
+            Self::Torch => Layer::Cached,
+            Self::Unknown => Layer::Unknown,
         }
     }
 
@@ -95,6 +123,12 @@ impl Kind {
     #[must_use]
     pub const fn is_pooled(self) -> bool {
         matches!(self, Self::Async | Self::HostAsync)
+    }
+
+    /// Whether it is a variable of a module, which the program cannot free.
+    #[must_use]
+    pub const fn is_static(self) -> bool {
+        matches!(self, Self::Static | Self::ManagedStatic)
     }
 
     /// The word for it in reports, JSON, metrics and files.
@@ -113,6 +147,11 @@ impl Kind {
             Self::HostPhysical => "host_physical",
             Self::Imported => "imported",
             Self::HostAsync => "host_async",
+            Self::Static => "static",
+            Self::ManagedStatic => "managed_static",
+            Self::Pageable => "pageable",
+            Self::Torch => "torch",
+            Self::Unknown => "unknown",
         }
     }
 

@@ -1,13 +1,18 @@
 //! Pure knowledge about GPU memory: no I/O, no clock, no thread, no print.
 //!
 //! Read in this order: [`ids`], [`units`] and [`kind`] (the words), [`event`] (what can happen),
-//! [`ledger`] (the only writer of allocation state), [`snapshot`] (what every output reads).
+//! [`ledger`] (the only writer of allocation state), [`snapshot`] (what every output reads);
+//! then [`change`] and [`stack`], from which files are analysed.
 #![forbid(unsafe_code)]
 
+pub mod cache;
+pub mod change;
 pub mod event;
 pub mod ids;
 pub mod kind;
 pub mod ledger;
 pub mod result;
 pub mod snapshot;
+pub mod stack;
 pub mod units;
+pub mod work;

@@ -174,10 +174,12 @@ impl ProcessView {
     /// somebody else's. What a pool holds is not among them, for what is allocated from it is.
     #[must_use]
     pub fn not_freed(&self) -> Bytes {
-        let own = self
-            .kinds
-            .iter()
-            .filter(|view| !matches!(view.kind.layer(), Layer::Reserved | Layer::Imported));
+        let own = self.kinds.iter().filter(|view| {
+            matches!(
+                view.kind.layer(),
+                Layer::Physical | Layer::Used | Layer::Managed | Layer::Host
+            )
+        });
         Bytes(own.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0)))
     }
 }

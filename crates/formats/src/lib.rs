@@ -3,6 +3,7 @@
 
 mod clock;
 pub mod export;
+pub mod import;
 pub mod plain;
 
 pub use clock::WallClock;

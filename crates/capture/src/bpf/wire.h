@@ -143,8 +143,10 @@ struct vs_lost {
 	__u64 frees;
 	__u64 failures;
 	__u64 other;
+	__u64 launches;
+	__u64 copies;
 };
-VS_SIZE(vs_lost, 40);
+VS_SIZE(vs_lost, 56);
 
 /* Counters of the probes themselves. */
 struct vs_counters {

@@ -89,6 +89,8 @@ impl Losses {
                 frees: lost.frees.saturating_sub(before.frees),
                 failures: lost.failures.saturating_sub(before.failures),
                 other: lost.other.saturating_sub(before.other),
+                launches: lost.launches.saturating_sub(before.launches),
+                copies: lost.copies.saturating_sub(before.copies),
             };
             if new == Lost::default() {
                 continue;
@@ -99,6 +101,8 @@ impl Losses {
                 frees: lost.frees,
                 failures: lost.failures,
                 other: lost.other,
+                launches: lost.launches,
+                copies: lost.copies,
             };
             let what = What::Lost(new);
             events.push(Event { pid: Pid(pid), tid: Tid(pid), entered: now, at: now, what });

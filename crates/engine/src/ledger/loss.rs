@@ -98,7 +98,7 @@ impl Tally {
 }
 
 /// Kinds of which a loss leaves in doubt also what is allocated after it: a bit for each.
-type NeverSafe = u16;
+type NeverSafe = u32;
 
 const _: () = assert!(Kind::COUNT <= NeverSafe::BITS as usize);
 

@@ -135,6 +135,7 @@ impl Ledger {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
+            What::Work(_) => {}
         }
     }
 

@@ -71,17 +71,22 @@ fn only_what_a_device_loses_counts_as_live_bytes() {
          1.1 alloc 0x60 32M registered
          1.1 alloc h0x20 32M host_physical
          1.1 alloc e0x10 32M imported
-         1.1 alloc 0x70 32M host_async",
+         1.1 alloc 0x70 32M host_async
+         1.1 alloc 0x80 64M static
+         1.1 alloc 0x90 32M managed_static
+         1.1 alloc 0xa0 32M pageable
+         1.1 alloc 0xb0 32M torch
+         1.1 alloc 0xc0 32M unknown",
     );
     let process = only(&snapshot);
-    assert_eq!(live(process), (47, 12));
+    assert_eq!(live(process), (111, 17));
     assert_eq!(process.kinds.len(), Kind::COUNT);
     assert!(process.kinds.iter().all(|view| view.live_allocations == 1));
     assert_eq!(process.kinds[5].live_bytes, Bytes(32 * MIB));
-    assert_eq!(process.threads[0].live_bytes, Bytes(47 * MIB));
-    assert_eq!(process.threads[0].live_allocations, 12);
-    // Not what a pool holds, and not somebody else's.
-    assert_eq!(process.not_freed(), Bytes((47 + 5 * 32) * MIB));
+    assert_eq!(process.threads[0].live_bytes, Bytes(111 * MIB));
+    assert_eq!(process.threads[0].live_allocations, 17);
+    // Not what a pool holds, not somebody else's, and not a part of what is counted already.
+    assert_eq!(process.not_freed(), Bytes((111 + 7 * 32) * MIB));
 }
 
 #[test]

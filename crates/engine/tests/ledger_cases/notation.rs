@@ -123,6 +123,8 @@ fn what(words: &[&str], of_thread: bool) -> What {
             frees: value(rest, "frees").map_or(0, decimal),
             failures: value(rest, "failures").map_or(0, decimal),
             other: value(rest, "other").map_or(0, decimal),
+            launches: value(rest, "launches").map_or(0, decimal),
+            copies: value(rest, "copies").map_or(0, decimal),
         }),
         other => panic!("no such event: {other}"),
     }

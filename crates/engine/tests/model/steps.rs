@@ -198,7 +198,14 @@ fn life() -> impl Strategy<Value = What> {
 fn lost() -> impl Strategy<Value = What> {
     (0..2_u64, size(), 0..2_u64, 0..2_u64, 0..2_u64).prop_map(
         |(allocations, allocated_bytes, frees, failures, other)| {
-            What::Lost(Lost { allocations, allocated_bytes, frees, failures, other })
+            What::Lost(Lost {
+                allocations,
+                allocated_bytes,
+                frees,
+                failures,
+                other,
+                ..Lost::default()
+            })
         },
     )
 }

@@ -93,6 +93,7 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
+            What::Work(_) => {}
             What::Failed(failed) => {
                 self.called(event).fail(failed);
                 self.note_out_of_memory(event, failed);

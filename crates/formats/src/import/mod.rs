@@ -1,0 +1,119 @@
+//! Files in: recordings and other tools' captures become changes, stacks and caches, whoever made
+//! them. Each reader streams: memory is bounded by what is live, not by the file.
+
+pub mod nsys;
+pub mod recording;
+pub mod sanitizer;
+pub mod torch;
+
+use std::path::PathBuf;
+
+use engine::cache::{PoolSums, Segment};
+use engine::change::Change;
+use engine::ids::{DeviceId, Pid};
+use engine::stack::Stacks;
+use engine::units::Moment;
+
+/// Who made a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// This program: every event of a trace.
+    Recording,
+    /// Nsight Systems: a SQLite export.
+    Nsys,
+    /// PyTorch: a memory snapshot.
+    Torch,
+    /// compute-sanitizer: a leak report.
+    Sanitizer,
+}
+
+impl Source {
+    /// The word for it in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recording => "recording",
+            Self::Nsys => "nsys",
+            Self::Torch => "torch",
+            Self::Sanitizer => "sanitizer",
+        }
+    }
+}
+
+/// Where a reader puts what it finds, in the order of time.
+pub trait Sink {
+    /// The table of stacks; sites of changes and blocks are ids of it.
+    fn stacks(&mut self) -> &mut Stacks;
+    /// An allocation began or ended. Moments never go backwards: readers sort, and count what
+    /// they had to move as a warning.
+    fn change(&mut self, change: &Change);
+    /// A process has a name (hostile text).
+    fn process(&mut self, pid: Pid, name: &str);
+    /// A device has a name, and this much memory where that is known.
+    fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>);
+    /// A moment, and the wall clock at it in nanoseconds since 1970, UTC. Told at most once.
+    fn clock(&mut self, moment: Moment, utc_nanos: i64);
+    /// A segment of a cache as it is at the end of the file.
+    fn segment(&mut self, segment: Segment);
+    /// Sums of a pool; the last ones told are those at the end of the file.
+    fn pool(&mut self, pool: &PoolSums);
+    /// Something that the reader could not use, or that makes figures inexact.
+    fn warn(&mut self, warning: Warning);
+    /// How far the reader is, in bytes or rows of some total; called now and then.
+    fn progress(&mut self, _done: u64, _total: u64) {}
+}
+
+/// Something a user should know of a file; the same text is told once, with a count.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Warning {
+    /// What it is, in one sentence without figures that differ each time.
+    pub text: String,
+    /// How many rows, events or values it concerns.
+    pub count: u64,
+    /// Figures are not exact because of it.
+    pub inexact: bool,
+}
+
+/// What a reader found, besides what went into the sink.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imported {
+    /// Who made the file.
+    pub source: Source,
+    /// Rows, events or entries that were used.
+    pub events: u64,
+    /// Who exactly: product and version, where the file says so (hostile text).
+    pub producer: Option<String>,
+}
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be opened or read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Nothing this program knows begins like it.
+    #[error("{path}: {why}")]
+    NotRecognised {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like, and what would be accepted.
+        why: String,
+    },
+    /// It is the right sort of file, and broken.
+    #[error("{path}: {what}, at {place}; {advice}")]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+        /// Where: a byte offset, line, or table and row.
+        place: String,
+        /// What to do next.
+        advice: String,
+    },
+}
