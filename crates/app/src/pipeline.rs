@@ -96,7 +96,7 @@ impl Live {
 fn capture_loop(mut session: Session, sender: &SyncSender<Message>, stop: &AtomicBool) {
     loop {
         let last = stop.load(Ordering::Acquire);
-        let outcome = if last { session.collect() } else { session.poll(POLL) };
+        let outcome = if last { session.finish() } else { session.poll(POLL) };
         for notice in session.notices() {
             if sender.send(Message::Notice(notice)).is_err() {
                 return;

@@ -43,11 +43,11 @@ macro_rules! integers {
 }
 integers!(u8, u16, u32, u64, i32);
 
-impl<T: FromWire + Copy + Default, const N: usize> FromWire for [T; N] {
+impl<T: FromWire + Copy, const N: usize> FromWire for [T; N] {
     #[inline]
     fn from_wire(reader: &mut Reader<'_>) -> Option<Self> {
-        let mut all = [T::default(); N];
-        for one in &mut all {
+        let mut all = [reader.take()?; N];
+        for one in all.iter_mut().skip(1) {
             *one = reader.take()?;
         }
         Some(all)
@@ -61,16 +61,20 @@ mod generated {
 }
 
 pub(crate) use generated::{
-    Call, CallDescriptor, Counters, Head, Hook as WireHook, Learned, Lost, Process, ThreadName,
+    Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, LaunchKey, Launches,
+    Learned, Lost, Named, Process, Shape, ThreadName,
 };
 pub(crate) use generated::{
     VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_DEVICE, VS_ACTION_CONTEXT_GET,
-    VS_ACTION_CONTEXT_POP, VS_ACTION_CONTEXT_PUSH, VS_ACTION_CONTEXT_SET, VS_ACTION_GRAPH_LAUNCH,
-    VS_ACTION_GRAPH_NODE, VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR, VS_CANARY,
-    VS_CLASS_ALLOCATE, VS_CLASS_FREE, VS_CLASS_OTHER, VS_CONTEXT_KNOWN, VS_DEVICE_KNOWN, VS_EXEC,
-    VS_EXIT, VS_FILTER_FOLLOW, VS_FILTER_NONE, VS_FILTER_TARGETS, VS_LEARNED, VS_MAX_HOOKS,
-    VS_NONE, VS_OUT_UNREADABLE, VS_PROCESS, VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT,
+    VS_ACTION_CONTEXT_POP, VS_ACTION_CONTEXT_PUSH, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY,
+    VS_ACTION_GRAPH_LAUNCH, VS_ACTION_GRAPH_NODE, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG,
+    VS_ACTION_NAME, VS_ACTION_RECORD, VS_ACTION_TOLD_NAME, VS_ARRAY, VS_CALL, VS_CALL_DESCRIPTOR,
+    VS_CANARY, VS_CLASS_ALLOCATE, VS_CLASS_COPY, VS_CLASS_FREE, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
+    VS_DEVICE_KNOWN, VS_EXEC, VS_EXIT, VS_FILL, VS_FILTER_FOLLOW, VS_FILTER_NONE,
+    VS_FILTER_TARGETS, VS_LEARNED, VS_MAX_HOOKS, VS_MEASURE_2D, VS_MEASURE_3D, VS_MEASURE_ARGUMENT,
+    VS_MEASURE_BATCH, VS_NAMED, VS_NONE, VS_ON_DEVICE, VS_ON_HOST, VS_OUT_UNREADABLE, VS_PEER,
+    VS_PROCESS, VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT, VS_TO_DEVICE, VS_TO_HOST, VS_UNIFIED,
 };
 
 #[cfg(test)]

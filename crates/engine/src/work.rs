@@ -15,6 +15,8 @@ pub enum Work {
         kernel: KernelId,
         /// The name as the driver knows it, mangled; hostile text.
         name: Box<str>,
+        /// Who says so.
+        by: NamedBy,
     },
     /// `cuKernelGetFunction`: a second handle of the same kernel.
     Alias {
@@ -34,22 +36,36 @@ pub enum Work {
     Copies(Box<Copies>),
 }
 
-/// Launches of one kernel, as *increments*.
+/// How the name of a kernel became known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum NamedBy {
+    /// A call named it.
+    Call,
+    /// The process had it before tracing began; the name stands where the driver keeps it.
+    Memory,
+}
+
+/// Launches of one kernel, as *increments* but for the shapes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Launches {
     /// What was launched.
     pub target: Launched,
-    /// Calls that launched it.
+    /// Calls, of any result.
     pub calls: u64,
-    /// Calls that were recorded into a graph, and launched nothing yet.
+    /// Of those: recorded into a graph, and launched nothing yet.
     pub captured: u64,
-    /// Calls whose result was looked at.
+    /// Of those: whose result was looked at.
     pub checked: u64,
+    /// Of those: that failed.
+    pub failed: u64,
     /// The last grid, block and shared memory.
     pub last: Option<Shape>,
-    /// Calls by shape, of the shapes that could be kept.
+    /// All calls so far by shape, most frequent first, of the shapes that could be kept.
     pub shapes: Vec<(Shape, u64)>,
+    /// All calls so far whose shape was not kept.
+    pub other_shapes: u64,
 }
 
 /// What a launch launches.

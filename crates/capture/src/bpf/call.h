@@ -3,15 +3,6 @@
 #ifndef VS_CALL_H
 #define VS_CALL_H
 
-static __always_inline bool is_target(__u32 pid)
-{
-	if (pid == own_pid)
-		return 0;
-	if (filter == VS_FILTER_NONE)
-		return 1;
-	return bpf_map_lookup_elem(&targets, &pid) != NULL;
-}
-
 /* Returns 1 when the return side has nothing to do. */
 static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 {
@@ -26,7 +17,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	}
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 1;
-	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH &&
+	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH && !count_work &&
 	    !graph_launch_matters(bpf_get_current_pid_tgid() >> 32))
 		return 1;
 	thread = thread_create();
@@ -88,24 +79,6 @@ static __always_inline struct inflight_call *call_take(struct thread_state *thre
 		}
 	}
 	return NULL;
-}
-
-static __always_inline __u64 argument(const struct inflight_call *call, __u8 index)
-{
-	return index < VS_ARGS ? call->args[index] : 0;
-}
-
-static __always_inline int read_out(const struct inflight_call *call, __u64 hook, int which,
-				    __u64 *value)
-{
-	__u64 pointer = argument(call, hooks[hook].out_argument[which]);
-
-	*value = 0;
-	if (!pointer)
-		return 0;
-	if (hooks[hook].out_bytes[which] == 4)
-		return bpf_probe_read_user(value, 4, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
-	return bpf_probe_read_user(value, 8, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
 }
 
 static __always_inline void fill_call(struct vs_call *record, struct thread_state *thread,
@@ -194,6 +167,28 @@ static __always_inline bool is_nested(struct thread_state *thread)
 	return hooks[hook].loss_class != VS_CLASS_OTHER;
 }
 
+/* Calls about work, not memory. Returns 1 when no record is needed. */
+static __always_inline int work_return(__u32 pid, const struct inflight_call *call, __u64 hook,
+				       int result)
+{
+	__u8 action = hooks[hook].action;
+
+	if (action == VS_ACTION_GRAPH_LAUNCH) {
+		graph_launch_count(pid, call->args[0], result);
+		return !result && !graph_launch_matters(pid);
+	}
+	if (result ||
+	    (action != VS_ACTION_COPY && action != VS_ACTION_NAME && action != VS_ACTION_TOLD_NAME))
+		return 0;
+	if (!bpf_map_lookup_elem(&processes, &pid))
+		announce_process();
+	if (action == VS_ACTION_COPY)
+		copy_return(call, hook);
+	else
+		name_return(call, hook);
+	return 1;
+}
+
 static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
@@ -224,9 +219,12 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	action = hooks[hook].action;
 	if (is_nested(thread))
 		return 0;
+	if (count_work && work_return(pid, call, hook, result))
+		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
 		graph_apply(pid, action, hooks[hook].flags);
+		capture_apply(thread, action, call->args[0], result);
 		if (!bpf_map_lookup_elem(&processes, &pid))
 			announce_process();
 		announce_thread(thread);

@@ -46,4 +46,59 @@ static __always_inline void graph_apply(__u32 pid, __u8 action, __u8 flags)
 	}
 }
 
+/* The process ends, and its captures with it. */
+static __always_inline void graph_forget(__u32 pid)
+{
+	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+	__u32 zero = 0;
+	__u64 *under_way = bpf_map_lookup_elem(&captures_under_way, &zero);
+
+	if (state && under_way && count_work && *under_way >= state->captures)
+		__sync_fetch_and_add(under_way, -(__s64)state->captures);
+	bpf_map_delete_elem(&graph_states, &pid);
+}
+
+/* CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: the capture goes on. */
+#define WRONG_THREAD 908
+
+static __always_inline void capture_apply(struct thread_state *thread, __u8 action, __u64 stream,
+					  int result)
+{
+	__u32 zero = 0;
+	__u64 *under_way = bpf_map_lookup_elem(&captures_under_way, &zero);
+	struct stream_key key = {.stream = stream, .pid = bpf_get_current_pid_tgid() >> 32};
+	__u8 yes = 1;
+
+	if (!count_work || !under_way)
+		return;
+	if (action == VS_ACTION_CAPTURE_BEGIN && !result) {
+		bpf_map_update_elem(&capturing_streams, &key, &yes, BPF_ANY);
+		thread->captures++;
+		__sync_fetch_and_add(under_way, 1);
+	} else if (action == VS_ACTION_CAPTURE_END && result != WRONG_THREAD) {
+		bpf_map_delete_elem(&capturing_streams, &key);
+		if (thread->captures)
+			thread->captures--;
+		if (*under_way)
+			__sync_fetch_and_add(under_way, -1);
+	}
+}
+
+/* Whether a call on a stream becomes a node: the stream captures, or has joined a capture of the
+ * calling thread. */
+static __always_inline bool is_captured(__u32 pid, __u64 stream)
+{
+	__u32 zero = 0;
+	__u64 *under_way = bpf_map_lookup_elem(&captures_under_way, &zero);
+	struct stream_key key = {.stream = stream, .pid = pid};
+	struct thread_state *thread;
+
+	if (!under_way || !*under_way)
+		return 0;
+	if (bpf_map_lookup_elem(&capturing_streams, &key))
+		return 1;
+	thread = thread_find();
+	return thread && thread->captures;
+}
+
 #endif

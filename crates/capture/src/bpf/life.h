@@ -29,7 +29,7 @@ int process_exec(void *ctx)
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		return 0;
 	bpf_map_delete_elem(&processes, &pid);
-	bpf_map_delete_elem(&graph_states, &pid);
+	graph_forget(pid);
 	emit_life(VS_EXEC);
 	thread_forget();
 	return 0;
@@ -48,7 +48,7 @@ int process_exit(void *ctx)
 		return 0;
 	if (last) {
 		bpf_map_delete_elem(&processes, &pid);
-		bpf_map_delete_elem(&graph_states, &pid);
+		graph_forget(pid);
 		emit_life(VS_EXIT);
 	} else if (thread_find()) {
 		emit_life(VS_THREAD_EXIT);

@@ -13,6 +13,8 @@ const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
 const volatile __u32 filter = VS_FILTER_NONE;
 const volatile bool use_task_storage = 1;
 const volatile __u32 own_pid = 0;
+/* Launches and copies are counted too. */
+const volatile bool count_work = 0;
 
 /* When the newest library was attached (boot clock): a thread that started later began without a
  * context, so its context is known from its first call. */
@@ -69,6 +71,28 @@ struct {
 	__type(value, struct graph_state);
 } graph_states SEC(".maps");
 
+struct stream_key {
+	__u64 stream;
+	__u32 pid;
+	__u32 zero;
+};
+
+/* Streams that capture: what is launched on them is not launched yet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct stream_key);
+	__type(value, __u8);
+} capturing_streams SEC(".maps");
+
+/* How many streams of all processes capture; while none does, launches need not ask. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} captures_under_way SEC(".maps");
+
 struct context_key {
 	__u64 context;
 	__u32 pid;
@@ -99,6 +123,8 @@ struct thread_state {
 	__s32 device;	     /* told by a query while the context is unknown; -1: not told */
 	__u32 ready;	     /* the fields below and above were set up */
 	__u32 began_empty;   /* the thread started after the probes, so without a context */
+	__u32 captures;	     /* captures that the thread began */
+	__u32 reserved;
 	__u64 name[2];
 };
 
@@ -191,6 +217,33 @@ static __always_inline void thread_forget(void)
 	}
 	__u64 key = bpf_get_current_pid_tgid();
 	bpf_map_delete_elem(&thread_table, &key);
+}
+
+static __always_inline bool is_target(__u32 pid)
+{
+	if (pid == own_pid)
+		return 0;
+	if (filter == VS_FILTER_NONE)
+		return 1;
+	return bpf_map_lookup_elem(&targets, &pid) != NULL;
+}
+
+static __always_inline __u64 argument(const struct inflight_call *call, __u8 index)
+{
+	return index < VS_ARGS ? call->args[index] : 0;
+}
+
+static __always_inline int read_out(const struct inflight_call *call, __u64 hook, int which,
+				    __u64 *value)
+{
+	__u64 pointer = argument(call, hooks[hook].out_argument[which]);
+
+	*value = 0;
+	if (!pointer)
+		return 0;
+	if (hooks[hook].out_bytes[which] == 4)
+		return bpf_probe_read_user(value, 4, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
+	return bpf_probe_read_user(value, 8, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
 }
 
 #endif

@@ -18,6 +18,9 @@
 #include "emit.h"
 #include "context.h"
 #include "graph.h"
+#include "launch.h"
+#include "copy.h"
+#include "name.h"
 #include "call.h"
 #include "life.h"
 
@@ -47,7 +50,31 @@ int call_session(struct pt_regs *ctx)
 	return call_enter(ctx, hook);
 }
 
-/* Tier 2: one multi link a side. */
+extern __u64 *bpf_session_cookie(void) __ksym __weak;
+extern __u64 *bpf_session_cookie___context(void *ctx) __ksym __weak;
+
+/* Eight bytes that the two sides of a call share. */
+static __always_inline __u64 *session_cookie(void *ctx)
+{
+	if (bpf_ksym_exists(bpf_session_cookie___context))
+		return bpf_session_cookie___context(ctx);
+	return bpf_session_cookie();
+}
+
+SEC("uprobe.session")
+int launch_session(struct pt_regs *ctx)
+{
+	__u64 hook = bpf_get_attach_cookie(ctx);
+	__u64 *shared = session_cookie(ctx);
+
+	if (is_return(ctx)) {
+		launch_return(ctx, hook, *shared);
+		return 0;
+	}
+	return launch_enter(ctx, hook, shared);
+}
+
+/* Tier 2: one multi link a side; launches have one side only. */
 SEC("uprobe.multi")
 int call_multi_enter(struct pt_regs *ctx)
 {
@@ -59,6 +86,15 @@ SEC("uretprobe.multi")
 int call_multi_return(struct pt_regs *ctx)
 {
 	call_return(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uprobe.multi")
+int launch_multi(struct pt_regs *ctx)
+{
+	__u64 unused;
+
+	launch_enter(ctx, bpf_get_attach_cookie(ctx), &unused);
 	return 0;
 }
 
@@ -77,6 +113,15 @@ int call_single_return(struct pt_regs *ctx)
 	return 0;
 }
 
+SEC("uprobe")
+int launch_single(struct pt_regs *ctx)
+{
+	__u64 unused;
+
+	launch_enter(ctx, bpf_get_attach_cookie(ctx), &unused);
+	return 0;
+}
+
 /* Tier 4: kernels without cookies; the row is a constant of the object, which is loaded per row. */
 const volatile __u32 constant_hook = VS_CANARY;
 
@@ -91,5 +136,14 @@ SEC("uretprobe")
 int call_constant_return(struct pt_regs *ctx)
 {
 	call_return(ctx, constant_hook);
+	return 0;
+}
+
+SEC("uprobe")
+int launch_constant(struct pt_regs *ctx)
+{
+	__u64 unused;
+
+	launch_enter(ctx, constant_hook, &unused);
 	return 0;
 }

@@ -20,6 +20,13 @@
 #define VS_CONTEXTS 8
 /* calls of one thread that can be inside the driver at once, nested */
 #define VS_INFLIGHT 4
+/* shapes of launches that are kept of each kernel, per CPU */
+#define VS_SHAPES 4
+/* classes of bandwidth; see bandwidth_of() of the engine */
+#define VS_BANDWIDTHS 128
+/* longest names of kernels, with their zero: most, and all others */
+#define VS_SHORT_NAME 512
+#define VS_LONG_NAME  8192
 
 enum vs_record_kind {
 	VS_CALL = 1,		/* struct vs_call */
@@ -30,6 +37,7 @@ enum vs_record_kind {
 	VS_EXIT = 6,		/* struct vs_head */
 	VS_THREAD_EXIT = 7,	/* struct vs_head */
 	VS_LEARNED = 8,		/* struct vs_learned: a query told a context's device */
+	VS_NAMED = 9,		/* struct vs_named, followed by the name: a kernel's */
 };
 
 /* What a probe does; from VS_ACTION_CAPTURE_BEGIN on besides recording. See struct vs_hook. */
@@ -46,10 +54,35 @@ enum vs_action {
 	VS_ACTION_CAPTURE_END = 9,     /* record */
 	VS_ACTION_GRAPH_NODE = 10,     /* record, and graphs of the process have memory */
 	VS_ACTION_GRAPH_LAUNCH = 11,   /* record, where graphs of the process have memory */
+	VS_ACTION_NAME = 12,	      /* out value 0 is a kernel, the text is the size argument's */
+	VS_ACTION_TOLD_NAME = 13,     /* out value 0 is the text of the kernel in argument 1 */
+	VS_ACTION_LAUNCH = 14,	      /* summed; the shape is in registers and on the stack */
+	VS_ACTION_LAUNCH_CONFIG = 15, /* summed; the shape is in a structure */
+	VS_ACTION_COPY = 16,	      /* summed; a failed one is recorded */
 };
 
 enum vs_hook_flag {
 	VS_STREAM_ORDERED = 1, /* while a stream captures, such a call makes a graph's node */
+};
+
+/* Which way a copy goes. */
+enum vs_direction {
+	VS_TO_DEVICE = 0,
+	VS_TO_HOST = 1,
+	VS_ON_DEVICE = 2,
+	VS_ON_HOST = 3,
+	VS_PEER = 4,
+	VS_ARRAY = 5,
+	VS_FILL = 6,
+	VS_UNIFIED = 7, /* as the pointers say */
+};
+
+/* How the bytes of a copy are found. */
+enum vs_measure {
+	VS_MEASURE_ARGUMENT = 0, /* size argument, times the factor, times the element */
+	VS_MEASURE_2D = 1,	 /* CUDA_MEMCPY2D in argument 0, which also says the direction */
+	VS_MEASURE_3D = 2,	 /* CUDA_MEMCPY3D in argument 0, the same */
+	VS_MEASURE_BATCH = 3,	 /* destinations*, sources*, sizes*, count */
 };
 
 /* What is lost when a record is. */
@@ -57,6 +90,7 @@ enum vs_class {
 	VS_CLASS_ALLOCATE = 0,
 	VS_CLASS_FREE = 1,
 	VS_CLASS_OTHER = 2,
+	VS_CLASS_COPY = 3,
 };
 
 enum vs_call_flag {
@@ -82,9 +116,13 @@ struct vs_hook {
 	__u8 descriptor_argument;
 	__u8 descriptor_bytes;
 	__u8 flags;
+	__u8 measure;
+	__u8 direction;
+	__u8 asynchronous;
+	__u8 element; /* bytes that the size argument counts in */
 	__u8 reserved;
 };
-VS_SIZE(vs_hook, 12);
+VS_SIZE(vs_hook, 16);
 
 struct vs_head {
 	__u16 kind;
@@ -135,6 +173,69 @@ struct vs_learned {
 	__u32 reserved;
 };
 VS_SIZE(vs_learned, 40);
+
+struct vs_named {
+	struct vs_head head;
+	__u64 kernel;
+	__u64 text;   /* where the name is, in the process */
+	__u32 length; /* bytes of it that follow, without the zero; 0: it could not be read */
+	__u32 cut;    /* it is longer than that */
+};
+VS_SIZE(vs_named, 48);
+
+/* Which launches are added up in one place. */
+struct vs_launch_key {
+	__u64 target; /* a kernel, or a graph that can be launched */
+	__u32 pid;
+	__u32 graph;
+};
+VS_SIZE(vs_launch_key, 16);
+
+struct vs_shape {
+	__u32 grid[3];
+	__u32 block[3];
+	__u32 shared_bytes;
+	__u32 count;
+};
+VS_SIZE(vs_shape, 32);
+
+/* Launches of one key on one CPU; only ever grows. */
+struct vs_launches {
+	__u64 calls;
+	__u64 captured; /* of those: recorded into a graph, and not launched yet */
+	__u64 checked;	/* of those: whose result was looked at */
+	__u64 failed;	/* of those: that failed */
+	__u64 last_at;
+	__u32 last;  /* the place of the last shape */
+	__u32 trust; /* checked launches in a row that were fine */
+	__u32 busy;  /* the shapes are being written */
+	__u32 other; /* launches whose shape could not be kept */
+	struct vs_shape shapes[4];
+};
+VS_SIZE(vs_launches, 184);
+
+/* Which copies are added up in one place. */
+struct vs_copy_key {
+	__u32 pid;
+	__u8 direction;
+	__u8 asynchronous;
+	__u16 reserved;
+	/* the neighbourhoods of the pointers, where they decide the direction; else 0 */
+	__u64 to;
+	__u64 from;
+};
+VS_SIZE(vs_copy_key, 24);
+
+/* Copies of one key; only ever grows. */
+struct vs_copies {
+	__u64 calls;
+	__u64 bytes;
+	__u64 nanos;
+	__u64 to; /* one pair of pointers */
+	__u64 from;
+	__u64 bandwidths[128];
+};
+VS_SIZE(vs_copies, 1064);
 
 /* Records that could not be delivered, per process; only ever grows. */
 struct vs_lost {

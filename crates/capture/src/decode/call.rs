@@ -5,11 +5,12 @@ use engine::event::{
     VmmCall, What,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GraphId, HandleId, Key, Pid, PoolId, Space, StreamId,
-    Tid,
+    ContextId, DeviceId, ExecId, FunctionId, GraphId, HandleId, KernelId, Key, Pid, PoolId, Space,
+    StreamId, Tid,
 };
 use engine::kind::Kind;
 use engine::units::Moment;
+use engine::work::Work;
 
 use super::{Unreadable, array, device};
 use crate::hooks::{Descriptor, DevicePool, HOOKS, InstantiateFlags, Meaning, Pointer, Size};
@@ -194,7 +195,15 @@ impl Seen<'_> {
             | Meaning::StreamDestroy
             | Meaning::GreenCreate
             | Meaning::GreenDestroy
-            | Meaning::ContextFromGreen => None,
+            | Meaning::ContextFromGreen
+            | Meaning::KernelByName
+            | Meaning::KernelName
+            | Meaning::Launch { .. }
+            | Meaning::Copy(_) => None,
+            Meaning::KernelFunction => {
+                let (function, kernel) = (KernelId(self.call.outs[0]), KernelId(self.argument(1)));
+                (!self.unreadable()).then_some(What::Work(Work::Alias { function, kernel }))
+            }
             Meaning::VmmCreate if self.unreadable() => Some(self.lost(Size::Argument(1))),
             other => match self.vmm(other) {
                 Some(call) => Some(What::Vmm(call)),

@@ -7,11 +7,11 @@ mod call;
 mod tests;
 
 use engine::event::{ContextChange, Event, ProcessFacts, What};
-use engine::ids::{ContextId, DeviceId, Pid, StreamId, Tid};
+use engine::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
 use engine::units::Moment;
 
 use crate::hooks::{HOOKS, Meaning};
-use crate::wire::{self, Call, CallDescriptor, Head, Learned, Process, ThreadName, parse};
+use crate::wire::{self, Call, CallDescriptor, Head, Learned, Named, Process, ThreadName, parse};
 use call::Seen;
 
 /// A record that this version does not understand: the two sides of the wire disagree.
@@ -27,6 +27,25 @@ pub enum Decoded {
     DeviceUuid(DeviceUuid),
     /// What a handle stands for.
     Bound(Bound),
+    /// What a kernel is called.
+    Named(NamedKernel),
+}
+
+/// A call told the name of a kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedKernel {
+    /// The process.
+    pub pid: Pid,
+    /// When.
+    pub at: Moment,
+    /// The handle.
+    pub kernel: KernelId,
+    /// The name, as far as the probe could read it.
+    pub name: Option<Box<str>>,
+    /// Where the name is in the process's memory.
+    pub text: u64,
+    /// The name is longer than that.
+    pub cut: bool,
 }
 
 /// A process learned what one of its handles stands for.
@@ -100,7 +119,26 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
     if let Some(bound) = bound(bytes) {
         return Ok(Some(Decoded::Bound(bound)));
     }
+    if let Some(named) = named(bytes) {
+        return Ok(Some(Decoded::Named(named)));
+    }
     event(bytes).map(|event| event.map(Decoded::Event))
+}
+
+fn named(bytes: &[u8]) -> Option<NamedKernel> {
+    let Named { head, kernel, text, length, cut } = parse(bytes)?;
+    if u32::from(head.kind) != wire::VS_NAMED {
+        return None;
+    }
+    let name = bytes.get(size_of::<Named>()..)?.get(..length as usize)?;
+    Some(NamedKernel {
+        pid: Pid(head.pid),
+        at: Moment(head.at),
+        kernel: KernelId(kernel),
+        name: (length > 0).then(|| String::from_utf8_lossy(name).into()),
+        text,
+        cut: cut != 0,
+    })
 }
 
 fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {

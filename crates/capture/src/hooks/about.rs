@@ -3,7 +3,9 @@
 use engine::event::FreeBy;
 use engine::kind::{Kind, Layer};
 
-use super::{DevicePool, Meaning};
+use engine::work::Direction;
+
+use super::{DevicePool, Meaning, Route};
 
 impl Meaning {
     /// One phrase.
@@ -56,6 +58,13 @@ impl Meaning {
                 "a view of a primary context"
             }
             Self::DeviceUuid => "tells which GPU an ordinal is",
+            Self::KernelByName | Self::KernelName => "tells the name of a kernel",
+            Self::KernelFunction => "another handle of a kernel",
+            Self::Launch { .. } => "a kernel is launched: summed in the kernel",
+            Self::Copy(copy) => match copy.route {
+                Route::Fixed(Direction::Fill) => "memory is filled: summed in the kernel",
+                _ => "memory is copied: summed in the kernel",
+            },
         }
     }
 

@@ -4,8 +4,10 @@
 
 /// Families by prefix, longest first where they overlap, and why they need no hook.
 const FAMILIES: &[(&str, &str)] = &[
-    ("cuMemcpy", "copies: memory moves, none begins or ends"),
-    ("cuMemset", "fills memory"),
+    ("cuMemcpy3DBatchAsync", "batches of volumes: not counted as copies"),
+    ("cuMemcpy3DWithAttributesAsync", "volumes with attributes: not counted as copies"),
+    ("cuMemcpy", "copies of before CUDA 3.2, with 32-bit sizes"),
+    ("cuMemset", "fills of before CUDA 3.2, with 32-bit sizes"),
     ("cuMemPrefetch", "moves managed memory that is counted already"),
     ("cuMemDiscard", "a hint about contents"),
     ("cuMemAdvise", "a hint"),

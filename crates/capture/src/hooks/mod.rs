@@ -3,8 +3,9 @@
 
 mod about;
 mod known;
-mod row;
+pub(crate) mod row;
 mod table;
+mod work;
 
 pub use known::{is_about_memory, unhooked};
 pub use table::HOOKS;
@@ -12,6 +13,7 @@ pub use table::HOOKS;
 use engine::event::FreeBy;
 use engine::ids::{FunctionId, Space};
 use engine::kind::Kind;
+use engine::work::Direction;
 
 /// Where a call says how many bytes it gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,13 +200,91 @@ pub enum Meaning {
     PrimaryRelease,
     /// The primary context of the device in argument 0 ends with everything in it.
     PrimaryReset,
+    /// kernel*, owner, name.
+    KernelByName,
+    /// name*, kernel.
+    KernelName,
+    /// function*, kernel.
+    KernelFunction,
+    /// A kernel is launched.
+    Launch {
+        /// The shape is in a structure that argument 0 points to, and the kernel is argument 1.
+        config: bool,
+    },
+    /// Memory is copied or filled.
+    Copy(Copy),
+}
+
+/// A copy, or a fill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// Which way, where the function says so.
+    pub route: Route,
+    /// Where its size is.
+    pub extent: Extent,
+    /// It returns before it is done.
+    pub asynchronous: bool,
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// This way.
+    Fixed(Direction),
+    /// As the memory types of its descriptor say.
+    Described,
+    /// As the pointers say.
+    Pointers,
+}
+
+/// Where the size of a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    /// Elements of this many bytes: their number is an argument.
+    Elements {
+        /// The argument.
+        argument: u8,
+        /// Bytes of each.
+        element: u8,
+    },
+    /// Width and height are arguments 3 and 4.
+    Area {
+        /// Bytes of each element.
+        element: u8,
+    },
+    /// In a `CUDA_MEMCPY2D`.
+    Flat,
+    /// In a `CUDA_MEMCPY3D`.
+    Deep,
+    /// Destinations, sources, sizes and count are the arguments.
+    Batch,
+}
+
+/// Which calls are probed together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Group {
+    /// What changes memory.
+    Memory,
+    /// What only tells a thread's context.
+    Queries,
+    /// Copies and names of kernels.
+    Work,
+    /// Launches, which have a program of their own.
+    Launches,
 }
 
 impl Meaning {
-    /// Whether it only tells a thread's context or device. Frameworks ask for these all the time, so
-    /// they are probed only while something is not known.
-    pub(crate) const fn is_query(&self) -> bool {
-        matches!(self, Self::ContextGet | Self::ContextDevice { .. })
+    /// With which others it is probed. Frameworks ask for their context all the time, so these
+    /// questions are probed only while something is not known; work only where it is asked for.
+    pub(crate) const fn group(&self) -> Group {
+        match self {
+            Self::ContextGet | Self::ContextDevice { .. } => Group::Queries,
+            Self::KernelByName | Self::KernelName | Self::KernelFunction | Self::Copy(_) => {
+                Group::Work
+            }
+            Self::Launch { .. } => Group::Launches,
+            _ => Group::Memory,
+        }
     }
 
     /// Whether it tells what a handle stands for, and nothing else.

@@ -1,6 +1,8 @@
 //! A row in the probes' form.
 
-use super::{Descriptor, Hook, InstantiateFlags, Meaning, Pointer, Size};
+use engine::work::Direction;
+
+use super::{Copy, Descriptor, Extent, Hook, InstantiateFlags, Meaning, Pointer, Route, Size};
 use crate::wire::{self, WireHook};
 
 const NONE: u8 = wire::VS_NONE as u8;
@@ -16,6 +18,10 @@ impl WireHook {
         descriptor_argument: NONE,
         descriptor_bytes: 0,
         flags: 0,
+        measure: 0,
+        direction: 0,
+        asynchronous: 0,
+        element: 1,
         reserved: 0,
     };
 
@@ -131,6 +137,12 @@ impl Hook {
             Meaning::DeviceUuid => plain.descriptor(0, 16),
             Meaning::StreamCreate | Meaning::GreenStreamCreate => plain.out(0, 0, 8),
             Meaning::GreenCreate | Meaning::ContextFromGreen => plain.out(0, 0, 8),
+            Meaning::KernelByName => plain.action(wire::VS_ACTION_NAME).out(0, 0, 8).size(2),
+            Meaning::KernelName => plain.action(wire::VS_ACTION_TOLD_NAME).out(0, 0, 8),
+            Meaning::KernelFunction => plain.out(0, 0, 8),
+            Meaning::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
+            Meaning::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
+            Meaning::Copy(copy) => self::copy(copy),
             Meaning::VmmMap
             | Meaning::VmmUnreserve
             | Meaning::PoolDestroy
@@ -143,6 +155,63 @@ impl Hook {
             | Meaning::PrimaryRelease
             | Meaning::PrimaryReset => plain,
         }
+    }
+}
+
+const fn copy(copy: Copy) -> WireHook {
+    let row = WireHook::PLAIN.class(wire::VS_CLASS_COPY).action(wire::VS_ACTION_COPY);
+    let mut row = match copy.extent {
+        Extent::Elements { argument, element } => {
+            let mut row = row.size(argument);
+            row.element = element;
+            row
+        }
+        Extent::Area { element } => {
+            let mut row = row.size(3);
+            row.size_factor = 4;
+            row.element = element;
+            row
+        }
+        Extent::Flat | Extent::Deep | Extent::Batch => row,
+    };
+    row.measure = match copy.extent {
+        Extent::Elements { .. } | Extent::Area { .. } => wire::VS_MEASURE_ARGUMENT,
+        Extent::Flat => wire::VS_MEASURE_2D,
+        Extent::Deep => wire::VS_MEASURE_3D,
+        Extent::Batch => wire::VS_MEASURE_BATCH,
+    } as u8;
+    row.direction = match copy.route {
+        Route::Fixed(direction) => direction_number(direction),
+        Route::Described | Route::Pointers => wire::VS_UNIFIED as u8,
+    };
+    row.asynchronous = copy.asynchronous as u8;
+    row
+}
+
+const fn direction_number(direction: Direction) -> u8 {
+    (match direction {
+        Direction::HostToDevice => wire::VS_TO_DEVICE,
+        Direction::DeviceToHost => wire::VS_TO_HOST,
+        Direction::DeviceToDevice => wire::VS_ON_DEVICE,
+        Direction::HostToHost => wire::VS_ON_HOST,
+        Direction::Peer => wire::VS_PEER,
+        Direction::Array => wire::VS_ARRAY,
+        Direction::Fill => wire::VS_FILL,
+        Direction::Unknown => wire::VS_UNIFIED,
+    }) as u8
+}
+
+/// The reverse of what rows say.
+pub(crate) const fn direction(number: u8) -> Direction {
+    match number as u32 {
+        wire::VS_TO_DEVICE => Direction::HostToDevice,
+        wire::VS_TO_HOST => Direction::DeviceToHost,
+        wire::VS_ON_DEVICE => Direction::DeviceToDevice,
+        wire::VS_ON_HOST => Direction::HostToHost,
+        wire::VS_PEER => Direction::Peer,
+        wire::VS_ARRAY => Direction::Array,
+        wire::VS_FILL => Direction::Fill,
+        _ => Direction::Unknown,
     }
 }
 

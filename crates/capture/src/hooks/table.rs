@@ -4,6 +4,7 @@ use engine::event::FreeBy;
 use engine::ids::Space;
 use engine::kind::Kind;
 
+use super::work::WORK;
 use super::{Descriptor, DevicePool, Hook, InstantiateFlags, Meaning, Pointer, Size};
 use crate::wire;
 
@@ -34,7 +35,20 @@ const fn instantiate(symbol: &'static str, flags: InstantiateFlags) -> Hook {
 }
 
 /// Every hooked function. Where a driver gives two names to one address, the first row names it.
-pub const HOOKS: &[Hook] = &[
+pub const HOOKS: &[Hook] = &joined();
+
+const fn joined() -> [Hook; MEMORY.len() + WORK.len()] {
+    let mut all = [MEMORY[0]; MEMORY.len() + WORK.len()];
+    let mut row = 0;
+    while row < all.len() {
+        all[row] = if row < MEMORY.len() { MEMORY[row] } else { WORK[row - MEMORY.len()] };
+        row += 1;
+    }
+    all
+}
+
+/// Rows of what has to do with memory.
+const MEMORY: &[Hook] = &[
     // Plain memory.
     allocate("cuMemAlloc_v2", Kind::Device, Pointer::Out, Size::Argument(1)),
     allocate("cuMemAlloc", Kind::Device, Pointer::NarrowOut, Size::Narrow(1)),

@@ -5,7 +5,7 @@ use std::path::Path;
 use engine::ids::Pid;
 use libbpf_rs::{Link, UprobeMultiOpts, UprobeOpts};
 
-use super::object::{Loaded, programs};
+use super::object::{Loaded, Serves, programs};
 use crate::error::Error;
 use crate::plan::Tier;
 
@@ -32,13 +32,17 @@ pub(crate) fn attach(
     file: &Path,
     name: &Path,
     places: &[Place],
+    serves: Serves,
     only: Option<Pid>,
 ) -> Result<Attachment, Error> {
     let tier = loaded.knobs.tier;
     let pid = only.map_or(ANY, |pid| pid.0.cast_signed());
     let failed = |source| Error::Attach { path: name.to_owned(), tier, source };
-    let (enter, leave) = programs(tier);
+    let (enter, leave) = programs(tier, serves);
     let mut attachment = Attachment { _links: Vec::new(), _programs: Vec::new() };
+    if places.is_empty() {
+        return Ok(attachment);
+    }
     match tier {
         Tier::Session | Tier::Multi => {
             for (program, retprobe) in [(Some(enter), false), (leave, true)] {
@@ -59,13 +63,14 @@ pub(crate) fn attach(
         }
         Tier::Single => {
             for place in places {
-                attachment._links.extend(pair(loaded, file, *place, place.cookie, &failed)?);
+                attachment._links.extend(pair(loaded, file, *place, serves, &failed)?);
             }
         }
         Tier::Constant => {
             for place in places {
-                let programs = loaded.for_hook(place.cookie as usize)?;
-                attachment._links.extend(pair(&programs, file, *place, 0, &failed)?);
+                let programs = loaded.for_hook(place.cookie as usize, serves)?;
+                let place = Place { cookie: 0, ..*place };
+                attachment._links.extend(pair(&programs, file, place, serves, &failed)?);
                 attachment._programs.push(programs);
             }
         }
@@ -79,14 +84,14 @@ fn pair(
     loaded: &Loaded,
     file: &Path,
     place: Place,
-    cookie: u64,
+    serves: Serves,
     failed: &impl Fn(libbpf_rs::Error) -> Error,
 ) -> Result<Vec<Link>, Error> {
-    let (enter, leave) = programs(loaded.knobs.tier);
+    let (enter, leave) = programs(loaded.knobs.tier, serves);
     let mut links = Vec::new();
     for (program, retprobe) in [(leave, true), (Some(enter), false)] {
         let Some(program) = program else { continue };
-        let options = UprobeOpts { cookie, retprobe, ..UprobeOpts::default() };
+        let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
         let link = loaded
             .program(program)?
             .attach_uprobe_with_opts(ANY, file, place.offset as usize, options)

@@ -7,7 +7,7 @@ use engine::ids::Pid;
 
 use super::attach::{Place, attach};
 use super::counters::Counters;
-use super::object::{Filter, Knobs, Loaded};
+use super::object::{Filter, Knobs, Loaded, Serves};
 use crate::error::Error;
 use crate::host::Host;
 use crate::plan::{self, Tier};
@@ -30,6 +30,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         filter: Filter::Everybody,
         ring_bytes: RING,
         table_entries: None,
+        work: None,
     };
     let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
     for program in loaded.life() {
@@ -39,7 +40,8 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
     let place = Place { offset: own_offset()?, cookie: wire::VS_CANARY as u64 };
     let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
     let exe = Path::new("/proc/self/exe");
-    let attachment = attach(&loaded, exe, exe, &[place], me).map_err(|error| reason(&error))?;
+    let attachment =
+        attach(&loaded, exe, exe, &[place], Serves::Calls, me).map_err(|error| reason(&error))?;
     let before = Counters::read(&loaded).map_err(|error| reason(&error))?.canary;
     black_box(canary(black_box(1)));
     let hits = Counters::read(&loaded).map_err(|error| reason(&error))?.canary - before;

@@ -8,10 +8,10 @@ use engine::ids::Pid;
 
 use super::attach::{Attachment, Place, attach};
 use super::learning::Learning;
-use super::object::Loaded;
+use super::object::{Loaded, Serves};
 use super::{Options, Target, unique};
 use crate::error::Error;
-use crate::hooks::HOOKS;
+use crate::hooks::{Group, HOOKS};
 use crate::libraries::{
     Identity, Image, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
 };
@@ -241,7 +241,10 @@ impl Drivers {
             attached.last_used = Instant::now();
             return Ok(());
         }
-        let places = places(&image, false);
+        let works = loaded.knobs.work.is_some();
+        let groups: &[Group] = if works { &[Group::Memory, Group::Work] } else { &[Group::Memory] };
+        let calls = places(&image, groups);
+        let launches = if works { places(&image, &[Group::Launches]) } else { Vec::new() };
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
@@ -249,12 +252,14 @@ impl Drivers {
         let file = image.attach_path();
         let mut attachments = Vec::new();
         for scope in scopes {
-            let outcome = attach(loaded, &file, &image.path, &places, scope);
-            attachments.push(outcome.map_err(|error| gone(error, scope))?);
+            for (places, serves) in [(&calls, Serves::Calls), (&launches, Serves::Launches)] {
+                let outcome = attach(loaded, &file, &image.path, places, serves, scope);
+                attachments.push(outcome.map_err(|error| gone(error, scope))?);
+            }
         }
         self.notices.push(Notice::Attached {
             path: image.path.clone(),
-            functions: places.len(),
+            functions: calls.len() + launches.len(),
             stepped: image.functions.iter().filter(|f| !f.point.emulated).count(),
         });
         self.attached.insert(
@@ -276,11 +281,11 @@ impl Drivers {
     }
 }
 
-/// Where to probe a library: for what changes something, or for what only tells.
-pub(super) fn places(image: &Image, queries: bool) -> Vec<Place> {
+/// Where to probe a library for some groups of functions.
+pub(super) fn places(image: &Image, groups: &[Group]) -> Vec<Place> {
     let functions = image.functions.iter();
     functions
-        .filter(|function| HOOKS[function.hook].meaning.is_query() == queries)
+        .filter(|function| groups.contains(&HOOKS[function.hook].meaning.group()))
         .map(|f| Place { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
         .collect()
 }

@@ -12,7 +12,8 @@ use engine::ids::Pid;
 
 use super::attach::{Attachment, attach};
 use super::drivers::places;
-use super::object::Loaded;
+use super::object::{Loaded, Serves};
+use crate::hooks::Group;
 use crate::libraries::Image;
 
 /// How long the questions are probed.
@@ -71,11 +72,18 @@ impl Learning {
         self.asked.extend(pids.into_iter().map(|pid| (pid, now)));
         let mut attachments = Vec::new();
         for image in images {
-            let places = places(image, true);
+            let places = places(image, &[Group::Queries]);
             for scope in &scopes {
                 // A process that ended has nothing to tell; other failures leave devices unknown,
                 // and the report says so.
-                let attached = attach(loaded, &image.attach_path(), &image.path, &places, *scope);
+                let attached = attach(
+                    loaded,
+                    &image.attach_path(),
+                    &image.path,
+                    &places,
+                    Serves::Calls,
+                    *scope,
+                );
                 attachments.extend(attached.ok());
             }
         }

@@ -9,14 +9,18 @@ mod counters;
 mod drivers;
 mod learning;
 mod log;
+mod names;
 mod object;
 mod ring;
+mod sums;
+mod work;
 
 pub use counters::Counters;
 pub use drivers::Notice;
 pub use log::last_messages;
+pub use object::Work;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -26,7 +30,7 @@ use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::clock;
-use crate::decode::Decoded;
+use crate::decode::{Decoded, NamedKernel};
 use crate::error::Error;
 use crate::gpus::Gpu;
 use crate::host::Host;
@@ -38,6 +42,7 @@ use counters::Losses;
 use drivers::Drivers;
 use object::{Filter, Knobs, Loaded};
 use ring::Ring;
+use work::WorkSums;
 
 /// Which processes to trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +71,8 @@ pub struct Options {
     pub table_entries: Option<u32>,
     /// Use this way to attach and no other.
     pub tier: Option<Tier>,
+    /// Count launches and copies, too.
+    pub work: Option<Work>,
 }
 
 impl Options {
@@ -112,6 +119,7 @@ pub struct Session {
     living: Living,
     accounts: Accounts,
     bindings: Bindings,
+    work: Option<WorkSums>,
     target: Target,
     counters: MapHandle,
     last_scan: Instant,
@@ -134,6 +142,7 @@ impl Session {
             filter,
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,
+            work: options.work,
         })?;
         let targets = loaded.map("targets")?;
         if let Target::Processes { pids, .. } = &options.target {
@@ -156,6 +165,7 @@ impl Session {
             living: Living::default(),
             accounts: Accounts::open(),
             bindings: Bindings::default(),
+            work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
             target: options.target.clone(),
             last_scan: Instant::now(),
             plan,
@@ -181,20 +191,25 @@ impl Session {
     /// Waits for records at most this long, and hands over what happened, in order.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<Event>, Error> {
         self.ring.wait(timeout);
-        self.collect()
+        self.collect(false)
     }
 
-    /// What happened up to now.
-    pub fn collect(&mut self) -> Result<Vec<Event>, Error> {
+    /// What happened up to now, with the last word on everything that is added up.
+    pub fn finish(&mut self) -> Result<Vec<Event>, Error> {
+        self.collect(true)
+    }
+
+    fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
         let records = self.ring.take();
         let now = clock::monotonic();
         let mut lost = self.losses.take(now)?;
         let may_have_missed_deaths =
             lost.iter().any(|event| matches!(&event.what, What::Lost(lost) if lost.other > 0));
+        let mut work = self.take_work(&records, last, now)?;
         let mut events = Vec::with_capacity(records.len());
         for record in records {
-            self.take(record, now, &mut events);
+            self.take(record, now, &mut work, &mut events);
         }
         // A process that got the driver under the probes announces itself with its first call.
         let (target, drivers) = (&self.target, &self.drivers);
@@ -212,9 +227,11 @@ impl Session {
         }
         events.append(&mut lost);
         for mut event in self.living.take_dead(now) {
+            events.extend(work.remove(&event.pid).into_iter().flatten());
             self.follow(&mut event, now);
             events.push(event);
         }
+        events.extend(work.into_values().flatten());
         if may_have_missed_deaths || self.living.is_due(now) {
             self.living.sweep(now);
         }
@@ -231,10 +248,44 @@ impl Session {
         Counters::from_map(&self.counters)
     }
 
+    /// What the probes added up: from time to time, and when somebody's sums are the last ones.
+    fn take_work(
+        &mut self,
+        records: &[Decoded],
+        last: bool,
+        now: Moment,
+    ) -> Result<HashMap<Pid, Vec<Event>>, Error> {
+        let ends = |record: &Decoded| {
+            matches!(record, Decoded::Event(Event { what: What::Exit | What::Exec, .. }))
+        };
+        match &mut self.work {
+            Some(work) => {
+                // Names come first: what is launched under a name that is still in the ring must
+                // not be taken for nameless.
+                records.iter().for_each(|record| work.names.note(record));
+                if last || work.is_due() || records.iter().any(ends) {
+                    work.take(now)
+                } else {
+                    Ok(HashMap::new())
+                }
+            }
+            None => Ok(HashMap::new()),
+        }
+    }
+
     /// What a record tells becomes an event, or is kept for those that come.
-    fn take(&mut self, record: Decoded, now: Moment, events: &mut Vec<Event>) {
+    fn take(
+        &mut self,
+        record: Decoded,
+        now: Moment,
+        work: &mut HashMap<Pid, Vec<Event>>,
+        events: &mut Vec<Event>,
+    ) {
         match record {
             Decoded::Event(mut event) => {
+                if matches!(event.what, What::Exit | What::Exec) {
+                    events.extend(work.remove(&event.pid).into_iter().flatten());
+                }
                 self.bindings.resolve(&mut event);
                 let more = self.follow(&mut event, now);
                 events.push(event);
@@ -244,6 +295,11 @@ impl Session {
                 let pid = bound.pid;
                 let event = |what| Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
                 events.extend(self.bindings.note(&bound).map(event));
+            }
+            Decoded::Named(named) => {
+                let NamedKernel { pid, at, .. } = named;
+                let what = What::Work(names::told(named));
+                events.push(Event { pid, tid: Tid(pid.0), entered: at, at, what });
             }
             Decoded::DeviceUuid(told) if self.living.knows(told.pid) => {
                 events.extend(self.accounts.told(&told, now));
@@ -270,6 +326,9 @@ impl Session {
                 self.drivers.forget(event.pid);
                 self.living.ended(event.pid);
                 self.losses.forget(event.pid);
+                if let Some(work) = &mut self.work {
+                    work.forget(event.pid);
+                }
                 self.accounts.ended(event.pid);
                 None
             }

@@ -31,6 +31,17 @@ pub(crate) struct Knobs {
     pub(crate) ring_bytes: u32,
     /// Entries of the tables of processes; `None`: as many as they are built for.
     pub(crate) table_entries: Option<u32>,
+    /// Launches and copies are counted, too.
+    pub(crate) work: Option<Work>,
+}
+
+/// How launches and copies are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Look at the result of every launch, not only of those of kernels and shapes that are new.
+    pub check_every_launch: bool,
+    /// Entries of the tables of launches and copies; `None`: 65,536.
+    pub table_entries: Option<u32>,
 }
 
 /// A loaded object.
@@ -41,13 +52,26 @@ pub(crate) struct Loaded {
 
 const LIFE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
 
+/// What programs are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Serves {
+    /// Calls, one record each.
+    Calls,
+    /// Launches, which are summed.
+    Launches,
+}
+
 /// The programs that serve calls in a tier: enter and return, or one for both.
-pub(crate) const fn programs(tier: Tier) -> (&'static str, Option<&'static str>) {
-    match tier {
-        Tier::Session => ("call_session", None),
-        Tier::Multi => ("call_multi_enter", Some("call_multi_return")),
-        Tier::Single => ("call_single_enter", Some("call_single_return")),
-        Tier::Constant => ("call_constant_enter", Some("call_constant_return")),
+pub(crate) const fn programs(tier: Tier, serves: Serves) -> (&'static str, Option<&'static str>) {
+    match (serves, tier) {
+        (Serves::Calls, Tier::Session) => ("call_session", None),
+        (Serves::Calls, Tier::Multi) => ("call_multi_enter", Some("call_multi_return")),
+        (Serves::Calls, Tier::Single) => ("call_single_enter", Some("call_single_return")),
+        (Serves::Calls, Tier::Constant) => ("call_constant_enter", Some("call_constant_return")),
+        (Serves::Launches, Tier::Session) => ("launch_session", None),
+        (Serves::Launches, Tier::Multi) => ("launch_multi", None),
+        (Serves::Launches, Tier::Single) => ("launch_single", None),
+        (Serves::Launches, Tier::Constant) => ("launch_constant", None),
     }
 }
 
@@ -55,9 +79,10 @@ impl Loaded {
     /// Opens and loads the object for a tier, with the tracepoints of process life.
     pub(crate) fn new(knobs: Knobs) -> Result<Self, Error> {
         let mut wanted: Vec<&str> = LIFE.to_vec();
-        let (enter, leave) = programs(knobs.tier);
+        let (enter, leave) = programs(knobs.tier, Serves::Calls);
         wanted.push(enter);
         wanted.extend(leave);
+        wanted.extend(knobs.work.map(|_| programs(knobs.tier, Serves::Launches).0));
         let mut open = open(&knobs, wire::VS_CANARY as u32, &wanted)?;
         for mut map in open.maps_mut() {
             match map.name().to_str() {
@@ -67,6 +92,13 @@ impl Loaded {
                         set(map.set_max_entries(entries))?;
                     }
                 }
+                Some("launches" | "copies") => {
+                    set(map.set_autocreate(knobs.work.is_some()))?;
+                    if let Some(entries) = knobs.work.and_then(|work| work.table_entries) {
+                        set(map.set_max_entries(entries))?;
+                    }
+                }
+                Some("capturing_streams") => set(map.set_autocreate(knobs.work.is_some()))?,
                 Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
                 Some("thread_table") => set(map.set_autocreate(!knobs.task_storage))?,
                 _ => {}
@@ -78,8 +110,8 @@ impl Loaded {
 
     /// The programs again for one row of the table, on kernels that have no cookies. They share
     /// the maps.
-    pub(crate) fn for_hook(&self, hook: usize) -> Result<Self, Error> {
-        let (enter, leave) = programs(Tier::Constant);
+    pub(crate) fn for_hook(&self, hook: usize, serves: Serves) -> Result<Self, Error> {
+        let (enter, leave) = programs(Tier::Constant, serves);
         let wanted: Vec<&str> = std::iter::once(enter).chain(leave).collect();
         let mut open = open(&self.knobs, hook as u32, &wanted)?;
         let own: HashMap<_, _> =
@@ -169,6 +201,10 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     put("use_task_storage", &[u8::from(knobs.task_storage)])?;
     put("own_pid", &std::process::id().to_ne_bytes())?;
     put("wakeup_at", &u64::from(knobs.ring_bytes / 4).to_ne_bytes())?;
+    let work = knobs.work.unwrap_or_default();
+    put("count_work", &[u8::from(knobs.work.is_some())])?;
+    put("check_every_launch", &[u8::from(work.check_every_launch)])?;
+    put("can_skip_returns", &[u8::from(knobs.tier == Tier::Session)])?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);
     Ok(open)
@@ -189,13 +225,18 @@ fn table() -> Vec<u8> {
                 descriptor_argument,
                 descriptor_bytes,
                 flags,
+                measure,
+                direction,
+                asynchronous,
+                element,
                 reserved,
             } = hook.wire();
             [
                 &[action, loss_class, size_argument, size_factor][..],
                 &out_argument,
                 &out_bytes,
-                &[descriptor_argument, descriptor_bytes, flags, reserved],
+                &[descriptor_argument, descriptor_bytes, flags, measure],
+                &[direction, asynchronous, element, reserved],
             ]
             .concat()
         })

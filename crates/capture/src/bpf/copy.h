@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* Copies and memsets, added up by process, direction and mode. */
+#ifndef VS_COPY_H
+#define VS_COPY_H
+
+/* Memory types of descriptors. */
+#define MEMORY_HOST    1
+#define MEMORY_DEVICE  2
+#define MEMORY_ARRAY   3
+#define MEMORY_UNIFIED 4
+
+/* Parts of a batch that are looked at; those beyond count as lost. */
+#define BATCH 64
+
+/* Pointers so close to each other (2 MiB) are to the same sort of memory. */
+#define NEIGHBOURHOOD 21
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vs_copy_key);
+	__type(value, struct vs_copies);
+} copies SEC(".maps");
+
+static const struct vs_copies no_copies = {};
+
+struct copy {
+	__u64 bytes;
+	__u64 nanos;
+	__u64 to;
+	__u64 from;
+	__u32 direction;
+	__u32 asynchronous;
+};
+
+static __noinline int count_lost_copies(__u32 pid, __u64 count)
+{
+	struct vs_lost *lost = lost_of(pid);
+
+	COUNT(lost);
+	if (lost)
+		__sync_fetch_and_add(&lost->copies, count);
+	return 0;
+}
+
+/* log2 in quarters, as bandwidth_of() of the engine has it: 0 below 1 KiB/s. */
+static __always_inline __u32 bandwidth_class(__u64 bytes, __u64 nanos)
+{
+	__u64 rate, top;
+	__u32 octave = 0;
+
+	if (!nanos)
+		nanos = 1;
+	/* bytes per second without overflow: large copies lose the remainder only */
+	rate = bytes < 1ULL << 34 ? bytes * 1000000000ULL / nanos : bytes / nanos * 1000000000ULL;
+	if (rate < 1024)
+		return 0;
+	top = rate;
+	if (top >> 32) {
+		octave += 32;
+		top >>= 32;
+	}
+	if (top >> 16) {
+		octave += 16;
+		top >>= 16;
+	}
+	if (top >> 8) {
+		octave += 8;
+		top >>= 8;
+	}
+	if (top >> 4) {
+		octave += 4;
+		top >>= 4;
+	}
+	if (top >> 2) {
+		octave += 2;
+		top >>= 2;
+	}
+	if (top >> 1)
+		octave += 1;
+	octave = 1 + (octave - 10) * 4 + ((rate >> (octave - 2)) & 3);
+	return octave < VS_BANDWIDTHS ? octave : VS_BANDWIDTHS - 1;
+}
+
+static __noinline int copy_add(const struct copy *copy)
+{
+	struct vs_copy_key key = {};
+	struct vs_copies *sum;
+	__u32 class;
+
+	if (!copy)
+		return 0;
+	key.pid = bpf_get_current_pid_tgid() >> 32;
+	key.direction = copy->direction;
+	key.asynchronous = copy->asynchronous;
+	if (copy->direction == VS_UNIFIED) {
+		key.to = (copy->to >> NEIGHBOURHOOD) + 1;
+		key.from = (copy->from >> NEIGHBOURHOOD) + 1;
+	}
+	sum = bpf_map_lookup_elem(&copies, &key);
+	if (!sum) {
+		bpf_map_update_elem(&copies, &key, &no_copies, BPF_NOEXIST);
+		sum = bpf_map_lookup_elem(&copies, &key);
+	}
+	if (!sum) {
+		count_lost_copies(key.pid, 1);
+		return 0;
+	}
+	sum->to = copy->to;
+	sum->from = copy->from;
+	__sync_fetch_and_add(&sum->bytes, copy->bytes);
+	if (!copy->asynchronous) {
+		__sync_fetch_and_add(&sum->nanos, copy->nanos);
+		class = bandwidth_class(copy->bytes, copy->nanos);
+		__sync_fetch_and_add(&sum->bandwidths[class & (VS_BANDWIDTHS - 1)], 1);
+	}
+	__sync_fetch_and_add(&sum->calls, 1);
+	return 0;
+}
+
+/* The direction between two memory types of a descriptor. */
+static __always_inline __u32 direction_between(__u32 from, __u32 to)
+{
+	if (from == MEMORY_ARRAY || to == MEMORY_ARRAY)
+		return VS_ARRAY;
+	if (from == MEMORY_UNIFIED || to == MEMORY_UNIFIED)
+		return VS_UNIFIED;
+	if (from == MEMORY_HOST)
+		return to == MEMORY_HOST ? VS_ON_HOST : VS_TO_DEVICE;
+	return to == MEMORY_HOST ? VS_TO_HOST : VS_ON_DEVICE;
+}
+
+static __always_inline __u64 word_at(__u64 pointer)
+{
+	__u64 word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)pointer);
+	return word;
+}
+
+/* One side of a descriptor: the memory type, then host, device, array. Which of the first two
+ * counts depends on the type; for unified memory it is the device pointer. */
+static __always_inline __u64 side_pointer(__u64 side, __u32 type)
+{
+	return word_at(side + (type == MEMORY_HOST ? 8 : 16));
+}
+
+/* CUDA_MEMCPY2D and CUDA_MEMCPY3D: where the sides and the extent are. */
+static __always_inline void copy_described(struct copy *copy, __u64 pointer, bool deep,
+					   bool keep_direction)
+{
+	__u64 source = pointer + (deep ? 32 : 16), target = pointer + (deep ? 120 : 72);
+	__u64 extent = pointer + (deep ? 176 : 112);
+	__u32 from = word_at(source), to = word_at(target);
+
+	copy->bytes = word_at(extent) * word_at(extent + 8);
+	if (deep)
+		copy->bytes *= word_at(extent + 16);
+	copy->from = side_pointer(source, from);
+	copy->to = side_pointer(target, to);
+	if (!keep_direction)
+		copy->direction = direction_between(from, to);
+}
+
+/* Each part of a batch is a copy of its own. */
+static __noinline int copy_batch(const struct inflight_call *call)
+{
+	struct copy part = {.direction = VS_UNIFIED, .asynchronous = 1};
+	__u64 count;
+
+	if (!call)
+		return 0;
+	count = call->args[3];
+	for (__u32 i = 0; i < BATCH; i++) {
+		if (i >= count)
+			return 0;
+		part.to = word_at(call->args[0] + i * 8);
+		part.from = word_at(call->args[1] + i * 8);
+		part.bytes = word_at(call->args[2] + i * 8);
+		copy_add(&part);
+	}
+	if (count > BATCH)
+		count_lost_copies(bpf_get_current_pid_tgid() >> 32, count - BATCH);
+	return 0;
+}
+
+static __always_inline void copy_return(const struct inflight_call *call, __u64 hook)
+{
+	__u8 measure = hooks[hook].measure;
+	__u8 factor = hooks[hook].size_factor;
+	struct copy copy = {};
+
+	if (measure == VS_MEASURE_BATCH) {
+		copy_batch(call);
+		return;
+	}
+	copy.nanos = bpf_ktime_get_ns() - call->entered;
+	copy.direction = hooks[hook].direction;
+	copy.asynchronous = hooks[hook].asynchronous;
+	if (measure == VS_MEASURE_ARGUMENT) {
+		copy.bytes = argument(call, hooks[hook].size_argument) * hooks[hook].element;
+		if (factor != VS_NONE)
+			copy.bytes *= argument(call, factor);
+		copy.to = call->args[0];
+		copy.from = call->args[1];
+	} else {
+		copy_described(&copy, call->args[0], measure == VS_MEASURE_3D,
+			       copy.direction == VS_PEER);
+	}
+	copy_add(&copy);
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Launches, added up per kernel. They are the most frequent of all calls, so nothing is sent, and
+ * in the usual case nothing is done at return: whether a launch failed is looked at while a kernel
+ * is new, when its shape changes, and now and then.
+ */
+#ifndef VS_LAUNCH_H
+#define VS_LAUNCH_H
+
+/* Launches of a kernel in a row that must succeed before it is trusted, per CPU. */
+#define VS_TRUST 16
+/* A trusted kernel is checked once in so many launches, per CPU; a power of two. */
+#define VS_RECHECK 64
+
+const volatile bool check_every_launch = 0;
+/* Results can be looked at for some calls only where the kernel has session probes. */
+const volatile bool can_skip_returns = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vs_launch_key);
+	__type(value, struct vs_launches);
+} launches SEC(".maps");
+
+static const struct vs_launches no_launches = {};
+
+static __noinline int count_lost_launch(__u32 pid)
+{
+	struct vs_lost *lost = lost_of(pid);
+
+	COUNT(lost);
+	if (lost)
+		__sync_fetch_and_add(&lost->launches, 1);
+	return 0;
+}
+
+/* A kernel that this CPU has not launched yet. */
+static __noinline int launches_create(struct vs_launch_key *key)
+{
+	__u32 pid;
+
+	if (!key)
+		return 0;
+	pid = key->pid;
+	if (!bpf_map_lookup_elem(&processes, &pid))
+		announce_process();
+	bpf_map_update_elem(&launches, key, &no_launches, BPF_NOEXIST);
+	return 0;
+}
+
+static __always_inline struct vs_launches *launches_of(struct vs_launch_key *key)
+{
+	struct vs_launches *sum = bpf_map_lookup_elem(&launches, key);
+
+	if (sum)
+		return sum;
+	launches_create(key);
+	sum = bpf_map_lookup_elem(&launches, key);
+	if (!sum)
+		count_lost_launch(key->pid);
+	return sum;
+}
+
+static __always_inline bool same_shape(const struct vs_shape *a, const struct vs_shape *b)
+{
+	const __u64 *x = (const void *)a, *y = (const void *)b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && a->shared_bytes == b->shared_bytes;
+}
+
+/* A shape that is not the last one: its place is found, or the rarest one makes room and its count
+ * moves to `other`. Returns whether the shape is new. */
+static __noinline int shape_find(struct vs_launches *sum, const struct vs_shape *shape)
+{
+	__u32 rarest = 0, least = ~0U;
+
+	if (!sum || !shape)
+		return 0;
+	for (__u32 i = 0; i < VS_SHAPES; i++) {
+		struct vs_shape *known = &sum->shapes[i];
+
+		if (known->count && same_shape(known, shape)) {
+			known->count++;
+			sum->last = i;
+			return 0;
+		}
+		if (known->count < least) {
+			least = known->count;
+			rarest = i;
+		}
+	}
+	sum->other += least;
+	rarest &= VS_SHAPES - 1;
+	sum->shapes[rarest] = *shape;
+	sum->shapes[rarest].count = 1;
+	sum->last = rarest;
+	return 1;
+}
+
+/* The shapes have one writer at a time. Another thread that comes by on this CPU while the first
+ * one is preempted does not wait for it. */
+static __always_inline int shape_count(struct vs_launches *sum, const struct vs_shape *shape)
+{
+	struct vs_shape *last;
+	int fresh = 0;
+
+	if (__sync_val_compare_and_swap(&sum->busy, 0, 1)) {
+		__sync_fetch_and_add(&sum->other, 1);
+		return 0;
+	}
+	last = &sum->shapes[sum->last & (VS_SHAPES - 1)];
+	if (last->count && same_shape(last, shape))
+		last->count++;
+	else
+		fresh = shape_find(sum, shape);
+	__sync_val_compare_and_swap(&sum->busy, 1, 0);
+	return fresh;
+}
+
+/* Returns 1 when the return side has nothing to do. */
+static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *cookie)
+{
+	struct vs_launch_key key = {};
+	struct vs_shape shape = {};
+	struct vs_launches *sum;
+	__u64 stream = 0;
+	int fresh = 0;
+
+	if (hook >= VS_MAX_HOOKS) {
+		COUNT(canary);
+		return 0;
+	}
+	key.pid = bpf_get_current_pid_tgid() >> 32;
+	if (!is_target(key.pid))
+		return 1;
+	if (hooks[hook].action == VS_ACTION_LAUNCH) {
+		/* gridX, gridY, gridZ, blockX, blockY in registers; blockZ, shared, stream not */
+		__u64 more[3] = {};
+
+		key.target = PT_REGS_PARM1(ctx);
+		shape.grid[0] = PT_REGS_PARM2(ctx);
+		shape.grid[1] = PT_REGS_PARM3(ctx);
+		shape.grid[2] = PT_REGS_PARM4(ctx);
+		shape.block[0] = PT_REGS_PARM5(ctx);
+		shape.block[1] = PT_REGS_PARM6(ctx);
+		bpf_probe_read_user(more, sizeof(more), (void *)PT_REGS_SP(ctx) + 8);
+		shape.block[2] = more[0];
+		shape.shared_bytes = more[1];
+		stream = more[2];
+	} else {
+		/* CUlaunchConfig: grid, block, shared, a hole, stream */
+		__u64 config[5] = {};
+
+		key.target = PT_REGS_PARM2(ctx);
+		bpf_probe_read_user(config, sizeof(config), (void *)PT_REGS_PARM1(ctx));
+		__builtin_memcpy(&shape, config, 24);
+		shape.shared_bytes = config[3];
+		stream = config[4];
+	}
+	sum = launches_of(&key);
+	if (!sum)
+		return 1;
+	__u64 before = __sync_fetch_and_add(&sum->calls, 1);
+	if (is_captured(key.pid, stream))
+		__sync_fetch_and_add(&sum->captured, 1);
+	/* Where CPUs are compared; a few milliseconds do not matter. */
+	sum->last_at = use_task_storage ? bpf_ktime_get_coarse_ns() : bpf_ktime_get_ns();
+	fresh = shape_count(sum, &shape);
+	if (!can_skip_returns)
+		return 1;
+	if (!check_every_launch && !fresh && sum->trust >= VS_TRUST && before & (VS_RECHECK - 1))
+		return 1;
+	*cookie = key.target;
+	return 0;
+}
+
+static __always_inline void launch_return(struct pt_regs *ctx, __u64 hook, __u64 target)
+{
+	struct vs_launch_key key = {};
+	int result = (int)PT_REGS_RC(ctx);
+	struct vs_launches *sum;
+	struct vs_call *record;
+
+	if (hook >= VS_MAX_HOOKS) {
+		COUNT(canary);
+		return;
+	}
+	key.pid = bpf_get_current_pid_tgid() >> 32;
+	key.target = target;
+	sum = launches_of(&key);
+	if (!sum)
+		return;
+	__sync_fetch_and_add(&sum->checked, 1);
+	if (!result) {
+		sum->trust++;
+		return;
+	}
+	sum->trust = 0;
+	__sync_fetch_and_add(&sum->failed, 1);
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (!record) {
+		count_lost(key.pid, VS_CLASS_OTHER, 0, result);
+		return;
+	}
+	__builtin_memset(record, 0, sizeof(*record));
+	fill_head(&record->head, VS_CALL);
+	record->head.hook = hook;
+	record->head.result = result;
+	record->entered = record->head.at;
+	record->args[0] = target;
+	submit(record);
+}
+
+/* A whole graph, whose result is known. */
+static __always_inline void graph_launch_count(__u32 pid, __u64 exec, int result)
+{
+	struct vs_launch_key key = {.target = exec, .pid = pid, .graph = 1};
+	struct vs_launches *sum = launches_of(&key);
+
+	if (!sum)
+		return;
+	__sync_fetch_and_add(&sum->calls, 1);
+	__sync_fetch_and_add(&sum->checked, 1);
+	if (result)
+		__sync_fetch_and_add(&sum->failed, 1);
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* Names of kernels, as calls tell them. */
+#ifndef VS_NAME_H
+#define VS_NAME_H
+
+struct named_short {
+	struct vs_named named;
+	char name[VS_SHORT_NAME];
+};
+
+struct named_long {
+	struct vs_named named;
+	char name[VS_LONG_NAME];
+};
+
+static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64 kernel, __u64 text,
+				       long read, __u32 room)
+{
+	fill_head(&named->head, VS_NAMED);
+	named->head.hook = hook;
+	named->kernel = kernel;
+	named->text = text;
+	named->length = read > 0 ? read - 1 : 0;
+	named->cut = read == room;
+}
+
+/* The record is as long as the longest name that it can hold; few kernels need the longer one. */
+static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text)
+{
+	struct named_short *record;
+	struct named_long *more;
+	long read;
+
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (!record)
+		goto lost;
+	read = bpf_probe_read_user_str(record->name, VS_SHORT_NAME, (void *)text);
+	if (read < VS_SHORT_NAME) {
+		named_fill(&record->named, hook, kernel, text, read, VS_SHORT_NAME);
+		submit(record);
+		return 0;
+	}
+	bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
+	more = bpf_ringbuf_reserve(&records, sizeof(*more), 0);
+	if (!more)
+		goto lost;
+	read = bpf_probe_read_user_str(more->name, VS_LONG_NAME, (void *)text);
+	named_fill(&more->named, hook, kernel, text, read, VS_LONG_NAME);
+	submit(more);
+	return 0;
+lost:
+	count_lost(bpf_get_current_pid_tgid() >> 32, VS_CLASS_OTHER, 0, 0);
+	return 0;
+}
+
+static __always_inline void name_return(const struct inflight_call *call, __u64 hook)
+{
+	__u64 out = 0;
+
+	if (read_out(call, hook, 0, &out) || !out)
+		return;
+	if (hooks[hook].action == VS_ACTION_NAME)
+		name_record(hook, out, argument(call, hooks[hook].size_argument));
+	else
+		name_record(hook, call->args[1], out);
+}
+
+#endif

@@ -1,0 +1,147 @@
+//! Rows of what the GPU is asked to do: launches, names of kernels, copies, fills. They are probed
+//! only where somebody asks for them.
+
+use engine::work::Direction;
+
+use super::{Copy, Extent, Hook, Meaning, Route};
+
+const fn hook(symbol: &'static str, meaning: Meaning) -> Hook {
+    Hook { symbol, meaning }
+}
+
+/// A copy of argument `size` bytes.
+const fn copy(symbol: &'static str, direction: Direction, size: u8, asynchronous: bool) -> Hook {
+    let extent = Extent::Elements { argument: size, element: 1 };
+    hook(symbol, Meaning::Copy(Copy { route: Route::Fixed(direction), extent, asynchronous }))
+}
+
+/// A copy whose direction the pointers decide.
+const fn unified(symbol: &'static str, asynchronous: bool) -> Hook {
+    let extent = Extent::Elements { argument: 2, element: 1 };
+    hook(symbol, Meaning::Copy(Copy { route: Route::Pointers, extent, asynchronous }))
+}
+
+const fn batch(symbol: &'static str) -> Hook {
+    let (route, extent) = (Route::Pointers, Extent::Batch);
+    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous: true }))
+}
+
+const fn described(symbol: &'static str, extent: Extent, asynchronous: bool) -> Hook {
+    hook(symbol, Meaning::Copy(Copy { route: Route::Described, extent, asynchronous }))
+}
+
+const fn peer_volume(symbol: &'static str, asynchronous: bool) -> Hook {
+    let (route, extent) = (Route::Fixed(Direction::Peer), Extent::Deep);
+    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
+}
+
+/// A fill of elements: destination, value, count.
+const fn fill(symbol: &'static str, element: u8, asynchronous: bool) -> Hook {
+    let extent = Extent::Elements { argument: 2, element };
+    let route = Route::Fixed(Direction::Fill);
+    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
+}
+
+/// A fill of rows: destination, pitch, value, width, height.
+const fn fill_rows(symbol: &'static str, element: u8, asynchronous: bool) -> Hook {
+    let (route, extent) = (Route::Fixed(Direction::Fill), Extent::Area { element });
+    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
+}
+
+use Direction::{Array, DeviceToDevice, DeviceToHost, HostToDevice, Peer};
+
+/// See the top.
+pub(super) const WORK: &[Hook] = &[
+    // Kernels.
+    hook("cuLaunchKernel", Meaning::Launch { config: false }),
+    hook("cuLaunchKernel_ptsz", Meaning::Launch { config: false }),
+    hook("cuLaunchCooperativeKernel", Meaning::Launch { config: false }),
+    hook("cuLaunchCooperativeKernel_ptsz", Meaning::Launch { config: false }),
+    hook("cuLaunchKernelEx", Meaning::Launch { config: true }),
+    hook("cuLaunchKernelEx_ptsz", Meaning::Launch { config: true }),
+    hook("cuModuleGetFunction", Meaning::KernelByName),
+    hook("cuLibraryGetKernel", Meaning::KernelByName),
+    hook("cuKernelGetFunction", Meaning::KernelFunction),
+    hook("cuFuncGetName", Meaning::KernelName),
+    hook("cuKernelGetName", Meaning::KernelName),
+    // Copies.
+    copy("cuMemcpyHtoD_v2", HostToDevice, 2, false),
+    copy("cuMemcpyHtoD_v2_ptds", HostToDevice, 2, false),
+    copy("cuMemcpyHtoDAsync_v2", HostToDevice, 2, true),
+    copy("cuMemcpyHtoDAsync_v2_ptsz", HostToDevice, 2, true),
+    copy("cuMemcpyDtoH_v2", DeviceToHost, 2, false),
+    copy("cuMemcpyDtoH_v2_ptds", DeviceToHost, 2, false),
+    copy("cuMemcpyDtoHAsync_v2", DeviceToHost, 2, true),
+    copy("cuMemcpyDtoHAsync_v2_ptsz", DeviceToHost, 2, true),
+    copy("cuMemcpyDtoD_v2", DeviceToDevice, 2, false),
+    copy("cuMemcpyDtoD_v2_ptds", DeviceToDevice, 2, false),
+    copy("cuMemcpyDtoDAsync_v2", DeviceToDevice, 2, true),
+    copy("cuMemcpyDtoDAsync_v2_ptsz", DeviceToDevice, 2, true),
+    unified("cuMemcpy", false),
+    unified("cuMemcpy_ptds", false),
+    unified("cuMemcpyAsync", true),
+    unified("cuMemcpyAsync_ptsz", true),
+    unified("cuMemcpyWithAttributesAsync", true),
+    unified("cuMemcpyWithAttributesAsync_ptsz", true),
+    batch("cuMemcpyBatchAsync"),
+    batch("cuMemcpyBatchAsync_ptsz"),
+    batch("cuMemcpyBatchAsync_v2"),
+    batch("cuMemcpyBatchAsync_v2_ptsz"),
+    copy("cuMemcpyPeer", Peer, 4, false),
+    copy("cuMemcpyPeer_ptds", Peer, 4, false),
+    copy("cuMemcpyPeerAsync", Peer, 4, true),
+    copy("cuMemcpyPeerAsync_ptsz", Peer, 4, true),
+    peer_volume("cuMemcpy3DPeer", false),
+    peer_volume("cuMemcpy3DPeer_ptds", false),
+    peer_volume("cuMemcpy3DPeerAsync", true),
+    peer_volume("cuMemcpy3DPeerAsync_ptsz", true),
+    described("cuMemcpy2D_v2", Extent::Flat, false),
+    described("cuMemcpy2D_v2_ptds", Extent::Flat, false),
+    described("cuMemcpy2DUnaligned_v2", Extent::Flat, false),
+    described("cuMemcpy2DUnaligned_v2_ptds", Extent::Flat, false),
+    described("cuMemcpy2DAsync_v2", Extent::Flat, true),
+    described("cuMemcpy2DAsync_v2_ptsz", Extent::Flat, true),
+    described("cuMemcpy3D_v2", Extent::Deep, false),
+    described("cuMemcpy3D_v2_ptds", Extent::Deep, false),
+    described("cuMemcpy3DAsync_v2", Extent::Deep, true),
+    described("cuMemcpy3DAsync_v2_ptsz", Extent::Deep, true),
+    copy("cuMemcpyDtoA_v2", Array, 3, false),
+    copy("cuMemcpyDtoA_v2_ptds", Array, 3, false),
+    copy("cuMemcpyAtoD_v2", Array, 3, false),
+    copy("cuMemcpyAtoD_v2_ptds", Array, 3, false),
+    copy("cuMemcpyHtoA_v2", Array, 3, false),
+    copy("cuMemcpyHtoA_v2_ptds", Array, 3, false),
+    copy("cuMemcpyHtoAAsync_v2", Array, 3, true),
+    copy("cuMemcpyHtoAAsync_v2_ptsz", Array, 3, true),
+    copy("cuMemcpyAtoH_v2", Array, 3, false),
+    copy("cuMemcpyAtoH_v2_ptds", Array, 3, false),
+    copy("cuMemcpyAtoHAsync_v2", Array, 3, true),
+    copy("cuMemcpyAtoHAsync_v2_ptsz", Array, 3, true),
+    copy("cuMemcpyAtoA_v2", Array, 4, false),
+    copy("cuMemcpyAtoA_v2_ptds", Array, 4, false),
+    // Fills.
+    fill("cuMemsetD8_v2", 1, false),
+    fill("cuMemsetD8_v2_ptds", 1, false),
+    fill("cuMemsetD8Async", 1, true),
+    fill("cuMemsetD8Async_ptsz", 1, true),
+    fill("cuMemsetD16_v2", 2, false),
+    fill("cuMemsetD16_v2_ptds", 2, false),
+    fill("cuMemsetD16Async", 2, true),
+    fill("cuMemsetD16Async_ptsz", 2, true),
+    fill("cuMemsetD32_v2", 4, false),
+    fill("cuMemsetD32_v2_ptds", 4, false),
+    fill("cuMemsetD32Async", 4, true),
+    fill("cuMemsetD32Async_ptsz", 4, true),
+    fill_rows("cuMemsetD2D8_v2", 1, false),
+    fill_rows("cuMemsetD2D8_v2_ptds", 1, false),
+    fill_rows("cuMemsetD2D8Async", 1, true),
+    fill_rows("cuMemsetD2D8Async_ptsz", 1, true),
+    fill_rows("cuMemsetD2D16_v2", 2, false),
+    fill_rows("cuMemsetD2D16_v2_ptds", 2, false),
+    fill_rows("cuMemsetD2D16Async", 2, true),
+    fill_rows("cuMemsetD2D16Async_ptsz", 2, true),
+    fill_rows("cuMemsetD2D32_v2", 4, false),
+    fill_rows("cuMemsetD2D32_v2_ptds", 4, false),
+    fill_rows("cuMemsetD2D32Async", 4, true),
+    fill_rows("cuMemsetD2D32Async_ptsz", 4, true),
+];

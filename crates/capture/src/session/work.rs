@@ -1,0 +1,257 @@
+//! Launches and copies: what the probes added up becomes events.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use engine::event::{Event, What};
+use engine::ids::{ExecId, KernelId, Pid, Tid};
+use engine::units::Moment;
+use engine::work::{Copies, Direction, Launched, Launches, Shape, Work};
+use libbpf_rs::{MapCore, MapHandle};
+
+use super::names::Names;
+use super::object::Loaded;
+use super::sums::read_all;
+use crate::error::Error;
+use crate::hooks::row::direction;
+use crate::wire::{self, parse};
+
+/// How often the sums are read.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Reading them may take this part of the time, where there are very many.
+const SHARE: u32 = 50;
+
+/// The sums of the probes, and what of them was told already.
+pub(crate) struct WorkSums {
+    launches: MapHandle,
+    copies: MapHandle,
+    launches_told: HashMap<LaunchKey, LaunchesTold>,
+    copies_told: HashMap<CopyKey, CopiesTold>,
+    pub(crate) names: Names,
+    next: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct LaunchKey {
+    pid: Pid,
+    launched: Launched,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct CopyKey {
+    pid: Pid,
+    direction: u8,
+    asynchronous: bool,
+    to: u64,
+    from: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct LaunchesTold {
+    calls: u64,
+    captured: u64,
+    checked: u64,
+    failed: u64,
+}
+
+#[derive(Clone, Default)]
+struct CopiesTold {
+    calls: u64,
+    bytes: u64,
+    nanos: u64,
+    bandwidths: Vec<u64>,
+}
+
+impl WorkSums {
+    pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
+        Ok(Self {
+            launches: loaded.map("launches")?,
+            copies: loaded.map("copies")?,
+            launches_told: HashMap::new(),
+            copies_told: HashMap::new(),
+            names: Names::default(),
+            next: Instant::now() + PERIOD,
+        })
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// What was added since the last time, by process.
+    pub(crate) fn take(&mut self, now: Moment) -> Result<HashMap<Pid, Vec<Event>>, Error> {
+        let start = Instant::now();
+        let mut events: HashMap<Pid, Vec<Event>> = HashMap::new();
+        let mut tell = |pid: Pid, work| {
+            let what = What::Work(work);
+            let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
+            events.entry(pid).or_default().push(event);
+        };
+        for (key, values) in read_all(&self.launches)? {
+            let Some((key, launches)) = self.launched(&key, &values) else { continue };
+            if let Launched::Kernel(kernel) = key.launched {
+                let name = self.names.look_up(key.pid, kernel);
+                name.into_iter().for_each(|work| tell(key.pid, work));
+            }
+            tell(key.pid, Work::Launches(launches));
+        }
+        for (key, value) in read_all(&self.copies)? {
+            let Some((pid, copies)) = self.copied(&key, &value) else { continue };
+            tell(pid, Work::Copies(Box::new(copies)));
+        }
+        self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
+        Ok(events)
+    }
+
+    /// A process ended or changed its program: its handles mean nothing any more.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.names.forget(pid);
+        self.launches_told.retain(|key, _| {
+            let keep = key.pid != pid;
+            if !keep {
+                // Absent is as good as deleted.
+                let _ = self.launches.delete(&key.bytes());
+            }
+            keep
+        });
+        self.copies_told.retain(|key, _| {
+            let keep = key.pid != pid;
+            if !keep {
+                let _ = self.copies.delete(&key.bytes());
+            }
+            keep
+        });
+    }
+
+    /// The launches of one kernel, added up over all CPUs, less what was told.
+    fn launched(&mut self, key: &[u8], values: &[u8]) -> Option<(LaunchKey, Launches)> {
+        let key = LaunchKey::from(parse::<wire::LaunchKey>(key)?);
+        let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
+        let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
+        let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
+        let now = LaunchesTold {
+            calls: sum(|cpu| cpu.calls),
+            captured: sum(|cpu| cpu.captured),
+            checked: sum(|cpu| cpu.checked),
+            failed: sum(|cpu| cpu.failed),
+        };
+        let told = self.launches_told.entry(key).or_default();
+        let before = std::mem::replace(told, now);
+        if now.calls == before.calls && now.failed == before.failed {
+            return None;
+        }
+        let (shapes, last, other_shapes) = match key.launched {
+            Launched::Kernel(_) => shapes(&sums),
+            Launched::Graph(_) => (Vec::new(), None, 0),
+        };
+        let launches = Launches {
+            target: key.launched,
+            calls: now.calls.saturating_sub(before.calls),
+            captured: now.captured.saturating_sub(before.captured),
+            checked: now.checked.saturating_sub(before.checked),
+            failed: now.failed.saturating_sub(before.failed),
+            last,
+            shapes,
+            other_shapes,
+        };
+        Some((key, launches))
+    }
+
+    fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(Pid, Copies)> {
+        let key = CopyKey::from(parse::<wire::CopyKey>(key)?);
+        let now: wire::Copies = parse(value)?;
+        let told = self.copies_told.entry(key).or_default();
+        if now.calls == told.calls {
+            return None;
+        }
+        told.bandwidths.resize(now.bandwidths.len(), 0);
+        let buckets = now.bandwidths.iter().zip(&told.bandwidths).zip(0..);
+        let bandwidths = buckets
+            .filter(|((now, before), _)| now > before)
+            .map(|((now, before), bucket)| (bucket, now - before))
+            .collect();
+        let direction = direction(key.direction);
+        let copies = Copies {
+            direction,
+            pointers: (direction == Direction::Unknown).then_some((now.to, now.from)),
+            asynchronous: key.asynchronous,
+            calls: now.calls.saturating_sub(told.calls),
+            bytes: now.bytes.saturating_sub(told.bytes),
+            nanos: now.nanos.saturating_sub(told.nanos),
+            bandwidths,
+        };
+        *told = CopiesTold {
+            calls: now.calls,
+            bytes: now.bytes,
+            nanos: now.nanos,
+            bandwidths: now.bandwidths.to_vec(),
+        };
+        Some((key.pid, copies))
+    }
+}
+
+/// Calls by shape, most frequent first; the last shape; calls whose shape was not kept.
+fn shapes(sums: &[wire::Launches]) -> (Vec<(Shape, u64)>, Option<Shape>, u64) {
+    let mut counts: HashMap<Shape, u64> = HashMap::new();
+    for shape in sums.iter().flat_map(|cpu| cpu.shapes).filter(|shape| shape.count > 0) {
+        *counts.entry(Shape::from(shape)).or_default() += u64::from(shape.count);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(shape, count)| (std::cmp::Reverse(*count), *shape));
+    let latest = sums.iter().max_by_key(|cpu| cpu.last_at);
+    let last = latest.and_then(|cpu| cpu.shapes.get(cpu.last as usize)).copied();
+    let last = last.filter(|shape| shape.count > 0).map(Shape::from);
+    (counts, last, sums.iter().map(|cpu| u64::from(cpu.other)).sum())
+}
+
+impl From<wire::Shape> for Shape {
+    fn from(shape: wire::Shape) -> Self {
+        let wire::Shape { grid, block, shared_bytes, .. } = shape;
+        Self { grid, block, shared_bytes }
+    }
+}
+
+impl From<wire::LaunchKey> for LaunchKey {
+    fn from(key: wire::LaunchKey) -> Self {
+        let launched = match key.graph {
+            0 => Launched::Kernel(KernelId(key.target)),
+            _ => Launched::Graph(ExecId(key.target)),
+        };
+        Self { pid: Pid(key.pid), launched }
+    }
+}
+
+impl LaunchKey {
+    fn bytes(&self) -> Vec<u8> {
+        let (target, graph) = match self.launched {
+            Launched::Kernel(kernel) => (kernel.0, 0_u32),
+            Launched::Graph(exec) => (exec.0, 1),
+        };
+        [&target.to_ne_bytes()[..], &self.pid.0.to_ne_bytes(), &graph.to_ne_bytes()].concat()
+    }
+}
+
+impl From<wire::CopyKey> for CopyKey {
+    fn from(key: wire::CopyKey) -> Self {
+        Self {
+            pid: Pid(key.pid),
+            direction: key.direction,
+            asynchronous: key.asynchronous != 0,
+            to: key.to,
+            from: key.from,
+        }
+    }
+}
+
+impl CopyKey {
+    fn bytes(&self) -> Vec<u8> {
+        [
+            &self.pid.0.to_ne_bytes()[..],
+            &[self.direction, u8::from(self.asynchronous), 0, 0],
+            &self.to.to_ne_bytes(),
+            &self.from.to_ne_bytes(),
+        ]
+        .concat()
+    }
+}
