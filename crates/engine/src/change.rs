@@ -5,13 +5,13 @@ use crate::ids::{DeviceId, Key, Pid, PoolId, SiteId, StreamId, Tid};
 use crate::kind::Kind;
 use crate::units::Moment;
 
-/// An allocation began or ended. The end repeats what the beginning said, so that sums need no
-/// memory of single allocations.
+/// An allocation began or ended. The end repeats what was said before, so that sums need no memory
+/// of single allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
     /// When.
     pub at: Moment,
-    /// Beginning or end.
+    /// Beginning, end, or better knowledge.
     pub what: Turn,
     /// Whose memory it is.
     pub pid: Pid,
@@ -33,7 +33,7 @@ pub struct Change {
     pub site: Option<SiteId>,
 }
 
-/// Which of the two a change is.
+/// What a change is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Turn {
     /// The allocation began.
@@ -45,6 +45,34 @@ pub enum Turn {
         /// How it ended.
         how: How,
     },
+    /// It is live, and what was said of it before was not the whole truth; the change says it now.
+    /// Whoever adds up takes what was said before away.
+    Learned {
+        /// When it began.
+        began: Moment,
+        /// What was said before.
+        before: Known,
+    },
+}
+
+/// The part of an allocation that may be learned late: its device and pool when those of its context
+/// are, its size when imported memory is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Known {
+    /// The device.
+    pub device: Option<DeviceId>,
+    /// The pool.
+    pub pool: Option<PoolId>,
+    /// The size.
+    pub bytes: u64,
+}
+
+impl Change {
+    /// What it says of those parts that may be learned late.
+    #[must_use]
+    pub const fn known(&self) -> Known {
+        Known { device: self.device, pool: self.pool, bytes: self.bytes }
+    }
 }
 
 /// How an allocation ended.

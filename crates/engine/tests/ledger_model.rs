@@ -10,6 +10,7 @@ use engine::ids::{Pid, Tid};
 use engine::ledger::Ledger;
 use engine::snapshot::{Certainty, ProcessView, Snapshot, View};
 use engine::units::{Bytes, Moment};
+use model::followed::Followed;
 use model::naive::Naive;
 use model::steps::{Step, step};
 use model::world::World;
@@ -34,7 +35,8 @@ fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
 }
 
 fn follow(steps: Vec<Step>, losses: bool) -> Result<(), TestCaseError> {
-    let mut ledger = Ledger::new();
+    let mut ledger = Ledger::observed();
+    let mut followed = Followed::default();
     let mut naive = Naive::default();
     let last = Step::Look(View::default());
     for (number, step) in (1..).zip(steps.into_iter().chain([last])) {
@@ -45,10 +47,13 @@ fn follow(steps: Vec<Step>, losses: bool) -> Result<(), TestCaseError> {
                 let event = Event { pid: Pid(pid), tid: Tid(tid), entered, at, what };
                 ledger.apply(&event);
                 naive.apply(&event);
+                followed.apply(&mut ledger)?;
+                prop_assert_eq!(&followed.live, &naive.live());
             }
             Step::Look(view) => {
                 let seen = ledger.snapshot(at, &view);
                 let want = naive.snapshot(at, &view);
+                followed.check(&seen)?;
                 prop_assert!(losses || seen.certainty.before_trace || seen.certainty.exact());
                 let mut seen = if losses { without_bounds(seen) } else { seen };
                 for process in &mut seen.processes {

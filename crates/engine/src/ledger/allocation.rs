@@ -10,7 +10,7 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::ids::{DeviceId, Key, SiteId, Space};
+use crate::ids::{DeviceId, Key, SiteId, Space, StreamId};
 use crate::kind::Kind;
 use crate::units::Moment;
 
@@ -74,7 +74,7 @@ impl Entry {
 
     /// An allocation that is in no order yet.
     pub(super) fn new(new: &New, returned_at: Moment, thread: u32) -> Self {
-        let New { key: Key { space, value }, kind, bytes, owner, device, site } = *new;
+        let New { key: Key { space, value }, kind, bytes, owner, device, site, .. } = *new;
         let site = site.map_or(NIL, |site| site.0);
         let device = device.map_or(NO_DEVICE, |device| device.0);
         Self { value, bytes, returned_at, thread, owner, site, device, kind, space, ..Self::VACANT }
@@ -126,12 +126,14 @@ pub(super) struct New {
     pub(super) owner: u32,
     pub(super) device: Option<DeviceId>,
     pub(super) site: Option<SiteId>,
+    /// Told, and not kept by the ledger itself.
+    pub(super) stream: Option<StreamId>,
 }
 
 impl New {
     /// Memory of no owner, device or site.
     pub(super) fn plain(key: Key, kind: Kind, bytes: u64) -> Self {
-        Self { key, kind, bytes, owner: NIL, device: None, site: None }
+        Self { key, kind, bytes, owner: NIL, device: None, site: None, stream: None }
     }
 }
 

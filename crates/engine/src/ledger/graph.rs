@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::change::How;
 use crate::event::{Allocate, Event, Free, GraphCall, Place};
 use crate::ids::{ExecId, GraphId, Key, Space, StreamId, Tid};
 use crate::kind::Kind;
@@ -399,7 +400,7 @@ impl Process {
             of_graph(entry) && entry.returned_at <= event.entered
         });
         if let Some(slot) = own {
-            self.end(slot);
+            self.end(slot, How::Freed);
             self.counts.frees += 1;
             self.freed.push(key);
         }

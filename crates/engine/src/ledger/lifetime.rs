@@ -101,9 +101,11 @@ impl Process {
         }
         let waiting = |entry: &Entry| entry.context() == context && entry.device().is_none();
         for slot in self.allocations.select(waiting) {
+            let before = self.known(slot);
             let entry = &mut self.allocations.slab[slot];
             self.totals.place(entry, device);
             entry.set_device(device);
+            self.tell_learned(slot, before);
         }
         self.contexts.placed(context);
     }

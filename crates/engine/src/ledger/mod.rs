@@ -12,7 +12,8 @@
 //!                  ├ Superseded    frees that are under way                       reuse.rs
 //!                  ├ Peak          what overlapping calls leave open of it        peak.rs
 //!                  ├ Freed         what was freed last                            freed.rs
-//!                  └ Losses        what lost records leave open                   loss.rs
+//!                  ├ Losses        what lost records leave open                   loss.rs
+//!                  └ Observer      tells what begins and ends, where asked for      observer.rs
 //!          Ended   until the next snapshot                                        ended.rs
 //!          view.rs what a snapshot shows
 //! ```
@@ -31,6 +32,7 @@ mod freed;
 mod graph;
 mod lifetime;
 mod loss;
+mod observer;
 mod peak;
 mod physical;
 mod pool;
@@ -45,6 +47,7 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
+use crate::change::Change;
 use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
 use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
@@ -52,6 +55,7 @@ use crate::units::{Bytes, Moment};
 
 use ended::Ended;
 use graph::Full;
+use observer::Told;
 use process::Process;
 use totals::Sum;
 
@@ -74,6 +78,8 @@ pub struct Ledger {
     lost: Loss,
     /// Those of no known process.
     unattributed: Loss,
+    /// What began and ended, in a ledger that is observed.
+    told: Option<Told>,
 }
 
 impl Ledger {
@@ -83,12 +89,41 @@ impl Ledger {
         Self::default()
     }
 
+    /// A ledger that also tells what begins and ends: see [`Ledger::take_changes`]. It keeps that
+    /// until it is taken.
+    #[must_use]
+    pub fn observed() -> Self {
+        Self { told: Some(Told::default()), ..Self::default() }
+    }
+
+    /// Adds every allocation that began, ended or became better known since the last call, of
+    /// every kind, in the order of events; nothing when the ledger is not observed.
+    ///
+    /// Applied one after the other to an empty set, changes give the live set at any time. Their
+    /// moments never go backwards: a call whose event comes after that of a later one is told at
+    /// the later moment. What a process held when it ended or replaced its program ended as
+    /// [`Exited`](crate::change::How::Exited).
+    pub fn take_changes(&mut self, into: &mut Vec<Change>) {
+        if let Some(told) = &mut self.told {
+            told.take(into);
+        }
+    }
+
     /// Takes note of one event.
     ///
     /// Events come in the order in which they were seen. A [`What::Lost`] covers what was lost up
     /// to its own moment, and should come after the events before that moment and before the next
     /// snapshot; see [`crate::event::Lost`].
     pub fn apply(&mut self, event: &Event) {
+        self.note(event);
+        if let Some(told) = &mut self.told
+            && let Some(process) = self.running.get_mut(&event.pid)
+        {
+            told.collect(process);
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
         match &event.what {
             What::Process(facts) => self.announce(event, facts),
             What::Exec => self.replace(event),
@@ -192,7 +227,11 @@ impl Ledger {
     /// The process that made a call.
     fn process(&mut self, event: &Event) -> &mut Process {
         let Event { pid, at, .. } = *event;
-        let process = self.running.entry(pid).or_insert_with(|| Process::anonymous(pid, at));
+        let observer = self.told.is_some();
+        let process = self.running.entry(pid).or_insert_with(|| {
+            let new = Process::anonymous(pid, at);
+            if observer { new.observed() } else { new }
+        });
         process.silent = false;
         process.call = (event.entered, event.at);
         process
@@ -207,7 +246,9 @@ impl Ledger {
             process.refresh(facts);
             return;
         }
-        if let Some(old) = self.running.insert(pid, Process::new(pid, facts, at)) {
+        let new = Process::new(pid, facts, at);
+        let new = if self.told.is_some() { new.observed() } else { new };
+        if let Some(old) = self.running.insert(pid, new) {
             self.end(old, End::Exited, at);
         }
     }
@@ -215,6 +256,7 @@ impl Ledger {
     fn replace(&mut self, event: &Event) {
         if let Some(process) = self.running.get_mut(&event.pid) {
             let next = process.replaced(event.at);
+            let next = if self.told.is_some() { next.observed() } else { next };
             let old = std::mem::replace(process, next);
             self.end(old, End::Replaced, event.at);
         }
@@ -223,6 +265,9 @@ impl Ledger {
     fn end(&mut self, mut process: Process, end: End, at: Moment) {
         if !process.silent {
             process.finish(end, at);
+            if let Some(told) = &mut self.told {
+                told.collect(&mut process);
+            }
             self.ended.push(process);
         }
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
+use crate::change::How;
 use crate::event::{Event, Place, VmmCall};
 use crate::ids::{HandleId, Key, SiteId, Space};
 use crate::kind::Kind;
@@ -332,7 +333,9 @@ impl Process {
             let entry = self.allocations.slab[slot];
             if entry.kind == Kind::Imported && entry.bytes < bytes {
                 self.totals.resize(&entry, bytes);
+                let before = self.known(slot);
                 self.threads.resize(&mut self.allocations.slab, slot, bytes);
+                self.tell_learned(slot, before);
             }
         }
     }
@@ -353,7 +356,7 @@ impl Process {
         if let Some(slot) = self.allocations.find(key(handle)) {
             let bytes = self.allocations.slab[slot].device_bytes();
             self.physical.ended.add(Sum::from(bytes));
-            self.end(slot);
+            self.end(slot, How::Freed);
         }
     }
 }

@@ -125,6 +125,11 @@ impl Pools {
         index
     }
 
+    /// The driver's name for a pool, where it was told.
+    pub(super) fn id(&self, index: u32) -> Option<PoolId> {
+        self.places.get(index as usize)?.as_ref()?.id
+    }
+
     /// Where a pool's memory lies.
     pub(super) fn place(&self, index: u32) -> Option<Place> {
         self.places.get(index as usize)?.as_ref()?.place
@@ -357,6 +362,7 @@ impl Process {
             return;
         }
         for slot in self.allocations.select(|entry| entry.pool() == from) {
+            let before = self.known(slot);
             let entry = &mut self.allocations.slab[slot];
             if from != to {
                 self.pools.take(entry);
@@ -367,6 +373,7 @@ impl Process {
                 self.totals.place(entry, device);
                 entry.set_device(device);
             }
+            self.tell_learned(slot, before);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 
+use crate::change::How;
 use crate::event::{
     Allocate, Event, Failed, Free, FreeBy, INVALID_HANDLE, INVALID_VALUE, Lost, ProcessFacts,
 };
@@ -16,6 +17,7 @@ use super::device::Devices;
 use super::freed::Freed;
 use super::graph::{Full, Graphs};
 use super::loss::Losses;
+use super::observer::Observer;
 use super::peak::Peak;
 use super::physical::Physical;
 use super::pool::Pools;
@@ -66,6 +68,8 @@ pub(super) struct Process {
     pub(super) freed: Freed,
     /// Imported memory that is open more than once: how often beyond that.
     opened_again: HashMap<Key, u64>,
+    /// Writes down what begins and ends, in a ledger that is observed.
+    pub(super) observer: Option<Box<Observer>>,
     /// It was never announced: its beginning was not seen.
     anonymous: bool,
 }
@@ -102,6 +106,7 @@ impl Process {
             mistakes: Mistakes::default(),
             freed: Freed::default(),
             opened_again: HashMap::new(),
+            observer: None,
             anonymous: false,
         }
     }
@@ -145,6 +150,9 @@ impl Process {
 
     /// It ended: what only its next calls would need is not kept.
     pub(super) fn finish(&mut self, end: End, at: Moment) {
+        if self.observer.is_some() {
+            self.tell_exit(at);
+        }
         self.ended = Some((end, at));
         self.freed = Freed::default();
     }
@@ -157,8 +165,8 @@ impl Process {
     pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) -> Result<(), Full> {
         let context = allocate.context.filter(|context| context.0 != 0);
         let context = context.map_or(NIL, |context| self.contexts.of(context));
-        let Allocate { key, kind, bytes, site, .. } = *allocate;
-        let mut new = New { key, kind, bytes, site, owner: context, device: allocate.device };
+        let Allocate { key, kind, bytes, device, site, stream, .. } = *allocate;
+        let mut new = New { key, kind, bytes, site, owner: context, device, stream };
         if kind.is_pooled() {
             let noted = self.note_allocation(event, allocate, context);
             if let Some(noted) = noted {
@@ -189,6 +197,9 @@ impl Process {
             self.peak.add(self.call.0, self.call.1, entry.bytes);
         }
         self.losses.begin(&entry);
+        if self.observer.is_some() {
+            self.tell_begin(slot, new.stream);
+        }
     }
 
     /// The driver gives a name out again only after its free has done its work: if there is a live
@@ -196,7 +207,7 @@ impl Process {
     pub(super) fn make_room(&mut self, key: Key) {
         if let Some(older) = self.allocations.find(key) {
             let entry = self.allocations.slab[older];
-            let openings = self.end(older);
+            let openings = self.end(older, How::Replaced);
             let (entered, at) = self.call;
             let bytes = if entry.kind.takes_device_memory() { entry.bytes } else { 0 };
             let context = self.contexts.id(entry.context());
@@ -249,7 +260,7 @@ impl Process {
             let fits = by.is_none_or(|by| by.fits(kind));
             self.mistakes.mismatched_frees += u64::from(!fits);
             if kind != Kind::Imported || !self.close_one(key) {
-                self.end(slot);
+                self.end(slot, How::Freed);
             }
         } else if !self.settle(key) {
             self.counts.unknown_frees += 1;
@@ -302,19 +313,25 @@ impl Process {
     }
 
     /// The one way in which a live allocation ends; says how often it had been opened.
-    pub(super) fn end(&mut self, slot: Slot) -> u64 {
+    pub(super) fn end(&mut self, slot: Slot, how: How) -> u64 {
+        if self.observer.is_some() {
+            self.tell_end(slot, how);
+        }
         self.threads.unlink(&mut self.allocations.slab, slot);
         let entry = self.allocations.remove(slot);
         self.take(&entry)
     }
 
-    /// The same for many at once; says how often they had been opened together.
+    /// The same for many at once whose context ended; says how often they had been opened together.
     pub(super) fn end_all(&mut self, slots: &[Slot]) -> u64 {
         if slots.len() < MANY {
-            return slots.iter().map(|slot| self.end(*slot)).sum();
+            return slots.iter().map(|slot| self.end(*slot, How::Released)).sum();
         }
         let mut openings = 0;
         for slot in slots {
+            if self.observer.is_some() {
+                self.tell_end(*slot, How::Released);
+            }
             let entry = self.allocations.slab[*slot];
             openings += self.take(&entry);
         }

@@ -161,6 +161,11 @@ impl Threads {
         index
     }
 
+    /// The id of a thread that is there.
+    pub(super) fn tid(&self, index: u32) -> Option<Tid> {
+        self.places.get(index as usize)?.as_ref().map(|thread| thread.tid)
+    }
+
     pub(super) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
         let index = self.of(tid, seed);
         if let Some(thread) = &mut self.places[index as usize]

@@ -6,6 +6,7 @@
 )]
 
 mod allocations;
+mod changes;
 mod contexts;
 mod failures;
 mod gpus;

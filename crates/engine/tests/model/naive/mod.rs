@@ -10,12 +10,14 @@ mod view;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use engine::change::Known;
 use engine::event::{Event, Failed, Lost, ProcessFacts, What};
 use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
 use engine::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
 use engine::units::{Bytes, Moment};
 
+use super::followed::Held;
 use process::Process;
 use view::rank;
 
@@ -152,6 +154,23 @@ impl Naive {
             processes: shown.iter().map(|process| process.view(at, view)).collect(),
             out_of_memory: std::mem::take(&mut self.out_of_memory),
         }
+    }
+
+    /// Everything that is live, as changes tell it.
+    pub(crate) fn live(&self) -> BTreeMap<(Pid, Key), Held> {
+        let of = |process: &Process| {
+            let pid = process.key.pid;
+            let pool = |live: &Live| process.pools[live.pool?].id;
+            let held = |live: &Live| Held {
+                began: live.at,
+                tid: live.tid,
+                kind: live.kind,
+                known: Known { device: live.device, pool: pool(live), bytes: live.bytes },
+                site: live.site,
+            };
+            process.live.iter().map(|live| ((pid, live.key), held(live))).collect::<Vec<_>>()
+        };
+        self.running.values().flat_map(of).collect()
     }
 
     fn called(&mut self, event: &Event) -> &mut Process {

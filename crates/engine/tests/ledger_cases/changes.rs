@@ -1,0 +1,149 @@
+//! What an observed ledger tells of each way in which memory begins and ends.
+
+use engine::change::{Change, How, Known, Turn};
+use engine::ids::{DeviceId, PoolId, SiteId, StreamId, Tid};
+use engine::ledger::Ledger;
+use engine::units::Moment;
+
+use super::MIB;
+use super::notation::events;
+
+/// The changes of a trace.
+fn changes(trace: &str) -> Vec<Change> {
+    let mut ledger = Ledger::observed();
+    let mut changes = Vec::new();
+    for event in events(trace) {
+        ledger.apply(&event);
+        ledger.take_changes(&mut changes);
+    }
+    changes
+}
+
+/// In short: `+` or an end with the address, or what was learned.
+fn short(trace: &str) -> Vec<String> {
+    let tell = |change: &Change| {
+        let how = match change.what {
+            Turn::Began => "+",
+            Turn::Ended { how: How::Freed, .. } => "freed ",
+            Turn::Ended { how: How::Replaced, .. } => "replaced ",
+            Turn::Ended { how: How::Released, .. } => "released ",
+            Turn::Ended { how: How::Exited, .. } => "exited ",
+            Turn::Learned { .. } => "learned ",
+        };
+        format!("{how}{:x}", change.key.value)
+    };
+    changes(trace).iter().map(tell).collect()
+}
+
+#[test]
+fn an_end_repeats_the_beginning() {
+    let all = changes(
+        "7.8 pool create pool5 gpu1
+         7.8 alloc 0x10 8M async pool5 stream3 site4
+         7.9 free 0x10 by=async stream6",
+    );
+    let [began, ended] = all[..] else { panic!("{all:?}") };
+    assert_eq!((began.at, ended.at), (Moment(20), Moment(30)));
+    assert_eq!(ended.what, Turn::Ended { began: Moment(20), how: How::Freed });
+    assert_eq!(Change { at: began.at, what: began.what, ..ended }, began);
+    assert_eq!((began.tid, began.device, began.bytes), (Tid(8), Some(DeviceId(1)), 8 * MIB));
+    assert_eq!((began.pool, began.stream), (Some(PoolId(5)), Some(StreamId(3))));
+    assert_eq!(began.site, Some(SiteId(4)));
+}
+
+#[test]
+fn the_ways_to_end_are_told_apart() {
+    let replaced = "7 alloc 0x10 8M device\n 7 alloc 0x10 4M device\n 7 free 0x10 @7-30";
+    assert_eq!(short(replaced), ["+10", "replaced 10", "+10"]);
+    let released = "7 ctx create C1 gpu0\n 7 alloc 0x10 8M device C1\n 7 ctx destroy C1";
+    assert_eq!(short(released), ["+10", "released 10"]);
+    assert_eq!(short("7 alloc 0x10 8M pinned\n 7 exit"), ["+10", "exited 10"]);
+    assert_eq!(short("7 alloc 0x10 8M device\n 7 exec\n 7 exit"), ["+10", "exited 10"]);
+    let another = "7 process 100\n 7 alloc 0x10 8M device\n 7 process 200\n 7 exit";
+    assert_eq!(short(another), ["+10", "exited 10"]);
+}
+
+#[test]
+fn physical_memory_ends_with_its_last_mapping() {
+    let trace = "7 vmm create h0x1 8M gpu0
+         7 vmm map 0x100 8M h0x1
+         7 vmm release h0x1
+         7 vmm unmap 0x100 8M";
+    assert_eq!(short(trace), ["+1", "freed 1"]);
+    assert_eq!(changes(trace)[1].at, Moment(40));
+}
+
+#[test]
+fn launches_tell_what_they_leave_and_free() {
+    let trace = "7 graph alloc G1 0x10 8M gpu0
+         7 graph instantiate E1 G1 frees
+         7 graph launch E1
+         7 graph launch E1
+         7 free 0x10 by=async";
+    assert_eq!(short(trace), ["+10", "freed 10", "+10", "freed 10"]);
+}
+
+#[test]
+fn a_device_that_is_learned_late_is_told_with_what_was_said_before() {
+    let all = changes(
+        "7 alloc 0x10 8M device C1
+         7 ctx learn C1 gpu1
+         7 free 0x10",
+    );
+    let [began, learned, ended] = all[..] else { panic!("{all:?}") };
+    assert_eq!(began.device, None);
+    let before = Known { device: None, pool: None, bytes: 8 * MIB };
+    assert_eq!(learned.what, Turn::Learned { began: began.at, before });
+    assert_eq!((learned.at, learned.device), (Moment(20), Some(DeviceId(1))));
+    assert_eq!(ended.known(), learned.known());
+}
+
+#[test]
+fn a_pool_that_is_named_late_and_an_import_that_is_measured_late_are_told() {
+    let all = changes(
+        "7 alloc 0x10 8M async gpu0
+         7 pool of pool5 gpu0
+         7 vmm import h0x1
+         7 vmm map 0x100 4M h0x1",
+    );
+    let [_, pool, import, size] = all[..] else { panic!("{all:?}") };
+    assert_eq!(pool.pool, Some(PoolId(5)));
+    assert!(matches!(pool.what, Turn::Learned { before: Known { pool: None, .. }, .. }));
+    assert_eq!((import.bytes, size.bytes), (0, 4 * MIB));
+    assert!(matches!(size.what, Turn::Learned { before: Known { bytes: 0, .. }, .. }));
+}
+
+#[test]
+fn moments_never_go_backwards() {
+    let all = changes(
+        "7.8 alloc 0x10 8M device @90-100
+         7.9 alloc 0x20 8M device @10-50
+         7.9 free 0x20 @101-120",
+    );
+    let at: Vec<_> = all.iter().map(|change| change.at.0).collect();
+    assert_eq!(at, [100, 100, 120]);
+    assert_eq!(all[2].what, Turn::Ended { began: Moment(50), how: How::Freed });
+}
+
+#[test]
+fn a_ledger_that_is_not_observed_tells_nothing() {
+    let mut ledger = super::ledger("7 alloc 0x10 8M device\n 7 exit");
+    let mut changes = Vec::new();
+    ledger.take_changes(&mut changes);
+    assert!(changes.is_empty());
+}
+
+#[test]
+fn the_end_of_a_context_with_much_in_it_tells_all_of_it() {
+    let mut trace = String::from("7 ctx create C1 gpu0\n");
+    for address in 1..=1500 {
+        trace += &format!("7 alloc 0x{address:x} 1K device C1\n");
+    }
+    trace += "7 ctx destroy C1\n";
+    let all = changes(&trace);
+    assert_eq!(all.len(), 3000);
+    let released = |change: &&Change| {
+        matches!(change.what, Turn::Ended { how: How::Released, .. }) && change.at == Moment(15020)
+    };
+    assert_eq!(all.iter().filter(released).count(), 1500);
+}

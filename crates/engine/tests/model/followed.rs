@@ -1,0 +1,107 @@
+//! The live set that changes give when they are applied to an empty map, one after the other.
+
+use std::collections::BTreeMap;
+
+use engine::change::{Change, How, Known, Turn};
+use engine::ids::{Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::Snapshot;
+use engine::units::Moment;
+use proptest::prelude::*;
+
+/// What changes say of a live allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub(crate) began: Moment,
+    pub(crate) tid: Tid,
+    pub(crate) kind: Kind,
+    pub(crate) known: Known,
+    pub(crate) site: Option<SiteId>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Followed {
+    pub(crate) live: BTreeMap<(Pid, Key), Held>,
+    latest: Moment,
+    /// Ends by a free, and with a context, by process; an exit clears them.
+    freed: BTreeMap<Pid, u64>,
+    released: BTreeMap<Pid, u64>,
+}
+
+impl Followed {
+    /// Applies what a ledger has to tell.
+    pub(crate) fn apply(&mut self, ledger: &mut Ledger) -> Result<(), TestCaseError> {
+        let mut changes = Vec::new();
+        ledger.take_changes(&mut changes);
+        for change in changes {
+            prop_assert!(self.latest <= change.at);
+            self.latest = change.at;
+            self.follow(&change)?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, change: &Change) -> Result<(), TestCaseError> {
+        let name = (change.pid, change.key);
+        let Change { tid, kind, site, .. } = *change;
+        let now = |began| Held { began, tid, kind, known: change.known(), site };
+        match change.what {
+            Turn::Began => {
+                // Events of the model come in the order of time.
+                prop_assert_eq!(self.live.insert(name, now(change.at)), None);
+            }
+            Turn::Ended { began, how } => {
+                prop_assert_eq!(self.live.remove(&name), Some(now(began)));
+                match how {
+                    How::Freed => *self.freed.entry(change.pid).or_default() += 1,
+                    How::Released => *self.released.entry(change.pid).or_default() += 1,
+                    How::Exited | How::Replaced => {}
+                }
+            }
+            Turn::Learned { began, before } => {
+                prop_assert_ne!(before, change.known());
+                let old = self.live.insert(name, now(began));
+                prop_assert_eq!(old, Some(Held { known: before, ..now(began) }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums and lists of what runs are those of a snapshot.
+    pub(crate) fn check(&mut self, snapshot: &Snapshot) -> Result<(), TestCaseError> {
+        let device_bytes = |held: &Held| {
+            if held.kind.takes_device_memory() { held.known.bytes } else { 0 }
+        };
+        prop_assert_eq!(snapshot.live_bytes.0, self.live.values().map(device_bytes).sum::<u64>());
+        prop_assert_eq!(snapshot.live_allocations, self.live.len() as u64);
+        for process in &snapshot.processes {
+            let pid = process.key.pid;
+            if process.ended.is_some() {
+                self.freed.remove(&pid);
+                self.released.remove(&pid);
+            }
+        }
+        for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+            let pid = process.key.pid;
+            let own = || self.live.iter().filter(|((of, _), _)| *of == pid);
+            prop_assert_eq!(process.live_allocations, own().count() as u64);
+            for kind in &process.kinds {
+                let of_kind = own().filter(|(_, held)| held.kind == kind.kind);
+                let bytes: u64 = of_kind.map(|(_, held)| held.known.bytes).sum();
+                prop_assert_eq!(kind.live_bytes.0, bytes);
+            }
+            for row in process.devices.iter().filter(|row| row.live_bytes.0 > 0) {
+                let here = own().filter(|(_, held)| held.known.device == row.device);
+                let bytes: u64 = here.map(|(_, held)| device_bytes(held)).sum();
+                prop_assert_eq!(row.live_bytes.0, bytes);
+            }
+            let freed = self.freed.get(&pid).copied().unwrap_or(0);
+            let released = self.released.get(&pid).copied().unwrap_or(0);
+            prop_assert!(freed <= process.frees_total, "{freed} {process:?}");
+            prop_assert!(released <= process.released_total, "{released} {process:?}");
+        }
+        Ok(())
+    }
+}
