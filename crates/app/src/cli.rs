@@ -26,6 +26,9 @@ enum Verb {
     /// Report live GPU memory, by process and thread, every few seconds
     #[command(after_help = TRACE_EXAMPLES)]
     Trace(Box<Trace>),
+    /// Count kernel launches by name, copies by direction, and failing calls
+    #[command(after_help = KERNELS_EXAMPLES)]
+    Kernels(Box<Kernels>),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -39,6 +42,15 @@ EXAMPLES
   vramscope trace -- python train.py        start a program and miss nothing of it
   vramscope trace --fail-on-leak -- ./test  exit with 1 when it ends without freeing all
   vramscope trace --json --duration 1m      one JSON object a line, for a minute
+
+Live tracing needs root. Ctrl-C ends with a last report.";
+
+const KERNELS_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope kernels                         every process, a report every 2 seconds
+  vramscope kernels -p 4711 --top 20        the 20 most launched kernels of process 4711
+  vramscope kernels -- python train.py      start a program and count every launch of it
+  vramscope kernels --json --duration 1m    one JSON object a line, for a minute
 
 Live tracing needs root. Ctrl-C ends with a last report.";
 
@@ -108,6 +120,11 @@ pub(crate) struct Trace {
     /// Write the reports to a file
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Count kernel launches and copies, too
+    #[arg(long)]
+    pub(crate) kernels: bool,
+    #[command(flatten)]
+    pub(crate) work: WorkOptions,
     /// Write down every event, one JSON object a line
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
@@ -121,6 +138,49 @@ pub(crate) struct Trace {
         value_parser = quantity::size
     )]
     pub(crate) fail_on_leak: Option<Bytes>,
+}
+
+#[derive(Args)]
+pub(crate) struct Kernels {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Time between reports: 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantity::interval)]
+    pub(crate) interval: Duration,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    pub(crate) duration: Option<Duration>,
+    /// List this many kernels per process [default: 10, with --json 1000]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// One JSON object a line; CMD's standard output then goes to standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the reports to a file
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) work: WorkOptions,
+}
+
+/// How launches are counted.
+#[derive(Args)]
+pub(crate) struct WorkOptions {
+    /// Which launches to look at for errors: those of kernels and shapes that are new and one in 64
+    /// of the others, or all, which makes each launch about twice as expensive to count
+    #[arg(long, value_enum, default_value = "new", value_name = "WHICH")]
+    pub(crate) check_launches: CheckLaunches,
+    /// Entries of the kernel's tables of launches and copies
+    #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(crate) work_table_size: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckLaunches {
+    /// Kernels and shapes that are new, and one launch in 64
+    New,
+    /// Every launch
+    All,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -159,10 +219,14 @@ pub(crate) fn run() -> Result<Outcome> {
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run(&options),
         #[cfg(feature = "capture")]
+        Verb::Kernels(options) => commands::kernels::run(&options),
+        #[cfg(feature = "capture")]
         Verb::Doctor => commands::doctor::run(),
         #[cfg(feature = "capture")]
         Verb::Demo(options) => commands::demo::run(&options),
         #[cfg(not(feature = "capture"))]
-        Verb::Trace(_) | Verb::Doctor | Verb::Demo(_) => Err(commands::no_capture()),
+        Verb::Trace(_) | Verb::Kernels(_) | Verb::Doctor | Verb::Demo(_) => {
+            Err(commands::no_capture())
+        }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Live {
     pub(crate) plan: Plan,
     /// The GPUs of this host.
     pub(crate) gpus: Vec<Gpu>,
+    /// Whether launches and copies are counted.
+    pub(crate) counts_work: bool,
 }
 
 impl Live {
@@ -51,6 +53,7 @@ impl Live {
         let (ready, started) = sync_channel(1);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let counts_work = options.work.is_some();
         let thread =
             std::thread::Builder::new().name("capture".into()).spawn(
                 move || match Session::start(&options) {
@@ -65,7 +68,7 @@ impl Live {
             )?;
         let (plan, gpus) =
             started.recv().map_err(|_| anyhow!("the capture thread died at its start"))??;
-        Ok(Self { messages, stop, thread: Some(thread), plan, gpus })
+        Ok(Self { messages, stop, thread: Some(thread), plan, gpus, counts_work })
     }
 
     /// The next message, if one comes before `deadline`.

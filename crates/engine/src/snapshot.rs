@@ -4,6 +4,9 @@
 use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
 use crate::kind::{Kind, Layer};
 use crate::units::{Bytes, Moment, Nanos};
+use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
+
+use std::sync::Arc;
 
 /// How allocations, threads and processes are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -86,12 +89,16 @@ pub struct Loss {
     pub failures: u64,
     /// Everything else: contexts, process life, mappings, pools, graphs.
     pub other: u64,
+    /// Launches that were not counted; memory has nothing to do with them.
+    pub launches: u64,
+    /// Copies and memsets that were not counted; the same.
+    pub copies: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
 }
 
 impl Loss {
-    /// All records together.
+    /// All records that have to do with memory.
     #[must_use]
     pub const fn events(&self) -> u64 {
         let calls = self.allocations.saturating_add(self.frees);
@@ -165,6 +172,8 @@ pub struct ProcessView {
     pub reserved_addresses: Bytes,
     /// Mistakes that the driver forgave or refused.
     pub mistakes: Mistakes,
+    /// Launches and copies, where they are counted.
+    pub work: Option<WorkView>,
     /// Losses in this process.
     pub certainty: Certainty,
 }
@@ -182,6 +191,81 @@ impl ProcessView {
         });
         Bytes(own.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0)))
     }
+}
+
+/// What one process asked the GPU to do, since it was first seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkView {
+    /// Launches of kernels and of whole graphs, without those that failed.
+    pub launches: u64,
+    /// Of those: since the last snapshot.
+    pub recent_launches: u64,
+    /// Launches that were recorded into a graph, and not launched by that.
+    pub captured: u64,
+    /// Launches that failed, of those that were looked at.
+    pub failed: u64,
+    /// Launches whose result was looked at.
+    pub checked: u64,
+    /// The time since the last snapshot.
+    pub window: Nanos,
+    /// The time since the process was first seen.
+    pub whole: Nanos,
+    /// How many kernels there are; the list may be shorter.
+    pub kernels_total: u64,
+    /// Kernels, the most launched first.
+    pub kernels: Vec<KernelView>,
+    /// Copies and fills by direction.
+    pub copies: Vec<CopyView>,
+}
+
+/// A kernel, by whatever handles it was launched; or a graph.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelView {
+    /// One of its handles.
+    pub target: Launched,
+    /// Its name as the driver knows it (hostile text).
+    pub name: Option<Arc<str>>,
+    /// How the name is known.
+    pub by: Option<NamedBy>,
+    /// Why it is not known.
+    pub why: Option<NoName>,
+    /// Under how many handles it was launched.
+    pub handles: u64,
+    /// Launches, without those that failed and those that went into a graph.
+    pub launches: u64,
+    /// Of those: since the last snapshot.
+    pub recent: u64,
+    /// Launches that were recorded into a graph.
+    pub captured: u64,
+    /// Launches that failed, of those that were looked at.
+    pub failed: u64,
+    /// Launches whose result was looked at.
+    pub checked: u64,
+    /// The last shape.
+    pub last: Option<Shape>,
+    /// The most common shape, and how often it was seen.
+    pub common: Option<(Shape, u64)>,
+    /// No other shape can be more common.
+    pub common_is_exact: bool,
+}
+
+/// Copies or fills of one direction and mode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyView {
+    /// Which way.
+    pub direction: Direction,
+    /// The calls return before they are done.
+    pub asynchronous: bool,
+    /// Calls that succeeded.
+    pub calls: u64,
+    /// What they copied.
+    pub bytes: Bytes,
+    /// Of that: since the last snapshot.
+    pub recent_bytes: Bytes,
+    /// How long the synchronous ones took together.
+    pub time: Nanos,
+    /// Synchronous ones by bandwidth; see [`crate::work::bandwidth_of`].
+    pub bandwidths: Vec<(u8, u64)>,
 }
 
 /// Failed calls of one function with one code.

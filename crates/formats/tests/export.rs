@@ -68,6 +68,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
         mistakes: Mistakes::default(),
+        work: None,
         certainty: Certainty::default(),
     }
 }
@@ -150,6 +151,8 @@ fn snapshot() -> Snapshot {
         frees: 1,
         failures: 0,
         other: 1,
+        launches: 0,
+        copies: 0,
         since: Some(Moment(SECOND)),
     };
     Snapshot {

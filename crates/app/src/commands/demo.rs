@@ -10,7 +10,7 @@ use capture::session::{Options, Target};
 use engine::ids::Pid;
 use engine::snapshot::View;
 
-use super::live::{Format, LiveReport};
+use super::live::{Format, LiveReport, Subject};
 use crate::pipeline::Live;
 use crate::{Outcome, cli, output};
 
@@ -60,9 +60,11 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         ring_bytes: Options::RING_BYTES,
         table_entries: None,
         tier: None,
+        work: None,
     })?;
     let view = View { top: 6, ..View::default() };
-    let mut report = LiveReport::new(&live, view, Format::Text, output::results(None)?);
+    let mut report =
+        LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results(None)?);
     report.verbose = false;
     say(&format!(
         "Real eBPF probes (attached by `{}`) on real processes; only the CUDA driver is simulated. \

@@ -11,7 +11,7 @@ use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
 use formats::WallClock;
 use formats::export::text::Style;
-use formats::export::{GpuName, Names, json, text};
+use formats::export::{GpuName, Names, json, text, work};
 use formats::plain::plain;
 
 use super::ended::Ended;
@@ -27,10 +27,20 @@ pub(crate) enum Format {
     Json,
 }
 
+/// What reports are about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Subject {
+    /// Memory, and work where it is counted.
+    Memory,
+    /// Launches and copies alone.
+    Work,
+}
+
 /// The ledger and what is needed to report it.
 pub(crate) struct LiveReport {
     ledger: Ledger,
     view: View,
+    subject: Subject,
     format: Format,
     names: Names,
     style: Style,
@@ -43,11 +53,19 @@ pub(crate) struct LiveReport {
 }
 
 impl LiveReport {
-    pub(crate) fn new(live: &Live, view: View, format: Format, out: Results) -> Self {
+    pub(crate) fn new(
+        live: &Live,
+        view: View,
+        subject: Subject,
+        format: Format,
+        out: Results,
+    ) -> Self {
         let clock = WallClock::now(capture::monotonic());
+        let ledger = Ledger::new();
         Self {
-            ledger: Ledger::new(),
+            ledger: if live.counts_work { ledger.following_work() } else { ledger },
             view,
+            subject,
             format,
             names: Names { clock, function: function_name, gpus: gpu_names(&live.gpus) },
             style: out.style,
@@ -105,9 +123,19 @@ impl LiveReport {
 
     fn print(&mut self, snapshot: &Snapshot) -> Result<()> {
         let out = &mut self.out.writer;
-        match self.format {
-            Format::Json => writeln!(out, "{}", json::line(snapshot, &self.names)?)?,
-            Format::Text => text::report(out, snapshot, &self.names, self.style)?,
+        match (self.subject, self.format) {
+            (Subject::Memory, Format::Json) => {
+                writeln!(out, "{}", json::line(snapshot, &self.names)?)?;
+            }
+            (Subject::Memory, Format::Text) => {
+                text::report(out, snapshot, &self.names, self.style)?;
+            }
+            (Subject::Work, Format::Json) => {
+                writeln!(out, "{}", work::json::line(snapshot, &self.names)?)?;
+            }
+            (Subject::Work, Format::Text) => {
+                work::text::report(out, snapshot, &self.names, self.style)?;
+            }
         }
         out.flush()?;
         Ok(())

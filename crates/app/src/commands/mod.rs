@@ -7,6 +7,8 @@ pub(crate) mod doctor;
 #[cfg(feature = "capture")]
 mod ended;
 #[cfg(feature = "capture")]
+pub(crate) mod kernels;
+#[cfg(feature = "capture")]
 pub(crate) mod launch;
 #[cfg(feature = "capture")]
 mod live;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use capture::command;
 use capture::plan::Tier;
-use capture::session::{Options, Target};
+use capture::session::{Options, Target, Work};
 use engine::ids::Pid;
 use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
 
-use super::live::{Format, LiveReport};
+use super::live::{Format, LiveReport, Subject};
 use crate::pipeline::Live;
 use crate::{Outcome, cli, output};
 
@@ -28,37 +29,75 @@ const ATTENTION: Duration = Duration::from_millis(50);
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
+    watch(&Settings {
+        target: &options.target,
+        interval: options.interval,
+        duration: options.duration,
+        json: options.json,
+        output: options.output.as_deref(),
+        events: options.events.as_deref(),
+        fail_on_leak: options.fail_on_leak,
+        work: options.kernels.then(|| work_options(&options.work)),
+        subject: Subject::Memory,
+        view: view(options),
+    })
+}
+
+/// What a verb that traces wants.
+pub(crate) struct Settings<'a> {
+    pub(crate) target: &'a cli::Target,
+    pub(crate) interval: Duration,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) json: bool,
+    pub(crate) output: Option<&'a Path>,
+    pub(crate) events: Option<&'a Path>,
+    pub(crate) fail_on_leak: Option<Bytes>,
+    pub(crate) work: Option<Work>,
+    pub(crate) subject: Subject,
+    pub(crate) view: View,
+}
+
+/// Traces and reports until something ends it.
+pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let stopped = match options.target.command.as_slice() {
+    let stopped = match settings.target.command.as_slice() {
         [] => None,
-        command => Some(command::start(command, command_stdout(options))?),
+        command => Some(command::start(command, command_stdout(settings))?),
     };
-    let target = target(&options.target, stopped.as_ref().map(command::Stopped::pid));
-    let out = output::results(options.output.as_deref())?;
-    let live = Live::start(session_options(&options.target, target.clone())?)?;
+    let target = target(settings.target, stopped.as_ref().map(command::Stopped::pid));
+    let out = output::results(settings.output)?;
+    let options = session_options(settings.target, target.clone())?;
+    let live = Live::start(Options { work: settings.work, ..options })?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
     let command = stopped.map(Command::release).transpose()?;
-    let format = if options.json { Format::Json } else { Format::Text };
-    let mut report = LiveReport::new(&live, view(options), format, out);
-    report.events = options
+    let format = if settings.json { Format::Json } else { Format::Text };
+    let mut report = LiveReport::new(&live, settings.view, settings.subject, format, out);
+    report.events = settings
         .events
-        .as_deref()
         .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
         .transpose()?
         .map(BufWriter::new);
-    let mut trace = Trace { options, target, command, report };
+    let mut trace = Trace { settings, target, command, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
 }
 
+/// How launches and copies are counted.
+pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
+    Work {
+        check_every_launch: options.check_launches == cli::CheckLaunches::All,
+        table_entries: options.work_table_size,
+    }
+}
+
 /// Reports that a program reads from standard output must be alone there.
-fn command_stdout(options: &cli::Trace) -> command::Stdout {
-    if options.json && options.output.is_none() {
+fn command_stdout(settings: &Settings<'_>) -> command::Stdout {
+    if settings.json && settings.output.is_none() {
         command::Stdout::Error
     } else {
         command::Stdout::Same
@@ -94,7 +133,8 @@ pub(crate) fn session_options(options: &cli::Target, target: Target) -> Result<O
         cli::Tier::Constant => Tier::Constant,
     });
     let table_entries = options.table_size;
-    Ok(Options { target, drivers: options.driver.clone(), ring_bytes, table_entries, tier })
+    let drivers = options.driver.clone();
+    Ok(Options { target, drivers, ring_bytes, table_entries, tier, work: None })
 }
 
 /// The command that is traced: its end comes through a channel, from a thread that waits for it.
@@ -127,7 +167,7 @@ impl Command {
 }
 
 struct Trace<'a> {
-    options: &'a cli::Trace,
+    settings: &'a Settings<'a>,
     target: Target,
     command: Option<Command>,
     report: LiveReport,
@@ -137,8 +177,8 @@ impl Trace<'_> {
     /// Applies events and reports, until something ends the trace.
     fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
         let start = Instant::now();
-        let end = self.options.duration.map(|duration| start + duration);
-        let mut next_report = start + self.options.interval;
+        let end = self.settings.duration.map(|duration| start + duration);
+        let mut next_report = start + self.settings.interval;
         let mut give_up = None;
         loop {
             let now = Instant::now();
@@ -153,7 +193,7 @@ impl Trace<'_> {
             if now >= next_report {
                 self.report.report()?;
                 // After a pause (a stopped terminal), do not catch up on missed reports.
-                next_report = (next_report + self.options.interval).max(Instant::now());
+                next_report = (next_report + self.settings.interval).max(Instant::now());
             }
             let deadline = end.map_or(next_report, |end| end.min(next_report));
             if let Some(message) = live.next(deadline.min(now + ATTENTION)) {
@@ -177,7 +217,7 @@ impl Trace<'_> {
     /// Detaches, reports for the last time, and judges.
     fn finish(self, live: Live) -> Result<Outcome> {
         let last = self.report.finish(live)?;
-        let outcome = judge(&last, self.options.fail_on_leak);
+        let outcome = judge(&last, self.settings.fail_on_leak);
         match self.command {
             Some(Command { status: None, pid, .. }) => {
                 output::complain(&format!("the command (process {pid}) runs on, untraced"));

@@ -75,6 +75,8 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.frees = sum.frees.saturating_add(lost.frees);
     sum.failures = sum.failures.saturating_add(lost.failures);
     sum.other = sum.other.saturating_add(lost.other);
+    sum.launches = sum.launches.saturating_add(lost.launches);
+    sum.copies = sum.copies.saturating_add(lost.copies);
     sum.since = sum.since.or(Some(at));
 }
 

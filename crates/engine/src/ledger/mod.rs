@@ -35,6 +35,7 @@ mod loss;
 mod observer;
 mod peak;
 mod physical;
+mod places;
 mod pool;
 mod process;
 mod reuse;
@@ -42,6 +43,7 @@ mod sizes;
 mod thread;
 mod totals;
 mod view;
+mod work;
 
 use std::cmp::Reverse;
 
@@ -80,6 +82,8 @@ pub struct Ledger {
     unattributed: Loss,
     /// What began and ended, in a ledger that is observed.
     told: Option<Told>,
+    /// Launches and copies are counted.
+    follows_work: bool,
 }
 
 impl Ledger {
@@ -94,6 +98,13 @@ impl Ledger {
     #[must_use]
     pub fn observed() -> Self {
         Self { told: Some(Told::default()), ..Self::default() }
+    }
+
+    /// A ledger that also takes note of launches and copies.
+    #[must_use]
+    pub fn following_work(mut self) -> Self {
+        self.follows_work = true;
+        self
     }
 
     /// Adds every allocation that began, ended or became better known since the last call, of
@@ -116,6 +127,11 @@ impl Ledger {
     /// snapshot; see [`crate::event::Lost`].
     pub fn apply(&mut self, event: &Event) {
         self.note(event);
+        if self.follows_work
+            && let Some(process) = self.running.get_mut(&event.pid)
+        {
+            process.work.get_or_insert_default().place(event);
+        }
         if let Some(told) = &mut self.told
             && let Some(process) = self.running.get_mut(&event.pid)
         {
@@ -170,14 +186,18 @@ impl Ledger {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) => {}
+            What::Work(work) => self.process(event).work(work),
         }
     }
 
     /// What is known at that moment. Processes that ended and out-of-memory errors are in one
     /// snapshot only: the next one after they happened.
     pub fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
-        let ended = self.ended.take();
+        let mut ended = self.ended.take();
+        let running = self.running.values_mut().filter(|process| !process.silent);
+        for process in running.chain(&mut ended) {
+            process.show_work(at, view.top);
+        }
         let mut shown: Vec<_> = self.shown().chain(&ended).collect();
         shown.sort_by_cached_key(|process| {
             let oldest = view::oldest(process);

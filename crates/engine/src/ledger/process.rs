@@ -8,8 +8,9 @@ use crate::event::{
 };
 use crate::ids::{DeviceId, FunctionId, HandleId, Key, Pid, ProcessKey, Space, Tid};
 use crate::kind::Kind;
-use crate::snapshot::{End, Mistakes};
+use crate::snapshot::{End, Mistakes, WorkView};
 use crate::units::Moment;
+use crate::work;
 
 use super::allocation::{Allocations, Entry, NIL, New, Slot};
 use super::context::Contexts;
@@ -24,6 +25,7 @@ use super::pool::Pools;
 use super::reuse::{Owed, Superseded};
 use super::thread::Threads;
 use super::totals::{Sum, Totals};
+use super::work::Work;
 
 /// From this many allocations on, their common end is made in one go.
 const MANY: usize = 1000;
@@ -72,6 +74,12 @@ pub(super) struct Process {
     pub(super) observer: Option<Box<Observer>>,
     /// It was never announced: its beginning was not seen.
     anonymous: bool,
+    /// Launches and copies.
+    pub(super) work: Option<Box<Work>>,
+    /// The same as the snapshot that is being made shows it.
+    pub(super) shown_work: Option<WorkView>,
+    /// When it was first seen.
+    began: Moment,
 }
 
 impl Process {
@@ -108,6 +116,9 @@ impl Process {
             opened_again: HashMap::new(),
             observer: None,
             anonymous: false,
+            work: None,
+            shown_work: None,
+            began: at,
         }
     }
 
@@ -140,6 +151,18 @@ impl Process {
             self.anonymous = false;
             self.before_trace = facts.before_trace;
         }
+    }
+
+    /// Launches, copies, names of kernels.
+    pub(super) fn work(&mut self, work: &work::Work) {
+        let complete = !self.before_trace && self.losses.own.allocations == 0;
+        self.work.get_or_insert_default().note(work, complete);
+    }
+
+    /// Prepares what a snapshot shows of it.
+    pub(super) fn show_work(&mut self, at: Moment, top: usize) {
+        let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
+        self.shown_work = self.work.as_mut().map(|work| work.view(at, self.began, top));
     }
 
     /// One of its threads ended.

@@ -46,6 +46,7 @@ pub(super) fn process(
         pools: process.pools.views(),
         reserved_addresses: process.physical.reserved(),
         mistakes: process.mistakes,
+        work: process.shown_work.clone(),
         certainty: certainty(process, unattributed),
     }
 }

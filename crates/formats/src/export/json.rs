@@ -12,6 +12,7 @@ use engine::snapshot::{
 use serde::Serialize;
 
 use super::Names;
+use super::work::json::Work;
 use crate::plain::plain;
 
 /// The object for a snapshot, without a line end.
@@ -87,6 +88,8 @@ struct Process {
     pools: Vec<Pool>,
     reserved_address_bytes: u64,
     mistakes: BTreeMap<&'static str, u64>,
+    #[serde(flatten)]
+    work: Option<Work>,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<Uncertainty>,
 }
@@ -268,6 +271,7 @@ impl Process {
             pools: process.pools.iter().map(|view| Pool::new(view, names)).collect(),
             reserved_address_bytes: process.reserved_addresses.0,
             mistakes: mistakes(&process.mistakes),
+            work: process.work.as_ref().map(Work::new),
             uncertainty: Uncertainty::new(&process.certainty, names),
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod json;
 pub mod text;
+pub mod work;
 
 use engine::ids::{FunctionId, GpuId};
 use engine::snapshot::{Certainty, Snapshot};

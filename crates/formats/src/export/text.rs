@@ -26,15 +26,15 @@ impl Style {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    fn bold(self, text: &str) -> String {
+    pub(crate) fn bold(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    fn dim(self, text: &str) -> String {
+    pub(crate) fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    fn alarm(self, text: &str) -> String {
+    pub(crate) fn alarm(self, text: &str) -> String {
         self.paint("1;31", text)
     }
 }
@@ -92,6 +92,9 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     breakdown(out, view, names)?;
     failures(out, view, names, style)?;
     mistakes(out, &view.mistakes, style)?;
+    if let Some(work) = &view.work {
+        super::work::text::section(out, work, style)?;
+    }
     if view.before_trace {
         let since = names.clock.short(names.clock.start());
         writeln!(

@@ -47,6 +47,7 @@ impl Process {
             pools: self.pools(),
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
             mistakes: self.mistakes,
+            work: None,
             certainty: Certainty {
                 lost: self.lost,
                 live_at_least: total,

@@ -1,0 +1,27 @@
+//! `vramscope kernels`: launches by kernel, copies by direction, failing calls.
+
+use anyhow::Result;
+use engine::snapshot::View;
+
+use super::live::Subject;
+use super::trace::{Settings, watch, work_options};
+use crate::{Outcome, cli};
+
+/// Runs the verb.
+pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
+    watch(&Settings {
+        target: &options.target,
+        interval: options.interval,
+        duration: options.duration,
+        json: options.json,
+        output: options.output.as_deref(),
+        events: None,
+        fail_on_leak: None,
+        work: Some(work_options(&options.work)),
+        subject: Subject::Work,
+        view: View {
+            top: options.top.unwrap_or(if options.json { 1000 } else { 10 }),
+            ..View::default()
+        },
+    })
+}

@@ -1,0 +1,264 @@
+//! What the GPU was asked to do by one process: launches by kernel, copies by direction.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::event::{Event, GraphCall, VmmCall, What};
+use crate::ids::{KernelId, Space};
+use crate::snapshot::{CopyView, KernelView, WorkView};
+use crate::units::{Bytes, Moment, Nanos};
+use crate::work::{self, Copies, Direction, Launched, Launches, NamedBy, NoName, Shape};
+
+use super::places::{Place, Places};
+
+/// Names that are kept of a process. Programs that make kernels at run time have thousands; beyond
+/// this, names of kernels that were never launched make room.
+const NAMES: usize = 200_000;
+
+/// The work of one process.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    kernels: HashMap<Launched, Kernel>,
+    names: HashMap<KernelId, Name>,
+    aliases: HashMap<KernelId, KernelId>,
+    copies: HashMap<(Direction, bool), CopySum>,
+    places: Places,
+    /// When the last snapshot was made.
+    shown_at: Option<Moment>,
+}
+
+#[derive(Clone, Debug)]
+enum Name {
+    Known(Arc<str>, NamedBy),
+    Unknown(NoName),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kernel {
+    calls: u64,
+    captured: u64,
+    checked: u64,
+    failed: u64,
+    last: Option<Shape>,
+    shapes: Vec<(Shape, u64)>,
+    other_shapes: u64,
+    /// Launches up to the last snapshot.
+    shown: u64,
+}
+
+impl Kernel {
+    const fn launches(&self) -> u64 {
+        self.calls.saturating_sub(self.captured).saturating_sub(self.failed)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct CopySum {
+    calls: u64,
+    bytes: u64,
+    nanos: u64,
+    bandwidths: HashMap<u8, u64>,
+    shown: u64,
+}
+
+impl Work {
+    /// News of the probes. `complete`: all memory of the process was seen to begin, so that what is
+    /// not known to be the driver's is the program's own.
+    pub(super) fn note(&mut self, work: &work::Work, complete: bool) {
+        match work {
+            work::Work::Launches(launches) => self.launched(launches),
+            work::Work::Named { kernel, name, by } => {
+                self.rename(*kernel, Name::Known(name.as_ref().into(), *by));
+            }
+            work::Work::Nameless { kernel, why } => {
+                let known = matches!(self.names.get(kernel), Some(Name::Known(..)));
+                if !known {
+                    self.rename(*kernel, Name::Unknown(*why));
+                }
+            }
+            work::Work::Alias { function, kernel } => {
+                self.names.remove(function);
+                if self.aliases.len() >= NAMES {
+                    self.aliases.clear();
+                }
+                self.aliases.insert(*function, *kernel);
+            }
+            work::Work::Copies(copies) => self.copied(copies, complete),
+        }
+    }
+
+    /// Memory of the driver has addresses.
+    pub(super) fn place(&mut self, event: &Event) {
+        match &event.what {
+            What::Allocate(new) if new.key.space == Space::Address => {
+                self.places.set(new.key.value, new.bytes, Place::of(new.kind));
+            }
+            What::Vmm(VmmCall::Map { address, bytes, .. })
+            | What::Graph(GraphCall::AllocNode { address, bytes, .. }) => {
+                self.places.set(*address, *bytes, Place::Device);
+            }
+            _ => {}
+        }
+    }
+
+    fn rename(&mut self, kernel: KernelId, name: Name) {
+        if self.names.len() >= NAMES {
+            let kernels = &self.kernels;
+            self.names.retain(|kernel, _| kernels.contains_key(&Launched::Kernel(*kernel)));
+        }
+        self.aliases.remove(&kernel);
+        self.names.insert(kernel, name);
+    }
+
+    fn launched(&mut self, new: &Launches) {
+        let kernel = self.kernels.entry(new.target).or_default();
+        kernel.calls = kernel.calls.saturating_add(new.calls);
+        kernel.captured = kernel.captured.saturating_add(new.captured);
+        kernel.checked = kernel.checked.saturating_add(new.checked);
+        kernel.failed = kernel.failed.saturating_add(new.failed);
+        kernel.last = new.last.or(kernel.last);
+        kernel.shapes.clone_from(&new.shapes);
+        kernel.other_shapes = new.other_shapes;
+    }
+
+    fn copied(&mut self, new: &Copies, complete: bool) {
+        let direction = match new.pointers {
+            Some((to, from)) => self.places.direction(to, from, complete),
+            None => new.direction,
+        };
+        let sum = self.copies.entry((direction, new.asynchronous)).or_default();
+        sum.calls = sum.calls.saturating_add(new.calls);
+        sum.bytes = sum.bytes.saturating_add(new.bytes);
+        sum.nanos = sum.nanos.saturating_add(new.nanos);
+        for (bucket, count) in &new.bandwidths {
+            *sum.bandwidths.entry(*bucket).or_default() += count;
+        }
+    }
+
+    fn name(&self, kernel: KernelId) -> Option<&Name> {
+        let own = self.names.get(&kernel);
+        own.or_else(|| self.names.get(self.aliases.get(&kernel)?))
+    }
+
+    /// What a snapshot shows: kernels by name, the most launched first. What happened since the last
+    /// one is counted from here on.
+    pub(super) fn view(&mut self, at: Moment, began: Moment, top: usize) -> WorkView {
+        let mut rows: HashMap<RowKey, KernelView> = HashMap::new();
+        for (launched, kernel) in &self.kernels {
+            let name = match launched {
+                Launched::Kernel(kernel) => self.name(*kernel),
+                Launched::Graph(_) => None,
+            };
+            let key = match name {
+                Some(Name::Known(name, _)) => RowKey::Named(Arc::clone(name)),
+                _ => RowKey::Handle(*launched),
+            };
+            let row = rows.entry(key).or_insert_with(|| empty(*launched, name));
+            add(row, kernel);
+        }
+        let mut kernels: Vec<_> = rows.into_values().collect();
+        kernels.sort_by(|a, b| {
+            let rank = |row: &KernelView| (Reverse(row.launches), row.name.clone(), row.target);
+            rank(a).cmp(&rank(b))
+        });
+        let sum =
+            |of: fn(&KernelView) -> u64| kernels.iter().map(of).fold(0_u64, u64::saturating_add);
+        let view = WorkView {
+            launches: sum(|row| row.launches),
+            recent_launches: sum(|row| row.recent),
+            captured: sum(|row| row.captured),
+            failed: sum(|row| row.failed),
+            checked: sum(|row| row.checked),
+            window: at - self.shown_at.unwrap_or(began),
+            whole: at - began,
+            kernels_total: kernels.len() as u64,
+            copies: self.copy_views(),
+            kernels: {
+                kernels.truncate(top);
+                kernels
+            },
+        };
+        self.shown_at = Some(at);
+        for kernel in self.kernels.values_mut() {
+            kernel.shown = kernel.launches();
+        }
+        for copies in self.copies.values_mut() {
+            copies.shown = copies.bytes;
+        }
+        view
+    }
+
+    fn copy_views(&self) -> Vec<CopyView> {
+        let mut views: Vec<_> = self
+            .copies
+            .iter()
+            .map(|((direction, asynchronous), sum)| {
+                let mut bandwidths: Vec<_> =
+                    sum.bandwidths.iter().map(|(bucket, count)| (*bucket, *count)).collect();
+                bandwidths.sort_unstable();
+                CopyView {
+                    direction: *direction,
+                    asynchronous: *asynchronous,
+                    calls: sum.calls,
+                    bytes: Bytes(sum.bytes),
+                    recent_bytes: Bytes(sum.bytes.saturating_sub(sum.shown)),
+                    time: Nanos(sum.nanos),
+                    bandwidths,
+                }
+            })
+            .collect();
+        views.sort_by_key(|view| (view.direction, view.asynchronous));
+        views
+    }
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum RowKey {
+    Named(Arc<str>),
+    Handle(Launched),
+}
+
+fn empty(target: Launched, name: Option<&Name>) -> KernelView {
+    let (name, by, why) = match (target, name) {
+        (_, Some(Name::Known(name, by))) => (Some(Arc::clone(name)), Some(*by), None),
+        (_, Some(Name::Unknown(why))) => (None, None, Some(*why)),
+        (Launched::Kernel(_), None) => (None, None, Some(NoName::Lost)),
+        (Launched::Graph(_), None) => (None, None, None),
+    };
+    KernelView {
+        target,
+        name,
+        by,
+        why,
+        handles: 0,
+        launches: 0,
+        recent: 0,
+        captured: 0,
+        failed: 0,
+        checked: 0,
+        last: None,
+        common: None,
+        common_is_exact: true,
+    }
+}
+
+/// One more handle of the same kernel.
+fn add(row: &mut KernelView, kernel: &Kernel) {
+    row.handles += 1;
+    row.launches = row.launches.saturating_add(kernel.launches());
+    row.recent = row.recent.saturating_add(kernel.launches().saturating_sub(kernel.shown));
+    row.captured = row.captured.saturating_add(kernel.captured);
+    row.failed = row.failed.saturating_add(kernel.failed);
+    row.checked = row.checked.saturating_add(kernel.checked);
+    row.last = kernel.last.or(row.last);
+    let most = kernel.shapes.first().copied();
+    let runner_up = kernel.shapes.get(1).map_or(0, |(_, count)| *count);
+    // Launches whose shape was not kept could all have had another one.
+    row.common_is_exact &=
+        most.is_none_or(|(_, count)| count >= runner_up.saturating_add(kernel.other_shapes));
+    if most.map(|(_, count)| count) > row.common.map(|(_, count)| count) {
+        row.common = most;
+    }
+}

@@ -1,0 +1,118 @@
+//! Launches and copies as figures: what text and JSON share.
+
+pub mod json;
+pub mod text;
+
+use engine::snapshot::{CopyView, KernelView, Snapshot};
+use engine::units::Nanos;
+use engine::work::{Direction, Launched, NamedBy, NoName, bandwidth_of};
+
+use crate::kernel::KernelName;
+use crate::plain::plain;
+
+/// What a kernel is called, short and in full; a handle where it has no name.
+pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
+    match (&view.name, view.target) {
+        (Some(name), _) => {
+            let KernelName { short, full } = KernelName::new(name);
+            KernelName { short: plain(&short).into_owned(), full: plain(&full).into_owned() }
+        }
+        (None, Launched::Kernel(kernel)) => same(format!("kernel {:#x}", kernel.0)),
+        (None, Launched::Graph(exec)) => same(format!("graph {:#x}", exec.0)),
+    }
+}
+
+fn same(name: String) -> KernelName {
+    KernelName { short: name.clone(), full: name }
+}
+
+/// Why a kernel has no name, in one phrase.
+pub(crate) const fn why_nameless(why: NoName) -> &'static str {
+    match why {
+        NoName::BeforeTrace => {
+            "got before the trace began, and its name is not where the driver usually keeps it"
+        }
+        NoName::Unreadable => "its name could not be read from the process's memory",
+        NoName::Lost => "the record with its name was lost",
+    }
+}
+
+/// How a name is known, in one word.
+pub(crate) const fn named_by(by: NamedBy) -> &'static str {
+    match by {
+        NamedBy::Call => "call",
+        NamedBy::Memory => "memory",
+    }
+}
+
+/// The word for a direction, as users of the driver write it.
+pub(crate) const fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::HostToDevice => "H2D",
+        Direction::DeviceToHost => "D2H",
+        Direction::DeviceToDevice => "D2D",
+        Direction::HostToHost => "H2H",
+        Direction::Peer => "peer",
+        Direction::Array => "array",
+        Direction::Fill => "memset",
+        Direction::Unknown => "unknown",
+    }
+}
+
+/// Something per second.
+pub(crate) fn rate(count: u64, time: Nanos) -> f64 {
+    if time.0 == 0 { 0.0 } else { count as f64 / (time.0 as f64 / 1e9) }
+}
+
+/// Bytes per second of synchronous copies: all bytes over all time.
+pub(crate) fn mean_bandwidth(view: &CopyView) -> Option<f64> {
+    (!view.asynchronous && view.time.0 > 0).then(|| rate(view.bytes.0, view.time))
+}
+
+/// The bandwidth that a share of the copies stayed under, to the accuracy of a class (less than
+/// 25 %): the middle of the class that it falls into.
+pub(crate) fn bandwidth_at(view: &CopyView, share: f64) -> Option<u64> {
+    let all: u64 = view.bandwidths.iter().map(|(_, count)| count).sum();
+    let wanted = (all as f64 * share).ceil().max(1.0);
+    let mut seen = 0;
+    for (class, count) in &view.bandwidths {
+        seen += count;
+        if seen as f64 >= wanted {
+            let (low, high) = (bandwidth_of(*class), bandwidth_of(class.saturating_add(1)));
+            return Some(low + (high - low) / 2);
+        }
+    }
+    None
+}
+
+/// Whether every launch and copy since the trace began is counted.
+pub(crate) fn exact(snapshot: &Snapshot) -> bool {
+    let lost = &snapshot.certainty.lost;
+    lost.launches == 0 && lost.copies == 0 && lost.events() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn quantiles_are_the_middle_of_their_class() {
+        let view = CopyView {
+            direction: Direction::HostToDevice,
+            asynchronous: false,
+            calls: 10,
+            bytes: Bytes(1 << 30),
+            recent_bytes: Bytes(0),
+            time: Nanos(500_000_000),
+            bandwidths: vec![(1, 5), (9, 5)],
+        };
+        assert_eq!(bandwidth_at(&view, 0.5), Some(1152));
+        assert_eq!(bandwidth_at(&view, 0.51), Some(4608));
+        assert_eq!(bandwidth_at(&view, 1.0), Some(4608));
+        assert_eq!(mean_bandwidth(&view), Some((1_u64 << 31) as f64));
+        let none = CopyView { bandwidths: Vec::new(), asynchronous: true, ..view };
+        assert_eq!((bandwidth_at(&none, 0.5), mean_bandwidth(&none)), (None, None));
+    }
+}
