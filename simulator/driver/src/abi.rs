@@ -149,6 +149,11 @@ impl<T: Plain> In<T> {
         // pattern is a valid `T`.
         Ok(unsafe { self.0.read_unaligned() })
     }
+
+    /// One of several values; the caller promised that there are so many.
+    pub(crate) fn at(self, index: usize) -> Result<T, Code> {
+        if self.0.is_null() { self.get() } else { Self(self.0.wrapping_add(index)).get() }
+    }
 }
 
 /// A C string from a caller.

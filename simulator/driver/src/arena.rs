@@ -224,6 +224,11 @@ impl Arena {
         })
     }
 
+    /// Whether an address is of the devices' address space, in use or not.
+    pub(crate) fn covers(&self, address: u64) -> bool {
+        self.extents.iter().any(|extent| extent.contains(address))
+    }
+
     fn block(&self, address: u64) -> Option<&Block> {
         let extent = self.extents.iter().find(|e| e.contains(address))?;
         extent.blocks.get(usize::try_from((address - extent.base) / BLOCK).ok()?)

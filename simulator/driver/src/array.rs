@@ -49,9 +49,15 @@ pub(crate) struct Descriptor3d {
 }
 plain!(Descriptor3d);
 
+/// The size of an array: bytes of a row, rows and slices.
+pub(crate) struct Extent {
+    pub(crate) row: u64,
+    pub(crate) rows: u64,
+    pub(crate) slices: u64,
+}
+
 impl Descriptor3d {
-    /// How much memory it takes.
-    fn bytes(&self) -> Result<u64, Code> {
+    fn extent(&self) -> Result<Extent, Code> {
         let element = match self.format {
             0x01 | 0x08 => 1_u64,
             0x02 | 0x09 | 0x10 => 2,
@@ -61,10 +67,18 @@ impl Descriptor3d {
         if !matches!(self.channels, 1 | 2 | 4) || self.width == 0 {
             return Err(Code::InvalidValue);
         }
-        [self.width, self.height.max(1), self.depth.max(1)]
-            .iter()
-            .try_fold(element * u64::from(self.channels), |bytes, n| bytes.checked_mul(*n as u64))
-            .ok_or(Code::OutOfMemory)
+        let row = (self.width as u64).checked_mul(element * u64::from(self.channels));
+        Ok(Extent {
+            row: row.ok_or(Code::OutOfMemory)?,
+            rows: self.height.max(1) as u64,
+            slices: self.depth.max(1) as u64,
+        })
+    }
+
+    /// How much memory it takes.
+    fn bytes(&self) -> Result<u64, Code> {
+        let Extent { row, rows, slices } = self.extent()?;
+        row.checked_mul(rows).and_then(|n| n.checked_mul(slices)).ok_or(Code::OutOfMemory)
     }
 
     /// A level of a mip-mapped array: every dimension is halved that often.
@@ -153,6 +167,11 @@ impl State {
                 self.close_array(&array, End::Released);
             }
         }
+    }
+
+    /// The size of the array behind a handle.
+    pub(crate) fn array_extent(&self, array: Handle) -> Result<Extent, Code> {
+        self.array(array)?.descriptor.extent()
     }
 
     fn array(&self, array: Handle) -> Result<&Array, Code> {

@@ -152,6 +152,11 @@ impl State {
         self.active(key).map(|_| key)
     }
 
+    /// Fails unless a handle from a program is of a live context.
+    pub(crate) fn check_context(&self, handle: Handle) -> Outcome {
+        self.context(handle).map(|_| ())
+    }
+
     /// Tells the other processes what this one's contexts take of a device.
     fn tell_overhead(&self, device: usize, any: bool) -> Outcome {
         let Some(shared) = &self.shared else { return Ok(()) };
@@ -190,6 +195,7 @@ impl State {
     fn end_context(&mut self, key: Key) {
         self.release_owned(key.index);
         self.end_streams(key.index);
+        self.modules.end_context(key.index);
         let Some(context) = self.contexts.get_mut(key.index) else { return };
         context.active = false;
         let ended = *context;

@@ -1,126 +1,217 @@
-//! Copies and fills. Device memory has no contents here, so that they only check their pointers.
+//! Copies of plain ranges. Device memory has no contents here: copies are checked and counted.
 
-use std::ffi::c_void;
+use std::time::Duration;
 
 use crate::abi::{Code, DevicePointer, Handle, Outcome};
-use crate::entry::exports;
+use crate::entry::{Call, exports, pause};
+use crate::settings;
+use crate::side::{self, Memory, Side, Size};
 use crate::state::{self, State};
+use crate::work::{Direction, Done};
 
 exports! {
-    call cuMemcpy(to: u64, from: u64, bytes: usize) = copy;
-    call cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = copy;
-    call cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
-    call cuMemcpyAsync_ptsz(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
-    call cuMemcpyHtoD_v2(to: DevicePointer, from: *const c_void, bytes: usize) = to_device;
-    call cuMemcpyHtoD_v2_ptds(to: DevicePointer, from: *const c_void, bytes: usize) = to_device;
-    call cuMemcpyHtoDAsync_v2(to: DevicePointer, from: *const c_void, bytes: usize,
-        stream: Handle) = to_device_async;
-    call cuMemcpyHtoDAsync_v2_ptsz(to: DevicePointer, from: *const c_void, bytes: usize,
-        stream: Handle) = to_device_async;
-    call cuMemcpyDtoH_v2(to: *mut c_void, from: DevicePointer, bytes: usize) = to_host;
-    call cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: DevicePointer, bytes: usize) = to_host;
-    call cuMemcpyDtoHAsync_v2(to: *mut c_void, from: DevicePointer, bytes: usize,
-        stream: Handle) = to_host_async;
-    call cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: DevicePointer, bytes: usize,
-        stream: Handle) = to_host_async;
-    call cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
-    call cuMemcpyDtoD_v2_ptds(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
-    call cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize,
+    work cuMemcpy(to: u64, from: u64, bytes: usize) = copy;
+    work cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = copy;
+    work cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
+    work cuMemcpyAsync_ptsz(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
+    work cuMemcpyHtoD_v2(to: DevicePointer, from: u64, bytes: usize) = to_device;
+    work cuMemcpyHtoD_v2_ptds(to: DevicePointer, from: u64, bytes: usize) = to_device;
+    work cuMemcpyHtoDAsync_v2(to: DevicePointer, from: u64, bytes: usize, stream: Handle) =
+        to_device_async;
+    work cuMemcpyHtoDAsync_v2_ptsz(to: DevicePointer, from: u64, bytes: usize, stream: Handle) =
+        to_device_async;
+    work cuMemcpyDtoH_v2(to: u64, from: DevicePointer, bytes: usize) = to_host;
+    work cuMemcpyDtoH_v2_ptds(to: u64, from: DevicePointer, bytes: usize) = to_host;
+    work cuMemcpyDtoHAsync_v2(to: u64, from: DevicePointer, bytes: usize, stream: Handle) =
+        to_host_async;
+    work cuMemcpyDtoHAsync_v2_ptsz(to: u64, from: DevicePointer, bytes: usize, stream: Handle) =
+        to_host_async;
+    work cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
+    work cuMemcpyDtoD_v2_ptds(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
+    work cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize,
         stream: Handle) = on_device_async;
-    call cuMemcpyDtoDAsync_v2_ptsz(to: DevicePointer, from: DevicePointer, bytes: usize,
+    work cuMemcpyDtoDAsync_v2_ptsz(to: DevicePointer, from: DevicePointer, bytes: usize,
         stream: Handle) = on_device_async;
-    call cuMemsetD8_v2(to: DevicePointer, value: u8, bytes: usize) = fill;
-    call cuMemsetD8Async(to: DevicePointer, value: u8, bytes: usize, stream: Handle) =
-        fill_async;
-    call cuMemsetD32_v2(to: DevicePointer, value: u32, words: usize) = fill_words;
+    work cuMemcpyPeer(to: DevicePointer, to_context: Handle, from: DevicePointer,
+        from_context: Handle, bytes: usize) = peer;
+    work cuMemcpyPeer_ptds(to: DevicePointer, to_context: Handle, from: DevicePointer,
+        from_context: Handle, bytes: usize) = peer;
+    work cuMemcpyPeerAsync(to: DevicePointer, to_context: Handle, from: DevicePointer,
+        from_context: Handle, bytes: usize, stream: Handle) = peer_async;
+    work cuMemcpyPeerAsync_ptsz(to: DevicePointer, to_context: Handle, from: DevicePointer,
+        from_context: Handle, bytes: usize, stream: Handle) = peer_async;
+}
+
+/// One copy, of whichever form.
+pub(crate) struct Request {
+    pub(crate) to: Side,
+    pub(crate) from: Side,
+    pub(crate) size: Size,
+    /// The contexts of a copy from one to another, destination first.
+    pub(crate) peers: Option<[Handle; 2]>,
+    /// The stream of a copy that the call does not wait for.
+    pub(crate) stream: Option<Handle>,
+}
+
+impl Request {
+    /// A copy of one range.
+    pub(crate) fn plain(to: Memory, from: Memory, bytes: usize, stream: Option<Handle>) -> Self {
+        let (to, from) = (Side::plain(to), Side::plain(from));
+        Self { to, from, size: [bytes as u64, 1, 1], peers: None, stream }
+    }
+
+    /// Which way it goes.
+    pub(crate) fn direction(&self, state: &State) -> Direction {
+        match self.peers {
+            Some(_) => Direction::Peer,
+            None => state.direction(self.to.memory, self.from.memory),
+        }
+    }
+
+    /// Fails unless both sides are there.
+    pub(crate) fn check(&self, state: &State) -> Outcome {
+        for context in self.peers.into_iter().flatten() {
+            state.check_context(context)?;
+        }
+        state.check_side(&self.to, self.size)?;
+        state.check_side(&self.from, self.size)
+    }
 }
 
 impl State {
-    /// Fails unless a whole range lies in one allocation that devices can reach.
-    fn check_range(&self, address: u64, bytes: usize) -> Outcome {
-        let bytes = bytes as u64;
-        let holds = |base: u64, size: u64| {
-            address.checked_add(bytes).is_some_and(|end| end <= base.saturating_add(size))
+    /// Puts work into a stream, or, without one, does it while the program waits.
+    pub(crate) fn begin(&mut self, call: Call, stream: Option<Handle>) -> Result<Done, Code> {
+        let Some(stream) = stream else {
+            self.current()?;
+            if !call.is_per_thread() {
+                self.cannot_be_captured()?;
+            }
+            return Ok(Done::Now);
         };
-        let in_arena = self.arena.containing(address).map(|(base, record)| (base, record.bytes));
-        let in_graph = || {
-            let (base, memory) = self.graphs.memory.range(..=address).next_back()?;
-            memory.in_use.then_some((*base, memory.bytes))
-        };
-        let on_host = || self.host_range(address).map(|(base, range)| (base, range.bytes));
-        let found = in_arena.or_else(on_host).or_else(in_graph);
-        let good = match found {
-            Some((base, size)) => holds(base, size),
-            None => self.vmm.is_mapped(address, bytes),
-        };
-        if good { Ok(()) } else { Err(Code::InvalidValue) }
+        let target = self.stream(call.stream(stream))?;
+        Ok(if target.capture.is_some() { Done::Captured } else { Done::Now })
+    }
+
+    /// Counts a copy or a fill.
+    pub(crate) fn count_copy(
+        &mut self,
+        call: Call,
+        direction: Direction,
+        asynchronous: bool,
+        result: Result<(Done, u64), Code>,
+    ) {
+        let copies = self.work.copies.entry((call.name, direction, asynchronous)).or_default();
+        match result {
+            Ok((Done::Now, bytes)) => {
+                copies.calls += 1;
+                copies.bytes = copies.bytes.saturating_add(bytes);
+            }
+            Ok((Done::Captured, _)) => copies.captured += 1,
+            Err(_) => copies.failed += 1,
+        }
     }
 }
 
-/// Checks a copy: a stream where there is one, and the ranges on devices.
-fn check(stream: Option<Handle>, ranges: &[u64], bytes: usize) -> Outcome {
+/// Does a copy.
+pub(crate) fn perform(call: Call, request: &Request) -> Outcome {
     let mut state = state::running()?;
-    match stream {
-        Some(stream) => drop(state.stream(stream)?),
-        None => drop(state.current()?),
+    let direction = request.direction(&state);
+    let result = call.attempt(|| {
+        let done = state.begin(call, request.stream)?;
+        request.check(&state)?;
+        Ok((done, side::bytes(request.size)?))
+    });
+    state.count_copy(call, direction, request.stream.is_some(), result);
+    drop(state);
+    let (_, bytes) = result?;
+    if request.stream.is_none() {
+        take_time(bytes);
     }
-    if bytes == 0 {
-        return Ok(());
+    Ok(())
+}
+
+/// Waits as long as the bytes take at the bandwidth that was asked for.
+fn take_time(bytes: u64) {
+    if let Some(bandwidth) = settings::get().bandwidth {
+        pause(Duration::from_secs_f64(bytes as f64 / bandwidth as f64));
     }
-    ranges.iter().try_for_each(|address| state.check_range(*address, bytes))
 }
 
-/// Host memory may be on either side of a copy that does not say which side is which.
-fn copy(_to: u64, _from: u64, bytes: usize) -> Outcome {
-    check(None, &[], bytes)
+fn copy(call: Call, to: u64, from: u64, bytes: usize) -> Outcome {
+    perform(call, &Request::plain(Memory::Unified(to), Memory::Unified(from), bytes, None))
 }
 
-fn copy_async(_to: u64, _from: u64, bytes: usize, stream: Handle) -> Outcome {
-    check(Some(stream), &[], bytes)
+fn copy_async(call: Call, to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
+    let (to, from) = (Memory::Unified(to), Memory::Unified(from));
+    perform(call, &Request::plain(to, from, bytes, Some(stream)))
 }
 
-fn to_device(to: DevicePointer, _from: *const c_void, bytes: usize) -> Outcome {
-    check(None, &[to], bytes)
+fn to_device(call: Call, to: DevicePointer, from: u64, bytes: usize) -> Outcome {
+    perform(call, &Request::plain(Memory::Device(to), Memory::Host(from), bytes, None))
 }
 
 fn to_device_async(
+    call: Call,
     to: DevicePointer,
-    _from: *const c_void,
+    from: u64,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    check(Some(stream), &[to], bytes)
+    let (to, from) = (Memory::Device(to), Memory::Host(from));
+    perform(call, &Request::plain(to, from, bytes, Some(stream)))
 }
 
-fn to_host(_to: *mut c_void, from: DevicePointer, bytes: usize) -> Outcome {
-    check(None, &[from], bytes)
+fn to_host(call: Call, to: u64, from: DevicePointer, bytes: usize) -> Outcome {
+    perform(call, &Request::plain(Memory::Host(to), Memory::Device(from), bytes, None))
 }
 
-fn to_host_async(_to: *mut c_void, from: DevicePointer, bytes: usize, stream: Handle) -> Outcome {
-    check(Some(stream), &[from], bytes)
+fn to_host_async(
+    call: Call,
+    to: u64,
+    from: DevicePointer,
+    bytes: usize,
+    stream: Handle,
+) -> Outcome {
+    let (to, from) = (Memory::Host(to), Memory::Device(from));
+    perform(call, &Request::plain(to, from, bytes, Some(stream)))
 }
 
-fn on_device(to: DevicePointer, from: DevicePointer, bytes: usize) -> Outcome {
-    check(None, &[to, from], bytes)
+fn on_device(call: Call, to: DevicePointer, from: DevicePointer, bytes: usize) -> Outcome {
+    perform(call, &Request::plain(Memory::Device(to), Memory::Device(from), bytes, None))
 }
 
 fn on_device_async(
+    call: Call,
     to: DevicePointer,
     from: DevicePointer,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    check(Some(stream), &[to, from], bytes)
+    let (to, from) = (Memory::Device(to), Memory::Device(from));
+    perform(call, &Request::plain(to, from, bytes, Some(stream)))
 }
 
-fn fill(to: DevicePointer, _value: u8, bytes: usize) -> Outcome {
-    check(None, &[to], bytes)
+fn peer(
+    call: Call,
+    to: DevicePointer,
+    to_context: Handle,
+    from: DevicePointer,
+    from_context: Handle,
+    bytes: usize,
+) -> Outcome {
+    let request = Request::plain(Memory::Device(to), Memory::Device(from), bytes, None);
+    perform(call, &Request { peers: Some([to_context, from_context]), ..request })
 }
 
-fn fill_async(to: DevicePointer, _value: u8, bytes: usize, stream: Handle) -> Outcome {
-    check(Some(stream), &[to], bytes)
-}
-
-fn fill_words(to: DevicePointer, _value: u32, words: usize) -> Outcome {
-    check(None, &[to], words.checked_mul(4).ok_or(Code::InvalidValue)?)
+fn peer_async(
+    call: Call,
+    to: DevicePointer,
+    to_context: Handle,
+    from: DevicePointer,
+    from_context: Handle,
+    bytes: usize,
+    stream: Handle,
+) -> Outcome {
+    let request = Request::plain(Memory::Device(to), Memory::Device(from), bytes, Some(stream));
+    perform(call, &Request { peers: Some([to_context, from_context]), ..request })
 }

@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-use crate::abi::Outcome;
+use crate::abi::{Code, Handle, Outcome};
 use crate::settings;
 use crate::state;
 
@@ -26,28 +26,67 @@ pub(crate) struct CallSite {
 
 impl CallSite {
     pub(crate) const fn new(name: &'static str, class: &str) -> Self {
-        // Strings cannot be compared in constants; the two classes differ in length.
+        // Strings cannot be compared in constants; this class is the longest.
         Self { name, allocates: class.len() == "alloc".len() }
     }
 
     /// Runs an implementation: injected failures and delays, then the account of failures.
     pub(crate) fn run(&self, body: impl FnOnce() -> Outcome) -> c_int {
+        self.run_work(|call| call.attempt(body))
+    }
+
+    /// The same for one that keeps an account of its calls, of injected failures too.
+    pub(crate) fn run_work(&self, body: impl FnOnce(Call) -> Outcome) -> c_int {
         let settings = settings::get();
         let half = settings.latency / 2;
         pause(half);
         let injected =
             if settings.failures.is_empty() { None } else { settings.failure(self.name) };
-        let code = injected.unwrap_or_else(|| body().map_or_else(|code| code as c_int, |()| 0));
-        if code != 0 && self.allocates {
-            state::lock().ledger.failed_allocations += 1;
+        let outcome = body(Call { name: self.name, injected: injected.is_some() });
+        let code = injected.unwrap_or_else(|| outcome.map_or_else(|code| code as c_int, |()| 0));
+        if code != 0 {
+            let mut state = state::lock();
+            state.work.failed(self.name, code);
+            if self.allocates {
+                state.ledger.failed_allocations += 1;
+            }
         }
         pause(half);
         code
     }
 }
 
+/// A call under way, for implementations that keep an account of their calls.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    /// The symbol.
+    pub(crate) name: &'static str,
+    injected: bool,
+}
+
+impl Call {
+    /// Does what was asked for, unless the call must fail: then nothing is done. Which failure
+    /// the program sees is not this one's to say.
+    pub(crate) fn attempt<T>(self, body: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
+        if self.injected { Err(Code::Unknown) } else { body() }
+    }
+
+    /// Whether the default stream is the thread's own.
+    pub(crate) fn is_per_thread(self) -> bool {
+        self.name.ends_with("_ptsz") || self.name.ends_with("_ptds")
+    }
+
+    /// The stream that a handle means in this function.
+    pub(crate) fn stream(self, stream: Handle) -> Handle {
+        if stream == 0 && self.is_per_thread() { PER_THREAD } else { stream }
+    }
+}
+
+/// The handle of a thread's own default stream.
+const PER_THREAD: Handle = 2;
+
 /// Waits about as long as told: short times by spinning, long ones asleep.
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     if time.is_zero() {
         return;
     }
@@ -116,18 +155,35 @@ macro_rules! stub {
 }
 pub(crate) use stub;
 
+/// What an entry point jumps to. A function of the class `work` gets the [`Call`] first.
+macro_rules! implementation {
+    (work $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
+        const TARGET: fn($crate::entry::Call, $($ty),*) -> $crate::abi::Outcome = $target;
+        extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
+            static SITE: $crate::entry::CallSite =
+                $crate::entry::CallSite::new(stringify!($name), "work");
+            SITE.run_work(|call| TARGET(call, $($arg),*))
+        }
+    };
+    ($class:ident $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
+        const TARGET: fn($($ty),*) -> $crate::abi::Outcome = $target;
+        extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
+            static SITE: $crate::entry::CallSite =
+                $crate::entry::CallSite::new(stringify!($name), stringify!($class));
+            SITE.run(|| TARGET($($arg),*))
+        }
+    };
+}
+pub(crate) use implementation;
+
 /// Exports functions. Each line is the driver's prototype and the function here that does it:
-/// `alloc` for calls that allocate (their failures are counted), `call` for all others.
+/// `alloc` for calls that allocate (their failures are counted), `work` for those that launch,
+/// copy or fill (every call is counted), `call` for all others.
 macro_rules! exports {
     ($($class:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) = $target:path;)*) => {
         /// This module's part of the driver's exported functions.
         pub(crate) static EXPORTS: &[$crate::entry::Export] = &[$({
-            const TARGET: fn($($ty),*) -> $crate::abi::Outcome = $target;
-            extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
-                static SITE: $crate::entry::CallSite =
-                    $crate::entry::CallSite::new(stringify!($name), stringify!($class));
-                SITE.run(|| TARGET($($arg),*))
-            }
+            $crate::entry::implementation!($class $name($($arg: $ty),*) = $target);
             $crate::entry::stub!($name, implementation);
             $crate::entry::Export { name: stringify!($name), address: $name }
         }),*];

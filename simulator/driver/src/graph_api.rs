@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain};
-use crate::entry::exports;
+use crate::entry::{Call, exports};
 use crate::pool::PoolProps;
 use crate::state::{self, State};
 
@@ -22,8 +22,8 @@ exports! {
     call cuGraphInstantiate_v2(exec: Out<Handle>, graph: Handle, node: *const c_void,
         log: *const c_void, size: usize) = instantiate_v2;
     call cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flags: u64) = instantiate;
-    call cuGraphLaunch(exec: Handle, stream: Handle) = launch;
-    call cuGraphLaunch_ptsz(exec: Handle, stream: Handle) = launch;
+    work cuGraphLaunch(exec: Handle, stream: Handle) = launch;
+    work cuGraphLaunch_ptsz(exec: Handle, stream: Handle) = launch;
     call cuGraphExecDestroy(exec: Handle) = destroy_exec;
     call cuDeviceGraphMemTrim(device: CuDevice) = trim;
     call cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: c_int, value: Out<u64>) =
@@ -164,12 +164,23 @@ fn instantiate_v2(
     instantiate(exec, graph, 0)
 }
 
-fn launch(exec: Handle, stream: Handle) -> Outcome {
+fn launch(call: Call, exec: Handle, stream: Handle) -> Outcome {
     let mut state = state::running()?;
-    if state.stream(stream)?.capture.is_some() {
-        return Err(Code::NotSupported);
+    let known = state.graphs.execs.find(exec).is_some();
+    let result = call.attempt(|| {
+        if state.stream(call.stream(stream))?.capture.is_some() {
+            return Err(Code::NotSupported);
+        }
+        state.launch(exec)
+    });
+    if known {
+        let launches = state.work.graphs.entry(exec).or_default();
+        match result {
+            Ok(()) => launches.launches += 1,
+            Err(_) => launches.failed += 1,
+        }
     }
-    state.launch(exec)
+    result
 }
 
 fn destroy_exec(exec: Handle) -> Outcome {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::abi::Code;
 use crate::ledger::Level;
+use crate::report_work;
 use crate::settings;
 use crate::state::State;
 use crate::vmm::Backing;
@@ -74,7 +75,7 @@ fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  \"device_bytes_by_device\": [{}],", list(devices, &|level| level.now))?;
     writeln!(out, "  \"device_peak_bytes\": {},", ledger.total.peak)?;
     pools(state, out)?;
-    launches(state, out)?;
+    report_work::write(state, out)?;
     live(state, out)?;
     writeln!(out, "\n}}")
 }
@@ -105,19 +106,8 @@ fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n  ],")
 }
 
-fn launches(state: &State, out: &mut impl Write) -> io::Result<()> {
-    write!(out, "  \"launches\": [")?;
-    let mut separator = "\n";
-    for (name, count) in state.modules.launches() {
-        let name = text(&name.to_string_lossy());
-        write!(out, "{separator}    {{\"kernel\": {name}, \"count\": {count}}}")?;
-        separator = ",\n";
-    }
-    writeln!(out, "\n  ],")
-}
-
 /// A string as JSON.
-fn text(value: &str) -> String {
+pub(crate) fn text(value: &str) -> String {
     let mut quoted = String::from('"');
     for c in value.chars() {
         match c {

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) latency: Duration,
     /// `SIM_INIT_MS`: how long the initialisation takes; real drivers take some hundred.
     pub(crate) initialisation: Duration,
+    /// `SIM_BANDWIDTH`: how many bytes a second synchronous copies copy; without it they take no time.
+    pub(crate) bandwidth: Option<u64>,
     /// `SIM_FAIL`: failures to inject.
     pub(crate) failures: Vec<Failure>,
     /// `SIM_LEDGER`: the folder for the account of each process.
@@ -58,6 +60,7 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
         memory: size("SIM_MEMORY").unwrap_or(24 * GIB),
         latency: Duration::from_micros(number("SIM_LATENCY_US").unwrap_or(0)),
         initialisation: Duration::from_millis(number("SIM_INIT_MS").unwrap_or(0)),
+        bandwidth: size("SIM_BANDWIDTH").filter(|bytes| *bytes > 0),
         failures: variable("SIM_FAIL").map_or_else(Vec::new, |text| failures(&text)),
         ledger: path("SIM_LEDGER"),
         shared: path("SIM_STATE"),

@@ -14,14 +14,15 @@ use crate::graph::Graphs;
 use crate::handle::Slab;
 use crate::host::HostRange;
 use crate::import::{External, IpcImport};
-use crate::launch::Modules;
 use crate::ledger::{End, Ledger};
+use crate::module::Modules;
 use crate::owner::{Owner, Owners};
 use crate::pool::Pools;
 use crate::settings::{self, MAX_DEVICES};
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::vmm::Vmm;
+use crate::work::Work;
 
 /// How far the driver's life has come in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +53,7 @@ pub(crate) struct State {
     pub(crate) arrays: Arrays,
     pub(crate) graphs: Graphs,
     pub(crate) modules: Modules,
+    pub(crate) work: Work,
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
     pub(crate) externals: Slab<External>,
@@ -141,7 +143,8 @@ impl State {
             vmm: Vmm::new(),
             arrays: Arrays::new(),
             graphs: Graphs::new(),
-            modules: Modules::new(),
+            modules: Modules::default(),
+            work: Work::default(),
             ipc: HashMap::new(),
             externals: Slab::new(11),
             shared: None,

@@ -22,6 +22,8 @@ pub(crate) const OUT_OF_MEMORY: c_int = 2;
 pub(crate) const NOT_INITIALIZED: c_int = 3;
 pub(crate) const INVALID_DEVICE: c_int = 101;
 pub(crate) const INVALID_CONTEXT: c_int = 201;
+pub(crate) const FILE_NOT_FOUND: c_int = 301;
+pub(crate) const INVALID_HANDLE: c_int = 400;
 pub(crate) const NOT_FOUND: c_int = 500;
 pub(crate) const CONTEXT_DESTROYED: c_int = 709;
 pub(crate) const ALREADY_REGISTERED: c_int = 712;
@@ -29,7 +31,8 @@ pub(crate) const NOT_REGISTERED: c_int = 713;
 pub(crate) const NOT_SUPPORTED: c_int = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: c_int = 900;
 
-type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int;
+type Function =
+    unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> c_int;
 
 /// The library file that was built with these tests.
 pub(crate) fn library_path() -> PathBuf {
@@ -69,16 +72,18 @@ impl Library {
         self.symbol(name).unwrap_or_else(|| panic!("no function {name}"))
     }
 
-    /// Calls a function whose arguments all are numbers or pointers, six at most.
+    /// Calls a function whose arguments all are numbers or pointers, eleven at most.
     pub(crate) fn call(self, name: &str, arguments: &[u64]) -> c_int {
         let symbol = self.function(name);
-        let mut all = [0_u64; 6];
+        let mut all = [0_u64; 11];
         all[..arguments.len()].copy_from_slice(arguments);
+        let [a, b, c, d, e, f, g, h, i, j, k] = all;
         // SAFETY: the symbol is a function of the driver, which all return a number. On x86-64 six
-        // numbers are passed in registers; those that the function has no use for do no harm.
+        // numbers are passed in registers and the others on the caller's stack; those that the
+        // function has no use for do no harm.
         unsafe {
             let function = std::mem::transmute::<*const c_void, Function>(symbol);
-            function(all[0], all[1], all[2], all[3], all[4], all[5])
+            function(a, b, c, d, e, f, g, h, i, j, k)
         }
     }
 
@@ -184,6 +189,16 @@ pub(crate) fn live(account: &Value, kind: &str) -> Vec<u64> {
         .collect();
     found.sort();
     found.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+/// The entries of a list of an account for which some fields have some values.
+pub(crate) fn entries<'a>(
+    account: &'a Value,
+    list: &str,
+    fields: &[(&str, &str)],
+) -> Vec<&'a Value> {
+    let all = account[list].as_array().unwrap().iter();
+    all.filter(|entry| fields.iter().all(|(name, value)| entry[*name] == *value)).collect()
 }
 
 /// Runs a test's body in a process of its own, with an environment of its own, and gives how that

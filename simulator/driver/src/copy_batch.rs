@@ -1,0 +1,180 @@
+//! Copies with attributes: single ones, and many with one call.
+
+use crate::abi::{Code, Handle, In, Out, Outcome, plain};
+use crate::copy::{Request, perform};
+use crate::entry::{Call, exports};
+use crate::side::Memory;
+use crate::state;
+use crate::work::Direction;
+
+exports! {
+    work cuMemcpyBatchAsync(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
+        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
+        failed: Out<usize>, stream: Handle) = batch_v1;
+    work cuMemcpyBatchAsync_ptsz(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
+        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
+        failed: Out<usize>, stream: Handle) = batch_v1;
+    work cuMemcpyBatchAsync_v2(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
+        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
+        stream: Handle) = batch;
+    work cuMemcpyBatchAsync_v2_ptsz(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
+        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
+        stream: Handle) = batch;
+    work cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize,
+        attributes: In<Attributes>, stream: Handle) = copy_with_attributes;
+    work cuMemcpyWithAttributesAsync_ptsz(to: u64, from: u64, bytes: usize,
+        attributes: In<Attributes>, stream: Handle) = copy_with_attributes;
+}
+
+/// `CUmemcpyAttributes`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Attributes {
+    /// In the order of the stream (1), during the call (2), or any (3).
+    order: u32,
+    locations: [u32; 4],
+    flags: u32,
+}
+plain!(Attributes);
+
+/// Copies with attributes cannot be put into the legacy default stream.
+fn stream_for_attributes(call: Call, stream: Handle) -> Result<Handle, Code> {
+    let stream = call.stream(stream);
+    if stream <= 1 { Err(Code::InvalidValue) } else { Ok(stream) }
+}
+
+fn check_attributes(attributes: Attributes) -> Outcome {
+    if (1..=3).contains(&attributes.order) { Ok(()) } else { Err(Code::InvalidValue) }
+}
+
+fn copy_with_attributes(
+    call: Call,
+    to: u64,
+    from: u64,
+    bytes: usize,
+    attributes: In<Attributes>,
+    stream: Handle,
+) -> Outcome {
+    let (to, from) = (Memory::Unified(to), Memory::Unified(from));
+    let request = Request::plain(to, from, bytes, Some(stream));
+    let good = stream_for_attributes(call, stream).and(attributes.get()).and_then(check_attributes);
+    if let Err(code) = good {
+        let mut state = state::running()?;
+        let direction = request.direction(&state);
+        state.count_copy(call, direction, true, Err(code));
+        return Err(code);
+    }
+    perform(call, &request)
+}
+
+/// The arrays of a batch.
+struct Batch {
+    to: In<u64>,
+    from: In<u64>,
+    sizes: In<usize>,
+    count: usize,
+    attributes: In<Attributes>,
+    indices: In<usize>,
+    attribute_count: usize,
+}
+
+impl Batch {
+    fn request(&self, index: usize, stream: Handle) -> Result<Request, Code> {
+        let (to, from) = (self.to.at(index)?, self.from.at(index)?);
+        let (to, from) = (Memory::Unified(to), Memory::Unified(from));
+        Ok(Request::plain(to, from, self.sizes.at(index)?, Some(stream)))
+    }
+
+    /// The attributes of the first copies must be there, and those of later ones in order.
+    fn check(&self) -> Outcome {
+        if self.count == 0 || self.attribute_count == 0 || self.attribute_count > self.count {
+            return Err(Code::InvalidValue);
+        }
+        let mut before = None;
+        for i in 0..self.attribute_count {
+            check_attributes(self.attributes.at(i)?)?;
+            let index = self.indices.at(i)?;
+            let in_order = before.map_or(index == 0, |before| index > before);
+            if !in_order || index >= self.count {
+                return Err(Code::InvalidValue);
+            }
+            before = Some(index);
+        }
+        Ok(())
+    }
+
+    /// Checks everything first: a batch is done as a whole or not at all.
+    fn perform(&self, call: Call, stream: Handle, failed: Option<Out<usize>>) -> Outcome {
+        let blame = |index: usize| {
+            if let Some(failed) = failed {
+                failed.set_if_wanted(index);
+            }
+        };
+        let mut state = state::running()?;
+        let mut sums: Vec<(Direction, u64)> = Vec::new();
+        let result = call.attempt(|| {
+            blame(usize::MAX);
+            self.check()?;
+            let done = state.begin(call, Some(stream_for_attributes(call, stream)?))?;
+            for index in 0..self.count {
+                let request = self.request(index, stream)?;
+                let direction = request.direction(&state);
+                request.check(&state).inspect_err(|_| blame(index))?;
+                let [bytes, ..] = request.size;
+                match sums.iter_mut().find(|(known, _)| *known == direction) {
+                    Some((_, sum)) => *sum = sum.saturating_add(bytes),
+                    None => sums.push((direction, bytes)),
+                }
+            }
+            Ok(done)
+        });
+        match result {
+            Ok(done) => {
+                for (direction, bytes) in sums {
+                    state.count_copy(call, direction, true, Ok((done, bytes)));
+                }
+                Ok(())
+            }
+            Err(code) => {
+                let first = if self.count > 0 { self.request(0, stream).ok() } else { None };
+                let direction = first.map(|first| first.direction(&state));
+                let direction = direction.unwrap_or(Direction::DeviceToDevice);
+                state.count_copy(call, direction, true, Err(code));
+                Err(code)
+            }
+        }
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
+fn batch(
+    call: Call,
+    to: In<u64>,
+    from: In<u64>,
+    sizes: In<usize>,
+    count: usize,
+    attributes: In<Attributes>,
+    indices: In<usize>,
+    attribute_count: usize,
+    stream: Handle,
+) -> Outcome {
+    let batch = Batch { to, from, sizes, count, attributes, indices, attribute_count };
+    batch.perform(call, stream, None)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
+fn batch_v1(
+    call: Call,
+    to: In<u64>,
+    from: In<u64>,
+    sizes: In<usize>,
+    count: usize,
+    attributes: In<Attributes>,
+    indices: In<usize>,
+    attribute_count: usize,
+    failed: Out<usize>,
+    stream: Handle,
+) -> Outcome {
+    let batch = Batch { to, from, sizes, count, attributes, indices, attribute_count };
+    batch.perform(call, stream, Some(failed))
+}

@@ -1,0 +1,376 @@
+//! Modules, libraries and their kernels.
+//!
+//! Nothing is compiled: a module has every kernel that it is asked for, and knows of no other.
+//! As in real drivers, the handle of a kernel is the address of an object in this process's
+//! memory, and a pointer to the kernel's name is in that object.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_char, c_uint, c_void};
+
+use crate::abi::{Code, Handle, InStr, Out, Outcome};
+use crate::entry::exports;
+use crate::handle::Slab;
+use crate::state::{self, State};
+use crate::work::Launches;
+
+exports! {
+    call cuModuleLoad(module: Out<Handle>, path: InStr) = load_file;
+    call cuModuleLoadData(module: Out<Handle>, image: *const c_void) = load;
+    call cuModuleLoadDataEx(module: Out<Handle>, image: *const c_void, count: c_uint,
+        options: *const c_void, values: *const c_void) = load_with_options;
+    call cuModuleLoadFatBinary(module: Out<Handle>, image: *const c_void) = load;
+    call cuModuleUnload(module: Handle) = unload_module;
+    call cuModuleGetFunction(function: Out<Handle>, module: Handle, name: InStr) = get_function;
+    call cuModuleGetFunctionCount(count: Out<u32>, module: Handle) = function_count;
+    call cuModuleEnumerateFunctions(functions: Out<Handle>, count: c_uint, module: Handle) =
+        enumerate_functions;
+    call cuLibraryLoadData(library: Out<Handle>, code: *const c_void, jit: *const c_void,
+        jit_values: *const c_void, jit_count: c_uint, options: *const c_void,
+        values: *const c_void, count: c_uint) = load_library;
+    call cuLibraryLoadFromFile(library: Out<Handle>, path: InStr, jit: *const c_void,
+        jit_values: *const c_void, jit_count: c_uint, options: *const c_void,
+        values: *const c_void, count: c_uint) = load_library_file;
+    call cuLibraryUnload(library: Handle) = unload_library;
+    call cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: InStr) = get_kernel;
+    call cuLibraryGetKernelCount(count: Out<u32>, library: Handle) = kernel_count;
+    call cuLibraryEnumerateKernels(kernels: Out<Handle>, count: c_uint, library: Handle) =
+        enumerate_kernels;
+    call cuKernelGetFunction(function: Out<Handle>, kernel: Handle) = kernel_function;
+    call cuFuncGetName(name: Out<*const c_char>, function: Handle) = name_of;
+    call cuKernelGetName(name: Out<*const c_char>, kernel: Handle) = name_of;
+    call cuFuncGetModule(module: Out<Handle>, function: Handle) = module_of;
+    call cuKernelGetLibrary(library: Out<Handle>, kernel: Handle) = library_of;
+}
+
+/// What sort of thing has kernels; and the sort of their handles.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Sort {
+    /// A `CUmodule` with its `CUfunction`s.
+    Function,
+    /// A `CUlibrary` with its `CUkernel`s.
+    Kernel,
+}
+
+impl Sort {
+    /// The word in the account.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// What a handle points to. A tracer may read it as it reads a real driver's objects.
+#[repr(C)]
+struct Object {
+    /// Where a C++ object has its table of functions.
+    table: *const [u64; 8],
+    module: Handle,
+    serial: u64,
+    /// At byte 24: the name, with its zero byte.
+    name: *const c_char,
+    rest: [u64; 12],
+}
+
+const _: () = assert!(std::mem::offset_of!(Object, name) == 24);
+
+static TABLE: [u64; 8] = [0; 8];
+
+/// A kernel by one of its handles.
+struct Kernel {
+    sort: Sort,
+    module: u32,
+    /// The object points to this text.
+    name: CString,
+    _object: Box<Object>,
+    launches: Launches,
+    /// The function that stands for a library's kernel.
+    function: Option<Handle>,
+}
+
+/// A module, or a library.
+struct Module {
+    sort: Sort,
+    /// The context that a module ends with; a library has none.
+    context: Option<u32>,
+    kernels: BTreeMap<CString, Handle>,
+}
+
+/// All modules and kernels, and how often each kernel was launched.
+pub(crate) struct Modules {
+    modules: Slab<Module>,
+    kernels: HashMap<Handle, Kernel>,
+    /// Launches of kernels whose modules are gone.
+    ended: BTreeMap<(CString, Handle, Sort), Launches>,
+    next_serial: u64,
+}
+
+impl Default for Modules {
+    fn default() -> Self {
+        Self {
+            modules: Slab::new(12),
+            kernels: HashMap::new(),
+            ended: BTreeMap::new(),
+            next_serial: 1,
+        }
+    }
+}
+
+impl Modules {
+    /// How often each kernel was launched, by name and handle.
+    pub(crate) fn launches(&self) -> BTreeMap<(CString, Handle, Sort), Launches> {
+        let mut all = self.ended.clone();
+        for (handle, kernel) in self.kernels.iter().filter(|(_, k)| !k.launches.is_empty()) {
+            let key = (kernel.name.clone(), *handle, kernel.sort);
+            all.entry(key).or_default().merge(kernel.launches.clone());
+        }
+        all
+    }
+
+    /// The account of the kernel behind a handle, whichever of the two sorts it is.
+    pub(crate) fn account(&mut self, handle: Handle) -> Option<&mut Launches> {
+        self.kernels.get_mut(&handle).map(|kernel| &mut kernel.launches)
+    }
+
+    fn kernel(&self, handle: Handle) -> Result<&Kernel, Code> {
+        self.kernels.get(&handle).ok_or(Code::InvalidHandle)
+    }
+
+    fn module(&self, handle: Handle, sort: Sort) -> Result<(u32, &Module), Code> {
+        let key = self.modules.find(handle).ok_or(Code::InvalidHandle)?;
+        let module = self.modules.get(key.index).filter(|module| module.sort == sort);
+        module.map(|module| (key.index, module)).ok_or(Code::InvalidHandle)
+    }
+
+    fn open(&mut self, sort: Sort, context: Option<u32>) -> Handle {
+        let module = Module { sort, context, kernels: BTreeMap::new() };
+        let key = self.modules.insert(module);
+        self.modules.handle(key.index)
+    }
+
+    fn add_kernel(&mut self, sort: Sort, module: u32, name: CString) -> Handle {
+        let object = Box::new(Object {
+            table: &raw const TABLE,
+            module: self.modules.handle(module),
+            serial: self.next_serial,
+            name: name.as_ptr(),
+            rest: [0; 12],
+        });
+        self.next_serial += 1;
+        let handle = &raw const *object as Handle;
+        let launches = Launches::default();
+        let kernel = Kernel { sort, module, name, _object: object, launches, function: None };
+        self.kernels.insert(handle, kernel);
+        handle
+    }
+
+    fn close(&mut self, index: u32) {
+        self.modules.remove(index);
+        let gone: Vec<Handle> = {
+            let of_module = self.kernels.iter().filter(|(_, kernel)| kernel.module == index);
+            of_module.map(|(handle, _)| *handle).collect()
+        };
+        for handle in gone {
+            let Some(kernel) = self.kernels.remove(&handle) else { continue };
+            if !kernel.launches.is_empty() {
+                let ended = self.ended.entry((kernel.name, handle, kernel.sort)).or_default();
+                ended.merge(kernel.launches);
+            }
+        }
+    }
+
+    /// Ends the modules of a context.
+    pub(crate) fn end_context(&mut self, context: u32) {
+        let of_context = self.modules.iter().filter(|(_, m)| m.context == Some(context));
+        let gone: Vec<u32> = of_context.map(|(index, _)| index).collect();
+        for index in gone {
+            self.close(index);
+        }
+    }
+
+    /// The kernel of that name; it is there from now on.
+    fn find(&mut self, module: Handle, sort: Sort, name: &str) -> Result<Handle, Code> {
+        let name = CString::new(name).map_err(|_| Code::InvalidValue)?;
+        let (index, known) = self.module(module, sort)?;
+        if name.is_empty() {
+            return Err(Code::NotFound);
+        }
+        if let Some(handle) = known.kernels.get(&name) {
+            return Ok(*handle);
+        }
+        let handle = self.add_kernel(sort, index, name.clone());
+        if let Some(module) = self.modules.get_mut(index) {
+            module.kernels.insert(name, handle);
+        }
+        Ok(handle)
+    }
+}
+
+fn open_module(state: &mut State, module: Out<Handle>) -> Outcome {
+    let context = state.current()?.index;
+    state.cannot_be_captured()?;
+    module.set(state.modules.open(Sort::Function, Some(context)))
+}
+
+fn load(module: Out<Handle>, image: *const c_void) -> Outcome {
+    module.check()?;
+    let mut state = state::running()?;
+    if image.is_null() {
+        return Err(Code::InvalidValue);
+    }
+    open_module(&mut state, module)
+}
+
+fn check_file(path: &InStr) -> Outcome {
+    if std::path::Path::new(path.get()?).exists() { Ok(()) } else { Err(Code::FileNotFound) }
+}
+
+fn load_file(module: Out<Handle>, path: InStr) -> Outcome {
+    module.check()?;
+    let mut state = state::running()?;
+    state.current()?;
+    check_file(&path)?;
+    open_module(&mut state, module)
+}
+
+fn load_with_options(
+    module: Out<Handle>,
+    image: *const c_void,
+    _count: c_uint,
+    _options: *const c_void,
+    _values: *const c_void,
+) -> Outcome {
+    load(module, image)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
+fn load_library(
+    library: Out<Handle>,
+    code: *const c_void,
+    _jit: *const c_void,
+    _jit_values: *const c_void,
+    _jit_count: c_uint,
+    _options: *const c_void,
+    _values: *const c_void,
+    _count: c_uint,
+) -> Outcome {
+    library.check()?;
+    let mut state = state::running()?;
+    if code.is_null() {
+        return Err(Code::InvalidValue);
+    }
+    library.set(state.modules.open(Sort::Kernel, None))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
+fn load_library_file(
+    library: Out<Handle>,
+    path: InStr,
+    _jit: *const c_void,
+    _jit_values: *const c_void,
+    _jit_count: c_uint,
+    _options: *const c_void,
+    _values: *const c_void,
+    _count: c_uint,
+) -> Outcome {
+    library.check()?;
+    let mut state = state::running()?;
+    check_file(&path)?;
+    library.set(state.modules.open(Sort::Kernel, None))
+}
+
+fn unload(module: Handle, sort: Sort) -> Outcome {
+    let mut state = state::running()?;
+    let (index, _) = state.modules.module(module, sort)?;
+    state.modules.close(index);
+    Ok(())
+}
+
+fn unload_module(module: Handle) -> Outcome {
+    unload(module, Sort::Function)
+}
+
+fn unload_library(library: Handle) -> Outcome {
+    unload(library, Sort::Kernel)
+}
+
+fn get_function(function: Out<Handle>, module: Handle, name: InStr) -> Outcome {
+    function.check()?;
+    function.set(state::running()?.modules.find(module, Sort::Function, name.get()?)?)
+}
+
+fn get_kernel(kernel: Out<Handle>, library: Handle, name: InStr) -> Outcome {
+    kernel.check()?;
+    kernel.set(state::running()?.modules.find(library, Sort::Kernel, name.get()?)?)
+}
+
+fn count(count: Out<u32>, module: Handle, sort: Sort) -> Outcome {
+    let state = state::running()?;
+    let (_, module) = state.modules.module(module, sort)?;
+    count.set(u32::try_from(module.kernels.len()).unwrap_or(u32::MAX))
+}
+
+fn function_count(number: Out<u32>, module: Handle) -> Outcome {
+    count(number, module, Sort::Function)
+}
+
+fn kernel_count(number: Out<u32>, library: Handle) -> Outcome {
+    count(number, library, Sort::Kernel)
+}
+
+fn enumerate(handles: Out<Handle>, count: c_uint, module: Handle, sort: Sort) -> Outcome {
+    let state = state::running()?;
+    let (_, module) = state.modules.module(module, sort)?;
+    let known: Vec<Handle> = module.kernels.values().copied().take(count as usize).collect();
+    handles.fill(&known)
+}
+
+fn enumerate_functions(functions: Out<Handle>, count: c_uint, module: Handle) -> Outcome {
+    enumerate(functions, count, module, Sort::Function)
+}
+
+fn enumerate_kernels(kernels: Out<Handle>, count: c_uint, library: Handle) -> Outcome {
+    enumerate(kernels, count, library, Sort::Kernel)
+}
+
+/// The function that stands for a kernel: another object, with the same name.
+fn kernel_function(function: Out<Handle>, kernel: Handle) -> Outcome {
+    function.check()?;
+    let mut state = state::running()?;
+    state.current()?;
+    let known = state.modules.kernel(kernel)?;
+    if known.sort != Sort::Kernel {
+        return Err(Code::InvalidHandle);
+    }
+    if let Some(handle) = known.function {
+        return function.set(handle);
+    }
+    let (module, name) = (known.module, known.name.clone());
+    let handle = state.modules.add_kernel(Sort::Function, module, name);
+    if let Some(known) = state.modules.kernels.get_mut(&kernel) {
+        known.function = Some(handle);
+    }
+    function.set(handle)
+}
+
+/// Either sort of handle has a name.
+fn name_of(name: Out<*const c_char>, function: Handle) -> Outcome {
+    // The text stays where it is until the module is unloaded.
+    name.set(state::running()?.modules.kernel(function)?.name.as_ptr())
+}
+
+fn module_of(module: Out<Handle>, function: Handle) -> Outcome {
+    let state = state::running()?;
+    let index = state.modules.kernel(function)?.module;
+    module.set(state.modules.modules.handle(index))
+}
+
+fn library_of(library: Out<Handle>, kernel: Handle) -> Outcome {
+    let state = state::running()?;
+    let known = state.modules.kernel(kernel)?;
+    if known.sort != Sort::Kernel {
+        return Err(Code::InvalidHandle);
+    }
+    library.set(state.modules.modules.handle(known.module))
+}

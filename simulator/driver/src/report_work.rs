@@ -1,0 +1,75 @@
+//! The part of the account that tells of launches, copies and failed calls.
+
+use std::io::{self, Write};
+
+use crate::report::text;
+use crate::state::State;
+use crate::work::{Launches, Shape};
+
+/// Writes it.
+pub(crate) fn write(state: &State, out: &mut impl Write) -> io::Result<()> {
+    let launches = state.modules.launches();
+    let launches = launches.iter().map(|((name, handle, sort), launches)| {
+        format!(
+            "{{\"name\": {}, \"function\": \"{handle:#x}\", \"sort\": \"{}\", {}}}",
+            text(&name.to_string_lossy()),
+            sort.name(),
+            counts(launches)
+        )
+    });
+    list(out, "launches", launches)?;
+    let graphs = state.work.graphs.iter().map(|(exec, graph)| {
+        format!(
+            "{{\"exec\": \"{exec:#x}\", \"launches\": {}, \"failed\": {}}}",
+            graph.launches, graph.failed
+        )
+    });
+    list(out, "graph_launches", graphs)?;
+    let copies = state.work.copies.iter().map(|((function, direction, asynchronous), copies)| {
+        format!(
+            "{{\"function\": \"{function}\", \"direction\": \"{}\", \"mode\": \"{}\", \
+             \"calls\": {}, \"bytes\": {}, \"captured\": {}, \"failed\": {}}}",
+            direction.name(),
+            if *asynchronous { "async" } else { "sync" },
+            copies.calls,
+            copies.bytes,
+            copies.captured,
+            copies.failed
+        )
+    });
+    list(out, "copies", copies)?;
+    let errors = state.work.errors.iter().map(|((function, code), count)| {
+        format!("{{\"function\": \"{function}\", \"code\": {code}, \"count\": {count}}}")
+    });
+    list(out, "errors", errors)
+}
+
+fn list(out: &mut impl Write, name: &str, entries: impl Iterator<Item = String>) -> io::Result<()> {
+    write!(out, "  \"{name}\": [")?;
+    let mut separator = "\n";
+    for entry in entries {
+        write!(out, "{separator}    {entry}")?;
+        separator = ",\n";
+    }
+    writeln!(out, "\n  ],")
+}
+
+fn counts(launches: &Launches) -> String {
+    let shapes = launches.shapes.iter();
+    let shapes: Vec<String> =
+        shapes.map(|(shape, count)| format!("{{{}, \"count\": {count}}}", sizes(shape))).collect();
+    let last = launches.last.as_ref().map(|last| format!("{{{}}}", sizes(last)));
+    format!(
+        "\"launches\": {}, \"captured\": {}, \"failed\": {}, \"shapes\": [{}], \"last\": {}",
+        launches.launches,
+        launches.captured,
+        launches.failed,
+        shapes.join(", "),
+        last.as_deref().unwrap_or("null")
+    )
+}
+
+fn sizes(shape: &Shape) -> String {
+    let Shape { grid, block, shared } = shape;
+    format!("\"grid\": {grid:?}, \"block\": {block:?}, \"shared\": {shared}")
+}

@@ -1,0 +1,177 @@
+//! The two sides of a copy: where in which memory it begins, and whether it fits there.
+
+use crate::abi::{Code, Handle, Outcome};
+use crate::array::Extent;
+use crate::ledger::Kind;
+use crate::state::State;
+use crate::work::Direction;
+
+/// How much is copied: bytes of a row, rows, and slices. Plain copies are one row.
+pub(crate) type Size = [u64; 3];
+
+/// What a side of a copy is said to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Memory {
+    Host(u64),
+    Device(u64),
+    /// The pointer tells.
+    Unified(u64),
+    Array(Handle),
+    /// An array taken as one row.
+    FlatArray(Handle),
+}
+
+/// A side of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    pub(crate) memory: Memory,
+    /// Where the copy begins: byte of the row, row, slice.
+    pub(crate) origin: [u64; 3],
+    /// The distance of rows in bytes, where the memory is no array.
+    pub(crate) pitch: u64,
+    /// The distance of slices in rows.
+    pub(crate) height: u64,
+}
+
+impl Side {
+    /// The side of a plain copy.
+    pub(crate) const fn plain(memory: Memory) -> Self {
+        Self { memory, origin: [0; 3], pitch: 0, height: 0 }
+    }
+
+    /// How many bytes from the pointer the copy begins, and how many it spans.
+    fn span(&self, size: Size) -> Option<(u64, u64)> {
+        let [width, rows, slices] = size;
+        let [x, y, z] = self.origin;
+        let slice = self.pitch.checked_mul(self.height)?;
+        if (rows > 1 || slices > 1 || y > 0) && self.pitch < x.checked_add(width)? {
+            return None;
+        }
+        if (slices > 1 || z > 0) && self.height < y.checked_add(rows)? {
+            return None;
+        }
+        let at = |x: u64, y: u64, z: u64| {
+            z.checked_mul(slice)?.checked_add(y.checked_mul(self.pitch)?)?.checked_add(x)
+        };
+        let begin = at(x, y, z)?;
+        let length = at(width, rows.checked_sub(1)?, slices.checked_sub(1)?)?;
+        Some((begin, length))
+    }
+}
+
+/// How many bytes a copy of some size copies.
+pub(crate) fn bytes(size: Size) -> Result<u64, Code> {
+    size.iter().try_fold(1_u64, |sum, n| sum.checked_mul(*n)).ok_or(Code::InvalidValue)
+}
+
+impl State {
+    /// The known allocation that an address lies in, if it is one of the host's or a device's, and
+    /// whether it is the host's.
+    fn known(&self, address: u64) -> Option<(u64, u64, bool)> {
+        let is_host =
+            |owner: u32| self.owner(owner).is_ok_and(|owner| matches!(owner.kind, Kind::HostAsync));
+        if let Some((base, record)) = self.arena.containing(address) {
+            return Some((base, record.bytes, is_host(record.owner)));
+        }
+        if let Some((base, range)) = self.host_range(address) {
+            return Some((base, range.bytes, true));
+        }
+        let (base, memory) = self.graphs.memory.range(..=address).next_back()?;
+        let inside = memory.in_use && address - base < memory.bytes;
+        inside.then_some((*base, memory.bytes, false))
+    }
+
+    /// Fails unless a whole range lies in one allocation that devices can reach.
+    fn check_range(&self, address: u64, bytes: u64) -> Outcome {
+        let good = match self.known(address) {
+            Some((base, size, _)) => {
+                let end = address.checked_add(bytes);
+                end.is_some_and(|end| end <= base.saturating_add(size))
+            }
+            None => self.vmm.is_mapped(address, bytes),
+        };
+        if good { Ok(()) } else { Err(Code::InvalidValue) }
+    }
+
+    /// Whether a pointer that may be anything is one of the host's. Managed memory counts as the
+    /// device's; what the driver never saw is the host's.
+    fn is_host(&self, address: u64) -> bool {
+        match self.known(address) {
+            Some((_, _, host)) => host,
+            None => !self.arena.covers(address),
+        }
+    }
+
+    fn check_array(&self, array: Handle, origin: [u64; 3], size: Size) -> Outcome {
+        let Extent { row, rows, slices } = self.array_extent(array)?;
+        let fits = [row, rows, slices]
+            .iter()
+            .zip(origin.iter().zip(size))
+            .all(|(most, (origin, size))| origin.checked_add(size).is_some_and(|end| end <= *most));
+        if fits { Ok(()) } else { Err(Code::InvalidValue) }
+    }
+
+    /// Fails unless a copy of that size fits into a side.
+    pub(crate) fn check_side(&self, side: &Side, size: Size) -> Outcome {
+        let empty = size.contains(&0);
+        match side.memory {
+            Memory::Array(array) if empty => self.array_extent(array).map(|_| ()),
+            Memory::Array(array) => self.check_array(array, side.origin, size),
+            Memory::FlatArray(array) => {
+                let Extent { row, rows, slices } = self.array_extent(array)?;
+                let all = bytes([row, rows, slices])?;
+                let end = side.origin[0].checked_add(size[0]);
+                let fits = end.is_some_and(|end| end <= all);
+                if fits { Ok(()) } else { Err(Code::InvalidValue) }
+            }
+            _ if empty => Ok(()),
+            Memory::Host(pointer) | Memory::Device(pointer) | Memory::Unified(pointer) => {
+                let (begin, length) = side.span(size).ok_or(Code::InvalidValue)?;
+                let address = pointer.checked_add(begin).ok_or(Code::InvalidValue)?;
+                let anywhere = match side.memory {
+                    Memory::Host(_) => true,
+                    Memory::Unified(_) => self.known(address).is_none() && self.is_host(address),
+                    _ => false,
+                };
+                match (pointer, anywhere) {
+                    (0, _) => Err(Code::InvalidValue),
+                    (_, true) => Ok(()),
+                    (_, false) => self.check_range(address, length),
+                }
+            }
+        }
+    }
+
+    /// Which way a copy goes.
+    pub(crate) fn direction(&self, to: Memory, from: Memory) -> Direction {
+        let on_host = |memory| match memory {
+            Memory::Host(_) => Some(true),
+            Memory::Device(_) => Some(false),
+            Memory::Unified(pointer) => Some(self.is_host(pointer)),
+            Memory::Array(_) | Memory::FlatArray(_) => None,
+        };
+        match (on_host(from), on_host(to)) {
+            (Some(true), Some(true)) => Direction::HostToHost,
+            (Some(true), Some(false)) => Direction::HostToDevice,
+            (Some(false), Some(true)) => Direction::DeviceToHost,
+            (Some(false), Some(false)) => Direction::DeviceToDevice,
+            _ => Direction::Array,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_ends_with_the_last_row_and_not_with_its_pitch() {
+        let side = Side { memory: Memory::Device(1), origin: [8, 2, 1], pitch: 512, height: 10 };
+        // Slice 1, row 2, byte 8: 5120 + 1024 + 8. Two slices on: 3 rows and 100 bytes more.
+        assert_eq!(side.span([100, 4, 3]), Some((6152, 2 * 5120 + 3 * 512 + 100)));
+        assert_eq!(Side { origin: [0; 3], ..side }.span([512, 1, 1]), Some((0, 512)));
+        assert_eq!(side.span([505, 4, 3]), None, "wider than the pitch");
+        assert_eq!(side.span([100, 9, 3]), None, "higher than a slice");
+        assert_eq!(side.span([u64::MAX, 1, 1]), None);
+    }
+}
