@@ -1,6 +1,9 @@
 //! Every way to attach, tried on this kernel.
 
+#![allow(clippy::panic, reason = "tests fail so")]
+
 use capture::plan::Tier;
+use capture::session::{Options, Session, Target, Work};
 
 #[test]
 fn every_tier_works_on_a_new_kernel() {
@@ -16,6 +19,23 @@ fn every_tier_works_on_a_new_kernel() {
                 "{tier}\n{}",
                 capture::session::last_messages().join("\n")
             );
+        }
+    }
+}
+
+#[test]
+fn every_tier_counts_work() {
+    for tier in Tier::ALL {
+        let options = Options {
+            target: Target::Everybody,
+            drivers: Vec::new(),
+            ring_bytes: Options::RING_BYTES,
+            table_entries: None,
+            tier: Some(tier),
+            work: Some(Work::default()),
+        };
+        if let Err(error) = Session::start(&options) {
+            panic!("{tier}: {error}\n{}", capture::session::last_messages().join("\n"));
         }
     }
 }

@@ -165,8 +165,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	__u64 before = __sync_fetch_and_add(&sum->calls, 1);
 	if (is_captured(key.pid, stream))
 		__sync_fetch_and_add(&sum->captured, 1);
-	/* Where CPUs are compared; a few milliseconds do not matter. */
-	sum->last_at = use_task_storage ? bpf_ktime_get_coarse_ns() : bpf_ktime_get_ns();
+	sum->last_at = bpf_jiffies64();
 	fresh = shape_count(sum, &shape);
 	if (!can_skip_returns)
 		return 1;

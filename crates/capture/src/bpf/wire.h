@@ -205,11 +205,11 @@ struct vs_launches {
 	__u64 captured; /* of those: recorded into a graph, and not launched yet */
 	__u64 checked;	/* of those: whose result was looked at */
 	__u64 failed;	/* of those: that failed */
-	__u64 last_at;
-	__u32 last;  /* the place of the last shape */
-	__u32 trust; /* checked launches in a row that were fine */
-	__u32 busy;  /* the shapes are being written */
-	__u32 other; /* launches whose shape could not be kept */
+	__u64 last_at;	/* in jiffies: cheap, and good enough to compare CPUs */
+	__u32 last;	/* the place of the last shape */
+	__u32 trust;	/* checked launches in a row that were fine */
+	__u32 busy;	/* the shapes are being written */
+	__u32 other;	/* launches whose shape could not be kept */
 	struct vs_shape shapes[4];
 };
 VS_SIZE(vs_launches, 184);
