@@ -59,8 +59,12 @@ pub(crate) enum Program {
     Fork,
     /// A process that allocates and then becomes another program
     Exec,
-    /// Launches empty kernels
-    Launch(Launch),
+    /// Launches kernels, in every way there is
+    Launches(Launches),
+    /// Launches kernels, waits, and launches them again
+    LaunchLate(LaunchLate),
+    /// Copies and fills memory, in every way there is
+    Copies(Copies),
     /// A process that shares its memory with a child process
     Ipc,
     /// The child process of `ipc`
@@ -243,16 +247,53 @@ pub(crate) struct Oom {
     pub(crate) wait_ms: u64,
 }
 
-/// Options of `launch`.
-#[derive(Args)]
-pub(crate) struct Launch {
-    /// How many launches of each kernel
+/// Options of `launches`.
+#[derive(Args, Clone)]
+pub(crate) struct Launches {
+    /// How often each thread launches each kernel
     #[arg(long, default_value_t = 1000)]
-    pub(crate) launches: u64,
-    /// How many kernels, named `step_0`, `step_1` and so on
-    #[arg(long, default_value_t = 3)]
+    pub(crate) iterations: u64,
+    /// How many kernels each process has
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) kernels: u32,
-    /// Pause between two rounds
+    /// How many threads each process has
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: u32,
+    /// How many processes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) processes: u32,
+    /// How many launches of the first kernel each process makes in vain at the end
+    #[arg(long, default_value_t = 0)]
+    pub(crate) failing: u64,
+    /// Pause between two iterations
+    #[arg(long, default_value_t = 0)]
+    pub(crate) pause_ms: u64,
+}
+
+/// Options of `launch-late`.
+#[derive(Args)]
+pub(crate) struct LaunchLate {
+    /// How often each kernel is launched before the wait
+    #[arg(long, default_value_t = 10)]
+    pub(crate) before: u64,
+    /// How often each kernel is launched after it
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) iterations: u64,
+    /// How many kernels
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) kernels: u32,
+    /// Wait this long, instead of for a line on standard input or SIGUSR1
+    #[arg(long)]
+    pub(crate) wait_ms: Option<u64>,
+}
+
+/// Options of `copies`.
+#[derive(Args)]
+pub(crate) struct Copies {
+    /// How often everything is copied
+    #[arg(long, default_value_t = 1)]
+    pub(crate) iterations: u64,
+    /// Pause between two iterations
     #[arg(long, default_value_t = 0)]
     pub(crate) pause_ms: u64,
 }

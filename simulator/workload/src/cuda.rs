@@ -7,8 +7,8 @@ use std::fmt;
 use anyhow::{Context as _, anyhow, bail};
 
 use crate::structs::{
-    Access, AllocNode, Array3dDescriptor, ArrayDescriptor, ExternalBuffer, ExternalMemory,
-    IpcHandle, MulticastProp, PoolProps, Prop,
+    Access, AllocNode, Array3dDescriptor, ArrayDescriptor, Copy2d, Copy3d, CopyAttributes,
+    ExternalBuffer, ExternalMemory, IpcHandle, LaunchConfig, MulticastProp, PoolProps, Prop,
 };
 
 /// The library programs ask for.
@@ -30,6 +30,10 @@ pub(crate) struct CudaError {
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: c_int = 1;
+/// `CUDA_ERROR_NOT_FOUND`: of functions that this driver does not have, too.
+pub(crate) const NOT_FOUND: c_int = 500;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
 
@@ -171,9 +175,87 @@ functions! {
     cuDeviceGraphMemTrim(device: c_int);
     cuModuleLoadData(module: *mut Handle, image: *const c_void);
     cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    cuLibraryLoadData(library: *mut Handle, code: *const c_void, jit: *const c_void,
+        jit_values: *const c_void, jit_count: c_uint, options: *const c_void,
+        values: *const c_void, count: c_uint);
+    cuLibraryGetKernel(kernel: *mut Handle, library: Handle, name: *const c_char);
+    cuKernelGetFunction(function: *mut Handle, kernel: Handle);
     cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
         params: *mut *mut c_void, extra: *mut *mut c_void);
+    cuLaunchKernel_ptsz(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
+        params: *mut *mut c_void, extra: *mut *mut c_void);
+    cuLaunchCooperativeKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
+        params: *mut *mut c_void);
+    cuLaunchCooperativeKernel_ptsz(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
+        params: *mut *mut c_void);
+    cuLaunchKernelEx(config: *const LaunchConfig, function: Handle, params: *mut *mut c_void,
+        extra: *mut *mut c_void);
+    cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: Handle, params: *mut *mut c_void,
+        extra: *mut *mut c_void);
+    cuMemcpyHtoD_v2(to: Pointer, from: *const c_void, bytes: usize);
+    cuMemcpyHtoD_v2_ptds(to: Pointer, from: *const c_void, bytes: usize);
+    cuMemcpyHtoDAsync_v2(to: Pointer, from: *const c_void, bytes: usize, stream: Handle);
+    cuMemcpyHtoDAsync_v2_ptsz(to: Pointer, from: *const c_void, bytes: usize, stream: Handle);
+    cuMemcpyDtoH_v2(to: *mut c_void, from: Pointer, bytes: usize);
+    cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: Pointer, bytes: usize);
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: Pointer, bytes: usize, stream: Handle);
+    cuMemcpyDtoHAsync_v2_ptsz(to: *mut c_void, from: Pointer, bytes: usize, stream: Handle);
+    cuMemcpyDtoD_v2(to: Pointer, from: Pointer, bytes: usize);
+    cuMemcpyDtoD_v2_ptds(to: Pointer, from: Pointer, bytes: usize);
+    cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, bytes: usize, stream: Handle);
+    cuMemcpyDtoDAsync_v2_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle);
+    cuMemcpy(to: Pointer, from: Pointer, bytes: usize);
+    cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize);
+    cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: Handle);
+    cuMemcpyAsync_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle);
+    cuMemcpyPeer(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle,
+        bytes: usize);
+    cuMemcpyPeerAsync(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle,
+        bytes: usize, stream: Handle);
+    cuMemcpy2D_v2(copy: *const Copy2d);
+    cuMemcpy2DUnaligned_v2(copy: *const Copy2d);
+    cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: Handle);
+    cuMemcpy3D_v2(copy: *const Copy3d);
+    cuMemcpy3DAsync_v2(copy: *const Copy3d, stream: Handle);
+    cuMemcpy3DPeer(copy: *const Copy3d);
+    cuMemcpy3DPeerAsync(copy: *const Copy3d, stream: Handle);
+    cuMemcpyDtoA_v2(to: Handle, offset: usize, from: Pointer, bytes: usize);
+    cuMemcpyAtoD_v2(to: Pointer, from: Handle, offset: usize, bytes: usize);
+    cuMemcpyHtoA_v2(to: Handle, offset: usize, from: *const c_void, bytes: usize);
+    cuMemcpyHtoAAsync_v2(to: Handle, offset: usize, from: *const c_void, bytes: usize,
+        stream: Handle);
+    cuMemcpyAtoH_v2(to: *mut c_void, from: Handle, offset: usize, bytes: usize);
+    cuMemcpyAtoHAsync_v2(to: *mut c_void, from: Handle, offset: usize, bytes: usize,
+        stream: Handle);
+    cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize,
+        bytes: usize);
+    cuMemcpyBatchAsync(to: *mut Pointer, from: *mut Pointer, sizes: *mut usize, count: usize,
+        attributes: *mut CopyAttributes, indices: *mut usize, attribute_count: usize,
+        failed: *mut usize, stream: Handle);
+    cuMemcpyBatchAsync_v2(to: *mut Pointer, from: *mut Pointer, sizes: *mut usize,
+        count: usize, attributes: *mut CopyAttributes, indices: *mut usize,
+        attribute_count: usize, stream: Handle);
+    cuMemcpyWithAttributesAsync(to: Pointer, from: Pointer, bytes: usize,
+        attributes: *mut CopyAttributes, stream: Handle);
+    cuMemsetD8_v2(to: Pointer, value: u8, count: usize);
+    cuMemsetD8Async(to: Pointer, value: u8, count: usize, stream: Handle);
+    cuMemsetD2D8_v2(to: Pointer, pitch: usize, value: u8, width: usize, height: usize);
+    cuMemsetD2D8Async(to: Pointer, pitch: usize, value: u8, width: usize,
+        height: usize, stream: Handle);
+    cuMemsetD16_v2(to: Pointer, value: u16, count: usize);
+    cuMemsetD16Async(to: Pointer, value: u16, count: usize, stream: Handle);
+    cuMemsetD2D16_v2(to: Pointer, pitch: usize, value: u16, width: usize, height: usize);
+    cuMemsetD2D16Async(to: Pointer, pitch: usize, value: u16, width: usize,
+        height: usize, stream: Handle);
+    cuMemsetD32_v2(to: Pointer, value: u32, count: usize);
+    cuMemsetD32Async(to: Pointer, value: u32, count: usize, stream: Handle);
+    cuMemsetD2D32_v2(to: Pointer, pitch: usize, value: u32, width: usize, height: usize);
+    cuMemsetD2D32Async(to: Pointer, pitch: usize, value: u32, width: usize,
+        height: usize, stream: Handle);
     cuDeviceGetDevResource(device: c_int, resource: *mut c_void, sort: c_int);
     cuDevResourceGenerateDesc(descriptor: *mut Handle, resources: *mut c_void, count: c_uint);
     cuGreenCtxCreate(green: *mut Handle, descriptor: Handle, device: c_int, flags: c_uint);
@@ -221,7 +303,8 @@ impl Driver {
     }
 
     fn missing(&self, function: &'static str) -> CudaError {
-        CudaError { function, code: 500, name: "this driver does not have it".to_owned() }
+        let name = "this driver does not have it".to_owned();
+        CudaError { function, code: NOT_FOUND, name }
     }
 
     fn name_of(&self, code: c_int) -> String {

@@ -64,7 +64,7 @@ pub(crate) fn sleep_ms(time: u64) -> bool {
 pub(crate) fn wait_for_start() -> bool {
     let mut open = true;
     while !stopped() {
-        if GO.load(Ordering::Relaxed) {
+        if GO.swap(false, Ordering::Relaxed) {
             return true;
         }
         if !open {

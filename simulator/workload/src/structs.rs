@@ -137,3 +137,103 @@ pub(crate) struct ExternalBuffer {
     pub(crate) flags: u32,
     pub(crate) reserved: [u32; 16],
 }
+
+/// `CUlaunchConfig`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+    pub(crate) stream: u64,
+    pub(crate) attributes: u64,
+    pub(crate) attribute_count: u32,
+}
+
+/// `CUmemcpyAttributes`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct CopyAttributes {
+    /// In the order of the stream (1), during the call (2), or any (3).
+    pub(crate) order: u32,
+    pub(crate) locations: [u32; 4],
+    pub(crate) flags: u32,
+}
+
+/// What a side of a copy is: `CUmemorytype`, and the pointer that it chooses.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Place {
+    sort: u32,
+    host: u64,
+    device: u64,
+    array: u64,
+}
+
+impl Place {
+    /// Memory of the host.
+    pub(crate) fn host(pointer: u64) -> Self {
+        Self { sort: 1, host: pointer, ..Self::default() }
+    }
+
+    /// Memory of a device.
+    pub(crate) fn device(pointer: u64) -> Self {
+        Self { sort: 2, device: pointer, ..Self::default() }
+    }
+
+    /// An array.
+    pub(crate) fn array(array: u64) -> Self {
+        Self { sort: 3, array, ..Self::default() }
+    }
+
+    /// Memory whose pointer tells what it is.
+    pub(crate) fn unified(pointer: u64) -> Self {
+        Self { sort: 4, device: pointer, ..Self::default() }
+    }
+}
+
+/// A side in `CUDA_MEMCPY2D`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Side2d {
+    pub(crate) x: u64,
+    pub(crate) y: u64,
+    pub(crate) place: Place,
+    pub(crate) pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Copy2d {
+    pub(crate) from: Side2d,
+    pub(crate) to: Side2d,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// A side in `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Side3d {
+    pub(crate) x: u64,
+    pub(crate) y: u64,
+    pub(crate) z: u64,
+    pub(crate) level: u64,
+    pub(crate) place: Place,
+    /// Of copies between contexts alone.
+    pub(crate) context: u64,
+    pub(crate) pitch: usize,
+    pub(crate) height: usize,
+}
+
+/// `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Copy3d {
+    pub(crate) from: Side3d,
+    pub(crate) to: Side3d,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}

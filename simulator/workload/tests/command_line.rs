@@ -44,7 +44,9 @@ fn every_program_is_in_the_help() {
         "dlopen-late",
         "random",
         "ipc",
-        "launch",
+        "launches",
+        "launch-late",
+        "copies",
     ] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(program)), "{program}");
     }

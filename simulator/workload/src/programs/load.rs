@@ -1,13 +1,12 @@
 //! Programs that make much of one thing.
 
-use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use super::MIB;
-use crate::cli::{Hold, Launch, Oom, Spam, Throughput};
-use crate::cuda::{Device, Handle, OUT_OF_MEMORY, Pointer};
+use crate::cli::{Hold, Oom, Spam, Throughput};
+use crate::cuda::{Device, OUT_OF_MEMORY, Pointer};
 use crate::{say, signals};
 
 /// Events between two looks at the clock, at full speed.
@@ -144,39 +143,5 @@ pub(crate) fn oom(device: Device, options: &Oom) -> anyhow::Result<()> {
         }
     }
     signals::sleep_ms(options.wait_ms);
-    Ok(())
-}
-
-/// Launches kernels that do nothing, in turn.
-pub(crate) fn launch(device: Device, options: &Launch) -> anyhow::Result<()> {
-    let driver = device.driver;
-    // Assembly that every driver since 2012 compiles by itself.
-    let mut source = ".version 3.0\n.target sm_30\n.address_size 64\n".to_owned();
-    for kernel in 0..options.kernels {
-        source.push_str(&format!(".visible .entry step_{kernel}() {{ ret; }}\n"));
-    }
-    let source = CString::new(source)?;
-    let mut module = 0;
-    // SAFETY: the pointer is valid for writing; the source is text with its zero byte.
-    unsafe { driver.cuModuleLoadData(&raw mut module, source.as_ptr().cast()) }?;
-    let mut kernels: Vec<Handle> = Vec::new();
-    for kernel in 0..options.kernels {
-        let name = CString::new(format!("step_{kernel}"))?;
-        let mut function = 0;
-        // SAFETY: the pointer is valid for writing; the name ends with a zero byte.
-        unsafe { driver.cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }?;
-        kernels.push(function);
-    }
-    let none = std::ptr::null_mut();
-    for _ in 0..options.launches {
-        for kernel in &kernels {
-            // SAFETY: the kernels take no parameters.
-            unsafe { driver.cuLaunchKernel(*kernel, 2, 1, 1, 64, 1, 1, 0, 0, none, none) }?;
-        }
-        if signals::stopped() || (options.pause_ms > 0 && !signals::sleep_ms(options.pause_ms)) {
-            break;
-        }
-    }
-    driver.synchronize()?;
     Ok(())
 }

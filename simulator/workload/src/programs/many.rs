@@ -14,7 +14,7 @@ use crate::cuda::{Device, Pointer};
 use crate::signals;
 
 /// Starts a thread with a name and the device's context.
-fn spawn<'scope, 'env>(
+pub(super) fn spawn<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     device: Device,
     number: usize,
@@ -29,7 +29,7 @@ fn spawn<'scope, 'env>(
 }
 
 /// Waits for threads; the first error counts.
-fn join(handles: Vec<ScopedJoinHandle<'_, anyhow::Result<()>>>) -> anyhow::Result<()> {
+pub(super) fn join(handles: Vec<ScopedJoinHandle<'_, anyhow::Result<()>>>) -> anyhow::Result<()> {
     let results: Vec<_> = handles.into_iter().map(ScopedJoinHandle::join).collect();
     for result in results {
         result.map_err(|_| anyhow!("a thread panicked"))??;

@@ -1,6 +1,8 @@
 //! The programs.
 
 mod contexts;
+mod copies;
+mod launches;
 mod load;
 mod many;
 mod process;
@@ -31,7 +33,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Fork => process::fork(common.device),
         Program::Exec => process::exec(device()?, common),
         Program::Random(options) => random::run(Driver::load()?, common, options),
-        Program::Launch(options) => load::launch(device()?, options),
+        Program::Launches(options) if options.processes > 1 => process::launches(common, options),
+        Program::Launches(options) => launches::run(device()?, options),
+        Program::LaunchLate(options) => launches::late(device()?, options),
+        Program::Copies(options) => copies::run(device()?, common.device, options),
         Program::Ipc => process::ipc(device()?, common),
         Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::MIB;
-use crate::cli::{Common, IpcChild, Stressor, StressorProcess};
+use crate::cli::{Common, IpcChild, Launches, Stressor, StressorProcess};
 use crate::cuda::{Device, Driver, NOT_INITIALIZED};
 use crate::structs::IpcHandle;
 use crate::{say, signals};
@@ -37,6 +37,30 @@ pub(crate) fn stressor(common: &Common, options: &Stressor) -> anyhow::Result<()
             .args(["--hold-ms", &common.hold_ms.to_string()]);
         children.push(command.spawn().context("cannot start a process")?);
     }
+    wait_for_all(children)
+}
+
+/// Runs the processes of `launches` and waits for them.
+pub(crate) fn launches(common: &Common, options: &Launches) -> anyhow::Result<()> {
+    let mut children = Vec::new();
+    for _ in 0..options.processes {
+        let mut command = this_program(common)?;
+        command
+            .arg("launches")
+            .args(["--iterations", &options.iterations.to_string()])
+            .args(["--kernels", &options.kernels.to_string()])
+            .args(["--threads", &options.threads.to_string()])
+            .args(["--failing", &options.failing.to_string()])
+            .args(["--pause-ms", &options.pause_ms.to_string()])
+            .args(["--hold-ms", &common.hold_ms.to_string()]);
+        children.push(command.spawn().context("cannot start a process")?);
+    }
+    wait_for_all(children)
+}
+
+/// Waits for processes, and tells them to stop when this one is told to.
+fn wait_for_all(mut children: Vec<Child>) -> anyhow::Result<()> {
+    let all = children.len();
     let mut told = false;
     let mut failed = 0;
     while !children.is_empty() {
@@ -56,7 +80,7 @@ pub(crate) fn stressor(common: &Common, options: &Stressor) -> anyhow::Result<()
         std::thread::sleep(Duration::from_millis(20));
     }
     if failed > 0 {
-        bail!("{failed} of {} processes failed", options.procs);
+        bail!("{failed} of {all} processes failed");
     }
     Ok(())
 }

@@ -1,0 +1,176 @@
+//! Kernels and their launches.
+
+use std::ffi::{CString, c_uint};
+use std::ptr::{null, null_mut};
+
+use anyhow::bail;
+
+use super::many;
+use crate::cli::{LaunchLate, Launches};
+use crate::cuda::{Device, Driver, Handle, INVALID_VALUE, NOT_FOUND, Result};
+use crate::structs::LaunchConfig;
+use crate::{say, signals};
+
+/// The size of a launch: grid, block and shared memory.
+type Shape = ([c_uint; 3], [c_uint; 3], c_uint);
+
+/// The name of a kernel: the first two are of a template and of a plain function.
+fn name(number: u32) -> String {
+    match number {
+        0 => "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii".to_owned(),
+        1 => "_Z10vector_addPKfS0_Pfi".to_owned(),
+        _ => {
+            let name = format!("step_{number}");
+            format!("_ZN5model{}{name}EPfi", name.len())
+        }
+    }
+}
+
+/// Assembly with empty kernels, that every driver since 2012 compiles by itself.
+fn source(count: u32) -> anyhow::Result<CString> {
+    let mut source = ".version 3.0\n.target sm_30\n.address_size 64\n".to_owned();
+    for number in 0..count {
+        source.push_str(&format!(".visible .entry {}() {{ ret; }}\n", name(number)));
+    }
+    Ok(CString::new(source)?)
+}
+
+/// Gets the kernels. Of each four, one is a function of a module, two are kernels of a library, and
+/// one is the function of a library's kernel. Old drivers have no libraries: there, all are functions
+/// of a module.
+fn kernels(driver: &Driver, count: u32) -> anyhow::Result<Vec<Handle>> {
+    let source = source(count)?;
+    let (mut module, mut library) = (0, 0);
+    // SAFETY: the pointers are valid for writing; the source is text with its zero byte.
+    unsafe { driver.cuModuleLoadData(&raw mut module, source.as_ptr().cast()) }?;
+    let (code, none) = (source.as_ptr().cast(), null());
+    // SAFETY: as above, and no options are given.
+    let loaded =
+        unsafe { driver.cuLibraryLoadData(&raw mut library, code, none, none, 0, none, none, 0) };
+    match loaded {
+        Err(error) if error.code == NOT_FOUND => library = 0,
+        other => other?,
+    }
+    let mut kernels = Vec::new();
+    for number in 0..count {
+        let name = CString::new(name(number))?;
+        let mut handle = 0;
+        if number % 4 == 0 || library == 0 {
+            // SAFETY: the pointer is valid for writing; the name ends with a zero byte.
+            unsafe { driver.cuModuleGetFunction(&raw mut handle, module, name.as_ptr()) }?;
+        } else {
+            // SAFETY: as above.
+            unsafe { driver.cuLibraryGetKernel(&raw mut handle, library, name.as_ptr()) }?;
+        }
+        if number % 4 == 2 && library != 0 {
+            let kernel = handle;
+            // SAFETY: the pointer is valid for writing.
+            unsafe { driver.cuKernelGetFunction(&raw mut handle, kernel) }?;
+        }
+        kernels.push(handle);
+    }
+    Ok(kernels)
+}
+
+/// Eight of ten launches of a kernel have its own shape.
+fn shape(kernel: usize, round: u64) -> Shape {
+    let blocks = c_uint::try_from(kernel % 7).unwrap_or(0) + 2;
+    match round % 10 {
+        3 => ([blocks, 1, 1], [128, 1, 1], 1024),
+        7 => ([1, 2, 1], [32, 2, 1], 0),
+        _ => ([blocks, 1, 1], [64, 1, 1], 0),
+    }
+}
+
+/// Launches a kernel without parameters, by one of the driver's functions in turn.
+fn launch(driver: &Driver, kernel: Handle, shape: Shape, turn: u64) -> Result<()> {
+    let (grid, block, shared) = shape;
+    let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+    let none = null_mut();
+    let config = LaunchConfig { grid, block, shared, ..LaunchConfig::default() };
+    // SAFETY: the kernel takes no parameters, and the configuration lives until the call returns.
+    let result = unsafe {
+        match turn % 6 {
+            0 => driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, 0, none, none),
+            1 => driver.cuLaunchKernelEx(&raw const config, kernel, none, none),
+            2 => driver.cuLaunchCooperativeKernel(kernel, gx, gy, gz, bx, by, bz, shared, 0, none),
+            3 => driver.cuLaunchKernel_ptsz(kernel, gx, gy, gz, bx, by, bz, shared, 0, none, none),
+            4 => driver.cuLaunchKernelEx_ptsz(&raw const config, kernel, none, none),
+            _ => driver
+                .cuLaunchCooperativeKernel_ptsz(kernel, gx, gy, gz, bx, by, bz, shared, 0, none),
+        }
+    };
+    match result {
+        // An older driver lacks some of them, and has this one.
+        // SAFETY: as above.
+        Err(error) if error.code == NOT_FOUND => unsafe {
+            driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, 0, none, none)
+        },
+        other => other,
+    }
+}
+
+/// Launches each kernel as often as asked for, in turn.
+fn rounds(driver: &Driver, kernels: &[Handle], rounds: u64, pause_ms: u64) -> anyhow::Result<()> {
+    for round in 0..rounds {
+        for (number, kernel) in kernels.iter().enumerate() {
+            launch(driver, *kernel, shape(number, round), round + number as u64)?;
+        }
+        if signals::stopped() || (pause_ms > 0 && !signals::sleep_ms(pause_ms)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Launches that the driver must refuse: the block has too many threads.
+fn fail(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
+    for turn in 0..count {
+        match launch(driver, kernel, ([1, 1, 1], [1024, 2, 1], 0), turn) {
+            Err(error) if error.code == INVALID_VALUE => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) => bail!("a launch of a block of 2048 threads succeeded"),
+        }
+    }
+    Ok(())
+}
+
+/// Every thread launches every kernel; then some launches fail.
+pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
+    let driver = device.driver;
+    let kernels = kernels(driver, options.kernels)?;
+    let work = || rounds(driver, &kernels, options.iterations, options.pause_ms);
+    if options.threads == 1 {
+        work()?;
+    } else {
+        std::thread::scope(|scope| {
+            let mut handles = Vec::new();
+            for number in 0..options.threads as usize {
+                handles.push(many::spawn(scope, device, number, work)?);
+            }
+            many::join(handles)
+        })?;
+    }
+    if let Some(first) = kernels.first() {
+        fail(driver, *first, options.failing)?;
+    }
+    driver.synchronize()?;
+    Ok(())
+}
+
+/// The kernels have their handles, and were launched, before a tracer comes.
+pub(crate) fn late(device: Device, options: &LaunchLate) -> anyhow::Result<()> {
+    let driver = device.driver;
+    let kernels = kernels(driver, options.kernels)?;
+    rounds(driver, &kernels, options.before, 0)?;
+    say(&format!("READY {}", std::process::id()));
+    let go = match options.wait_ms {
+        Some(time) => signals::sleep_ms(time),
+        None => signals::wait_for_start(),
+    };
+    if go {
+        rounds(driver, &kernels, options.iterations, 0)?;
+    }
+    driver.synchronize()?;
+    Ok(())
+}

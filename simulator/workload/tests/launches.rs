@@ -1,0 +1,99 @@
+//! What the programs that launch kernels do, as the driver wrote it down.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use common::{Stage, list, number};
+use serde_json::{Value, json};
+
+const MATMUL: &str = "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii";
+const ADD: &str = "_Z10vector_addPKfS0_Pfi";
+
+/// How often each kernel was launched, whichever its handles are.
+fn by_name(account: &Value) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for entry in list(account, "launches") {
+        let name = entry["name"].as_str().unwrap().to_owned();
+        *sums.entry(name).or_default() += number(entry, "launches");
+    }
+    sums
+}
+
+fn expected(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+#[test]
+fn a_thousand_iterations_are_two_thousand_launches() {
+    let stage = Stage::new();
+    stage.run(&["launches", "--iterations", "1000"]);
+    let account = stage.account();
+    assert_eq!(by_name(&account), expected(&[(MATMUL, 1000), (ADD, 1000)]));
+    let entries = list(&account, "launches");
+    let sorts: BTreeSet<_> = entries.iter().map(|entry| entry["sort"].as_str().unwrap()).collect();
+    assert_eq!((entries.len(), sorts.len()), (2, 2), "a function and a kernel");
+    let matmul = entries.iter().find(|entry| entry["name"] == MATMUL).unwrap();
+    let shapes = json!([
+        {"grid": [1, 2, 1], "block": [32, 2, 1], "shared": 0, "count": 100},
+        {"grid": [2, 1, 1], "block": [64, 1, 1], "shared": 0, "count": 800},
+        {"grid": [2, 1, 1], "block": [128, 1, 1], "shared": 1024, "count": 100},
+    ]);
+    assert_eq!(matmul["shapes"], shapes);
+    assert!(list(&account, "errors").is_empty(), "{}", account["errors"]);
+}
+
+#[test]
+fn every_thread_of_every_process_launches_every_kernel() {
+    let stage = Stage::new();
+    let options = "--iterations 5 --kernels 200 --threads 16 --processes 4 --failing 7";
+    let mut arguments = vec!["launches"];
+    arguments.extend(options.split(' '));
+    stage.run(&arguments);
+    let accounts = stage.accounts();
+    assert_eq!(accounts.len(), 4);
+    for account in &accounts {
+        let names = by_name(account);
+        assert_eq!(names.len(), 200);
+        assert!(names.values().all(|count| *count == 5 * 16), "{names:?}");
+        assert!(names.contains_key("_ZN5model8step_199EPfi"));
+        let entries = list(account, "launches");
+        let kernels = entries.iter().filter(|entry| entry["sort"] == "kernel").count();
+        assert_eq!((entries.len(), kernels), (200, 100), "half by either sort of handle");
+        let failed: u64 = entries.iter().map(|entry| number(entry, "failed")).sum();
+        assert_eq!(failed, 7);
+        let errors: u64 = list(account, "errors").iter().map(|e| number(e, "count")).sum();
+        assert_eq!(errors, 7, "{}", account["errors"]);
+        assert_eq!(list(account, "errors").len(), 6, "each way to launch failed");
+        assert!(list(account, "errors").iter().all(|error| error["code"] == 1));
+    }
+}
+
+#[test]
+fn kernels_are_launched_again_after_a_wait() {
+    let stage = Stage::new();
+    let arguments = ["launch-late", "--before", "3", "--iterations", "40"];
+    let mut child =
+        stage.command(&arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("READY {}\n", child.id()));
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(by_name(&stage.account()), expected(&[(MATMUL, 43), (ADD, 43)]));
+}
+
+#[test]
+fn the_wait_can_be_a_time() {
+    let stage = Stage::new();
+    let options = ["--before", "0", "--iterations", "2", "--kernels", "1", "--wait-ms", "1"];
+    let mut arguments = vec!["launch-late"];
+    arguments.extend(options);
+    let said = stage.run(&arguments);
+    assert!(said.starts_with("READY "), "{said}");
+    assert_eq!(by_name(&stage.account()), expected(&[(MATMUL, 2)]));
+}
