@@ -173,6 +173,9 @@ pub(crate) struct WorkOptions {
     /// Entries of the kernel's tables of launches and copies
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) work_table_size: Option<u32>,
+    /// Probe launches with a program that does nothing, to measure against
+    #[arg(long, hide = true)]
+    pub(crate) baseline: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -111,7 +111,8 @@ impl Batch {
             }
         };
         let mut state = state::running()?;
-        let mut sums: Vec<(Direction, u64)> = Vec::new();
+        // Each part is a copy of its own.
+        let mut parts: Vec<(Direction, u64)> = Vec::new();
         let result = call.attempt(|| {
             blame(usize::MAX);
             self.check()?;
@@ -121,16 +122,13 @@ impl Batch {
                 let direction = request.direction(&state);
                 request.check(&state).inspect_err(|_| blame(index))?;
                 let [bytes, ..] = request.size;
-                match sums.iter_mut().find(|(known, _)| *known == direction) {
-                    Some((_, sum)) => *sum = sum.saturating_add(bytes),
-                    None => sums.push((direction, bytes)),
-                }
+                parts.push((direction, bytes));
             }
             Ok(done)
         });
         match result {
             Ok(done) => {
-                for (direction, bytes) in sums {
+                for (direction, bytes) in parts {
                     state.count_copy(call, direction, true, Ok((done, bytes)));
                 }
                 Ok(())

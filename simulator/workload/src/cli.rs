@@ -265,6 +265,12 @@ pub(crate) struct Launches {
     /// How many launches of the first kernel each process makes in vain at the end
     #[arg(long, default_value_t = 0)]
     pub(crate) failing: u64,
+    /// How often each process launches a graph that it captured of one launch of each kernel
+    #[arg(long, default_value_t = 0)]
+    pub(crate) graphs: u64,
+    /// By cuLaunchKernel and with one shape only, and tell how long a launch takes
+    #[arg(long)]
+    pub(crate) time: bool,
     /// Pause between two iterations
     #[arg(long, default_value_t = 0)]
     pub(crate) pause_ms: u64,

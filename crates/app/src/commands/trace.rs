@@ -92,6 +92,7 @@ pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
     Work {
         check_every_launch: options.check_launches == cli::CheckLaunches::All,
         table_entries: options.work_table_size,
+        baseline: options.baseline,
     }
 }
 

@@ -191,6 +191,10 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 	__u8 factor = hooks[hook].size_factor;
 	struct copy copy = {};
 
+	/* Recorded into a graph: nothing is copied yet. */
+	if (hooks[hook].asynchronous && is_captured(bpf_get_current_pid_tgid() >> 32,
+						    argument(call, hooks[hook].stream_argument)))
+		return;
 	if (measure == VS_MEASURE_BATCH) {
 		copy_batch(call);
 		return;

@@ -119,8 +119,8 @@ struct vs_hook {
 	__u8 measure;
 	__u8 direction;
 	__u8 asynchronous;
-	__u8 element; /* bytes that the size argument counts in */
-	__u8 reserved;
+	__u8 element;	      /* bytes that the size argument counts in */
+	__u8 stream_argument; /* of an asynchronous copy */
 };
 VS_SIZE(vs_hook, 16);
 

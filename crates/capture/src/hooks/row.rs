@@ -22,7 +22,7 @@ impl WireHook {
         direction: 0,
         asynchronous: 0,
         element: 1,
-        reserved: 0,
+        stream_argument: NONE,
     };
 
     const fn class(mut self, class: u32) -> Self {
@@ -164,15 +164,22 @@ const fn copy(copy: Copy) -> WireHook {
         Extent::Elements { argument, element } => {
             let mut row = row.size(argument);
             row.element = element;
+            row.stream_argument = argument + 1;
             row
         }
         Extent::Area { element } => {
             let mut row = row.size(3);
             row.size_factor = 4;
             row.element = element;
+            row.stream_argument = 5;
             row
         }
-        Extent::Flat | Extent::Deep | Extent::Batch => row,
+        Extent::Flat | Extent::Deep => {
+            let mut row = row;
+            row.stream_argument = 1;
+            row
+        }
+        Extent::Batch => row,
     };
     row.measure = match copy.extent {
         Extent::Elements { .. } | Extent::Area { .. } => wire::VS_MEASURE_ARGUMENT,

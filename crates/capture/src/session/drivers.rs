@@ -252,7 +252,8 @@ impl Drivers {
         let file = image.attach_path();
         let mut attachments = Vec::new();
         for scope in scopes {
-            for (places, serves) in [(&calls, Serves::Calls), (&launches, Serves::Launches)] {
+            let launched = Serves::launches(loaded.knobs.work.unwrap_or_default());
+            for (places, serves) in [(&calls, Serves::Calls), (&launches, launched)] {
                 let outcome = attach(loaded, &file, &image.path, places, serves, scope);
                 attachments.push(outcome.map_err(|error| gone(error, scope))?);
             }

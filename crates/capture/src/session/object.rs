@@ -42,6 +42,8 @@ pub struct Work {
     pub check_every_launch: bool,
     /// Entries of the tables of launches and copies; `None`: 65,536.
     pub table_entries: Option<u32>,
+    /// For measurements: launches are probed by a program that does nothing.
+    pub baseline: bool,
 }
 
 /// A loaded object.
@@ -59,6 +61,15 @@ pub(crate) enum Serves {
     Calls,
     /// Launches, which are summed.
     Launches,
+    /// Nothing, for measurements.
+    Nothing,
+}
+
+impl Serves {
+    /// What launches are probed with.
+    pub(crate) const fn launches(work: Work) -> Self {
+        if work.baseline { Self::Nothing } else { Self::Launches }
+    }
 }
 
 /// The programs that serve calls in a tier: enter and return, or one for both.
@@ -68,6 +79,7 @@ pub(crate) const fn programs(tier: Tier, serves: Serves) -> (&'static str, Optio
         (Serves::Calls, Tier::Multi) => ("call_multi_enter", Some("call_multi_return")),
         (Serves::Calls, Tier::Single) => ("call_single_enter", Some("call_single_return")),
         (Serves::Calls, Tier::Constant) => ("call_constant_enter", Some("call_constant_return")),
+        (Serves::Nothing, _) => ("launch_nothing", None),
         (Serves::Launches, Tier::Session) => ("launch_session", None),
         (Serves::Launches, Tier::Multi) => ("launch_multi", None),
         (Serves::Launches, Tier::Single) => ("launch_single", None),
@@ -82,7 +94,7 @@ impl Loaded {
         let (enter, leave) = programs(knobs.tier, Serves::Calls);
         wanted.push(enter);
         wanted.extend(leave);
-        wanted.extend(knobs.work.map(|_| programs(knobs.tier, Serves::Launches).0));
+        wanted.extend(knobs.work.map(|work| programs(knobs.tier, Serves::launches(work)).0));
         let mut open = open(&knobs, wire::VS_CANARY as u32, &wanted)?;
         for mut map in open.maps_mut() {
             match map.name().to_str() {
@@ -229,14 +241,14 @@ fn table() -> Vec<u8> {
                 direction,
                 asynchronous,
                 element,
-                reserved,
+                stream_argument,
             } = hook.wire();
             [
                 &[action, loss_class, size_argument, size_factor][..],
                 &out_argument,
                 &out_bytes,
                 &[descriptor_argument, descriptor_bytes, flags, measure],
-                &[direction, asynchronous, element, reserved],
+                &[direction, asynchronous, element, stream_argument],
             ]
             .concat()
         })

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_uint};
 use std::ptr::{null, null_mut};
+use std::time::Instant;
 
 use anyhow::bail;
 
@@ -83,28 +84,31 @@ fn shape(kernel: usize, round: u64) -> Shape {
 }
 
 /// Launches a kernel without parameters, by one of the driver's functions in turn.
-fn launch(driver: &Driver, kernel: Handle, shape: Shape, turn: u64) -> Result<()> {
+fn launch(driver: &Driver, kernel: Handle, shape: Shape, stream: Handle, turn: u64) -> Result<()> {
     let (grid, block, shared) = shape;
     let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
     let none = null_mut();
-    let config = LaunchConfig { grid, block, shared, ..LaunchConfig::default() };
+    let config = LaunchConfig { grid, block, shared, stream, ..LaunchConfig::default() };
     // SAFETY: the kernel takes no parameters, and the configuration lives until the call returns.
     let result = unsafe {
         match turn % 6 {
-            0 => driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, 0, none, none),
+            0 => driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, none, none),
             1 => driver.cuLaunchKernelEx(&raw const config, kernel, none, none),
-            2 => driver.cuLaunchCooperativeKernel(kernel, gx, gy, gz, bx, by, bz, shared, 0, none),
-            3 => driver.cuLaunchKernel_ptsz(kernel, gx, gy, gz, bx, by, bz, shared, 0, none, none),
+            2 => driver
+                .cuLaunchCooperativeKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, none),
+            3 => driver
+                .cuLaunchKernel_ptsz(kernel, gx, gy, gz, bx, by, bz, shared, stream, none, none),
             4 => driver.cuLaunchKernelEx_ptsz(&raw const config, kernel, none, none),
-            _ => driver
-                .cuLaunchCooperativeKernel_ptsz(kernel, gx, gy, gz, bx, by, bz, shared, 0, none),
+            _ => driver.cuLaunchCooperativeKernel_ptsz(
+                kernel, gx, gy, gz, bx, by, bz, shared, stream, none,
+            ),
         }
     };
     match result {
         // An older driver lacks some of them, and has this one.
         // SAFETY: as above.
         Err(error) if error.code == NOT_FOUND => unsafe {
-            driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, 0, none, none)
+            driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, none, none)
         },
         other => other,
     }
@@ -114,7 +118,7 @@ fn launch(driver: &Driver, kernel: Handle, shape: Shape, turn: u64) -> Result<()
 fn rounds(driver: &Driver, kernels: &[Handle], rounds: u64, pause_ms: u64) -> anyhow::Result<()> {
     for round in 0..rounds {
         for (number, kernel) in kernels.iter().enumerate() {
-            launch(driver, *kernel, shape(number, round), round + number as u64)?;
+            launch(driver, *kernel, shape(number, round), 0, round + number as u64)?;
         }
         if signals::stopped() || (pause_ms > 0 && !signals::sleep_ms(pause_ms)) {
             break;
@@ -126,7 +130,7 @@ fn rounds(driver: &Driver, kernels: &[Handle], rounds: u64, pause_ms: u64) -> an
 /// Launches that the driver must refuse: the block has too many threads.
 fn fail(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
     for turn in 0..count {
-        match launch(driver, kernel, ([1, 1, 1], [1024, 2, 1], 0), turn) {
+        match launch(driver, kernel, ([1, 1, 1], [1024, 2, 1], 0), 0, turn) {
             Err(error) if error.code == INVALID_VALUE => {}
             Err(error) => return Err(error.into()),
             Ok(()) => bail!("a launch of a block of 2048 threads succeeded"),
@@ -135,10 +139,63 @@ fn fail(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Captures a launch of each kernel, and launches the graph.
+fn graphs(driver: &Driver, kernels: &[Handle], count: u64) -> anyhow::Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let (mut stream, mut graph, mut exec) = (0, 0, 0);
+    // SAFETY: the pointers are valid for writing.
+    unsafe { driver.cuStreamCreate(&raw mut stream, 1) }?;
+    // SAFETY: the stream is there, and so is what it captures.
+    unsafe { driver.cuStreamBeginCapture_v2(stream, 2) }?;
+    for kernel in kernels {
+        launch(driver, *kernel, ([1, 1, 1], [32, 1, 1], 0), stream, 0)?;
+    }
+    // SAFETY: as above.
+    unsafe { driver.cuStreamEndCapture(stream, &raw mut graph) }?;
+    // SAFETY: as above.
+    unsafe { driver.cuGraphInstantiateWithFlags(&raw mut exec, graph, 0) }?;
+    for _ in 0..count {
+        // SAFETY: the graph can be launched, and kernels take no parameters.
+        unsafe { driver.cuGraphLaunch(exec, stream) }?;
+    }
+    driver.synchronize()?;
+    // SAFETY: nothing of it runs any more.
+    unsafe { driver.cuGraphExecDestroy(exec) }?;
+    Ok(())
+}
+
+/// The same launch over and over, in parts, so that the device keeps up. Tells the least time that a
+/// launch took, over the parts.
+fn time(driver: &Driver, kernels: &[Handle], rounds: u64) -> anyhow::Result<()> {
+    const PART: u64 = 500;
+    let mut best = f64::INFINITY;
+    let mut done = 0;
+    while done < rounds {
+        let part = PART.min(rounds - done);
+        let start = Instant::now();
+        for _ in 0..part {
+            for kernel in kernels {
+                launch(driver, *kernel, ([1, 1, 1], [32, 1, 1], 0), 0, 0)?;
+            }
+        }
+        let calls = part as f64 * kernels.len() as f64;
+        best = best.min(start.elapsed().as_nanos() as f64 / calls);
+        driver.synchronize()?;
+        done += part;
+    }
+    say(&format!("{best:.1} ns per launch"));
+    Ok(())
+}
+
 /// Every thread launches every kernel; then some launches fail.
 pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
     let driver = device.driver;
     let kernels = kernels(driver, options.kernels)?;
+    if options.time {
+        return time(driver, &kernels, options.iterations);
+    }
     let work = || rounds(driver, &kernels, options.iterations, options.pause_ms);
     if options.threads == 1 {
         work()?;
@@ -154,6 +211,7 @@ pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
     if let Some(first) = kernels.first() {
         fail(driver, *first, options.failing)?;
     }
+    graphs(driver, &kernels, options.graphs)?;
     driver.synchronize()?;
     Ok(())
 }
