@@ -64,18 +64,15 @@ impl Sort {
 /// What a handle points to. A tracer may read it as it reads a real driver's objects.
 #[repr(C)]
 struct Object {
-    /// Where a C++ object has its table of functions.
-    table: *const [u64; 8],
-    module: Handle,
-    serial: u64,
-    /// At byte 24: the name, with its zero byte.
+    references: u64,
+    /// At byte 8, as in driver 580: the name, with its zero byte.
     name: *const c_char,
+    serial: u64,
+    module: Handle,
     rest: [u64; 12],
 }
 
-const _: () = assert!(std::mem::offset_of!(Object, name) == 24);
-
-static TABLE: [u64; 8] = [0; 8];
+const _: () = assert!(std::mem::offset_of!(Object, name) == 8);
 
 /// A kernel by one of its handles.
 struct Kernel {
@@ -151,10 +148,10 @@ impl Modules {
 
     fn add_kernel(&mut self, sort: Sort, module: u32, name: CString) -> Handle {
         let object = Box::new(Object {
-            table: &raw const TABLE,
-            module: self.modules.handle(module),
-            serial: self.next_serial,
+            references: 1,
             name: name.as_ptr(),
+            serial: self.next_serial,
+            module: self.modules.handle(module),
             rest: [0; 12],
         });
         self.next_serial += 1;

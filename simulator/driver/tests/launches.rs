@@ -52,8 +52,8 @@ fn counts(account: &Value, name: &str) -> Vec<(String, u64, u64, u64)> {
 }
 
 #[test]
-fn a_handle_points_to_an_object_with_the_name_at_byte_24() {
-    account_of("a_handle_points_to_an_object_with_the_name_at_byte_24", &[], |cuda| {
+fn a_handle_points_to_an_object_with_the_name_at_byte_8() {
+    account_of("a_handle_points_to_an_object_with_the_name_at_byte_8", &[], |cuda| {
         cuda.start(0);
         let in_module = function(cuda, module(cuda), c"_Z3addPf");
         let in_library = kernel(cuda, library(cuda), c"_Z3mulPf");
@@ -63,7 +63,7 @@ fn a_handle_points_to_an_object_with_the_name_at_byte_24() {
         for (handle, name) in
             [(in_module, c"_Z3addPf"), (in_library, c"_Z3mulPf"), (of_kernel, c"_Z3mulPf")]
         {
-            let place = (handle + 24) as *const *const c_char;
+            let place = (handle + 8) as *const *const c_char;
             // SAFETY: a handle is the address of an object of the driver that is long enough.
             let text = unsafe { CStr::from_ptr(place.read()) };
             assert_eq!(text, name);

@@ -60,9 +60,18 @@ impl Stage {
 
     /// `vramscope trace --json … -- workload ARGUMENTS`, to its end.
     pub fn trace(&self, options: &[&str], workload: &[&str]) -> Traced {
+        self.run("trace", options, workload)
+    }
+
+    /// The same with `vramscope kernels`.
+    pub fn kernels(&self, options: &[&str], workload: &[&str]) -> Traced {
+        self.run("kernels", options, workload)
+    }
+
+    fn run(&self, verb: &str, options: &[&str], workload: &[&str]) -> Traced {
         let output = self
             .command(VRAMSCOPE)
-            .args(["trace", "--json", "--interval", "300ms"])
+            .args([verb, "--json", "--interval", "300ms"])
             .args(options)
             .arg("--")
             .arg(simulator().join("workload"))
@@ -80,8 +89,13 @@ impl Stage {
 
     /// Starts a trace that runs until it is told to end.
     pub fn start_trace(&self, arguments: &[&str]) -> Tracer {
+        self.start("trace", arguments)
+    }
+
+    /// The same with another verb.
+    pub fn start(&self, verb: &str, arguments: &[&str]) -> Tracer {
         let mut command = Command::new(VRAMSCOPE);
-        command.args(["trace", "--json", "--interval", "100ms"]).args(arguments);
+        command.args([verb, "--json", "--interval", "100ms"]).args(arguments);
         Tracer::start(&mut command)
     }
 

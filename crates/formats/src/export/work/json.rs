@@ -54,6 +54,7 @@ pub(crate) struct Work {
 struct Kernel {
     name: String,
     full_name: String,
+    symbol: Option<String>,
     kind: &'static str,
     handle: String,
     handles: u64,
@@ -179,6 +180,7 @@ impl Kernel {
         Self {
             name: name.short,
             full_name: name.full,
+            symbol: kernel.name.as_deref().map(|name| plain(name).into_owned()),
             kind,
             handle: format!("{handle:#x}"),
             handles: kernel.handles,
