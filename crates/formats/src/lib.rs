@@ -4,6 +4,7 @@
 mod clock;
 pub mod export;
 pub mod import;
+pub mod kernel;
 pub mod plain;
 
 pub use clock::WallClock;
