@@ -14,7 +14,7 @@ use crate::plain::plain;
 pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
     match (&view.name, view.target) {
         (Some(name), _) => {
-            let KernelName { short, full } = KernelName::new(name);
+            let KernelName { short, full } = KernelName::of(name);
             KernelName { short: plain(&short).into_owned(), full: plain(&full).into_owned() }
         }
         (None, Launched::Kernel(kernel)) => same(format!("kernel {:#x}", kernel.0)),
