@@ -55,7 +55,10 @@ fn assert_work(report: &Value, oracle: &Value) {
     }
     let failed = |row: &Value| (text(&row["function"]), row["code"].as_i64());
     let ours = sums(list(&report["errors"]), failed, "count");
-    assert_eq!(ours, sums(list(&oracle["errors"]), failed, "count"), "errors");
+    let mut theirs = sums(list(&oracle["errors"]), failed, "count");
+    // How the workload says what went wrong; not a function that is traced.
+    theirs.retain(|(function, _), _| function != "cuGetErrorName");
+    assert_eq!(ours, theirs, "errors");
 }
 
 /// The last report is exact, and every process of it as the driver says.

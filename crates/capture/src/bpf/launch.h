@@ -36,7 +36,7 @@ static __noinline int count_lost_launch(__u32 pid)
 	return 0;
 }
 
-/* A kernel that this CPU has not launched yet. */
+/* A kernel that nobody has launched yet. */
 static __noinline int launches_create(struct vs_launch_key *key)
 {
 	__u32 pid;
@@ -46,7 +46,8 @@ static __noinline int launches_create(struct vs_launch_key *key)
 	pid = key->pid;
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		announce_process();
-	bpf_map_update_elem(&launches, key, &no_launches, BPF_NOEXIST);
+	if (!bpf_map_update_elem(&launches, key, &no_launches, BPF_NOEXIST) && !key->graph)
+		name_guess(key->target);
 	return 0;
 }
 

@@ -14,18 +14,18 @@ struct named_long {
 };
 
 static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64 kernel, __u64 text,
-				       long read, __u32 room)
+				       long read, __u32 room, __u32 flags)
 {
 	fill_head(&named->head, VS_NAMED);
 	named->head.hook = hook;
 	named->kernel = kernel;
 	named->text = text;
 	named->length = read > 0 ? read - 1 : 0;
-	named->cut = read == room;
+	named->flags = flags | (read == room ? VS_NAME_CUT : 0);
 }
 
 /* The record is as long as the longest name that it can hold; few kernels need the longer one. */
-static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text)
+static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 flags)
 {
 	struct named_short *record;
 	struct named_long *more;
@@ -36,7 +36,7 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text)
 		goto lost;
 	read = bpf_probe_read_user_str(record->name, VS_SHORT_NAME, (void *)text);
 	if (read < VS_SHORT_NAME) {
-		named_fill(&record->named, hook, kernel, text, read, VS_SHORT_NAME);
+		named_fill(&record->named, hook, kernel, text, read, VS_SHORT_NAME, flags);
 		submit(record);
 		return 0;
 	}
@@ -45,12 +45,25 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text)
 	if (!more)
 		goto lost;
 	read = bpf_probe_read_user_str(more->name, VS_LONG_NAME, (void *)text);
-	named_fill(&more->named, hook, kernel, text, read, VS_LONG_NAME);
+	named_fill(&more->named, hook, kernel, text, read, VS_LONG_NAME, flags);
 	submit(more);
 	return 0;
 lost:
 	count_lost(bpf_get_current_pid_tgid() >> 32, VS_CLASS_OTHER, 0, 0);
 	return 0;
+}
+
+/* Where in a driver's object the pointer to a kernel's name is: seen in driver 580. It is no
+ * promise, so user space believes only what could be the name of a kernel. */
+#define NAME_OFFSET 8
+
+/* A kernel that is launched and that no call has named, as far as the probes know. */
+static __always_inline void name_guess(__u64 kernel)
+{
+	__u64 text = 0;
+
+	if (!bpf_probe_read_user(&text, sizeof(text), (void *)(kernel + NAME_OFFSET)) && text)
+		name_record(0, kernel, text, VS_NAME_GUESSED);
 }
 
 static __always_inline void name_return(const struct inflight_call *call, __u64 hook)
@@ -60,9 +73,9 @@ static __always_inline void name_return(const struct inflight_call *call, __u64 
 	if (read_out(call, hook, 0, &out) || !out)
 		return;
 	if (hooks[hook].action == VS_ACTION_NAME)
-		name_record(hook, out, argument(call, hooks[hook].size_argument));
+		name_record(hook, out, argument(call, hooks[hook].size_argument), 0);
 	else
-		name_record(hook, call->args[1], out);
+		name_record(hook, call->args[1], out, 0);
 }
 
 #endif

@@ -18,9 +18,9 @@
 #include "emit.h"
 #include "context.h"
 #include "graph.h"
+#include "name.h"
 #include "launch.h"
 #include "copy.h"
-#include "name.h"
 #include "call.h"
 #include "life.h"
 

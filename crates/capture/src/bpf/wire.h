@@ -93,6 +93,11 @@ enum vs_class {
 	VS_CLASS_COPY = 3,
 };
 
+enum vs_name_flag {
+	VS_NAME_CUT = 1,     /* it is longer than what follows */
+	VS_NAME_GUESSED = 2, /* found where drivers keep it, not told by a call */
+};
+
 enum vs_call_flag {
 	VS_CONTEXT_KNOWN = 1,  /* context is the calling thread's current one (0: it has none) */
 	VS_DEVICE_KNOWN = 2,   /* device is the calling thread's current one */
@@ -179,7 +184,7 @@ struct vs_named {
 	__u64 kernel;
 	__u64 text;   /* where the name is, in the process */
 	__u32 length; /* bytes of it that follow, without the zero; 0: it could not be read */
-	__u32 cut;    /* it is longer than that */
+	__u32 flags;  /* enum vs_name_flag */
 };
 VS_SIZE(vs_named, 48);
 

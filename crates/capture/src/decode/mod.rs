@@ -46,6 +46,8 @@ pub struct NamedKernel {
     pub text: u64,
     /// The name is longer than that.
     pub cut: bool,
+    /// No call told it: it stands where drivers keep names.
+    pub guessed: bool,
 }
 
 /// A process learned what one of its handles stands for.
@@ -126,7 +128,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
 }
 
 fn named(bytes: &[u8]) -> Option<NamedKernel> {
-    let Named { head, kernel, text, length, cut } = parse(bytes)?;
+    let Named { head, kernel, text, length, flags } = parse(bytes)?;
     if u32::from(head.kind) != wire::VS_NAMED {
         return None;
     }
@@ -137,7 +139,8 @@ fn named(bytes: &[u8]) -> Option<NamedKernel> {
         kernel: KernelId(kernel),
         name: (length > 0).then(|| String::from_utf8_lossy(name).into()),
         text,
-        cut: cut != 0,
+        cut: flags & wire::VS_NAME_CUT != 0,
+        guessed: flags & wire::VS_NAME_GUESSED != 0,
     })
 }
 

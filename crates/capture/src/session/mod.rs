@@ -298,8 +298,14 @@ impl Session {
             }
             Decoded::Named(named) => {
                 let NamedKernel { pid, at, .. } = named;
-                let what = What::Work(names::told(named));
-                events.push(Event { pid, tid: Tid(pid.0), entered: at, at, what });
+                let told = self.work.as_mut().and_then(|work| work.names.resolve(named));
+                events.extend(told.map(What::Work).map(|what| Event {
+                    pid,
+                    tid: Tid(pid.0),
+                    entered: at,
+                    at,
+                    what,
+                }));
             }
             Decoded::DeviceUuid(told) if self.living.knows(told.pid) => {
                 events.extend(self.accounts.told(&told, now));

@@ -4,7 +4,7 @@
 //! that were looked at, a pointer to the kernel's name stands near its beginning. That is no
 //! promise, so what is found there counts only when it could be the name of a kernel.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -23,37 +23,56 @@ const NAME: u64 = 8;
 /// Names that are remembered of a process, so that a hostile one cannot fill the memory.
 const MOST: usize = 1 << 20;
 
-/// Which kernels have names already.
+/// Which kernels were looked at, and have names.
 #[derive(Default)]
 pub(crate) struct Names {
-    told: HashMap<Pid, HashSet<KernelId>>,
+    told: HashMap<Pid, HashMap<KernelId, bool>>,
 }
 
 impl Names {
     /// Takes note of what a record tells of names.
     pub(crate) fn note(&mut self, record: &Decoded) {
         let (pid, kernel) = match record {
-            Decoded::Named(named) => (named.pid, named.kernel),
+            Decoded::Named(named) if !named.guessed => (named.pid, named.kernel),
             Decoded::Event(Event {
                 pid,
                 what: What::Work(Work::Alias { function, kernel }),
                 ..
-            }) if self.told.get(pid).is_some_and(|told| told.contains(kernel)) => (*pid, *function),
+            }) if self.told.get(pid).and_then(|told| told.get(kernel)) == Some(&true) => {
+                (*pid, *function)
+            }
             _ => return,
         };
         let told = self.told.entry(pid).or_default();
         if told.len() < MOST {
-            told.insert(kernel);
+            told.insert(kernel, true);
         }
+    }
+
+    /// What a record says of a name, unless more is known already.
+    pub(crate) fn resolve(&mut self, named: NamedKernel) -> Option<Work> {
+        let told = self.told.entry(named.pid).or_default();
+        // What a call told is better than what was found.
+        if named.guessed && (told.len() >= MOST || told.get(&named.kernel) == Some(&true)) {
+            return None;
+        }
+        let kernel = named.kernel;
+        let work = self::told(named);
+        if told.len() < MOST {
+            told.insert(kernel, matches!(work, Work::Named { .. }));
+        }
+        Some(work)
     }
 
     /// A kernel was launched: its name or the lack of it, unless that is known.
     pub(crate) fn look_up(&mut self, pid: Pid, kernel: KernelId) -> Option<Work> {
         let told = self.told.entry(pid).or_default();
-        if told.len() >= MOST || !told.insert(kernel) {
+        if told.len() >= MOST || told.contains_key(&kernel) {
             return None;
         }
-        Some(match name_of(pid, kernel) {
+        let name = name_of(pid, kernel);
+        told.insert(kernel, name.is_some());
+        Some(match name {
             Some(name) => Work::Named { kernel, name, by: NamedBy::Memory },
             None => Work::Nameless { kernel, why: NoName::BeforeTrace },
         })
@@ -64,9 +83,10 @@ impl Names {
     }
 }
 
-/// What a call told. A name that the probe could not read, or not all of it, is read again here.
-pub(crate) fn told(named: NamedKernel) -> Work {
-    let NamedKernel { pid, kernel, name, text: address, cut, .. } = named;
+/// What a call told, or what a probe found. A name that it could not read, or not all of it, is read
+/// again here.
+fn told(named: NamedKernel) -> Work {
+    let NamedKernel { pid, kernel, name, text: address, cut, guessed, .. } = named;
     let again = || {
         let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
         text(&memory, address)
@@ -76,6 +96,10 @@ pub(crate) fn told(named: NamedKernel) -> Work {
         part => again().or(part),
     };
     match name {
+        Some(name) if guessed && is_plausible(&name) => {
+            Work::Named { kernel, name, by: NamedBy::Memory }
+        }
+        _ if guessed => Work::Nameless { kernel, why: NoName::BeforeTrace },
         Some(name) => Work::Named { kernel, name, by: NamedBy::Call },
         None => Work::Nameless { kernel, why: NoName::Unreadable },
     }
