@@ -202,7 +202,7 @@ class Bench:
                 self.notes.append(f"late attach: {process['untracked_bytes']} bytes untracked, "
                                   f"of which {account['before']} allocated before")
 
-    def cost(self, label, command, blocks=6, block=4.5):
+    def cost(self, label, command, verb="trace", blocks=6, block=4.5):
         """Time per step with the tracer attached and without, by turns, in one run of the program."""
         player = subprocess.Popen([*command, str(blocks * block + 2)], stdout=subprocess.PIPE, text=True)
         for line in player.stdout:
@@ -218,7 +218,7 @@ class Bench:
             traced = number % 2 == 1
             tracer = None
             if traced:
-                tracer = subprocess.Popen([self.vramscope, "trace", "--json", "-o", "/dev/null", "-p", str(player.pid)],
+                tracer = subprocess.Popen([self.vramscope, verb, "--json", "-o", "/dev/null", "-p", str(player.pid)],
                                           stderr=subprocess.DEVNULL)
                 # The first second is spent on learning the threads' contexts.
                 time.sleep(2.2)
@@ -291,6 +291,11 @@ def main():
         "cost_malloc": lambda: bench.cost("cudaMalloc+cudaFree, 2 KiB", [bench.build("malloc_loop")]),
         "cost_torch": lambda: bench.cost("PyTorch training step", script("step_torch.py")),
         "cost_jax": lambda: bench.cost("JAX step", script("step_jax.py")),
+        "cost_transformer": lambda: bench.cost("transformer training step", script("step_transformer.py")),
+        "kernels_cost_torch": lambda: bench.cost(
+            "PyTorch training step of small layers, `kernels`", script("step_torch.py"), "kernels"),
+        "kernels_cost_transformer": lambda: bench.cost(
+            "transformer training step, `kernels`", script("step_transformer.py"), "kernels"),
     }
     for name, part in parts.items():
         if options.only and name not in options.only:

@@ -193,6 +193,17 @@ fn a_capture_launches_nothing_and_its_graph_does() {
 }
 
 #[test]
+fn a_handle_that_is_given_out_again_is_another_kernel() {
+    let stage = Stage::new();
+    let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--reloads", "60"]);
+    assert_truth(&traced, &stage);
+    let kernels = list(&traced.last()["processes"][0]["kernels"]);
+    let passing = kernels.iter().filter(|row| text(&row["symbol"]).starts_with("passing_"));
+    let counts: Vec<u64> = passing.map(|row| number(&row["launches"])).collect();
+    assert_eq!(counts, [100, 100, 100]);
+}
+
+#[test]
 fn names_from_before_the_trace_are_found_in_the_driver() {
     let stage = Stage::new();
     let mut player = stage.workload(&["launch-late", "--iterations", "300"]);

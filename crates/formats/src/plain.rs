@@ -7,15 +7,28 @@ use std::fmt::Write;
 /// The longest piece of foreign text that is shown.
 const LONGEST: usize = 256;
 
+/// The same where all of it is wanted.
+const LONGEST_IN_FULL: usize = 1 << 18;
+
 /// `text` with everything that is not plainly visible written as `\u{…}`, and cut to a sane length.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
-    if text.len() <= LONGEST && text.chars().all(is_plain) {
+    plain_to(text, LONGEST)
+}
+
+/// The same for text that has to be whole, such as names of kernels, which are made of templates.
+#[must_use]
+pub fn plain_in_full(text: &str) -> Cow<'_, str> {
+    plain_to(text, LONGEST_IN_FULL)
+}
+
+fn plain_to(text: &str, longest: usize) -> Cow<'_, str> {
+    if text.len() <= longest && text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
     for c in text.chars() {
-        if out.len() >= LONGEST {
+        if out.len() >= longest {
             out.push('…');
             break;
         }

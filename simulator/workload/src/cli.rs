@@ -268,6 +268,9 @@ pub(crate) struct Launches {
     /// How often each process launches a graph that it captured of one launch of each kernel
     #[arg(long, default_value_t = 0)]
     pub(crate) graphs: u64,
+    /// How many modules each process loads, launches a kernel of five times, and unloads again
+    #[arg(long, default_value_t = 0)]
+    pub(crate) reloads: u32,
     /// By cuLaunchKernel and with one shape only, and tell how long a launch takes
     #[arg(long)]
     pub(crate) time: bool,

@@ -174,6 +174,7 @@ functions! {
     cuGraphDestroy(graph: Handle);
     cuDeviceGraphMemTrim(device: c_int);
     cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    cuModuleUnload(module: Handle);
     cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
     cuLibraryLoadData(library: *mut Handle, code: *const c_void, jit: *const c_void,
         jit_values: *const c_void, jit_count: c_uint, options: *const c_void,

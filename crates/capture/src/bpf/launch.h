@@ -13,16 +13,6 @@
 #define VS_RECHECK 64
 
 const volatile bool check_every_launch = 0;
-/* Results can be looked at for some calls only where the kernel has session probes. */
-const volatile bool can_skip_returns = 0;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct vs_launch_key);
-	__type(value, struct vs_launches);
-} launches SEC(".maps");
 
 static const struct vs_launches no_launches = {};
 

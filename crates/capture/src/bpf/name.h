@@ -24,6 +24,36 @@ static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64
 	named->flags = flags | (read == room ? VS_NAME_CUT : 0);
 }
 
+/* More CPUs than Linux has. */
+#define MOST_CPUS 8192
+
+/* A handle that is given out again: what was launched under it so far was another kernel. */
+static __always_inline void named_before(struct vs_named *named)
+{
+	struct vs_launch_key key = {.target = named->kernel, .pid = named->head.pid};
+
+	named->calls = 0;
+	named->captured = 0;
+	named->checked = 0;
+	named->failed = 0;
+	/* Older kernels have no look at other CPUs. */
+	if (!can_skip_returns || !bpf_map_lookup_elem(&launches, &key))
+		return;
+	for (__u32 cpu = 0; cpu < MOST_CPUS; cpu++) {
+		struct vs_launches *sum;
+
+		if (cpu >= cpus)
+			return;
+		sum = bpf_map_lookup_percpu_elem(&launches, &key, cpu);
+		if (!sum)
+			return;
+		named->calls += sum->calls;
+		named->captured += sum->captured;
+		named->checked += sum->checked;
+		named->failed += sum->failed;
+	}
+}
+
 /* The record is as long as the longest name that it can hold; few kernels need the longer one. */
 static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 flags)
 {
@@ -37,6 +67,7 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 fl
 	read = bpf_probe_read_user_str(record->name, VS_SHORT_NAME, (void *)text);
 	if (read < VS_SHORT_NAME) {
 		named_fill(&record->named, hook, kernel, text, read, VS_SHORT_NAME, flags);
+		named_before(&record->named);
 		submit(record);
 		return 0;
 	}
@@ -46,6 +77,7 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 fl
 		goto lost;
 	read = bpf_probe_read_user_str(more->name, VS_LONG_NAME, (void *)text);
 	named_fill(&more->named, hook, kernel, text, read, VS_LONG_NAME, flags);
+	named_before(&more->named);
 	submit(more);
 	return 0;
 lost:

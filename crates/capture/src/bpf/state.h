@@ -15,6 +15,10 @@ const volatile bool use_task_storage = 1;
 const volatile __u32 own_pid = 0;
 /* Launches and copies are counted too. */
 const volatile bool count_work = 0;
+/* Results can be looked at for some calls only where the kernel has session probes. */
+const volatile bool can_skip_returns = 0;
+/* CPUs that there can be. */
+const volatile __u32 cpus = 1;
 
 /* When the newest library was attached (boot clock): a thread that started later began without a
  * context, so its context is known from its first call. */
@@ -92,6 +96,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } captures_under_way SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vs_launch_key);
+	__type(value, struct vs_launches);
+} launches SEC(".maps");
 
 struct context_key {
 	__u64 context;

@@ -185,8 +185,13 @@ struct vs_named {
 	__u64 text;   /* where the name is, in the process */
 	__u32 length; /* bytes of it that follow, without the zero; 0: it could not be read */
 	__u32 flags;  /* enum vs_name_flag */
+	/* launches under this handle so far: of whatever had it before */
+	__u64 calls;
+	__u64 captured;
+	__u64 checked;
+	__u64 failed;
 };
-VS_SIZE(vs_named, 48);
+VS_SIZE(vs_named, 80);
 
 /* Which launches are added up in one place. */
 struct vs_launch_key {

@@ -48,6 +48,21 @@ pub struct NamedKernel {
     pub cut: bool,
     /// No call told it: it stands where drivers keep names.
     pub guessed: bool,
+    /// What was launched under this handle so far.
+    pub before: LaunchCounts,
+}
+
+/// Launches under one handle, from the beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LaunchCounts {
+    /// Calls.
+    pub calls: u64,
+    /// Of those: recorded into a graph.
+    pub captured: u64,
+    /// Of those: whose result was looked at.
+    pub checked: u64,
+    /// Of those: that failed.
+    pub failed: u64,
 }
 
 /// A process learned what one of its handles stands for.
@@ -128,7 +143,8 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
 }
 
 fn named(bytes: &[u8]) -> Option<NamedKernel> {
-    let Named { head, kernel, text, length, flags } = parse(bytes)?;
+    let Named { head, kernel, text, length, flags, calls, captured, checked, failed } =
+        parse(bytes)?;
     if u32::from(head.kind) != wire::VS_NAMED {
         return None;
     }
@@ -141,6 +157,7 @@ fn named(bytes: &[u8]) -> Option<NamedKernel> {
         text,
         cut: flags & wire::VS_NAME_CUT != 0,
         guessed: flags & wire::VS_NAME_GUESSED != 0,
+        before: LaunchCounts { calls, captured, checked, failed },
     })
 }
 

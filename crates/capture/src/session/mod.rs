@@ -260,9 +260,7 @@ impl Session {
         };
         match &mut self.work {
             Some(work) => {
-                // Names come first: what is launched under a name that is still in the ring must
-                // not be taken for nameless.
-                records.iter().for_each(|record| work.names.note(record));
+                work.note(records);
                 if last || work.is_due() || records.iter().any(ends) {
                     work.take(now)
                 } else {
@@ -298,14 +296,12 @@ impl Session {
             }
             Decoded::Named(named) => {
                 let NamedKernel { pid, at, .. } = named;
-                let told = self.work.as_mut().and_then(|work| work.names.resolve(named));
-                events.extend(told.map(What::Work).map(|what| Event {
-                    pid,
-                    tid: Tid(pid.0),
-                    entered: at,
-                    at,
-                    what,
-                }));
+                let told = self.work.as_mut().map(|work| work.name(named)).unwrap_or_default();
+                let event = |work| {
+                    let what = What::Work(work);
+                    Event { pid, tid: Tid(pid.0), entered: at, at, what }
+                };
+                events.extend(told.into_iter().map(event));
             }
             Decoded::DeviceUuid(told) if self.living.knows(told.pid) => {
                 events.extend(self.accounts.told(&told, now));

@@ -216,6 +216,8 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     let work = knobs.work.unwrap_or_default();
     put("count_work", &[u8::from(knobs.work.is_some())])?;
     put("check_every_launch", &[u8::from(work.check_every_launch)])?;
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+    put("cpus", &cpus.to_ne_bytes())?;
     put("can_skip_returns", &[u8::from(knobs.tier == Tier::Session)])?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);

@@ -9,10 +9,13 @@ use crate::error::Error;
 /// Entries that are asked for at once.
 const BATCH: u32 = 256;
 
-/// Every entry of a hash map: its key, and its values, one after the other where each CPU has one.
+/// A key, and its values, one after the other where each CPU has one.
+pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+
+/// Every entry of a hash map.
 ///
 /// Entries that are added meanwhile may be in it or not; none is in it twice.
-pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<Entry>, Error> {
     match in_batches(map) {
         Some(entries) => Ok(entries),
         // Kernels before 5.6 have no batches.
@@ -30,7 +33,7 @@ fn value_bytes(map: &MapHandle) -> Option<usize> {
     }
 }
 
-fn in_batches(map: &MapHandle) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+fn in_batches(map: &MapHandle) -> Option<Vec<Entry>> {
     let key_bytes = usize::try_from(map.key_size()).ok()?;
     let value_bytes = value_bytes(map)?;
     let (mut room, mut entries) = (BATCH, Vec::new());
@@ -73,7 +76,7 @@ fn in_batches(map: &MapHandle) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     }
 }
 
-fn one_by_one(map: &MapHandle) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+fn one_by_one(map: &MapHandle) -> Result<Vec<Entry>, Error> {
     let load = |source| Error::Load { source };
     let mut entries = Vec::new();
     for key in map.keys() {

@@ -12,6 +12,7 @@ use libbpf_rs::{MapCore, MapHandle};
 use super::names::Names;
 use super::object::Loaded;
 use super::sums::read_all;
+use crate::decode::{Decoded, LaunchCounts, NamedKernel};
 use crate::error::Error;
 use crate::hooks::row::direction;
 use crate::wire::{self, parse};
@@ -26,9 +27,12 @@ const SHARE: u32 = 50;
 pub(crate) struct WorkSums {
     launches: MapHandle,
     copies: MapHandle,
-    launches_told: HashMap<LaunchKey, LaunchesTold>,
+    launches_told: HashMap<LaunchKey, LaunchCounts>,
     copies_told: HashMap<CopyKey, CopiesTold>,
-    pub(crate) names: Names,
+    names: Names,
+    /// Launches of what had a handle before it got the name that a record tells, by the moment of
+    /// the record.
+    settled: HashMap<(Pid, KernelId, Moment), Launches>,
     next: Instant,
 }
 
@@ -47,14 +51,6 @@ struct CopyKey {
     from: u64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct LaunchesTold {
-    calls: u64,
-    captured: u64,
-    checked: u64,
-    failed: u64,
-}
-
 #[derive(Clone, Default)]
 struct CopiesTold {
     calls: u64,
@@ -71,12 +67,41 @@ impl WorkSums {
             launches_told: HashMap::new(),
             copies_told: HashMap::new(),
             names: Names::default(),
+            settled: HashMap::new(),
             next: Instant::now() + PERIOD,
         })
     }
 
     pub(crate) fn is_due(&self) -> bool {
         Instant::now() >= self.next
+    }
+
+    /// Takes note of names before the sums are read: what is launched under a name that is still in
+    /// the ring must not be taken for nameless, nor for what had the handle before.
+    pub(crate) fn note(&mut self, records: &[Decoded]) {
+        self.settled.clear();
+        for record in records {
+            self.names.note(record);
+            let Decoded::Named(NamedKernel { pid, kernel, at, before, guessed: false, .. }) =
+                record
+            else {
+                continue;
+            };
+            let key = LaunchKey { pid: *pid, launched: Launched::Kernel(*kernel) };
+            let told = self.launches_told.entry(key).or_default();
+            if before.calls > told.calls {
+                let launches = since(key.launched, before, told);
+                *told = *before;
+                self.settled.insert((*pid, *kernel, *at), launches);
+            }
+        }
+    }
+
+    /// What a record says of a name, and the launches before it.
+    pub(crate) fn name(&mut self, named: NamedKernel) -> Vec<Work> {
+        let settled = self.settled.remove(&(named.pid, named.kernel, named.at));
+        let settled = settled.map(Work::Launches);
+        settled.into_iter().chain(self.names.resolve(named)).collect()
     }
 
     /// What was added since the last time, by process.
@@ -130,7 +155,7 @@ impl WorkSums {
         let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
         let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
         let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
-        let now = LaunchesTold {
+        let now = LaunchCounts {
             calls: sum(|cpu| cpu.calls),
             captured: sum(|cpu| cpu.captured),
             checked: sum(|cpu| cpu.checked),
@@ -145,17 +170,8 @@ impl WorkSums {
             Launched::Kernel(_) => shapes(&sums),
             Launched::Graph(_) => (Vec::new(), None, 0),
         };
-        let launches = Launches {
-            target: key.launched,
-            calls: now.calls.saturating_sub(before.calls),
-            captured: now.captured.saturating_sub(before.captured),
-            checked: now.checked.saturating_sub(before.checked),
-            failed: now.failed.saturating_sub(before.failed),
-            last,
-            shapes,
-            other_shapes,
-        };
-        Some((key, launches))
+        let launches = since(key.launched, &now, &before);
+        Some((key, Launches { last, shapes, other_shapes, ..launches }))
     }
 
     fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(Pid, Copies)> {
@@ -188,6 +204,18 @@ impl WorkSums {
             bandwidths: now.bandwidths.to_vec(),
         };
         Some((key.pid, copies))
+    }
+}
+
+/// What came between two counts; of no shape.
+fn since(target: Launched, now: &LaunchCounts, before: &LaunchCounts) -> Launches {
+    Launches {
+        target,
+        calls: now.calls.saturating_sub(before.calls),
+        captured: now.captured.saturating_sub(before.captured),
+        checked: now.checked.saturating_sub(before.checked),
+        failed: now.failed.saturating_sub(before.failed),
+        ..Launches::default()
     }
 }
 

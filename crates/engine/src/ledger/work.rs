@@ -21,6 +21,8 @@ const NAMES: usize = 200_000;
 #[derive(Debug, Default)]
 pub(super) struct Work {
     kernels: HashMap<Launched, Kernel>,
+    /// Kernels that are gone, whose handles are others' now.
+    past: HashMap<Arc<str>, (KernelId, Kernel)>,
     names: HashMap<KernelId, Name>,
     aliases: HashMap<KernelId, KernelId>,
     copies: HashMap<(Direction, bool), CopySum>,
@@ -108,8 +110,30 @@ impl Work {
             let kernels = &self.kernels;
             self.names.retain(|kernel, _| kernels.contains_key(&Launched::Kernel(*kernel)));
         }
+        self.retire(kernel, &name);
         self.aliases.remove(&kernel);
         self.names.insert(kernel, name);
+    }
+
+    /// A handle is given another name: what was launched under it before was another kernel.
+    fn retire(&mut self, handle: KernelId, name: &Name) {
+        let (Some(Name::Known(old, _)), Name::Known(new, _)) = (self.name(handle), name) else {
+            return;
+        };
+        if old == new {
+            return;
+        }
+        let old = Arc::clone(old);
+        if let Some(kernel) = self.kernels.remove(&Launched::Kernel(handle)) {
+            let (_, past) = self.past.entry(old).or_insert_with(|| (handle, Kernel::default()));
+            past.calls = past.calls.saturating_add(kernel.calls);
+            past.captured = past.captured.saturating_add(kernel.captured);
+            past.checked = past.checked.saturating_add(kernel.checked);
+            past.failed = past.failed.saturating_add(kernel.failed);
+            past.shown = past.shown.saturating_add(kernel.shown);
+            past.last = kernel.last.or(past.last);
+            past.other_shapes = past.other_shapes.saturating_add(kernel.calls);
+        }
     }
 
     fn launched(&mut self, new: &Launches) {
@@ -118,9 +142,11 @@ impl Work {
         kernel.captured = kernel.captured.saturating_add(new.captured);
         kernel.checked = kernel.checked.saturating_add(new.checked);
         kernel.failed = kernel.failed.saturating_add(new.failed);
-        kernel.last = new.last.or(kernel.last);
-        kernel.shapes.clone_from(&new.shapes);
-        kernel.other_shapes = new.other_shapes;
+        if new.last.is_some() || new.other_shapes > 0 {
+            kernel.last = new.last.or(kernel.last);
+            kernel.shapes.clone_from(&new.shapes);
+            kernel.other_shapes = new.other_shapes;
+        }
     }
 
     fn copied(&mut self, new: &Copies, complete: bool) {
@@ -158,6 +184,12 @@ impl Work {
             let row = rows.entry(key).or_insert_with(|| empty(*launched, name));
             add(row, kernel);
         }
+        for (name, (handle, kernel)) in &self.past {
+            let known = Name::Known(Arc::clone(name), NamedBy::Call);
+            let target = Launched::Kernel(*handle);
+            let row = rows.entry(RowKey::Named(Arc::clone(name)));
+            add(row.or_insert_with(|| empty(target, Some(&known))), kernel);
+        }
         let mut kernels: Vec<_> = rows.into_values().collect();
         kernels.sort_by(|a, b| {
             let rank = |row: &KernelView| (Reverse(row.launches), row.name.clone(), row.target);
@@ -181,7 +213,8 @@ impl Work {
             },
         };
         self.shown_at = Some(at);
-        for kernel in self.kernels.values_mut() {
+        let past = self.past.values_mut().map(|(_, kernel)| kernel);
+        for kernel in self.kernels.values_mut().chain(past) {
             kernel.shown = kernel.launches();
         }
         for copies in self.copies.values_mut() {

@@ -166,6 +166,29 @@ fn graphs(driver: &Driver, kernels: &[Handle], count: u64) -> anyhow::Result<()>
     Ok(())
 }
 
+/// Modules that come and go: handles of kernels are given out again.
+fn reload(driver: &Driver, count: u32) -> anyhow::Result<()> {
+    for number in 0..count {
+        let name = format!("passing_{}", number % 3);
+        let text = format!(
+            ".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry {name}() {{ ret; }}\n"
+        );
+        let (source, name) = (CString::new(text)?, CString::new(name)?);
+        let (mut module, mut kernel) = (0, 0);
+        // SAFETY: the pointers are valid for writing; texts end with a zero byte.
+        unsafe { driver.cuModuleLoadData(&raw mut module, source.as_ptr().cast()) }?;
+        // SAFETY: as above.
+        unsafe { driver.cuModuleGetFunction(&raw mut kernel, module, name.as_ptr()) }?;
+        for turn in 0..5 {
+            launch(driver, kernel, ([1, 1, 1], [32, 1, 1], 0), 0, turn)?;
+        }
+        driver.synchronize()?;
+        // SAFETY: nothing of it runs any more.
+        unsafe { driver.cuModuleUnload(module) }?;
+    }
+    Ok(())
+}
+
 /// The same launch over and over, in parts, so that the device keeps up. Tells the least time that a
 /// launch took, over the parts.
 fn time(driver: &Driver, kernels: &[Handle], rounds: u64) -> anyhow::Result<()> {
@@ -212,6 +235,7 @@ pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
         fail(driver, *first, options.failing)?;
     }
     graphs(driver, &kernels, options.graphs)?;
+    reload(driver, options.reloads)?;
     driver.synchronize()?;
     Ok(())
 }

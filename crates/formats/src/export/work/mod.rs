@@ -8,14 +8,17 @@ use engine::units::Nanos;
 use engine::work::{Direction, Launched, NamedBy, NoName, bandwidth_of};
 
 use crate::kernel::KernelName;
-use crate::plain::plain;
+use crate::plain::{plain, plain_in_full};
 
 /// What a kernel is called, short and in full; a handle where it has no name.
 pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
     match (&view.name, view.target) {
         (Some(name), _) => {
             let KernelName { short, full } = KernelName::of(name);
-            KernelName { short: plain(&short).into_owned(), full: plain(&full).into_owned() }
+            KernelName {
+                short: plain(&short).into_owned(),
+                full: plain_in_full(&full).into_owned(),
+            }
         }
         (None, Launched::Kernel(kernel)) => same(format!("kernel {:#x}", kernel.0)),
         (None, Launched::Graph(exec)) => same(format!("graph {:#x}", exec.0)),

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Kernel launches as `vramscope kernels` counts them, next to what PyTorch's profiler saw in the same run.
+
+usage: kernels.py --vramscope PATH [--out FOLDER]
+
+Each program runs once, under both. The profiler tells kernels that the GPU ran, by demangled name; names
+are compared without white space and spelling of numbers, which demanglers write differently.
+"""
+
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def plain(name):
+    """What all demanglers agree on."""
+    name = re.sub(r"\(unsigned (?:int|long|char|short)\)|\((?:int|long|bool|short|char)\)", "", name)
+    name = name.replace("true", "1").replace("false", "0").replace("(anonymous namespace)", "anon")
+    name = re.sub(r"(\d)(?:ul|u|l)\b", r"\1", name)
+    name = re.sub(r"\bvoid\b|\bconst\b|\s", "", name)
+    return re.sub(r"\{lambda.*", "{lambda", name)
+
+
+def compare(vramscope, program, out):
+    report = os.path.join(out, f"{program}.json")
+    command = [vramscope, "kernels", "--json", "--top", "100000", "-o", report, "--",
+               sys.executable, os.path.join(HERE, "programs", f"{program}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = re.search(r"^COUNTS (.*)$", done.stdout + done.stderr, re.MULTILINE)
+    if not told:
+        print(program, "FAILED", done.stdout[-500:], done.stderr[-1500:])
+        return
+    theirs, ours = collections.Counter(), collections.Counter()
+    for name, count in json.loads(told.group(1)).items():
+        theirs[plain(name)] += count
+    last = json.loads(open(report).read().strip().split("\n")[-1])
+    names, nameless = {}, 0
+    for process in last["processes"]:
+        for kernel in process["kernels"]:
+            ours[plain(kernel["full_name"])] += kernel["launches"]
+            names[plain(kernel["full_name"])] = kernel["name"]
+            nameless += kernel["launches"] if kernel.get("nameless_because") else 0
+    same = sum(1 for name in theirs if ours[name] == theirs[name])
+    print(f"\n## {program}: exact {last['exact']}; profiler {sum(theirs.values())} launches of {len(theirs)} kernels, "
+          f"ours {sum(ours.values())} of {len(ours)}; {same} kernels with the same name and count; "
+          f"{nameless} launches without a name")
+    for name, count in ours.most_common(8):
+        print(f"| {names[name][:90]} | {theirs[name]} | {count} |")
+    for name in sorted(set(ours) | set(theirs)):
+        if ours[name] != theirs[name]:
+            print(f"  differs: {name[:200]}: profiler {theirs[name]}, ours {ours[name]}")
+
+
+def late(vramscope, out):
+    """A program that ran for some seconds before anybody looked."""
+    player = subprocess.Popen([sys.executable, os.path.join(HERE, "programs", "step_torch.py"), "12"],
+                              stdout=subprocess.PIPE, text=True)
+    for line in player.stdout:
+        if line.startswith("READY"):
+            break
+    time.sleep(3)
+    report = os.path.join(out, "late.json")
+    subprocess.run([vramscope, "kernels", "--json", "-o", report, "-p", str(player.pid), "--duration", "4s"],
+                   capture_output=True, check=False)
+    player.kill()
+    process = json.loads(open(report).read().strip().split("\n")[-1])["processes"][0]
+    named = sum(k["launches"] for k in process["kernels"] if not k.get("nameless_because"))
+    print(f"\n## late attach: {process['launches_total']} launches seen, {named} with a name")
+    for kernel in process["kernels"][:6]:
+        print(f"| {kernel['name'][:90]} | {kernel.get('named_by')} | {kernel['launches']} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vramscope", required=True)
+    parser.add_argument("--out", default="verification")
+    options = parser.parse_args()
+    os.makedirs(options.out, exist_ok=True)
+    vramscope = os.path.abspath(options.vramscope)
+    for program in ["kernels_torch", "kernels_triton", "kernels_jax", "kernels_cupy"]:
+        compare(vramscope, program, options.out)
+    late(vramscope, options.out)
+
+
+if __name__ == "__main__":
+    main()
