@@ -5,8 +5,11 @@ use engine::ids::DeviceId;
 use engine::units::Moment;
 use proptest::prelude::*;
 
+/// A device, and how much there was on it from which moments on.
+pub(crate) type Course = (Option<DeviceId>, Vec<(Moment, u64)>);
+
 /// The points of series of devices.
-pub(crate) fn points(series: &[Series]) -> Vec<(Option<DeviceId>, Vec<(Moment, u64)>)> {
+pub(crate) fn points(series: &[Series]) -> Vec<Course> {
     let plain = |series: &Series| {
         let points = series.points.iter().map(|point| (point.at, point.bytes));
         (series.device, points.collect())

@@ -9,6 +9,8 @@ use engine::change::{Change, How, Turn};
 use engine::ids::{DeviceId, Key, Pid};
 use engine::units::Moment;
 
+use super::courses::Course;
+
 type LiveSet = BTreeMap<(Pid, Key), (Change, Moment)>;
 
 fn apply(live: &mut LiveSet, change: &Change) {
@@ -110,8 +112,8 @@ pub(crate) fn never_freed(changes: &[Change]) -> BTreeMap<Place, Amount> {
 }
 
 /// Device memory of each device after every change that changes it.
-pub(crate) fn totals(changes: &[Change]) -> Vec<(Option<DeviceId>, Vec<(Moment, u64)>)> {
-    let mut devices: BTreeMap<(bool, Option<DeviceId>), Vec<(Moment, u64)>> = BTreeMap::new();
+pub(crate) fn totals(changes: &[Change]) -> Vec<Course> {
+    let mut devices: BTreeMap<(bool, Option<DeviceId>), Course> = BTreeMap::new();
     let mut sums: BTreeMap<Option<DeviceId>, u64> = BTreeMap::new();
     for (at, live) in sets(changes) {
         let mut now: BTreeMap<Option<DeviceId>, u64> = BTreeMap::new();
@@ -121,9 +123,11 @@ pub(crate) fn totals(changes: &[Change]) -> Vec<(Option<DeviceId>, Vec<(Moment, 
         for device in [None, Some(DeviceId(0)), Some(DeviceId(1))] {
             let bytes = now.get(&device).copied().unwrap_or(0);
             if sums.insert(device, bytes).unwrap_or(0) != bytes {
-                devices.entry((device.is_none(), device)).or_default().push((at, bytes));
+                let course = devices.entry((device.is_none(), device)).or_default();
+                course.0 = device;
+                course.1.push((at, bytes));
             }
         }
     }
-    devices.into_iter().map(|((_, device), points)| (device, points)).collect()
+    devices.into_values().collect()
 }
