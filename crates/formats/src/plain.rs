@@ -10,12 +10,18 @@ const LONGEST: usize = 256;
 /// `text` with everything that is not plainly visible written as `\u{…}`, and cut to a sane length.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
-    if text.len() <= LONGEST && text.chars().all(is_plain) {
+    plain_up_to(text, LONGEST)
+}
+
+/// The same with another length, for what is long by nature.
+#[must_use]
+pub fn plain_up_to(text: &str, longest: usize) -> Cow<'_, str> {
+    if text.len() <= longest && text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
     for c in text.chars() {
-        if out.len() >= LONGEST {
+        if out.len() >= longest {
             out.push('…');
             break;
         }

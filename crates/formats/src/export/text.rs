@@ -22,19 +22,19 @@ pub struct Style {
 }
 
 impl Style {
-    fn paint(self, code: &'static str, text: &str) -> String {
+    pub(crate) fn paint(self, code: &'static str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    fn bold(self, text: &str) -> String {
+    pub(crate) fn bold(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    fn dim(self, text: &str) -> String {
+    pub(crate) fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    fn alarm(self, text: &str) -> String {
+    pub(crate) fn alarm(self, text: &str) -> String {
         self.paint("1;31", text)
     }
 }
