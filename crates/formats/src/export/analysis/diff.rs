@@ -13,7 +13,8 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Page {
     let moved = Cell::difference(before.bytes, after.bytes);
     let headline = match after.bytes.cmp(&before.bytes) {
         std::cmp::Ordering::Equal => {
-            format!("The same {} of device memory were never freed in both", Bytes(after.bytes))
+            let memory = comparison.after.memory();
+            format!("The same {} of {memory} were never freed in both", Bytes(after.bytes))
         }
         _ => format!(
             "{} never freed: {} before, {} after",

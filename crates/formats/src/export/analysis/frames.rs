@@ -131,7 +131,7 @@ fn short(frames: &[&Frame]) -> Vec<String> {
     let (mut hidden, mut shown) = (0, 0);
     for (index, frame) in frames.iter().enumerate().skip(inside) {
         if shown == SHOWN {
-            lines.extend(folded(hidden, "framework frames"));
+            lines.extend(folded(hidden, "library frames"));
             lines.extend(folded(frames.len() - index, "more frames"));
             return lines;
         }
@@ -139,11 +139,11 @@ fn short(frames: &[&Frame]) -> Vec<String> {
             hidden += 1;
             continue;
         }
-        lines.extend(folded(std::mem::take(&mut hidden), "framework frames"));
+        lines.extend(folded(std::mem::take(&mut hidden), "library frames"));
         lines.push(cut(line(frame)));
         shown += 1;
     }
-    lines.extend(folded(hidden, "framework frames"));
+    lines.extend(folded(hidden, "library frames"));
     lines
 }
 
@@ -204,9 +204,9 @@ mod tests {
         ]);
         let want = [
             "forward (model.py:12)",
-            "… 2 framework frames",
+            "… 2 library frames",
             "main (train.py:40)",
-            "… 1 framework frame",
+            "… 1 library frame",
         ];
         assert_eq!(found, want);
     }

@@ -73,6 +73,9 @@ fn line(out: &mut dyn Write, line: &Line) -> io::Result<()> {
 }
 
 fn section(out: &mut dyn Write, section: &Section) -> io::Result<()> {
+    if section.chart.is_none() && section.table.rows.is_empty() {
+        return Ok(());
+    }
     if !section.title.is_empty() {
         writeln!(out, "<h2>{}</h2>", escape(&section.title))?;
     }

@@ -39,7 +39,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> 
         Answer::Summary(answer) => summary(&mut object, answer, subject),
         Answer::Fragmentation(answer) => fragmentation(&mut object, answer),
         // These may be long, so they are not made before they are written.
-        Answer::Watermark(peaks) => {
+        Answer::Watermark(peaks, _) => {
             let peaks = peaks.iter().map(|peak| PeakObject { peak, subject }).collect();
             return line(out, &Long { head: object, body: Body::Peaks { peaks } });
         }
@@ -454,11 +454,13 @@ impl Serialize for OverlayObject<'_> {
         #[derive(Serialize)]
         struct Fields<'a, L: Serialize> {
             name: &'a str,
+            device: Option<u16>,
             points: L,
         }
         let points = self.overlay.points.iter();
         let points = points.map(|(at, bytes)| (self.subject.nanos(*at), *bytes));
-        Fields { name: &self.overlay.name, points: Seq(points) }.serialize(serializer)
+        let device = ordinal(self.overlay.device);
+        Fields { name: &self.overlay.name, device, points: Seq(points) }.serialize(serializer)
     }
 }
 

@@ -13,9 +13,9 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
     let leaked = leakage.avoidable();
     let places = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
-        0 => "No leaks: all device memory that the program could free was freed".to_owned(),
-        1 => format!("1 leak, {} of device memory, never freed", Bytes(leaked.bytes)),
-        n => format!("{n} leaks, {} of device memory, never freed", Bytes(leaked.bytes)),
+        0 => format!("No leaks: all of {} that the program could free was freed", subject.memory()),
+        1 => format!("1 leak, {} of {}, never freed", Bytes(leaked.bytes), subject.memory()),
+        n => format!("{n} leaks, {} of {}, never freed", Bytes(leaked.bytes), subject.memory()),
     };
     let mut lines = Vec::new();
     if leakage.by_kind.len() > 1 {

@@ -24,7 +24,9 @@ use engine::analysis::summary::Overview;
 use engine::analysis::suspects::Verdict;
 use engine::analysis::usage::Courses;
 use engine::analysis::watermark::Peak;
+use engine::analysis::{Measure, is_host};
 use engine::ids::{DeviceId, Pid};
+use engine::kind::Kind;
 use engine::units::Moment;
 
 use super::text::Style;
@@ -55,8 +57,8 @@ pub struct Subject<'a> {
 pub enum Answer<'a> {
     /// What was never freed.
     Leakage(&'a Leakage),
-    /// The peaks.
-    Watermark(&'a [Peak]),
+    /// The peaks; and memory over time where a picture of it is wanted.
+    Watermark(&'a [Peak], Option<&'a Courses>),
     /// Memory over time; and how much there is by another tool's account.
     Usage(&'a Courses, &'a [Overlay]),
     /// What grows.
@@ -72,6 +74,8 @@ pub enum Answer<'a> {
 pub struct Overlay {
     /// What it is, such as `nvidia-smi, GPU 0`.
     pub name: String,
+    /// The device that it is of; none for any.
+    pub device: Option<DeviceId>,
     /// Moments of the file's clock, and bytes.
     pub points: Vec<(Moment, u64)>,
 }
@@ -93,7 +97,7 @@ impl Answer<'_> {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Leakage(_) => "leakage",
-            Self::Watermark(_) => "watermark",
+            Self::Watermark(..) => "watermark",
             Self::Usage(..) => "usage",
             Self::Suspects(_) => "suspects",
             Self::Summary(_) => "summary",
@@ -104,7 +108,7 @@ impl Answer<'_> {
     fn page(&self, subject: &Subject<'_>) -> Page {
         let mut page = match self {
             Self::Leakage(answer) => leakage::page(answer, subject),
-            Self::Watermark(answer) => watermark::page(answer, subject),
+            Self::Watermark(answer, courses) => watermark::page(answer, *courses, subject),
             Self::Usage(answer, overlays) => usage::page(answer, overlays, subject),
             Self::Suspects(answer) => suspects::page(answer, subject),
             Self::Summary(answer) => summary::page(answer, subject),
@@ -139,7 +143,7 @@ pub fn write_html(
 pub fn write_tsv(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
     match answer {
         Answer::Leakage(answer) => tsv::write(out, &leakage::table(answer, subject)),
-        Answer::Watermark(answer) => watermark::rows(answer, subject, out),
+        Answer::Watermark(answer, _) => watermark::rows(answer, subject, out),
         Answer::Usage(answer, overlays) => usage::rows(answer, overlays, subject, out),
         Answer::Suspects(answer) => tsv::write(out, &suspects::table(answer, subject)),
         Answer::Summary(answer) => tsv::write(out, &summary::table(answer, subject)),
@@ -181,6 +185,22 @@ impl Subject<'_> {
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
 
+    /// A moment for programs: RFC 3339, or a number of seconds.
+    fn plain_time(&self, at: Moment) -> Cell {
+        Cell::Text(match self.clock() {
+            Some(clock) => clock.precise(at),
+            None => format!("{:.9}", self.nanos(at) as f64 / 1e9),
+        })
+    }
+
+    /// What sums of the file are of.
+    fn memory(&self) -> &'static str {
+        match self.imported.source.measure() {
+            Measure::Device => "device memory",
+            Measure::Torch => "PyTorch's blocks",
+        }
+    }
+
     /// The name of a process, where the file tells it.
     fn process(&self, pid: Pid) -> Option<&str> {
         self.facts.processes.get(&pid).map(String::as_str)
@@ -205,6 +225,14 @@ impl Subject<'_> {
         }
         notes
     }
+}
+
+/// Where memory of a kind lies: `gpu_0`, `gpu_?` or `host`.
+fn location(device_known: Option<DeviceId>, kind: Kind) -> Cell {
+    if device_known.is_none() && is_host(kind) {
+        return Cell::Text("host".to_owned());
+    }
+    device(device_known)
 }
 
 /// `gpu_0`, or `gpu_?`.

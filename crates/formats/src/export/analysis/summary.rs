@@ -1,25 +1,27 @@
 //! The overview of a file.
 
 use engine::analysis::groups::Group;
+use engine::analysis::is_host;
 use engine::analysis::summary::{OfProcess, OnDevice, Overview};
 use engine::units::Bytes;
 
 use super::leakage::{device_number, kinds};
 use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames};
+use super::{Subject, device, frames, location};
 use crate::export::text::count;
 
 pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
     let devices = || overview.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
     let left = overview.never_freed;
+    let memory = subject.memory();
     let headline = if allocations == 0 {
         "Nothing was allocated".to_owned()
     } else {
         let freed = match left.allocations {
-            0 => "all of the device memory was freed".to_owned(),
+            0 => format!("all of {} was freed", subject.memory()),
             _ => format!(
-                "{} of device memory in {} never freed",
+                "{} of {memory} in {} never freed",
                 Bytes(left.bytes),
                 count(left.allocations)
             ),
@@ -53,7 +55,7 @@ fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
             rows.push(vec![
                 Cell::Text(process.pid.to_string()),
                 Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),
-                device(on.device),
+                place(on),
                 Cell::Count(on.allocations),
                 Cell::Count(on.frees),
                 Cell::Count(on.released),
@@ -75,6 +77,15 @@ fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
         "of which",
     ];
     Section { title: "Processes".to_owned(), table: Table { columns, rows }, ..Section::default() }
+}
+
+/// What is on no device may be host memory alone.
+fn place(on: &OnDevice) -> Cell {
+    let only_host = on.peak_bytes == 0 && on.kinds.iter().all(|(kind, _)| is_host(*kind));
+    match on.kinds.first() {
+        Some((kind, _)) if only_host => location(on.device, *kind),
+        _ => device(on.device),
+    }
 }
 
 fn sites(process: &OfProcess, subject: &Subject<'_>) -> Section {
@@ -142,7 +153,7 @@ fn row(process: &OfProcess, on: &OnDevice, subject: &Subject<'_>) -> Vec<Cell> {
         Cell::Bytes(on.never_freed.bytes),
         Cell::Count(on.never_freed.allocations),
         Cell::Bytes(on.peak_bytes),
-        Cell::Text(subject.time(on.peak_at)),
+        subject.plain_time(on.peak_at),
         Cell::Time(String::new(), subject.nanos(on.peak_at)),
     ]
 }

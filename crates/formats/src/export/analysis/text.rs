@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::units::Bytes;
+use engine::units::{Bytes, Moment};
 
 use super::model::{Cell, Chart, Line, Page, Section, Table};
 use crate::export::text::Style;
@@ -47,6 +47,9 @@ fn line(out: &mut dyn Write, line: &Line, style: Style) -> io::Result<()> {
 }
 
 fn section(out: &mut dyn Write, section: &Section, style: Style) -> io::Result<()> {
+    if section.chart.is_none() && section.table.rows.is_empty() {
+        return Ok(());
+    }
     writeln!(out)?;
     if !section.title.is_empty() {
         writeln!(out, "{}", style.bold(&clean(&section.title)))?;
@@ -114,7 +117,9 @@ fn aligned(cells: &[String], widths: &[(usize, bool)]) -> String {
 fn chart(out: &mut dyn Write, chart: &Chart, style: Style) -> io::Result<()> {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(curve) = chart.curves.first() else { return Ok(()) };
-    let heights = heights(&curve.points, CHART.0);
+    let moments = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
+    let (Some(first), Some(last)) = (moments().min(), moments().max()) else { return Ok(()) };
+    let heights = heights(&curve.points, (first, last), CHART.0);
     let Some(top) = heights.iter().copied().max().filter(|top| *top > 0) else { return Ok(()) };
     let label = Bytes(top).to_string();
     for row in (0..CHART.1).rev() {
@@ -134,13 +139,10 @@ fn chart(out: &mut dyn Write, chart: &Chart, style: Style) -> io::Result<()> {
 }
 
 /// The most in each of `columns` equal spans of time.
-fn heights(points: &[(engine::units::Moment, u64)], columns: usize) -> Vec<u64> {
-    let (Some((first, _)), Some((last, _))) = (points.first(), points.last()) else {
-        return Vec::new();
-    };
-    let span = u128::from((*last - *first).0).max(1);
-    let column = |at: engine::units::Moment| {
-        let place = u128::from((at - *first).0) * (columns as u128 - 1) / span;
+fn heights(points: &[(Moment, u64)], (first, last): (Moment, Moment), columns: usize) -> Vec<u64> {
+    let span = u128::from((last - first).0).max(1);
+    let column = |at: Moment| {
+        let place = u128::from((at - first).0) * (columns as u128 - 1) / span;
         usize::try_from(place).unwrap_or(0).min(columns - 1)
     };
     let mut heights = vec![0; columns];
@@ -157,21 +159,22 @@ fn heights(points: &[(engine::units::Moment, u64)], columns: usize) -> Vec<u64> 
             *height = now.max(*height);
         }
     }
+    for height in heights.iter_mut().skip(reached + 1) {
+        *height = now;
+    }
     heights
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::units::Moment;
-
     use super::*;
 
     #[test]
     fn a_height_holds_until_the_next_point() {
         let points = [(Moment(0), 5), (Moment(50), 9), (Moment(50), 2), (Moment(100), 0)];
-        assert_eq!(heights(&points, 5), [5, 5, 9, 2, 2]);
-        assert_eq!(heights(&[(Moment(3), 7)], 3), [7, 0, 0]);
-        assert!(heights(&[], 3).is_empty());
+        assert_eq!(heights(&points, (Moment(0), Moment(100)), 5), [5, 5, 9, 2, 2]);
+        assert_eq!(heights(&[(Moment(3), 7)], (Moment(1), Moment(5)), 3), [0, 7, 7]);
+        assert_eq!(heights(&[(Moment(3), 7)], (Moment(3), Moment(3)), 3), [7, 7, 7]);
     }
 
     #[test]

@@ -7,12 +7,12 @@ use engine::units::{Bytes, Moment};
 
 use super::leakage::device_number;
 use super::model::{Cell, Chart, Curve, Page, Section, Table};
-use super::{Overlay, Subject, device, tsv};
+use super::{Overlay, Subject, device, location, tsv};
 
 pub(super) fn page(courses: &Courses, overlays: &[Overlay], subject: &Subject<'_>) -> Page {
     let highest = courses.totals.iter().max_by_key(|series| series.peak.bytes);
     let Some(highest) = highest.filter(|series| series.peak.bytes > 0) else {
-        let headline = "No device memory was ever allocated".to_owned();
+        let headline = format!("None of {} was ever allocated", subject.memory());
         return Page { headline, ..Page::default() };
     };
     let last = highest.points.last().map_or(0, |point| point.bytes);
@@ -34,11 +34,11 @@ fn curve(series: &Series) -> Curve {
     Curve { name: device(series.device).short(), points }
 }
 
-fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
+pub(super) fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
     let mut curves = vec![curve(series)];
-    curves.extend(
-        overlays.iter().map(|one| Curve { name: one.name.clone(), points: one.points.clone() }),
-    );
+    let here = |one: &&Overlay| one.device.is_none() || one.device == series.device;
+    let beside = |one: &Overlay| Curve { name: one.name.clone(), points: one.points.clone() };
+    curves.extend(overlays.iter().filter(here).map(beside));
     let moments = || curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
     let (first, last) = (moments().min(), moments().max());
     let time = |at: Option<Moment>| at.map_or_else(String::new, |at| subject.time(at));
@@ -56,7 +56,7 @@ fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Sect
 fn ends(courses: &Courses, subject: &Subject<'_>) -> Section {
     let row = |series: &Series| {
         vec![
-            device(series.device),
+            series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
             series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
             Cell::Text(series.kind.map_or_else(|| "all".to_owned(), |kind| kind.to_string())),
             Cell::Bytes(series.peak.bytes),
@@ -86,7 +86,7 @@ pub(super) fn rows(
     for series in courses.totals.iter().chain(&courses.series) {
         for point in &series.points {
             let cells = [
-                Cell::Text(subject.time(point.at)),
+                subject.plain_time(point.at),
                 Cell::Time(String::new(), subject.nanos(point.at)),
                 device_number(series.device),
                 series.kind.map_or(Cell::Empty, |kind| Cell::Text(kind.to_string())),
@@ -100,7 +100,7 @@ pub(super) fn rows(
     for overlay in overlays {
         for (at, bytes) in &overlay.points {
             let cells = [
-                Cell::Text(subject.time(*at)),
+                subject.plain_time(*at),
                 Cell::Time(String::new(), subject.nanos(*at)),
                 Cell::Empty,
                 Cell::Empty,

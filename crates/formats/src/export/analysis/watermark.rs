@@ -2,18 +2,19 @@
 
 use std::io::{self, Write};
 
+use engine::analysis::usage::Courses;
 use engine::analysis::watermark::{HeldAt, Peak};
 use engine::units::Bytes;
 
 use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames, left_out, tsv};
+use super::{Subject, device, frames, left_out, tsv, usage};
 use crate::export::text::count;
 
-pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
+pub(super) fn page(peaks: &[Peak], courses: Option<&Courses>, subject: &Subject<'_>) -> Page {
     let whole = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = whole.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
-        let headline = "No peak: no device memory was allocated".to_owned();
+        let headline = format!("No peak: none of {} was allocated", subject.memory());
         return Page { headline, ..Page::default() };
     };
     let live: u64 = highest.live.iter().map(|at| at.amount.allocations).sum();
@@ -32,6 +33,8 @@ pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
     } else if let Some(process) = highest.live.first() {
         lines.push(Line::Dim(format!("all of process {}", process.place.pid)));
     }
+    let totals = courses.map_or(&[][..], |courses| &courses.totals);
+    sections.extend(totals.iter().map(|series| usage::picture(series, &[], subject)));
     sections.extend(
         peaks
             .iter()
@@ -120,7 +123,7 @@ pub(super) fn rows(peaks: &[Peak], subject: &Subject<'_>, out: &mut dyn Write) -
                     device_number(peak.device),
                     peak.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
                     Cell::Bytes(peak.bytes),
-                    Cell::Text(subject.time(peak.at)),
+                    subject.plain_time(peak.at),
                     Cell::Time(String::new(), subject.nanos(peak.at)),
                     Cell::Address(held.key.value),
                     Cell::Bytes(held.bytes),
