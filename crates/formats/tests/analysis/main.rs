@@ -7,6 +7,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod contract;
 mod figures;
 mod handoff;
 mod story;
@@ -102,8 +103,8 @@ fn fragmentation_in_every_form() {
     check(&Story::rich(), Answer::Fragmentation(&fragmentation()));
 }
 
-#[test]
-fn diff_in_every_form() {
+/// Does something with the difference of two files.
+fn with_comparison<T>(then: impl FnOnce(&Comparison<'_>) -> T) -> T {
     let (before, after) = (Story::rich(), Story::later());
     let (old, new) = (before.groups(), after.groups());
     let diff = Diff::of(
@@ -112,15 +113,28 @@ fn diff_in_every_form() {
     );
     let comparison =
         Comparison { before: before.subject(None), after: after.subject(None), diff: &diff };
-    let mut out = Vec::new();
-    analysis::write_diff_text(&mut out, &comparison, Style::default()).unwrap();
-    assert_golden("diff.txt", &String::from_utf8(out).unwrap());
-    let mut out = Vec::new();
-    analysis::write_diff_tsv(&mut out, &comparison).unwrap();
-    assert_golden("diff.tsv", &String::from_utf8(out).unwrap());
-    let mut out = Vec::new();
-    json::write_diff(&mut out, &comparison).unwrap();
-    let object: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    then(&comparison)
+}
+
+fn comparison_object() -> serde_json::Value {
+    with_comparison(|comparison| {
+        let mut out = Vec::new();
+        json::write_diff(&mut out, comparison).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    })
+}
+
+#[test]
+fn diff_in_every_form() {
+    with_comparison(|comparison| {
+        let mut out = Vec::new();
+        analysis::write_diff_text(&mut out, comparison, Style::default()).unwrap();
+        assert_golden("diff.txt", &String::from_utf8(out).unwrap());
+        let mut out = Vec::new();
+        analysis::write_diff_tsv(&mut out, comparison).unwrap();
+        assert_golden("diff.tsv", &String::from_utf8(out).unwrap());
+    });
+    let object = comparison_object();
     assert_golden("diff.json", &(serde_json::to_string_pretty(&object).unwrap() + "\n"));
 }
 
