@@ -158,6 +158,18 @@ fn an_empty_file_has_an_answer_to_every_question() {
 }
 
 #[test]
+fn what_is_live_in_a_snapshot_of_a_running_program_is_called_so() {
+    let mut story = Story::growing();
+    story.imported.source = formats::import::Source::Torch;
+    story.changes.iter_mut().for_each(|change| change.kind = engine::kind::Kind::Torch);
+    let mut groups = engine::analysis::groups::Groups::new(story.imported.source.measure());
+    story.changes.iter().for_each(|change| groups.change(change));
+    let found = text(&story, Answer::Leakage(&Leakage::of(&groups)));
+    let line = "64 leaks, 64.00 MiB of PyTorch's blocks, not freed when the snapshot was made";
+    assert_eq!(found.lines().next(), Some(line));
+}
+
+#[test]
 fn colours_only_where_they_are_wanted() {
     let story = Story::rich();
     let leakage = Leakage::of(&story.groups());

@@ -45,11 +45,9 @@ const FOREIGN_PATHS: [&str; 26] = [
 ];
 
 /// Beginnings of functions that no user wrote.
-const FOREIGN_FUNCTIONS: [&str; 16] = [
+const FOREIGN_FUNCTIONS: [&str; 18] = [
     "_Py",
-    "PyEval_",
-    "PyObject_",
-    "PyRun_",
+    "Py",
     "Py_",
     "pybind11::",
     "c10::",
@@ -62,6 +60,10 @@ const FOREIGN_FUNCTIONS: [&str; 16] = [
     "_dl_",
     "std::",
     "__pthread",
+    "pthread_",
+    "start_thread",
+    "clone",
+    "__clone",
 ];
 
 /// The stack of a site as a cell; one that is not known says so.
@@ -108,34 +110,47 @@ fn is_foreign(frame: &Frame) -> bool {
         return false;
     }
     let function = &*frame.function;
-    let known = |beginning: &str| match beginning {
+    let known = |word: &str, beginning: &str| match beginning {
         // `cuMemAlloc_v2`, and not `curve`.
-        "cu" | "cuda" => {
-            let rest = function.strip_prefix(beginning);
+        "cu" | "cuda" | "Py" => {
+            let rest = word.strip_prefix(beginning);
             rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
         }
-        beginning => function.starts_with(beginning),
+        "clone" | "start_thread" => word == beginning,
+        beginning => word.starts_with(beginning),
     };
-    function.is_empty() || FOREIGN_FUNCTIONS.iter().any(|beginning| known(beginning))
+    // Templates are written with their result before the name.
+    let name = function.split('(').next().unwrap_or("");
+    let known = |word: &str| FOREIGN_FUNCTIONS.iter().any(|beginning| known(word, beginning));
+    function.is_empty() || name.split(' ').any(known)
+}
+
+/// Which frames are not the program's own. Where there are lines of Python, the program is those.
+fn foreign(frames: &[&Frame]) -> Vec<bool> {
+    let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
+    let python = frames.iter().any(|frame| own_python(&frame));
+    let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
+    frames.iter().map(of).collect()
 }
 
 fn short(frames: &[&Frame]) -> Vec<String> {
-    if frames.iter().all(|frame| is_foreign(frame)) {
+    let foreign = foreign(frames);
+    if foreign.iter().all(|foreign| *foreign) {
         let mut lines: Vec<_> = frames.iter().take(SHOWN_OF_OTHERS).map(|f| cut(line(f))).collect();
         lines.extend(folded(frames.len().saturating_sub(SHOWN_OF_OTHERS), "more frames"));
         return lines;
     }
     // What comes before the first frame of the program is how any allocation looks.
-    let inside = frames.iter().take_while(|frame| is_foreign(frame)).count();
+    let inside = foreign.iter().take_while(|foreign| **foreign).count();
     let mut lines = Vec::new();
     let (mut hidden, mut shown) = (0, 0);
-    for (index, frame) in frames.iter().enumerate().skip(inside) {
+    for (index, (frame, foreign)) in frames.iter().zip(foreign).enumerate().skip(inside) {
         if shown == SHOWN {
             lines.extend(folded(hidden, "library frames"));
             lines.extend(folded(frames.len() - index, "more frames"));
             return lines;
         }
-        if is_foreign(frame) {
+        if foreign {
             hidden += 1;
             continue;
         }
@@ -212,6 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn where_there_is_python_machine_code_is_folded() {
+        let found = lines(&[
+            native("helper", "extension.so"),
+            python("step", "train.py", 3),
+            native("helper", "extension.so"),
+            python("main", "train.py", 9),
+        ]);
+        assert_eq!(found, ["step (train.py:3)", "… 1 library frame", "main (train.py:9)"]);
+        assert_eq!(lines(&[native("helper", "extension.so")]), ["helper (extension.so)"]);
+    }
+
+    #[test]
     fn a_stack_without_a_frame_of_the_program_shows_its_inside() {
         let frame = native("cuMemAlloc_v2", "libcuda.so.1");
         let found = lines(&[frame.clone(), frame.clone(), frame.clone(), frame.clone(), frame]);
@@ -237,7 +264,15 @@ mod tests {
         ] {
             assert!(!is_foreign(&native(function, module)), "{function}");
         }
-        assert!(is_foreign(&native("cuMemAlloc_v2", "program")));
+        for function in [
+            "cuMemAlloc_v2",
+            "cudaError cudaMalloc<float>(float**, unsigned long)",
+            "bool at::cuda::blas::gemm_and_bias<float>(bool, long)",
+            "PyCMethod_New",
+            "__clone",
+        ] {
+            assert!(is_foreign(&native(function, "program")), "{function}");
+        }
         assert!(cut("x".repeat(500)).chars().count() <= LONGEST + 1);
     }
 }

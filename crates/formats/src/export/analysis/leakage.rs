@@ -14,8 +14,11 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
     let places = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
         0 => format!("No leaks: all of {} that the program could free was freed", subject.memory()),
-        1 => format!("1 leak, {} of {}, never freed", Bytes(leaked.bytes), subject.memory()),
-        n => format!("{n} leaks, {} of {}, never freed", Bytes(leaked.bytes), subject.memory()),
+        n => {
+            let leaks = if n == 1 { "leak" } else { "leaks" };
+            let (bytes, memory) = (Bytes(leaked.bytes), subject.memory());
+            format!("{n} {leaks}, {bytes} of {memory}, {}", subject.never_freed())
+        }
     };
     let mut lines = Vec::new();
     if leakage.by_kind.len() > 1 {

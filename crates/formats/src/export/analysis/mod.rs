@@ -31,8 +31,8 @@ use engine::units::Moment;
 
 use super::text::Style;
 use crate::WallClock;
-use crate::import::Imported;
 use crate::import::gather::Facts;
+use crate::import::{Imported, Source};
 
 pub use fragmentation::{Advice, Fragmentation, Pool, WouldFit};
 pub(in crate::export) use tsv::field;
@@ -198,6 +198,14 @@ impl Subject<'_> {
         match self.imported.source.measure() {
             Measure::Device => "device memory",
             Measure::Torch => "PyTorch's blocks",
+        }
+    }
+
+    /// What is to be said of memory that is live at the end. A snapshot is of a program that runs.
+    fn never_freed(&self) -> &'static str {
+        match self.imported.source {
+            Source::Torch => "not freed when the snapshot was made",
+            Source::Recording | Source::Nsys | Source::Sanitizer => "never freed",
         }
     }
 

@@ -21,9 +21,10 @@ pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
         let freed = match left.allocations {
             0 => format!("all of {} was freed", subject.memory()),
             _ => format!(
-                "{} of {memory} in {} never freed",
+                "{} of {memory} in {} {}",
                 Bytes(left.bytes),
-                count(left.allocations)
+                count(left.allocations),
+                subject.never_freed()
             ),
         };
         format!("{}, peak {}; {freed}", count(allocations), Bytes(overview.peak_bytes))
