@@ -1,5 +1,7 @@
 //! The command line: clap on one side, plain configuration for the commands on the other.
 
+mod files;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,6 +12,8 @@ use engine::snapshot::Sort;
 use engine::units::Bytes;
 
 use crate::{Outcome, commands, quantity};
+
+pub(crate) use files::{Analysis, Diff, DiffFormat, Export, ExportFormat, Format, Part, Report};
 
 const ABOUT: &str = "Watches the GPU memory of every process on this machine, from the outside: \
     which process, thread and device holds what, exactly, without restarting or changing anything.";
@@ -29,6 +33,15 @@ enum Verb {
     /// Count kernel launches by name, copies by direction, and failing calls
     #[command(after_help = KERNELS_EXAMPLES)]
     Kernels(Box<Kernels>),
+    /// Answer questions about a file: leaks, peaks, memory over time
+    #[command(after_help = files::REPORT_EXAMPLES)]
+    Report(Box<Report>),
+    /// Compare two files, site by site
+    #[command(after_help = files::DIFF_EXAMPLES)]
+    Diff(Diff),
+    /// Write a file in the form of another tool
+    #[command(after_help = files::EXPORT_EXAMPLES)]
+    Export(Export),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -219,6 +232,9 @@ pub(crate) struct Demo {
 /// Parses the command line and runs the verb.
 pub(crate) fn run() -> Result<Outcome> {
     match Cli::parse().verb {
+        Verb::Report(options) => commands::report::run(&options),
+        Verb::Diff(options) => commands::diff::run(&options),
+        Verb::Export(options) => commands::export::run(&options),
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run(&options),
         #[cfg(feature = "capture")]

@@ -1,6 +1,6 @@
 //! Where words go: results to stdout or a file, messages to stderr.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
@@ -25,11 +25,20 @@ pub(crate) fn results(file: Option<&Path>) -> Result<Results> {
     match file {
         None => Ok(Results { writer: Box::new(BufWriter::new(io::stdout())), style: style() }),
         Some(path) => {
-            let file = File::create(path)
-                .with_context(|| format!("cannot write {}; choose another file", path.display()))?;
+            let file = create(path)?;
             Ok(Results { writer: Box::new(BufWriter::new(file)), style: Style::default() })
         }
     }
+}
+
+/// A new file for its owner alone: reports tell of processes and paths.
+pub(crate) fn create(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path);
+    file.with_context(|| format!("cannot write {}; choose another file", path.display()))
 }
 
 /// Colours on a terminal, unless `NO_COLOR` asks for none.

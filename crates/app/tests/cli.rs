@@ -14,8 +14,8 @@ use std::process::{Command, Output};
 
 use harness::{Stage, VRAMSCOPE, simulator};
 
-/// Verbs whose help promises examples: those that trace.
-const WITH_EXAMPLES: &[&str] = &["trace"];
+/// Verbs whose help promises examples: those that trace or read files.
+const WITH_EXAMPLES: &[&str] = &["trace", "report", "diff", "export"];
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).args(arguments).output().unwrap()
@@ -115,7 +115,7 @@ fn the_readme_names_no_option_that_does_not_exist() {
 }
 
 #[test]
-fn verbs_that_trace_have_examples_with_options_that_exist() {
+fn verbs_have_examples_with_options_that_exist() {
     for verb in WITH_EXAMPLES {
         let text = help(Some(verb));
         let (_, examples) = text.split_once("\nEXAMPLES\n").expect("examples");

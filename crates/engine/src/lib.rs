@@ -2,9 +2,10 @@
 //!
 //! Read in this order: [`ids`], [`units`] and [`kind`] (the words), [`event`] (what can happen),
 //! [`ledger`] (the only writer of allocation state), [`snapshot`] (what every output reads);
-//! then [`change`] and [`stack`], from which files are analysed.
+//! then [`change`] and [`stack`], from which files are analysed ([`analysis`]).
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 pub mod cache;
 pub mod change;
 pub mod event;

@@ -27,6 +27,13 @@ impl WallClock {
         Self { moment, time, zone: TimeZone::UTC }
     }
 
+    /// The clock of a file: `moment` was at so many nanoseconds since 1970, UTC.
+    #[must_use]
+    pub fn told(moment: Moment, utc_nanos: i64) -> Self {
+        let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+        Self { moment, time, zone: TimeZone::UTC }
+    }
+
     /// The moment that the clock was set at: the beginning of a trace.
     #[must_use]
     pub const fn start(&self) -> Moment {

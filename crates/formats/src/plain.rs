@@ -7,22 +7,18 @@ use std::fmt::Write;
 /// The longest piece of foreign text that is shown.
 const LONGEST: usize = 256;
 
-/// The same where all of it is wanted.
-const LONGEST_IN_FULL: usize = 1 << 18;
+/// The longest name of a kernel: they are made of templates.
+pub const LONGEST_KERNEL: usize = 1 << 18;
 
 /// `text` with everything that is not plainly visible written as `\u{…}`, and cut to a sane length.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
-    plain_to(text, LONGEST)
+    plain_up_to(text, LONGEST)
 }
 
-/// The same for text that has to be whole, such as names of kernels, which are made of templates.
+/// The same with another length, for what is long by nature.
 #[must_use]
-pub fn plain_in_full(text: &str) -> Cow<'_, str> {
-    plain_to(text, LONGEST_IN_FULL)
-}
-
-fn plain_to(text: &str, longest: usize) -> Cow<'_, str> {
+pub fn plain_up_to(text: &str, longest: usize) -> Cow<'_, str> {
     if text.len() <= longest && text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }

@@ -2,16 +2,21 @@
 
 #[cfg(feature = "capture")]
 pub(crate) mod demo;
+pub(crate) mod diff;
 #[cfg(feature = "capture")]
 pub(crate) mod doctor;
 #[cfg(feature = "capture")]
 mod ended;
+pub(crate) mod export;
+mod fragmentation;
+mod input;
 #[cfg(feature = "capture")]
 pub(crate) mod kernels;
 #[cfg(feature = "capture")]
 pub(crate) mod launch;
 #[cfg(feature = "capture")]
 mod live;
+pub(crate) mod report;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
 

@@ -1,5 +1,7 @@
 //! Snapshots and reports → bytes. Nobody else formats for users.
 
+pub mod analysis;
+pub mod handoff;
 pub mod json;
 pub mod text;
 pub mod work;

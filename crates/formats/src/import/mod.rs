@@ -1,6 +1,7 @@
 //! Files in: recordings and other tools' captures become changes, stacks and caches, whoever made
 //! them. Each reader streams: memory is bounded by what is live, not by the file.
 
+pub mod gather;
 pub mod nsys;
 pub mod recording;
 pub mod sanitizer;
@@ -8,6 +9,7 @@ pub mod torch;
 
 use std::path::PathBuf;
 
+use engine::analysis::Measure;
 use engine::cache::{PoolSums, Segment};
 use engine::change::Change;
 use engine::ids::{DeviceId, Pid};
@@ -36,6 +38,15 @@ impl Source {
             Self::Nsys => "nsys",
             Self::Torch => "torch",
             Self::Sanitizer => "sanitizer",
+        }
+    }
+
+    /// Which memory its sums are of.
+    #[must_use]
+    pub const fn measure(self) -> Measure {
+        match self {
+            Self::Torch => Measure::Torch,
+            Self::Recording | Self::Nsys | Self::Sanitizer => Measure::Device,
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::Names;
 use super::{bandwidth_at, direction, exact, kernel_name, mean_bandwidth, named_by, rate};
-use crate::plain::{plain, plain_in_full};
+use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
 
 /// The object of `vramscope kernels` for a snapshot, without a line end.
 pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
@@ -180,7 +180,10 @@ impl Kernel {
         Self {
             name: name.short,
             full_name: name.full,
-            symbol: kernel.name.as_deref().map(|name| plain_in_full(name).into_owned()),
+            symbol: kernel
+                .name
+                .as_deref()
+                .map(|name| plain_up_to(name, LONGEST_KERNEL).into_owned()),
             kind,
             handle: format!("{handle:#x}"),
             handles: kernel.handles,

@@ -8,7 +8,7 @@ use engine::units::Nanos;
 use engine::work::{Direction, Launched, NamedBy, NoName, bandwidth_of};
 
 use crate::kernel::KernelName;
-use crate::plain::{plain, plain_in_full};
+use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
 
 /// What a kernel is called, short and in full; a handle where it has no name.
 pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
@@ -17,7 +17,7 @@ pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
             let KernelName { short, full } = KernelName::of(name);
             KernelName {
                 short: plain(&short).into_owned(),
-                full: plain_in_full(&full).into_owned(),
+                full: plain_up_to(&full, LONGEST_KERNEL).into_owned(),
             }
         }
         (None, Launched::Kernel(kernel)) => same(format!("kernel {:#x}", kernel.0)),

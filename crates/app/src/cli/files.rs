@@ -1,0 +1,195 @@
+//! Verbs that read files.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use engine::analysis::usage::FEWEST_POINTS;
+use engine::units::Bytes;
+
+use crate::quantity;
+
+pub(super) const REPORT_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope report run.sqlite                        what is in a file, in short
+  vramscope report run.sqlite --analysis leakage     what was never freed, by call stack
+  vramscope report snapshot.pickle --analysis watermark --format json
+  vramscope report run.sqlite --analysis usage --format html -o usage.html
+  vramscope report run.sqlite --fail-on-leak=1M      exit with 1 when more than 1 MiB leaked
+
+FILE is a recording of vramscope, an SQLite export of Nsight Systems, a memory snapshot of PyTorch or a
+leak report of compute-sanitizer; it is recognised by its content.";
+
+pub(super) const DIFF_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope diff before.sqlite after.sqlite          what one run leaks more than the other
+  vramscope diff monday.pickle friday.pickle --format json
+  vramscope diff a.sqlite b.sqlite --top 50          more sites
+
+Sites are matched by their call stacks; the files need not be of the same sort.";
+
+pub(super) const EXPORT_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope export run.sqlite --to tsv -o tables     tables/valid.tsv, invalid.tsv, driver.tsv
+  vramscope export run.sqlite --to tsv -o tables --process 4711
+  vramscope export snapshot.pickle --to tsv -o tables --device 0
+
+Allocations with a call stack are in valid.tsv, those of which only the driver function is known in
+driver.tsv, the others in invalid.tsv.";
+
+/// Which part of a file counts.
+#[derive(Args)]
+pub(crate) struct Part {
+    /// Only this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) process: Option<u32>,
+    /// Only this device, by its ordinal
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u16>,
+}
+
+#[derive(Args)]
+pub(crate) struct Report {
+    /// What to read
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Which question to answer
+    #[arg(long, value_enum, default_value = "summary")]
+    pub(crate) analysis: Analysis,
+    /// How the answer looks
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: Format,
+    /// Write the answer to a file
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// List this many sites [default: text 10, html 100, else all]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// Of usage, so many points of each series; peaks and troughs stay exact [default: every change]
+    #[arg(long, value_name = "N", value_parser = points)]
+    pub(crate) points: Option<usize>,
+    /// Of fragmentation: whether a request of this size would fit
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    pub(crate) would_fit: Option<Bytes>,
+    /// Of usage: show what `nvidia-smi --query-gpu=timestamp,memory.used` saw, too
+    #[arg(long, value_name = "CSV")]
+    pub(crate) smi: Option<PathBuf>,
+    /// How far that CSV's clock is ahead of the file's [default: found by comparing both]
+    #[arg(
+        long,
+        value_name = "TIME",
+        requires = "smi",
+        value_parser = offset,
+        allow_hyphen_values = true
+    )]
+    pub(crate) smi_offset: Option<i64>,
+    /// Exit with 1 when more than SIZE (default 0) of device memory was never freed
+    #[arg(
+        long,
+        value_name = "SIZE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        value_parser = quantity::size
+    )]
+    pub(crate) fail_on_leak: Option<Bytes>,
+    #[command(flatten)]
+    pub(crate) part: Part,
+}
+
+/// A time that may be negative, in nanoseconds.
+fn offset(text: &str) -> Result<i64, String> {
+    let (sign, size) = match text.trim().strip_prefix('-') {
+        Some(size) => (-1, size),
+        None => (1, text),
+    };
+    let nanos = i64::try_from(quantity::time(size)?.as_nanos()).map_err(|_| "too long")?;
+    Ok(sign * nanos)
+}
+
+fn points(text: &str) -> Result<usize, String> {
+    let points: usize = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if points < FEWEST_POINTS {
+        return Err(format!("must be {FEWEST_POINTS} or more"));
+    }
+    Ok(points)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Analysis {
+    /// Each process and device: allocations, frees, peak, biggest sites
+    Summary,
+    /// What was never freed
+    Leakage,
+    /// The peak, and every allocation live in it
+    Watermark,
+    /// Memory over time
+    Usage,
+    /// What caches and pools hold and cannot use
+    Fragmentation,
+    /// Sites that grow over the whole file
+    Suspects,
+    /// The last report of the trace that a recording is of
+    Trace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// One object in one line
+    Json,
+    /// A table with tabs between
+    Tsv,
+    /// A page for a browser
+    Html,
+}
+
+#[derive(Args)]
+pub(crate) struct Diff {
+    /// The older file
+    #[arg(value_name = "A")]
+    pub(crate) before: PathBuf,
+    /// The newer file
+    #[arg(value_name = "B")]
+    pub(crate) after: PathBuf,
+    /// How the answer looks
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: DiffFormat,
+    /// Write the answer to a file
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// List this many sites [default: text 20, else all]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffFormat {
+    /// For people
+    Text,
+    /// One object in one line
+    Json,
+    /// A table with tabs between
+    Tsv,
+}
+
+#[derive(Args)]
+pub(crate) struct Export {
+    /// What to read
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// What to write
+    #[arg(long, value_enum)]
+    pub(crate) to: ExportFormat,
+    /// The folder to write into; it is made where it is missing
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) part: Part,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Three tables in the shape that scripts around Nsight Systems use
+    Tsv,
+}

@@ -1,0 +1,51 @@
+//! `vramscope diff`: what one file has more or less of than another.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use engine::analysis::diff::{Diff, File};
+use engine::analysis::groups::Groups;
+use formats::export::analysis::{self, Comparison, Subject};
+use formats::import::gather::Only;
+
+use super::input::{self, Input};
+use crate::cli::DiffFormat;
+use crate::{Outcome, cli, output};
+
+/// Sites that are listed for people where nothing else is asked for.
+const TOP: usize = 20;
+
+/// Runs the verb.
+pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
+    let mut out = output::results(options.output.as_deref())?;
+    let (before, old) = read(&options.before)?;
+    let (after, new) = read(&options.after)?;
+    let diff = Diff::of(
+        &File { groups: &old, stacks: &before.facts.stacks },
+        &File { groups: &new, stacks: &after.facts.stacks },
+    );
+    let text = options.format == DiffFormat::Text;
+    let top = options.top.or(text.then_some(TOP));
+    let comparison =
+        Comparison { before: subject(&before, top), after: subject(&after, top), diff: &diff };
+    match options.format {
+        DiffFormat::Text => {
+            analysis::write_diff_text(&mut out.writer, &comparison, out.style)?;
+        }
+        DiffFormat::Json => analysis::json::write_diff(&mut out.writer, &comparison)?,
+        DiffFormat::Tsv => analysis::write_diff_tsv(&mut out.writer, &comparison)?,
+    }
+    out.writer.flush()?;
+    Ok(Outcome::Fine)
+}
+
+fn read(path: &Path) -> Result<(Input, Groups)> {
+    let mut groups = Groups::new(input::recognise(path)?.measure());
+    let input = input::read(path, Only::default(), &mut |change, _| groups.change(change))?;
+    Ok((input, groups))
+}
+
+fn subject(input: &Input, top: Option<usize>) -> Subject<'_> {
+    Subject { path: &input.name, imported: &input.imported, facts: &input.facts, top }
+}

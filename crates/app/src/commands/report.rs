@@ -1,0 +1,186 @@
+//! `vramscope report`: one question about one file.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+use engine::analysis::Measure;
+use engine::analysis::groups::Groups;
+use engine::analysis::leakage::Leakage;
+use engine::analysis::summary::Summary;
+use engine::analysis::suspects::Suspects;
+use engine::analysis::usage::Usage;
+use engine::analysis::watermark::Watermark;
+use engine::change::Change;
+use engine::units::Bytes;
+use formats::export::analysis::{self, Answer, Overlay, Subject};
+
+use super::input::Input;
+use super::{fragmentation, input};
+use crate::cli::{Analysis, Format, Report};
+use crate::output::Results;
+use crate::{Outcome, output};
+
+/// Sites that are listed for people where nothing else is asked for.
+const TOP: (usize, usize) = (10, 100);
+
+/// Sites that the summary lists for each process where nothing else is asked for.
+const SUMMARY_TOP: usize = 10;
+
+/// Points that a chart needs: in characters, and in a browser.
+const POINTS: (usize, usize) = (288, 4000);
+
+/// Runs the verb.
+pub(crate) fn run(options: &Report) -> Result<Outcome> {
+    check(options)?;
+    let measure = input::recognise(&options.file)?.measure();
+    let mut out = output::results(options.output.as_deref())?;
+    let mut question = Question::new(options, measure);
+    // Limits on leaks hold for every question.
+    let mut limit = options.fail_on_leak.map(|limit| (limit, Groups::new(measure)));
+    let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
+        question.change(change);
+        if let Some((_, groups)) = &mut limit {
+            groups.change(change);
+        }
+    })?;
+    question.answer(options, &input, &mut out)?;
+    out.writer.flush()?;
+    Ok(match limit {
+        Some((limit, groups)) => judge(limit, &Leakage::of(&groups)),
+        None => Outcome::Fine,
+    })
+}
+
+/// Options that mean nothing for the question are mistakes.
+fn check(options: &Report) -> Result<()> {
+    let asked = options.analysis;
+    let needs = |given: bool, option: &str, analysis: Analysis, name: &str| {
+        if given && asked != analysis {
+            bail!("{option} goes with --analysis {name}; add that, or leave {option} out");
+        }
+        Ok(())
+    };
+    needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
+    needs(options.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
+    needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")
+}
+
+fn judge(limit: Bytes, leakage: &Leakage) -> Outcome {
+    let leaked = Bytes(leakage.avoidable().bytes);
+    if leaked <= limit {
+        return Outcome::Fine;
+    }
+    output::complain(&format!("{leaked} of device memory were never freed, more than {limit}"));
+    Outcome::Findings
+}
+
+/// An analysis that is fed.
+enum Question {
+    Summary(Summary),
+    Leakage(Groups),
+    /// With memory over time, where there is a picture.
+    Watermark(Watermark, Option<Usage>),
+    Usage(Usage),
+    Suspects(Suspects),
+    /// Of what the file tells besides changes.
+    Rest,
+}
+
+impl Question {
+    fn new(options: &Report, measure: Measure) -> Self {
+        match options.analysis {
+            Analysis::Summary => Self::Summary(Summary::new(measure)),
+            Analysis::Leakage => Self::Leakage(Groups::new(measure)),
+            Analysis::Watermark => {
+                let picture = options.format == Format::Html;
+                let usage = picture.then(|| Usage::new(measure, points(options)));
+                Self::Watermark(Watermark::new(measure), usage)
+            }
+            Analysis::Usage => Self::Usage(Usage::new(measure, points(options))),
+            Analysis::Suspects => Self::Suspects(Suspects::new(measure)),
+            Analysis::Fragmentation | Analysis::Trace => Self::Rest,
+        }
+    }
+
+    fn change(&mut self, change: &Change) {
+        match self {
+            Self::Summary(summary) => summary.change(change),
+            Self::Leakage(groups) => groups.change(change),
+            Self::Watermark(watermark, usage) => {
+                watermark.change(change);
+                if let Some(usage) = usage {
+                    usage.change(change);
+                }
+            }
+            Self::Usage(usage) => usage.change(change),
+            Self::Suspects(suspects) => suspects.change(change),
+            Self::Rest => {}
+        }
+    }
+
+    fn answer(self, options: &Report, input: &Input, out: &mut Results) -> Result<()> {
+        let top = options.top.or(match options.format {
+            Format::Text => Some(TOP.0),
+            Format::Html => Some(TOP.1),
+            Format::Json | Format::Tsv => None,
+        });
+        let subject =
+            Subject { path: &input.name, imported: &input.imported, facts: &input.facts, top };
+        let mut write = |answer: Answer<'_>| write(options.format, out, &subject, answer);
+        match self {
+            Self::Summary(summary) => {
+                let top = options.top.unwrap_or(SUMMARY_TOP);
+                write(Answer::Summary(&summary.finish(top)))
+            }
+            Self::Leakage(groups) => write(Answer::Leakage(&Leakage::of(&groups))),
+            Self::Watermark(watermark, usage) => {
+                let courses = usage.map(Usage::finish);
+                write(Answer::Watermark(&watermark.finish(), courses.as_ref()))
+            }
+            Self::Usage(usage) => {
+                let courses = usage.finish();
+                write(Answer::Usage(&courses, &overlays(options)?))
+            }
+            Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
+            Self::Rest if options.analysis == Analysis::Trace => {
+                bail!("the last report of a trace is only in a recording; give one")
+            }
+            Self::Rest => {
+                let answer = fragmentation::answer(&input.facts, options.would_fit);
+                write(Answer::Fragmentation(&answer))
+            }
+        }
+    }
+}
+
+fn points(options: &Report) -> Option<usize> {
+    options.points.or(match options.format {
+        Format::Text => Some(POINTS.0),
+        Format::Html => Some(POINTS.1),
+        Format::Json | Format::Tsv => None,
+    })
+}
+
+/// What other tools saw over time.
+fn overlays(options: &Report) -> Result<Vec<Overlay>> {
+    match &options.smi {
+        None => Ok(Vec::new()),
+        Some(path) => bail!("{}: this build cannot read it; leave --smi out", path.display()),
+    }
+}
+
+fn write(
+    format: Format,
+    out: &mut Results,
+    subject: &Subject<'_>,
+    answer: Answer<'_>,
+) -> Result<()> {
+    let writer = &mut out.writer;
+    match format {
+        Format::Text => analysis::write_text(writer, subject, answer, out.style)?,
+        Format::Json => analysis::json::write(writer, subject, answer)?,
+        Format::Tsv => analysis::write_tsv(writer, subject, answer)?,
+        Format::Html => analysis::write_html(writer, subject, answer)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! `report`, `diff` and `export` on events that were recorded on a real GPU. What they must say was
+//! worked out by `fixtures/report/expected.py`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+fn file(program: &str) -> String {
+    fixtures().join("h200").join(program).join("events.jsonl").to_str().unwrap().to_owned()
+}
+
+fn expected() -> BTreeMap<String, Value> {
+    let path = fixtures().join("report/expected.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(VRAMSCOPE).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn object(program: &str, analysis: &str, more: &[&str]) -> Value {
+    let file = file(program);
+    let mut arguments = vec!["report", &file, "--analysis", analysis, "--format", "json"];
+    arguments.extend(more);
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn leaks_are_those_of_the_events() {
+    for (program, want) in expected() {
+        let found = object(&program, "leakage", &[]);
+        for field in ["leaked_bytes", "by_kind", "host_by_kind"] {
+            assert_eq!(found[field], want[field], "{field} of {program}");
+        }
+        assert_eq!(found["managed"]["bytes"], want["managed_bytes"], "{program}");
+        assert_eq!((&found["source"], &found["exact"]), (&"recording".into(), &true.into()));
+    }
+}
+
+#[test]
+fn peaks_and_what_was_live_in_them_are_those_of_the_events() {
+    for (program, want) in expected() {
+        let found = object(&program, "watermark", &[]);
+        let peak = &found["peaks"][0];
+        assert_eq!(peak["bytes"], want["peak_bytes"], "{program}");
+        assert_eq!(peak["time_ns"], want["peak_time_ns"], "{program}");
+        let groups = peak["live"].as_array().unwrap();
+        let each = groups.iter().flat_map(|group| group["each"].as_array().unwrap());
+        let live: BTreeSet<&str> = each.map(|one| one["address"].as_str().unwrap()).collect();
+        let want = want["live_at_peak"].as_array().unwrap().iter();
+        assert_eq!(live, want.map(|one| one.as_str().unwrap()).collect(), "{program}");
+        let summary = object(&program, "summary", &[]);
+        assert_eq!(summary["peak_bytes"], peak["bytes"]);
+    }
+}
+
+#[test]
+fn memory_over_time_has_the_same_peak_with_few_points_and_with_all() {
+    for (program, want) in expected() {
+        for points in [&[][..], &["--points", "8"]] {
+            let found = object(&program, "usage", points);
+            let total = &found["totals"][0];
+            assert_eq!(total["peak_bytes"], want["peak_bytes"]);
+            let points = total["points"].as_array().unwrap();
+            let highest = points.iter().map(|point| point[1].as_u64().unwrap()).max();
+            assert_eq!(highest, want["peak_bytes"].as_u64(), "{program}");
+        }
+        let few = object(&program, "usage", &["--points", "8"]);
+        let longest = few["series"].as_array().unwrap().iter();
+        assert!(longest.map(|one| one["points"].as_array().unwrap().len()).max().unwrap() <= 8);
+    }
+}
+
+#[test]
+fn counts_are_those_of_the_events() {
+    for (program, want) in expected() {
+        let found = object(&program, "summary", &[]);
+        let process = &found["processes"][0];
+        let sum = |field: &str| -> u64 {
+            let devices = process["devices"].as_array().unwrap();
+            devices.iter().map(|device| device[field].as_u64().unwrap()).sum()
+        };
+        assert_eq!(sum("allocations"), want["allocations"].as_u64().unwrap(), "{program}");
+        assert_eq!(sum("frees"), want["frees"].as_u64().unwrap(), "{program}");
+    }
+}
+
+#[test]
+fn a_limit_on_leaks_is_the_exit_code_of_every_analysis() {
+    let file = file("torch_native");
+    for analysis in ["leakage", "usage", "summary"] {
+        let output = run(&["report", &file, "--analysis", analysis, "--fail-on-leak"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("330.25 MiB of device memory were never freed"));
+        let output = run(&["report", &file, "--analysis", analysis, "--fail-on-leak=331M"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_first_line_is_the_answer() {
+    let lines = [
+        ("leakage", "17 leaks, 330.25 MiB of device memory, never freed"),
+        ("watermark", "Peak 666.25 MiB on gpu_0 at 5.675s, in 38 allocations"),
+    ];
+    for (analysis, line) in lines {
+        let output = run(&["report", &file("torch_native"), "--analysis", analysis]);
+        assert_eq!(stdout(&output).lines().next(), Some(line));
+        assert!(!output.stdout.contains(&0x1b), "no colours in a pipe");
+    }
+}
+
+#[test]
+fn a_part_of_a_file_is_all_that_counts() {
+    let all = object("torch_native", "leakage", &["--process", "614", "--device", "0"]);
+    assert_eq!(all["leaked_allocations"], 17);
+    for part in [&["--process", "1"][..], &["--device", "1"]] {
+        assert_eq!(object("torch_native", "leakage", part)["leaked_allocations"], 0);
+    }
+}
+
+#[test]
+fn a_report_goes_into_a_file_for_its_owner_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page.html");
+    let out = path.to_str().unwrap();
+    let file = file("plain");
+    let output = run(&["report", &file, "--analysis", "usage", "--format", "html", "-o", out]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<svg"), "{page}");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn mistakes_are_errors_that_say_what_to_do() {
+    let good = file("plain");
+    for (arguments, words) in [
+        (&["report", "/no/such/file"][..], "cannot read /no/such/file"),
+        (&["report", "/etc/hostname"], "/etc/hostname"),
+        (&["report", &good, "--points", "100"], "--analysis usage"),
+        (&["report", &good, "--points", "3", "--analysis", "usage"], "4 or more"),
+        (&["report", &good, "--would-fit", "1M"], "--analysis fragmentation"),
+        (&["report", &good, "-o", "/no/such/folder/x"], "choose another file"),
+        (&["report", &good, "--smi-offset", "1s"], "--smi"),
+        (&["diff", &good], "<B>"),
+        (&["export", &good, "--to", "tsv", "-o", "/proc/x"], "choose another one"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut command = Command::new(VRAMSCOPE);
+    command.args(["report", &file("torch_native"), "--analysis", "watermark", "--format", "tsv"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn a_file_compared_with_itself_is_the_same() {
+    let file = file("torch_native");
+    let same = run(&["diff", &file, &file, "--format", "json"]);
+    let same: Value = serde_json::from_slice(&same.stdout).unwrap();
+    assert_eq!(same["sites"][0]["trend"], "same");
+    let want = expected();
+    let leaked = |program: &str| want[program]["leaked_bytes"].clone();
+    let other = run(&["diff", &crate::file("plain"), &file, "--format", "json"]);
+    let other: Value = serde_json::from_slice(&other.stdout).unwrap();
+    assert_eq!(other["leaked_bytes"], Value::from(vec![leaked("plain"), leaked("torch_native")]));
+    assert_eq!(other["sites"][0]["trend"], "grew");
+}
+
+#[test]
+fn exported_tables_hold_every_call_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for (program, want) in expected() {
+        let folder = folder.path().join(&program);
+        let to = folder.to_str().unwrap();
+        let output = run(&["export", &file(&program), "--to", "tsv", "-o", to]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let mut operations: BTreeMap<String, u64> = BTreeMap::new();
+        for table in ["valid.tsv", "invalid.tsv", "driver.tsv"] {
+            let text = std::fs::read_to_string(folder.join(table)).unwrap();
+            for line in text.lines().skip(1) {
+                let operation = line.split('\t').nth(5).unwrap();
+                *operations.entry(operation.to_owned()).or_default() += 1;
+            }
+        }
+        let count = |name: &str| operations.get(name).copied().map(Value::from);
+        let allocations = count("CUDA_DEV_MEM_EVENT_OPR_ALLOCATION");
+        assert_eq!(allocations.as_ref(), Some(&want["allocations"]), "{program}");
+        let frees = count("CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION");
+        assert_eq!(frees.as_ref(), Some(&want["frees"]), "{program}");
+    }
+}

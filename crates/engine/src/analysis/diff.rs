@@ -1,0 +1,200 @@
+//! Two files compared, place by place. Ids and addresses mean nothing across files: places are the
+//! same when their frames are, function by function, file, line and module. Those left over are the
+//! same when at least functions and modules agree and nothing else does: code moves between builds.
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+
+use super::Amount;
+use super::groups::{Group, Groups};
+use crate::ids::SiteId;
+use crate::kind::Kind;
+use crate::stack::{Frame, Stacks};
+
+/// A file that is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// Its sums.
+    pub groups: &'a Groups,
+    /// Its stacks.
+    pub stacks: &'a Stacks,
+}
+
+/// A site in one file, all processes and devices together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Side {
+    /// Its stack in that file.
+    pub site: Option<SiteId>,
+    /// What was never freed.
+    pub never_freed: Amount,
+    /// All that began.
+    pub began: Amount,
+    /// The peaks of its places, added up.
+    pub peak_bytes: u64,
+}
+
+/// How a site changed from the first file to the second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Trend {
+    /// Only the second file has it.
+    New,
+    /// More was never freed than before, or the same with a higher peak.
+    Grew,
+    /// Less was never freed than before, or the same with a lower peak.
+    Shrank,
+    /// Only the first file has it.
+    Gone,
+    /// Neither changed.
+    Same,
+}
+
+impl Trend {
+    /// The word for it in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Grew => "grew",
+            Self::Shrank => "shrank",
+            Self::Gone => "gone",
+            Self::Same => "same",
+        }
+    }
+}
+
+/// A site of either file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The sort of memory.
+    pub kind: Kind,
+    /// How it changed.
+    pub trend: Trend,
+    /// Files or lines of its frames differ.
+    pub moved: bool,
+    /// In the first file, where it is there.
+    pub before: Option<Side>,
+    /// In the second file, where it is there.
+    pub after: Option<Side>,
+}
+
+/// The comparison.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Diff {
+    /// What was never freed of memory that counts, before and after.
+    pub never_freed: (Amount, Amount),
+    /// The peaks, before and after, all processes and devices together.
+    pub peak_bytes: (u64, u64),
+    /// Every site of memory that counts in its file, the biggest difference first.
+    pub rows: Vec<Row>,
+}
+
+type Where<'a> = (&'a str, Option<&'a str>, u32, Option<&'a str>);
+
+type Sites<'a> = HashMap<(Kind, Vec<Where<'a>>), Side>;
+
+fn exactly(frame: &Frame) -> Where<'_> {
+    (&frame.function, frame.file.as_deref(), frame.line, frame.module.as_deref())
+}
+
+fn roughly<'a>(frame: &Where<'a>) -> Where<'a> {
+    (frame.0, None, 0, frame.3)
+}
+
+fn sites<'a>(file: &File<'a>) -> Sites<'a> {
+    let measure = file.groups.measure();
+    let mut sites = Sites::new();
+    for group in file.groups.iter().filter(|group| measure.counts(group.place.kind)) {
+        let frames: Vec<_> = match group.place.site {
+            Some(site) => file.stacks.frames(site).map(exactly).collect(),
+            None => Vec::new(),
+        };
+        sites.entry((group.place.kind, frames)).or_default().add(&group);
+    }
+    sites
+}
+
+impl Side {
+    fn add(&mut self, group: &Group) {
+        self.site = self.site.or(group.place.site);
+        self.never_freed = self.never_freed.plus(group.never_freed());
+        self.began = self.began.plus(group.began);
+        self.peak_bytes = self.peak_bytes.saturating_add(group.peak_bytes);
+    }
+}
+
+impl Diff {
+    /// What changed from one file to another.
+    #[must_use]
+    pub fn of(before: &File<'_>, after: &File<'_>) -> Self {
+        let mut rows = Vec::new();
+        let (mut old, mut new) = (sites(before), sites(after));
+        let sum = |sites: &Sites<'_>| {
+            sites.values().fold(Amount::default(), |sum, side| sum.plus(side.never_freed))
+        };
+        let never_freed = (sum(&old), sum(&new));
+        old.retain(|key, before| match new.remove(key) {
+            Some(after) => {
+                rows.push(Row::new(key.0, Some(*before), Some(after), false));
+                false
+            }
+            None => true,
+        });
+        pair_moved(&mut old, &mut new, &mut rows);
+        rows.extend(old.iter().map(|(key, side)| Row::new(key.0, Some(*side), None, false)));
+        rows.extend(new.iter().map(|(key, side)| Row::new(key.0, None, Some(*side), false)));
+        rows.sort_by_key(|row| {
+            let site = |side: Option<Side>| side.map(|side| side.site);
+            (Reverse(row.difference()), row.trend, row.kind, site(row.before), site(row.after))
+        });
+        let peak_bytes = (before.groups.peak().0, after.groups.peak().0);
+        Self { never_freed, peak_bytes, rows }
+    }
+}
+
+/// Pairs what is left over where functions and modules name one site on each side.
+fn pair_moved<'a>(old: &mut Sites<'a>, new: &mut Sites<'a>, rows: &mut Vec<Row>) {
+    type Rough<'a> = (Kind, Vec<Where<'a>>);
+    let rough = |key: &Rough<'a>| -> Rough<'a> { (key.0, key.1.iter().map(roughly).collect()) };
+    let mut candidates: HashMap<Rough<'a>, (Vec<Rough<'a>>, Vec<Rough<'a>>)> = HashMap::new();
+    for key in old.keys() {
+        candidates.entry(rough(key)).or_default().0.push(key.clone());
+    }
+    for key in new.keys() {
+        candidates.entry(rough(key)).or_default().1.push(key.clone());
+    }
+    for (before, after) in candidates.into_values() {
+        if let ([before], [after]) = (&before[..], &after[..])
+            && let (Some(from), Some(to)) = (old.remove(before), new.remove(after))
+        {
+            rows.push(Row::new(before.0, Some(from), Some(to), true));
+        }
+    }
+}
+
+impl Row {
+    fn new(kind: Kind, before: Option<Side>, after: Option<Side>, moved: bool) -> Self {
+        let trend = match (before, after) {
+            (None, _) => Trend::New,
+            (_, None) => Trend::Gone,
+            (Some(before), Some(after)) => {
+                let held = after.never_freed.bytes.cmp(&before.never_freed.bytes);
+                match held.then(after.peak_bytes.cmp(&before.peak_bytes)) {
+                    std::cmp::Ordering::Greater => Trend::Grew,
+                    std::cmp::Ordering::Less => Trend::Shrank,
+                    std::cmp::Ordering::Equal => Trend::Same,
+                }
+            }
+        };
+        Self { kind, trend, moved, before, after }
+    }
+
+    /// How much more or less was never freed, and how much the peak differs.
+    fn difference(&self) -> (u64, u64) {
+        let (before, after) = (self.before.unwrap_or_default(), self.after.unwrap_or_default());
+        (
+            after.never_freed.bytes.abs_diff(before.never_freed.bytes),
+            after.peak_bytes.abs_diff(before.peak_bytes),
+        )
+    }
+}

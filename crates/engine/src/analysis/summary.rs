@@ -1,0 +1,184 @@
+//! Each process of a file on each device: what it allocated and freed, what is left, its peak and
+//! its biggest places.
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+
+use super::groups::{Group, Groups};
+use super::{Amount, Measure, Running, by_kind};
+use crate::change::{Change, Turn};
+use crate::ids::{DeviceId, Pid};
+use crate::kind::Kind;
+use crate::units::Moment;
+
+/// A process on one device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnDevice {
+    /// The device, where known.
+    pub device: Option<DeviceId>,
+    /// Allocations of every kind.
+    pub allocations: u64,
+    /// Those that were freed.
+    pub frees: u64,
+    /// Those that ended with their context or module.
+    pub released: u64,
+    /// Memory that counts in this file, at its end.
+    pub live: Amount,
+    /// Memory that counts and was never freed: `live`, and what was left when the process ended.
+    pub never_freed: Amount,
+    /// The most memory that counts at one moment.
+    pub peak_bytes: u64,
+    /// When that was reached first.
+    pub peak_at: Moment,
+    /// What was never freed, by kind, of every kind.
+    pub kinds: Vec<(Kind, Amount)>,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OfProcess {
+    /// The process.
+    pub pid: Pid,
+    /// Each device that it had memory on; the unknown one is last.
+    pub devices: Vec<OnDevice>,
+    /// Its biggest places: by what was never freed, then by their peak.
+    pub sites: Vec<Group>,
+    /// Places beyond those.
+    pub more_sites: usize,
+}
+
+/// The whole file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Overview {
+    /// All processes, those that hold most first.
+    pub processes: Vec<OfProcess>,
+    /// Memory that counts and was never freed, of all of them.
+    pub never_freed: Amount,
+    /// The most memory that counts at one moment, all processes and devices together.
+    pub peak_bytes: u64,
+    /// When that was reached first.
+    pub peak_at: Moment,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    groups: Groups,
+    peaks: HashMap<u64, Peak>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Peak {
+    now: Running,
+    peak: Running,
+    at: Moment,
+}
+
+fn packed(pid: Pid, device: Option<DeviceId>) -> u64 {
+    u64::from(pid.0) | device.map_or(0, |device| u64::from(device.0) + 1) << 32
+}
+
+impl Summary {
+    /// Nothing yet; the measure decides what totals and peaks are of.
+    #[must_use]
+    pub fn new(measure: Measure) -> Self {
+        Self { groups: Groups::new(measure), peaks: HashMap::new() }
+    }
+
+    /// Takes note of a change.
+    pub fn change(&mut self, change: &Change) {
+        self.groups.change(change);
+        if !self.groups.measure().counts(change.kind) {
+            return;
+        }
+        let Change { pid, device, bytes, at, .. } = *change;
+        match change.what {
+            Turn::Ended { .. } => self.peak(pid, device).now.take(bytes),
+            Turn::Began => self.peak(pid, device).add(bytes, at),
+            Turn::Learned { before, .. } => {
+                self.peak(pid, before.device).now.take(before.bytes);
+                self.peak(pid, device).add(bytes, at);
+            }
+        }
+    }
+
+    fn peak(&mut self, pid: Pid, device: Option<DeviceId>) -> &mut Peak {
+        self.peaks.entry(packed(pid, device)).or_default()
+    }
+
+    /// The sums by place.
+    #[must_use]
+    pub const fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// The overview, with at most `top` places of each process.
+    #[must_use]
+    pub fn finish(&self, top: usize) -> Overview {
+        let mut by_pid: HashMap<Pid, Vec<Group>> = HashMap::new();
+        for group in self.groups.iter() {
+            by_pid.entry(group.place.pid).or_default().push(group);
+        }
+        let all = by_pid.into_iter().map(|(pid, groups)| self.process(pid, groups, top));
+        let mut processes: Vec<_> = all.collect();
+        let never_freed = |process: &OfProcess| {
+            let devices = process.devices.iter();
+            devices.fold(Amount::default(), |sum, device| sum.plus(device.never_freed))
+        };
+        processes.sort_by_cached_key(|process| {
+            let peak = process.devices.iter().map(|device| device.peak_bytes).max();
+            (Reverse(never_freed(process).bytes), Reverse(peak), process.pid)
+        });
+        let (peak_bytes, peak_at) = self.groups.peak();
+        Overview {
+            never_freed: processes.iter().map(never_freed).fold(Amount::default(), Amount::plus),
+            processes,
+            peak_bytes,
+            peak_at,
+        }
+    }
+
+    fn process(&self, pid: Pid, mut groups: Vec<Group>, top: usize) -> OfProcess {
+        let mut devices: Vec<_> = groups.iter().map(|group| group.place.device).collect();
+        devices.sort_by_key(|device| (device.is_none(), *device));
+        devices.dedup();
+        let devices = devices.into_iter().map(|device| self.device(pid, device, &groups)).collect();
+        let measure = self.groups.measure();
+        groups.retain(|group| measure.counts(group.place.kind));
+        groups.sort_by_key(|group| {
+            (Reverse(group.never_freed().bytes), Reverse(group.peak_bytes), group.place)
+        });
+        let more_sites = groups.len().saturating_sub(top);
+        groups.truncate(top);
+        OfProcess { pid, devices, sites: groups, more_sites }
+    }
+
+    fn device(&self, pid: Pid, device: Option<DeviceId>, groups: &[Group]) -> OnDevice {
+        let here = || groups.iter().filter(|group| group.place.device == device);
+        let measure = self.groups.measure();
+        let counted = || here().filter(|group| measure.counts(group.place.kind));
+        let peak = self.peaks.get(&packed(pid, device)).copied().unwrap_or_default();
+        OnDevice {
+            device,
+            allocations: here().map(|group| group.began.allocations).sum(),
+            frees: here().map(|group| group.freed).sum(),
+            released: here().map(|group| group.released).sum(),
+            live: counted().map(|group| group.live).fold(Amount::default(), Amount::plus),
+            never_freed: counted().map(Group::never_freed).fold(Amount::default(), Amount::plus),
+            peak_bytes: peak.peak.shown(),
+            peak_at: peak.at,
+            kinds: by_kind(here().map(|group| (group.place.kind, group.never_freed()))),
+        }
+    }
+}
+
+impl Peak {
+    fn add(&mut self, bytes: u64, at: Moment) {
+        self.now.add(bytes);
+        if self.now > self.peak {
+            self.peak = self.now;
+            self.at = at;
+        }
+    }
+}

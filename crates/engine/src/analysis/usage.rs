@@ -1,0 +1,308 @@
+//! Memory over time, by device, kind and process: every change, or so many points that a chart of
+//! them looks the same. Few points take little memory, however long the file is.
+//!
+//! Few points are those of equal spans of time: the first, lowest, highest and last of each, so that
+//! peaks and troughs are exact. When a file turns out to be longer than the spans reach, neighbours
+//! become one.
+
+use hashbrown::HashMap;
+
+use super::{Measure, Place, Running};
+use crate::change::{Change, Turn};
+use crate::ids::{DeviceId, Pid};
+use crate::kind::Kind;
+use crate::units::Moment;
+
+/// The fewest points that can be asked for: one span has four.
+pub const FEWEST_POINTS: usize = 4;
+
+/// How much there was from a moment on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Point {
+    /// The moment.
+    pub at: Moment,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// Memory of one sort over time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Series {
+    /// The device, where known.
+    pub device: Option<DeviceId>,
+    /// The kind; none for all that counts in this file.
+    pub kind: Option<Kind>,
+    /// The process; none for all of them.
+    pub pid: Option<Pid>,
+    /// The most of it.
+    pub peak: Point,
+    /// In the order of time; each holds until the next.
+    pub points: Vec<Point>,
+}
+
+/// What usage tells.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Courses {
+    /// What counts in this file, by device; the unknown one is last.
+    pub totals: Vec<Series>,
+    /// Each kind of each process, by device, process and kind.
+    pub series: Vec<Series>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    measure: Measure,
+    /// Spans of a series; none for every change.
+    spans: Option<u64>,
+    /// The first moment of the file.
+    origin: Option<Moment>,
+    tracks: Vec<Track>,
+    index: HashMap<(u64, u64), u32>,
+    last: Option<((u64, u64), u32)>,
+    totals: Vec<Track>,
+}
+
+#[derive(Clone, Debug)]
+struct Track {
+    device: Option<DeviceId>,
+    kind: Option<Kind>,
+    pid: Option<Pid>,
+    now: Running,
+    peak: Point,
+    course: Course,
+}
+
+#[derive(Clone, Debug)]
+enum Course {
+    Every(Vec<Point>),
+    Spans(Spans),
+}
+
+/// Spans of time, each 2^`shift` ns long.
+#[derive(Clone, Debug)]
+struct Spans {
+    most: u64,
+    shift: u32,
+    changes: u64,
+    list: Vec<Span>,
+}
+
+/// A point and its place in the order, for points of the same moment.
+type Numbered = (u64, Point);
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    number: u64,
+    first: Numbered,
+    low: Numbered,
+    high: Numbered,
+    last: Numbered,
+}
+
+impl Usage {
+    /// Every change is kept, or at most `points` of a series, though never less than
+    /// [`FEWEST_POINTS`].
+    #[must_use]
+    pub fn new(measure: Measure, points: Option<usize>) -> Self {
+        let spans = points.map(|points| (points.max(FEWEST_POINTS) / FEWEST_POINTS) as u64);
+        Self { measure, spans, ..Self::default() }
+    }
+
+    /// Takes note of a change.
+    pub fn change(&mut self, change: &Change) {
+        let Change { at, bytes, device, .. } = *change;
+        let place = Place { site: None, ..Place::of(change) };
+        self.origin.get_or_insert(at);
+        match change.what {
+            Turn::Began => self.step(at, place, 0, bytes),
+            Turn::Ended { .. } => self.step(at, place, bytes, 0),
+            Turn::Learned { before, .. } if before.device == device => {
+                self.step(at, place, before.bytes, bytes);
+            }
+            Turn::Learned { before, .. } => {
+                self.step(at, place.on(before.device), before.bytes, 0);
+                self.step(at, place, 0, bytes);
+            }
+        }
+    }
+
+    fn step(&mut self, at: Moment, place: Place, less: u64, more: u64) {
+        if less == more {
+            return;
+        }
+        let since = at - self.origin.unwrap_or(at);
+        let packed = place.packed();
+        let index = match self.last {
+            Some((last, index)) if last == packed => index,
+            _ => self.find(packed, place),
+        };
+        if let Some(track) = self.tracks.get_mut(index as usize) {
+            track.step(at, since.0, less, more);
+        }
+        if self.measure.counts(place.kind) {
+            let known = self.totals.iter_mut().find(|track| track.device == place.device);
+            let track = match known {
+                Some(track) => track,
+                None => {
+                    self.totals.push(Track::new(place.device, None, None, self.spans));
+                    let Some(track) = self.totals.last_mut() else { return };
+                    track
+                }
+            };
+            track.step(at, since.0, less, more);
+        }
+    }
+
+    fn find(&mut self, packed: (u64, u64), place: Place) -> u32 {
+        let Self { index, tracks, spans, .. } = self;
+        let found = *index.entry(packed).or_insert_with(|| {
+            tracks.push(Track::new(place.device, Some(place.kind), Some(place.pid), *spans));
+            (tracks.len() - 1) as u32
+        });
+        self.last = Some((packed, found));
+        found
+    }
+
+    /// The courses.
+    #[must_use]
+    pub fn finish(self) -> Courses {
+        let all = |tracks: Vec<Track>| {
+            let mut series: Vec<_> = tracks.into_iter().map(Track::series).collect();
+            series
+                .sort_by_key(|one: &Series| (one.device.is_none(), one.device, one.pid, one.kind));
+            series
+        };
+        Courses { totals: all(self.totals), series: all(self.tracks) }
+    }
+}
+
+impl Track {
+    fn new(
+        device: Option<DeviceId>,
+        kind: Option<Kind>,
+        pid: Option<Pid>,
+        spans: Option<u64>,
+    ) -> Self {
+        let course = match spans {
+            None => Course::Every(Vec::new()),
+            Some(most) => Course::Spans(Spans { most, shift: 0, changes: 0, list: Vec::new() }),
+        };
+        let peak = Point { at: Moment(0), bytes: 0 };
+        Self { device, kind, pid, now: Running::default(), peak, course }
+    }
+
+    fn step(&mut self, at: Moment, since: u64, less: u64, more: u64) {
+        self.now.take(less);
+        self.now.add(more);
+        let point = Point { at, bytes: self.now.shown() };
+        if point.bytes > self.peak.bytes {
+            self.peak = point;
+        }
+        match &mut self.course {
+            Course::Every(points) => points.push(point),
+            Course::Spans(spans) => spans.push(since, point),
+        }
+    }
+
+    fn series(self) -> Series {
+        let points = match self.course {
+            Course::Every(points) => points,
+            Course::Spans(spans) => spans.points(),
+        };
+        let Self { device, kind, pid, peak, .. } = self;
+        Series { device, kind, pid, peak, points }
+    }
+}
+
+impl Spans {
+    fn push(&mut self, since: u64, point: Point) {
+        self.changes += 1;
+        let mut number = since.checked_shr(self.shift).unwrap_or(0);
+        while number >= self.most {
+            self.shift += 1;
+            number >>= 1;
+            self.join();
+        }
+        let new = (self.changes, point);
+        match self.list.last_mut() {
+            Some(span) if span.number >= number => span.push(new),
+            _ => self.list.push(Span { number, first: new, low: new, high: new, last: new }),
+        }
+    }
+
+    /// Two neighbours become one.
+    fn join(&mut self) {
+        for span in &mut self.list {
+            span.number >>= 1;
+        }
+        self.list.dedup_by(|later, earlier| {
+            let same = later.number == earlier.number;
+            if same {
+                for point in [later.first, later.low, later.high, later.last] {
+                    earlier.push(point);
+                }
+            }
+            same
+        });
+    }
+
+    fn points(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        for span in &self.list {
+            let mut own = [span.first, span.low, span.high, span.last];
+            own.sort_by_key(|(number, _)| *number);
+            let mut last = None;
+            for (number, point) in own {
+                if last != Some(number) {
+                    points.push(point);
+                }
+                last = Some(number);
+            }
+        }
+        points
+    }
+}
+
+impl Span {
+    fn push(&mut self, point: Numbered) {
+        if point.1.bytes < self.low.1.bytes {
+            self.low = point;
+        }
+        if point.1.bytes > self.high.1.bytes {
+            self.high = point;
+        }
+        if point.0 > self.last.0 {
+            self.last = point;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_keep_the_extremes_whatever_the_time_is() {
+        let mut spans = Spans { most: 2, shift: 0, changes: 0, list: Vec::new() };
+        for (since, bytes) in [(0, 5), (1, 9), (2, 1), (1000, 7), (u64::MAX, 3), (u64::MAX, 4)] {
+            spans.push(since, Point { at: Moment(since), bytes });
+        }
+        let bytes: Vec<_> = spans.points().iter().map(|point| point.bytes).collect();
+        assert_eq!(bytes, [5, 9, 1, 7, 3, 4]);
+        assert!(spans.list.len() <= 2 && spans.shift == 63);
+    }
+
+    #[test]
+    fn a_course_of_few_points_has_no_more_than_was_asked_for() {
+        let mut spans = Spans { most: 10, shift: 0, changes: 0, list: Vec::new() };
+        for since in 0..100_000_u64 {
+            spans.push(since * 7, Point { at: Moment(since), bytes: since * 7919 % 1009 });
+        }
+        let points = spans.points();
+        assert!(points.len() <= 40 && points.len() > 20, "{}", points.len());
+        assert!(points.is_sorted_by_key(|point| point.at));
+        let all = || points.iter().map(|point| point.bytes);
+        assert_eq!((all().min(), all().max()), (Some(0), Some(1008)));
+    }
+}

@@ -1,0 +1,191 @@
+//! Small files, one question each.
+
+use engine::analysis::diff::{Diff, File, Trend};
+use engine::analysis::leakage::Leakage;
+use engine::analysis::suspects::{Suspects, Verdict};
+use engine::analysis::usage::Usage;
+use engine::analysis::watermark::Watermark;
+use engine::analysis::{Amount, Measure};
+use engine::change::{Change, How};
+use engine::ids::Pid;
+use engine::kind::Kind;
+use engine::stack::{Frame, Stacks};
+use engine::units::{Moment, Nanos};
+
+use super::feed::{began, ended};
+use super::groups;
+
+#[test]
+fn static_memory_counts_as_device_memory_and_is_told_apart() {
+    let static_one = Change { kind: Kind::Static, ..began(1, 1, 1, 100, 0) };
+    let managed = Change { kind: Kind::ManagedStatic, ..began(1, 1, 2, 30, 0) };
+    let pinned = Change { kind: Kind::Pinned, device: None, ..began(1, 1, 3, 7, 0) };
+    let pool = Change { kind: Kind::Pool, ..began(1, 1, 5, 1 << 20, 0) };
+    let leaked = began(2, 1, 4, 50, 1);
+    let found = Leakage::of(&groups(&[static_one, managed, pinned, pool, leaked]));
+    assert_eq!(found.leaked, Amount { bytes: 150, allocations: 2 });
+    assert_eq!(found.avoidable(), Amount { bytes: 50, allocations: 1 });
+    // Static memory is the bigger one, and last all the same.
+    assert_eq!(found.sites[0].place.kind, Kind::Device);
+    assert_eq!(found.managed[0].amount.bytes, 30);
+    assert_eq!(found.host_by_kind, [(Kind::Pinned, Amount { bytes: 7, allocations: 1 })]);
+    assert_eq!(found.other_by_kind[0].0, Kind::Pool);
+}
+
+#[test]
+fn what_is_left_at_exit_was_never_freed_and_what_ends_with_its_context_is_no_leak() {
+    let (a, b) = (began(1, 1, 1, 10, 0), began(2, 1, 2, 20, 0));
+    let changes = [a, b, ended(3, a, How::Exited), ended(3, b, How::Released)];
+    let found = Leakage::of(&groups(&changes));
+    assert_eq!(found.leaked, Amount { bytes: 10, allocations: 1 });
+    assert_eq!((found.sites[0].at_exit, found.sites[0].began), (1, 2));
+}
+
+#[test]
+fn the_peak_of_a_device_is_not_the_sum_of_its_processes_peaks() {
+    let (a, b, c) = (began(1, 1, 1, 60, 0), began(3, 2, 1, 50, 0), began(4, 2, 2, 5, 1));
+    let mut watermark = Watermark::new(Measure::Device);
+    for change in [a, ended(2, a, How::Freed), b, c] {
+        watermark.change(&change);
+    }
+    let peaks = watermark.finish();
+    let short: Vec<_> = peaks.iter().map(|peak| (peak.pid, peak.bytes, peak.at.0)).collect();
+    assert_eq!(short, [(None, 60, 1), (Some(Pid(1)), 60, 1), (Some(Pid(2)), 55, 4)]);
+    assert_eq!(peaks[0].live[0].allocations[0].key.value, 1);
+    assert_eq!(peaks[2].live.len(), 2);
+}
+
+#[test]
+fn a_torch_file_is_measured_by_its_blocks() {
+    let pool = Change { kind: Kind::Pool, ..began(1, 0, 1, 1000, 0) };
+    let block = Change { kind: Kind::Torch, ..began(2, 0, 2, 10, 0) };
+    let mut usage = Usage::new(Measure::Torch, None);
+    let mut watermark = Watermark::new(Measure::Torch);
+    for change in [pool, block] {
+        usage.change(&change);
+        watermark.change(&change);
+    }
+    assert_eq!(watermark.finish()[0].bytes, 10);
+    let courses = usage.finish();
+    assert_eq!((courses.totals[0].peak.bytes, courses.series.len()), (10, 2));
+}
+
+/// A loop of steps a second apart: every step takes and frees 100 bytes at site 0, and keeps what
+/// `kept` says at site 1.
+fn program(steps: u64, kept: impl Fn(u64) -> u64) -> Suspects {
+    let mut suspects = Suspects::new(Measure::Device);
+    let second = 1_000_000_000;
+    for step in 0..steps {
+        let now = step * second;
+        let scratch = began(now, 1, 1, 100, 0);
+        suspects.change(&scratch);
+        if kept(step) > 0 {
+            suspects.change(&began(now + 1, 1, 1000 + step, kept(step), 1));
+        }
+        suspects.change(&ended(now + second / 2, scratch, How::Freed));
+    }
+    suspects
+}
+
+#[test]
+fn a_place_that_grows_all_the_time_is_a_suspect() {
+    let Verdict::Judged(found) = program(1000, |_| 10).finish() else { panic!("enough data") };
+    let [suspect] = found[..] else { panic!("{found:?}") };
+    assert_eq!(suspect.place.site.unwrap().0, 1);
+    assert_eq!(suspect.live, Amount { bytes: 10_000, allocations: 1000 });
+    assert_eq!(suspect.growing_steps, suspect.steps);
+    assert_eq!((suspect.allocations, suspect.freed, suspect.mean_life), (1000, 0, None));
+    // 10 bytes a second; half the file on average.
+    assert!((35_000..37_000).contains(&suspect.bytes_per_hour()), "{}", suspect.bytes_per_hour());
+    assert_eq!(suspect.mean_age, Nanos(500_000_000_000 - 1));
+}
+
+#[test]
+fn a_plateau_a_burst_and_a_sawtooth_are_none() {
+    let plateau = program(1000, |step| if step < 300 { 10 } else { 0 });
+    let burst = program(1000, |step| if step == 500 { 10_000 } else { 0 });
+    for suspects in [plateau, burst, program(1000, |_| 0)] {
+        assert_eq!(suspects.finish(), Verdict::Judged(Vec::new()));
+    }
+    let mut sawtooth = Suspects::new(Measure::Device);
+    for round in 0..40_u64 {
+        let kept: Vec<_> = (0..10).map(|n| began((round * 10 + n) * 1000, 1, n, 10, 1)).collect();
+        kept.iter().for_each(|change| sawtooth.change(change));
+        for one in kept {
+            sawtooth.change(&ended((round * 10 + 10) * 1000 - 1, one, How::Freed));
+        }
+    }
+    assert_eq!(sawtooth.finish(), Verdict::Judged(Vec::new()));
+}
+
+#[test]
+fn little_data_is_no_verdict() {
+    assert_eq!(Suspects::new(Measure::Device).finish(), Verdict::NotEnoughData);
+    assert_eq!(program(3, |_| 10).finish(), Verdict::NotEnoughData);
+}
+
+#[test]
+fn a_process_that_ends_is_judged_by_its_own_time() {
+    let mut suspects = program(1000, |_| 10);
+    let last = Moment(1_000_000_000_000);
+    for step in 0..1000 {
+        let old = began(step * 1_000_000_000 + 1, 1, 1000 + step, 10, 1);
+        suspects.change(&ended(last.0, old, How::Exited));
+    }
+    // The file goes on for as long again.
+    suspects.change(&began(2 * last.0, 2, 1, 10, 3));
+    let Verdict::Judged(found) = suspects.finish() else { panic!("enough data") };
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].live.bytes, 10_000);
+}
+
+/// A stack of two frames; the line is that of the inner one.
+fn stack(stacks: &mut Stacks, function: &str, line: u32) -> u32 {
+    let frame = |function: &str, line| Frame {
+        function: function.into(),
+        file: Some("train.py".into()),
+        line,
+        ..Frame::default()
+    };
+    let frames = [stacks.frame(frame(function, line)), stacks.frame(frame("main", 9))];
+    stacks.site(&frames).0
+}
+
+#[test]
+fn sites_of_two_files_are_matched_by_their_frames() {
+    let (mut old, mut new) = (Stacks::default(), Stacks::default());
+    let (grew, gone, moved) =
+        (stack(&mut old, "grew", 1), stack(&mut old, "gone", 2), stack(&mut old, "moved", 3));
+    let added = stack(&mut new, "added", 1);
+    let (moved_now, grew_now) = (stack(&mut new, "moved", 5), stack(&mut new, "grew", 1));
+    let before = [began(1, 1, 1, 10, grew), began(1, 1, 2, 20, gone), began(1, 1, 3, 5, moved)];
+    // Another process, other addresses, other ids.
+    let after =
+        [began(1, 7, 11, 100, grew_now), began(1, 7, 12, 40, added), began(1, 7, 13, 5, moved_now)];
+    let (before, after) = (groups(&before), groups(&after));
+    let diff =
+        Diff::of(&File { groups: &before, stacks: &old }, &File { groups: &after, stacks: &new });
+    assert_eq!((diff.never_freed.0.bytes, diff.never_freed.1.bytes), (35, 145));
+    assert_eq!(diff.peak_bytes, (35, 145));
+    let rows: Vec<_> = diff.rows.iter().map(|row| (row.trend, row.moved)).collect();
+    let want =
+        [(Trend::Grew, false), (Trend::New, false), (Trend::Gone, false), (Trend::Same, true)];
+    assert_eq!(rows, want);
+    let first = diff.rows[0];
+    assert_eq!(first.before.unwrap().site.unwrap().0, grew);
+    assert_eq!(first.after.unwrap().site.unwrap().0, grew_now);
+    assert_eq!(first.after.unwrap().never_freed.bytes, 100);
+}
+
+#[test]
+fn a_site_that_only_peaks_higher_grew() {
+    let mut stacks = Stacks::default();
+    let site = stack(&mut stacks, "step", 1);
+    let (small, big) = (began(1, 1, 1, 10, site), began(1, 1, 1, 30, site));
+    let before = groups(&[small, ended(2, small, How::Freed)]);
+    let after = groups(&[big, ended(2, big, How::Freed)]);
+    let file = |groups| File { groups, stacks: &stacks };
+    let diff = Diff::of(&file(&before), &file(&after));
+    assert_eq!(diff.rows[0].trend, Trend::Grew);
+    assert_eq!(Diff::of(&file(&after), &file(&after)).rows[0].trend, Trend::Same);
+}

@@ -1,0 +1,38 @@
+//! Courses of memory over time, compared.
+
+use engine::analysis::usage::{Point, Series};
+use engine::ids::DeviceId;
+use engine::units::Moment;
+use proptest::prelude::*;
+
+/// A device, and how much there was on it from which moments on.
+pub(crate) type Course = (Option<DeviceId>, Vec<(Moment, u64)>);
+
+/// The points of series of devices.
+pub(crate) fn points(series: &[Series]) -> Vec<Course> {
+    let plain = |series: &Series| {
+        let points = series.points.iter().map(|point| (point.at, point.bytes));
+        (series.device, points.collect())
+    };
+    series.iter().map(plain).collect()
+}
+
+/// Few points are some of all points, with the first, last, lowest and highest.
+pub(crate) fn check_few(every: &Series, few: &Series, most: usize) -> Result<(), TestCaseError> {
+    let name = |series: &Series| (series.device, series.kind, series.pid, series.peak);
+    prop_assert_eq!(name(every), name(few));
+    prop_assert!(few.points.len() <= most, "{} of {most}", few.points.len());
+    let mut rest = every.points.iter();
+    for point in &few.points {
+        prop_assert!(rest.any(|other| other == point), "{point:?} in {:?}", every.points);
+    }
+    prop_assert_eq!(few.points.first(), every.points.first());
+    prop_assert_eq!(few.points.last(), every.points.last());
+    let bytes = |points: &[Point]| {
+        let all = || points.iter().map(|point| point.bytes);
+        (all().min(), all().max())
+    };
+    prop_assert_eq!(bytes(&few.points), bytes(&every.points));
+    prop_assert_eq!(bytes(&every.points).1, Some(every.peak.bytes));
+    Ok(())
+}

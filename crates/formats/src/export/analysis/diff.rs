@@ -1,0 +1,120 @@
+//! Two files compared.
+
+use engine::analysis::diff::{Row, Side, Trend};
+use engine::units::Bytes;
+
+use super::model::{Cell, Line, Page, Section, Table};
+use super::{Comparison, frames, left_out};
+
+pub(super) fn page(comparison: &Comparison<'_>) -> Page {
+    let diff = comparison.diff;
+    let (before, after) = diff.never_freed;
+    let many = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();
+    let moved = Cell::difference(before.bytes, after.bytes);
+    let headline = match after.bytes.cmp(&before.bytes) {
+        std::cmp::Ordering::Equal => {
+            let memory = comparison.after.memory();
+            format!("The same {} of {memory} were never freed in both", Bytes(after.bytes))
+        }
+        _ => format!(
+            "{} never freed: {} before, {} after",
+            moved.short(),
+            Bytes(before.bytes),
+            Bytes(after.bytes)
+        ),
+    };
+    let sites = [Trend::New, Trend::Grew, Trend::Shrank, Trend::Gone, Trend::Same];
+    let sites: Vec<_> =
+        sites.iter().map(|trend| format!("{} {}", many(*trend), trend.name())).collect();
+    let peak = Cell::difference(diff.peak_bytes.0, diff.peak_bytes.1);
+    let lines = vec![
+        Line::Plain(format!(
+            "peak: {} before, {} after ({})",
+            Bytes(diff.peak_bytes.0),
+            Bytes(diff.peak_bytes.1),
+            peak.short()
+        )),
+        Line::Plain(format!("sites: {}", sites.join(", "))),
+    ];
+    let changed: Vec<_> = diff.rows.iter().filter(|row| row.trend != Trend::Same).collect();
+    let shown = comparison.after.shown(changed.len());
+    let section = Section {
+        table: Table {
+            columns: vec!["never freed", "now", "peak", "count", "kind", "site is", "site"],
+            rows: changed.iter().take(shown).map(|row| short(row, comparison)).collect(),
+        },
+        after: left_out(changed.len(), shown).into_iter().collect(),
+        ..Section::default()
+    };
+    let mut notes = comparison.before.notes();
+    notes.extend(comparison.after.notes());
+    let alarm = after.bytes > before.bytes;
+    Page { headline, alarm, lines, sections: vec![section], notes }
+}
+
+fn sides(row: &Row) -> (Side, Side) {
+    (row.before.unwrap_or_default(), row.after.unwrap_or_default())
+}
+
+fn stack(row: &Row, comparison: &Comparison<'_>) -> Cell {
+    match (row.after, row.before) {
+        (Some(after), _) => frames::cell(&comparison.after.facts.stacks, after.site),
+        (None, before) => {
+            frames::cell(&comparison.before.facts.stacks, before.and_then(|side| side.site))
+        }
+    }
+}
+
+fn trend(row: &Row) -> Cell {
+    let moved = if row.moved { ", moved" } else { "" };
+    Cell::Text(format!("{}{moved}", row.trend.name()))
+}
+
+fn short(row: &Row, comparison: &Comparison<'_>) -> Vec<Cell> {
+    let (before, after) = sides(row);
+    vec![
+        Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
+        Cell::Bytes(after.never_freed.bytes),
+        Cell::difference(before.peak_bytes, after.peak_bytes),
+        Cell::Count(after.never_freed.allocations),
+        Cell::Text(row.kind.to_string()),
+        trend(row),
+        stack(row, comparison),
+    ]
+}
+
+/// Every site of either file.
+pub(super) fn table(comparison: &Comparison<'_>) -> Table {
+    let row = |row: &Row| {
+        let (before, after) = sides(row);
+        vec![
+            Cell::Text(row.trend.name().to_owned()),
+            Cell::Text(row.moved.to_string()),
+            Cell::Text(row.kind.to_string()),
+            Cell::Bytes(before.never_freed.bytes),
+            Cell::Bytes(after.never_freed.bytes),
+            Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
+            Cell::Bytes(before.peak_bytes),
+            Cell::Bytes(after.peak_bytes),
+            Cell::Count(before.never_freed.allocations),
+            Cell::Count(after.never_freed.allocations),
+            stack(row, comparison),
+        ]
+    };
+    let columns = vec![
+        "trend",
+        "moved",
+        "kind",
+        "before_bytes",
+        "after_bytes",
+        "difference",
+        "before_peak_bytes",
+        "after_peak_bytes",
+        "before_allocations",
+        "after_allocations",
+        "stack",
+    ];
+    let rows = &comparison.diff.rows;
+    let shown = comparison.after.shown(rows.len());
+    Table { columns, rows: rows.iter().take(shown).map(row).collect() }
+}

@@ -1,0 +1,278 @@
+//! Call stacks for people: the program's own frames first, those of frameworks folded.
+
+use engine::ids::SiteId;
+use engine::stack::{Frame, Language, Stacks};
+
+use super::Cell;
+
+/// Frames of the program that are shown.
+const SHOWN: usize = 4;
+
+/// Frames that are shown of a stack that has none of the program.
+const SHOWN_OF_OTHERS: usize = 3;
+
+/// The longest text of a frame.
+const LONGEST: usize = 120;
+
+/// Parts of paths of modules and files that no user wrote.
+const FOREIGN_PATHS: [&str; 26] = [
+    "libcuda.so",
+    "libcudart",
+    "libcupti",
+    "libnvidia",
+    "libcublas",
+    "libcudnn",
+    "libnccl",
+    "libc10",
+    "libtorch",
+    "libpython",
+    "libc.so",
+    "libc-2",
+    "libpthread",
+    "libstdc++",
+    "libgcc_s",
+    "ld-linux",
+    "/site-packages/torch/",
+    "/dist-packages/torch/",
+    "/site-packages/jax",
+    "/site-packages/cupy",
+    "/site-packages/tensorflow/",
+    "/site-packages/triton/",
+    "/site-packages/lightning/",
+    "/site-packages/pytorch_lightning/",
+    "/site-packages/accelerate/",
+    "<frozen ",
+];
+
+/// Beginnings of functions that no user wrote.
+const FOREIGN_FUNCTIONS: [&str; 18] = [
+    "_Py",
+    "Py",
+    "Py_",
+    "pybind11::",
+    "c10::",
+    "at::",
+    "torch::",
+    "cuda",
+    "cu",
+    "__libc_",
+    "_start",
+    "_dl_",
+    "std::",
+    "__pthread",
+    "pthread_",
+    "start_thread",
+    "clone",
+    "__clone",
+];
+
+/// The stack of a site as a cell; one that is not known says so.
+pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
+    let frames: Vec<&Frame> = site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
+    if frames.is_empty() {
+        let unknown = "(no call stack)".to_owned();
+        return Cell::Stack { short: vec![unknown], full: Vec::new() };
+    }
+    let full = frames.iter().map(|frame| line(frame)).collect();
+    Cell::Stack { short: short(&frames), full }
+}
+
+/// `function (file:line)`, or what is known of it.
+pub(super) fn line(frame: &Frame) -> String {
+    let function = if frame.function.is_empty() {
+        format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
+    } else {
+        frame.function.to_string()
+    };
+    match (&frame.file, frame.line, &frame.module) {
+        (Some(file), 0, _) => format!("{function} ({file})"),
+        (Some(file), line, _) => format!("{function} ({file}:{line})"),
+        (None, _, Some(module)) => format!("{function} ({})", base(module)),
+        (None, _, None) => function,
+    }
+}
+
+/// The last part of a path.
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
+}
+
+fn is_foreign(frame: &Frame) -> bool {
+    if frame.language == Language::Remark {
+        return false;
+    }
+    let inside = |path: &str| FOREIGN_PATHS.iter().any(|part| path.contains(part));
+    let file = frame.file.as_deref().is_some_and(inside);
+    if file || frame.module.as_deref().is_some_and(inside) {
+        return true;
+    }
+    if frame.language == Language::Python {
+        return false;
+    }
+    let function = &*frame.function;
+    let known = |word: &str, beginning: &str| match beginning {
+        // `cuMemAlloc_v2`, and not `curve`.
+        "cu" | "cuda" | "Py" => {
+            let rest = word.strip_prefix(beginning);
+            rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+        }
+        "clone" | "start_thread" => word == beginning,
+        beginning => word.starts_with(beginning),
+    };
+    // Templates are written with their result before the name.
+    let name = function.split('(').next().unwrap_or("");
+    let known = |word: &str| FOREIGN_FUNCTIONS.iter().any(|beginning| known(word, beginning));
+    function.is_empty() || name.split(' ').any(known)
+}
+
+/// Which frames are not the program's own. Where there are lines of Python, the program is those.
+fn foreign(frames: &[&Frame]) -> Vec<bool> {
+    let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
+    let python = frames.iter().any(|frame| own_python(&frame));
+    let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
+    frames.iter().map(of).collect()
+}
+
+fn short(frames: &[&Frame]) -> Vec<String> {
+    let foreign = foreign(frames);
+    if foreign.iter().all(|foreign| *foreign) {
+        let mut lines: Vec<_> = frames.iter().take(SHOWN_OF_OTHERS).map(|f| cut(line(f))).collect();
+        lines.extend(folded(frames.len().saturating_sub(SHOWN_OF_OTHERS), "more frames"));
+        return lines;
+    }
+    // What comes before the first frame of the program is how any allocation looks.
+    let inside = foreign.iter().take_while(|foreign| **foreign).count();
+    let mut lines = Vec::new();
+    let (mut hidden, mut shown) = (0, 0);
+    for (index, (frame, foreign)) in frames.iter().zip(foreign).enumerate().skip(inside) {
+        if shown == SHOWN {
+            lines.extend(folded(hidden, "library frames"));
+            lines.extend(folded(frames.len() - index, "more frames"));
+            return lines;
+        }
+        if foreign {
+            hidden += 1;
+            continue;
+        }
+        lines.extend(folded(std::mem::take(&mut hidden), "library frames"));
+        lines.push(cut(line(frame)));
+        shown += 1;
+    }
+    lines.extend(folded(hidden, "library frames"));
+    lines
+}
+
+fn folded(count: usize, what: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("… 1 {}", what.trim_end_matches('s'))),
+        _ => Some(format!("… {count} {what}")),
+    }
+}
+
+/// A line that fits: the middle of a long name says least.
+fn cut(text: String) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST {
+        return text;
+    }
+    let half = LONGEST / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: String = text.chars().skip(count - half).collect();
+    format!("{head}…{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn python(function: &str, file: &str, line: u32) -> Frame {
+        let file = Some(file.into());
+        Frame {
+            function: function.into(),
+            file,
+            line,
+            language: Language::Python,
+            ..Frame::default()
+        }
+    }
+
+    fn native(function: &str, module: &str) -> Frame {
+        Frame { function: function.into(), module: Some(module.into()), ..Frame::default() }
+    }
+
+    fn lines(frames: &[Frame]) -> Vec<String> {
+        short(&frames.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn frames_of_frameworks_are_folded() {
+        let torch = "/usr/lib/python3/site-packages/torch/nn/modules/module.py";
+        let found = lines(&[
+            native("cudaMalloc", "/usr/lib/libcudart.so.12"),
+            native("c10::cuda::malloc", "libc10_cuda.so"),
+            python("forward", "model.py", 12),
+            python("_call_impl", torch, 1553),
+            python("_wrapped_call_impl", torch, 1541),
+            python("main", "train.py", 40),
+            native("__libc_start_main", "libc.so.6"),
+        ]);
+        let want = [
+            "forward (model.py:12)",
+            "… 2 library frames",
+            "main (train.py:40)",
+            "… 1 library frame",
+        ];
+        assert_eq!(found, want);
+    }
+
+    #[test]
+    fn where_there_is_python_machine_code_is_folded() {
+        let found = lines(&[
+            native("helper", "extension.so"),
+            python("step", "train.py", 3),
+            native("helper", "extension.so"),
+            python("main", "train.py", 9),
+        ]);
+        assert_eq!(found, ["step (train.py:3)", "… 1 library frame", "main (train.py:9)"]);
+        assert_eq!(lines(&[native("helper", "extension.so")]), ["helper (extension.so)"]);
+    }
+
+    #[test]
+    fn a_stack_without_a_frame_of_the_program_shows_its_inside() {
+        let frame = native("cuMemAlloc_v2", "libcuda.so.1");
+        let found = lines(&[frame.clone(), frame.clone(), frame.clone(), frame.clone(), frame]);
+        assert_eq!(found.len(), 4);
+        assert_eq!((&*found[0], &*found[3]), ("cuMemAlloc_v2 (libcuda.so.1)", "… 2 more frames"));
+    }
+
+    #[test]
+    fn a_deep_stack_is_cut() {
+        let frames: Vec<_> = (1..=10).map(|line| python("recurse", "deep.py", line)).collect();
+        let found = lines(&frames);
+        assert_eq!(found.len(), 5);
+        assert_eq!((&*found[3], &*found[4]), ("recurse (deep.py:4)", "… 6 more frames"));
+    }
+
+    #[test]
+    fn user_code_is_not_taken_for_a_framework() {
+        for (function, module) in [
+            ("curve", "program"),
+            ("customAlloc", "program"),
+            ("cuda_wrapper", "app"),
+            ("main", "app"),
+        ] {
+            assert!(!is_foreign(&native(function, module)), "{function}");
+        }
+        for function in [
+            "cuMemAlloc_v2",
+            "cudaError cudaMalloc<float>(float**, unsigned long)",
+            "bool at::cuda::blas::gemm_and_bias<float>(bool, long)",
+            "PyCMethod_New",
+            "__clone",
+        ] {
+            assert!(is_foreign(&native(function, "program")), "{function}");
+        }
+        assert!(cut("x".repeat(500)).chars().count() <= LONGEST + 1);
+    }
+}

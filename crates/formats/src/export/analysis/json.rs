@@ -1,0 +1,474 @@
+//! Analyses as JSON: one object. Its names are a contract, described in `docs/report.md`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use engine::analysis::diff::{Row, Side};
+use engine::analysis::leakage::{Leak, Leakage};
+use engine::analysis::summary::{OfProcess, Overview};
+use engine::analysis::suspects::{Suspect, Verdict};
+use engine::analysis::usage::{Courses, Series};
+use engine::analysis::watermark::{HeldAt, Peak};
+use engine::analysis::{Amount, Place};
+use engine::ids::{DeviceId, SiteId};
+use engine::kind::Kind;
+use engine::stack::{Frame, Stacks};
+use engine::units::Moment;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::fragmentation::{Fragmentation, Pool};
+use super::{Answer, Comparison, Overlay, Subject};
+use crate::import::Warning;
+use crate::plain::plain_up_to;
+
+/// The longest text of a frame.
+const LONGEST: usize = 4096;
+
+fn clean(text: &str) -> String {
+    plain_up_to(text, LONGEST).into_owned()
+}
+
+/// Writes an answer as one object in one line.
+pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
+    let mut object = head(subject);
+    object.insert("analysis".into(), answer.name().into());
+    match answer {
+        Answer::Leakage(answer) => leakage(&mut object, answer, subject),
+        Answer::Suspects(answer) => suspects(&mut object, answer, subject),
+        Answer::Summary(answer) => summary(&mut object, answer, subject),
+        Answer::Fragmentation(answer) => fragmentation(&mut object, answer),
+        // These may be long, so they are not made before they are written.
+        Answer::Watermark(peaks, _) => {
+            let peaks = peaks.iter().map(|peak| PeakObject { peak, subject }).collect();
+            return line(out, &Long { head: object, body: Body::Peaks { peaks } });
+        }
+        Answer::Usage(Courses { totals, series }, overlays) => {
+            let object_of = |series| SeriesObject { series, subject };
+            let body = Body::Series {
+                series: series.iter().map(object_of).collect(),
+                totals: totals.iter().map(object_of).collect(),
+                overlays: overlays
+                    .iter()
+                    .map(|overlay| OverlayObject { overlay, subject })
+                    .collect(),
+            };
+            return line(out, &Long { head: object, body });
+        }
+    }
+    line(out, &object)
+}
+
+/// Writes a comparison as one object in one line.
+pub fn write_diff(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::Result<()> {
+    let diff = comparison.diff;
+    let rows = diff.rows.iter().take(comparison.after.shown(diff.rows.len()));
+    let object = json!({
+        "analysis": "diff",
+        "exact": comparison.before.facts.exact() && comparison.after.facts.exact(),
+        "before": head(&comparison.before),
+        "after": head(&comparison.after),
+        "leaked_bytes": [diff.never_freed.0.bytes, diff.never_freed.1.bytes],
+        "leaked_allocations": [diff.never_freed.0.allocations, diff.never_freed.1.allocations],
+        "peak_bytes": [diff.peak_bytes.0, diff.peak_bytes.1],
+        "sites_total": diff.rows.len(),
+        "sites": rows.map(|row| diff_row(row, comparison)).collect::<Vec<_>>(),
+    });
+    line(out, &object)
+}
+
+type Object = serde_json::Map<String, Value>;
+
+fn line(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, object)?;
+    writeln!(out)
+}
+
+fn head(subject: &Subject<'_>) -> Object {
+    let warning = |warning: &Warning| {
+        json!({
+            "text": clean(&warning.text),
+            "count": warning.count,
+            "inexact": warning.inexact,
+        })
+    };
+    let mut object = Object::new();
+    object.insert("file".into(), clean(subject.path).into());
+    object.insert("source".into(), subject.imported.source.name().into());
+    object.insert("producer".into(), subject.imported.producer.as_deref().map(clean).into());
+    object.insert("events".into(), subject.imported.events.into());
+    object.insert("exact".into(), subject.facts.exact().into());
+    let warnings: Vec<_> = subject.facts.warnings.iter().map(warning).collect();
+    object.insert("warnings".into(), warnings.into());
+    let beginning = subject.clock().map(|clock| clock.precise(subject.facts.origin()));
+    object.insert("beginning".into(), beginning.into());
+    object
+}
+
+/// RFC 3339, or a number of seconds since the beginning.
+fn time(subject: &Subject<'_>, at: Moment) -> Value {
+    match subject.clock() {
+        Some(clock) => clock.precise(at).into(),
+        None => (subject.nanos(at) as f64 / 1e9).into(),
+    }
+}
+
+const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
+    match device {
+        Some(DeviceId(ordinal)) => Some(ordinal),
+        None => None,
+    }
+}
+
+fn by_kind(amounts: &[(Kind, Amount)]) -> BTreeMap<&'static str, u64> {
+    amounts.iter().map(|(kind, amount)| (kind.name(), amount.bytes)).collect()
+}
+
+#[derive(Serialize)]
+struct FrameObject {
+    function: String,
+    file: Option<String>,
+    line: Option<u32>,
+    module: Option<String>,
+    language: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<&'static str>,
+}
+
+fn frame(frame: &Frame) -> FrameObject {
+    FrameObject {
+        function: clean(&frame.function),
+        file: frame.file.as_deref().map(clean),
+        line: Some(frame.line).filter(|line| *line > 0),
+        module: frame.module.as_deref().map(clean),
+        language: frame.language.name(),
+        unknown: frame.unknown.map(|unknown| unknown.reason()),
+    }
+}
+
+fn frames(stacks: &Stacks, site: Option<SiteId>) -> Vec<FrameObject> {
+    site.map(|site| stacks.frames(site).map(frame).collect()).unwrap_or_default()
+}
+
+/// An amount of a place, with its frames; more fields follow.
+fn group(subject: &Subject<'_>, place: &Place, amount: Amount) -> Value {
+    json!({
+        "bytes": amount.bytes,
+        "allocations": amount.allocations,
+        "kind": place.kind.name(),
+        "device": ordinal(place.device),
+        "pid": place.pid.0,
+        "frames": frames(&subject.facts.stacks, place.site),
+    })
+}
+
+/// The same object with one more field.
+fn with(mut object: Value, name: &str, value: impl Into<Value>) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert(name.to_owned(), value.into());
+    }
+    object
+}
+
+fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
+    let list = |leaks: &[Leak]| -> Vec<Value> {
+        let shown = leaks.iter().take(subject.shown(leaks.len()));
+        shown
+            .map(|leak| {
+                let object = group(subject, &leak.place, leak.amount);
+                with(with(object, "at_exit", leak.at_exit), "began", leak.began)
+            })
+            .collect()
+    };
+    let managed = leakage.managed.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+    let fields = [
+        ("leaked_bytes", leakage.leaked.bytes.into()),
+        ("leaked_allocations", leakage.leaked.allocations.into()),
+        ("static_bytes", leakage.statics.bytes.into()),
+        ("static_allocations", leakage.statics.allocations.into()),
+        ("by_kind", json!(by_kind(&leakage.by_kind))),
+        ("sites", list(&leakage.sites).into()),
+        ("sites_total", leakage.sites.len().into()),
+        (
+            "managed",
+            json!({
+                "bytes": managed.bytes,
+                "allocations": managed.allocations,
+                "sites": list(&leakage.managed),
+            }),
+        ),
+        ("host_by_kind", json!(by_kind(&leakage.host_by_kind))),
+        ("other_by_kind", json!(by_kind(&leakage.other_by_kind))),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+fn suspects(object: &mut Object, verdict: &Verdict, subject: &Subject<'_>) {
+    let (word, list) = match verdict {
+        Verdict::NotEnoughData => ("not_enough_data", &[][..]),
+        Verdict::Judged(list) if list.is_empty() => ("none", &[][..]),
+        Verdict::Judged(list) => ("suspects", &list[..]),
+    };
+    let one = |suspect: &Suspect| {
+        let evidence = json!({
+            "bytes_per_hour": suspect.bytes_per_hour(),
+            "first_bytes": suspect.first_bytes,
+            "last_bytes": suspect.last_bytes,
+            "steps": suspect.steps,
+            "growing_steps": suspect.growing_steps,
+            "span_ns": suspect.span.0,
+            "began": suspect.allocations,
+            "freed": suspect.freed,
+            "mean_age_ns": suspect.mean_age.0,
+            "mean_life_ns": suspect.mean_life.map(|life| life.0),
+        });
+        with(group(subject, &suspect.place, suspect.live), "evidence", evidence)
+    };
+    object.insert("verdict".into(), word.into());
+    let shown = list.iter().take(subject.shown(list.len()));
+    object.insert("suspects".into(), shown.map(one).collect::<Vec<_>>().into());
+    object.insert("suspects_total".into(), list.len().into());
+}
+
+fn summary(object: &mut Object, overview: &Overview, subject: &Subject<'_>) {
+    let process = |process: &OfProcess| {
+        let devices = process.devices.iter().map(|on| {
+            json!({
+                "device": ordinal(on.device),
+                "allocations": on.allocations,
+                "frees": on.frees,
+                "released": on.released,
+                "live_bytes": on.live.bytes,
+                "live_allocations": on.live.allocations,
+                "leaked_bytes": on.never_freed.bytes,
+                "leaked_allocations": on.never_freed.allocations,
+                "peak_bytes": on.peak_bytes,
+                "peak_time": time(subject, on.peak_at),
+                "peak_time_ns": subject.nanos(on.peak_at),
+                "kinds": by_kind(&on.kinds),
+            })
+        });
+        let sites = process.sites.iter().map(|site| {
+            let object = group(subject, &site.place, site.never_freed());
+            let object = with(object, "peak_bytes", site.peak_bytes);
+            with(with(object, "began", site.began.allocations), "freed", site.freed)
+        });
+        json!({
+            "pid": process.pid.0,
+            "name": subject.process(process.pid).map(clean),
+            "devices": devices.collect::<Vec<_>>(),
+            "sites": sites.collect::<Vec<_>>(),
+            "sites_total": process.sites.len() + process.more_sites,
+        })
+    };
+    let fields = [
+        ("leaked_bytes", overview.never_freed.bytes.into()),
+        ("leaked_allocations", overview.never_freed.allocations.into()),
+        ("peak_bytes", overview.peak_bytes.into()),
+        ("peak_time", time(subject, overview.peak_at)),
+        ("peak_time_ns", subject.nanos(overview.peak_at).into()),
+        ("processes", overview.processes.iter().map(process).collect::<Vec<_>>().into()),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+fn fragmentation(object: &mut Object, answer: &Fragmentation) {
+    let pool = |pool: &Pool| {
+        json!({
+            "device": ordinal(pool.device),
+            "pool": clean(&pool.pool),
+            "stream": pool.stream.map(|stream| stream.0),
+            "reserved_bytes": pool.reserved_bytes,
+            "active_bytes": pool.active_bytes,
+            "requested_bytes": pool.requested_bytes,
+            "largest_free_bytes": pool.largest_free_bytes,
+            "internal": pool.internal,
+            "external": pool.external,
+            "releasable_bytes": pool.releasable_bytes,
+            "stuck_bytes": pool.stuck_bytes,
+        })
+    };
+    let advice = answer.advice.iter().map(|one| json!({ "what": one.what, "why": one.why }));
+    let would_fit = answer.would_fit.iter().map(|one| {
+        json!({
+            "device": ordinal(one.device),
+            "bytes": one.bytes,
+            "answer": one.answer,
+            "text": one.text,
+        })
+    });
+    object.insert("pools".into(), answer.pools.iter().map(pool).collect::<Vec<_>>().into());
+    object.insert("advice".into(), advice.collect::<Vec<_>>().into());
+    object.insert("would_fit".into(), would_fit.collect::<Vec<_>>().into());
+}
+
+fn diff_row(row: &Row, comparison: &Comparison<'_>) -> Value {
+    let side = |side: Option<Side>| {
+        side.map(|side| {
+            json!({
+                "bytes": side.never_freed.bytes,
+                "allocations": side.never_freed.allocations,
+                "peak_bytes": side.peak_bytes,
+                "began": side.began.allocations,
+            })
+        })
+    };
+    let frames = match (row.after, row.before) {
+        (Some(after), _) => frames(&comparison.after.facts.stacks, after.site),
+        (None, Some(before)) => frames(&comparison.before.facts.stacks, before.site),
+        (None, None) => Vec::new(),
+    };
+    json!({
+        "trend": row.trend.name(),
+        "moved": row.moved,
+        "kind": row.kind.name(),
+        "before": side(row.before),
+        "after": side(row.after),
+        "frames": frames,
+    })
+}
+
+#[derive(Serialize)]
+struct Long<'a> {
+    #[serde(flatten)]
+    head: Object,
+    #[serde(flatten)]
+    body: Body<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'a> {
+    Peaks {
+        peaks: Vec<PeakObject<'a>>,
+    },
+    Series {
+        series: Vec<SeriesObject<'a>>,
+        totals: Vec<SeriesObject<'a>>,
+        overlays: Vec<OverlayObject<'a>>,
+    },
+}
+
+struct PeakObject<'a> {
+    peak: &'a Peak,
+    subject: &'a Subject<'a>,
+}
+
+impl Serialize for PeakObject<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<L: Serialize> {
+            device: Option<u16>,
+            pid: Option<u32>,
+            bytes: u64,
+            time: Value,
+            time_ns: i64,
+            live: L,
+            live_total: usize,
+        }
+        let Self { peak, subject } = self;
+        let shown = subject.shown(peak.live.len());
+        let live = peak.live.get(..shown).unwrap_or(&[]);
+        Fields {
+            device: ordinal(peak.device),
+            pid: peak.pid.map(|pid| pid.0),
+            bytes: peak.bytes,
+            time: time(subject, peak.at),
+            time_ns: subject.nanos(peak.at),
+            live: Seq(live.iter().map(|at| HeldObject { at, subject })),
+            live_total: peak.live.len(),
+        }
+        .serialize(serializer)
+    }
+}
+
+struct HeldObject<'a> {
+    at: &'a HeldAt,
+    subject: &'a Subject<'a>,
+}
+
+impl Serialize for HeldObject<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Each {
+            address: String,
+            bytes: u64,
+            tid: u32,
+            began_ns: i64,
+        }
+        let Self { at, subject } = self;
+        let each = at.allocations.iter().map(|held| Each {
+            address: format!("{:#x}", held.key.value),
+            bytes: held.bytes,
+            tid: held.tid.0,
+            began_ns: subject.nanos(held.began),
+        });
+        let object = group(subject, &at.place, at.amount);
+        #[derive(Serialize)]
+        struct Fields<L: Serialize> {
+            #[serde(flatten)]
+            group: Value,
+            each: L,
+        }
+        Fields { group: object, each: Seq(each) }.serialize(serializer)
+    }
+}
+
+struct SeriesObject<'a> {
+    series: &'a Series,
+    subject: &'a Subject<'a>,
+}
+
+impl Serialize for SeriesObject<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<L: Serialize> {
+            device: Option<u16>,
+            kind: Option<&'static str>,
+            pid: Option<u32>,
+            peak_bytes: u64,
+            peak_time_ns: i64,
+            points: L,
+        }
+        let Self { series, subject } = self;
+        let points = series.points.iter().map(|point| (subject.nanos(point.at), point.bytes));
+        Fields {
+            device: ordinal(series.device),
+            kind: series.kind.map(Kind::name),
+            pid: series.pid.map(|pid| pid.0),
+            peak_bytes: series.peak.bytes,
+            peak_time_ns: subject.nanos(series.peak.at),
+            points: Seq(points),
+        }
+        .serialize(serializer)
+    }
+}
+
+struct OverlayObject<'a> {
+    overlay: &'a Overlay,
+    subject: &'a Subject<'a>,
+}
+
+impl Serialize for OverlayObject<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a, L: Serialize> {
+            name: &'a str,
+            device: Option<u16>,
+            points: L,
+        }
+        let points = self.overlay.points.iter();
+        let points = points.map(|(at, bytes)| (self.subject.nanos(*at), *bytes));
+        let device = ordinal(self.overlay.device);
+        Fields { name: &self.overlay.name, device, points: Seq(points) }.serialize(serializer)
+    }
+}
+
+/// A list that is made while it is written.
+struct Seq<I>(I);
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for Seq<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
+}

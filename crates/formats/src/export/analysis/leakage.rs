@@ -1,0 +1,110 @@
+//! What was never freed.
+
+use engine::analysis::Amount;
+use engine::analysis::leakage::{Leak, Leakage};
+use engine::kind::Kind;
+use engine::units::Bytes;
+
+use super::model::{Cell, Line, Page, Section, Table};
+use super::{Subject, device, frames, left_out};
+use crate::export::text::count;
+
+pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
+    let leaked = leakage.avoidable();
+    let places = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
+    let headline = match leaked.allocations {
+        0 => format!("No leaks: all of {} that the program could free was freed", subject.memory()),
+        n => {
+            let leaks = if n == 1 { "leak" } else { "leaks" };
+            let (bytes, memory) = (Bytes(leaked.bytes), subject.memory());
+            format!("{n} {leaks}, {bytes} of {memory}, {}", subject.never_freed())
+        }
+    };
+    let mut lines = Vec::new();
+    if leakage.by_kind.len() > 1 {
+        lines.push(Line::Plain(format!("by kind: {}", kinds(&leakage.by_kind))));
+    }
+    for (what, amounts) in
+        [("host memory", &leakage.host_by_kind), ("not counted", &leakage.other_by_kind)]
+    {
+        if !amounts.is_empty() {
+            lines.push(Line::Dim(format!("{what}, also never freed: {}", kinds(amounts))));
+        }
+    }
+    let (statics, others): (Vec<_>, Vec<_>) =
+        leakage.sites.iter().partition(|leak| leak.place.kind.is_static());
+    let mut sections = vec![section("", &others, subject)];
+    if !statics.is_empty() {
+        let sum = Bytes(leakage.statics.bytes);
+        let title = format!("Static variables: {sum}, there as long as their modules");
+        sections.push(section(&title, &statics, subject));
+    }
+    if !leakage.managed.is_empty() {
+        let sum = leakage.managed.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+        let title = format!(
+            "Managed memory, on the host or a device: {} in {}",
+            Bytes(sum.bytes),
+            count(sum.allocations)
+        );
+        sections.push(section(&title, &leakage.managed.iter().collect::<Vec<_>>(), subject));
+    }
+    sections.retain(|section| !section.table.rows.is_empty());
+    Page { headline, alarm: places > 0, lines, sections, notes: Vec::new() }
+}
+
+/// `device 12.00 MiB, async 1.00 MiB`.
+pub(super) fn kinds(amounts: &[(Kind, Amount)]) -> String {
+    let parts: Vec<_> =
+        amounts.iter().map(|(kind, amount)| format!("{kind} {}", Bytes(amount.bytes))).collect();
+    parts.join(", ")
+}
+
+fn section(title: &str, leaks: &[&Leak], subject: &Subject<'_>) -> Section {
+    let shown = subject.shown(leaks.len());
+    let row = |leak: &&Leak| {
+        vec![
+            Cell::Bytes(leak.amount.bytes),
+            Cell::Count(leak.amount.allocations),
+            Cell::Text(leak.place.kind.to_string()),
+            device(leak.place.device),
+            Cell::Text(leak.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, leak.place.site),
+        ]
+    };
+    Section {
+        title: title.to_owned(),
+        table: Table {
+            columns: vec!["bytes", "count", "kind", "device", "pid", "site"],
+            rows: leaks.iter().take(shown).map(row).collect(),
+        },
+        after: left_out(leaks.len(), shown).into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// Every place, those that do not count as leaked too.
+pub(super) fn table(leakage: &Leakage, subject: &Subject<'_>) -> Table {
+    let all: Vec<_> = leakage.sites.iter().chain(&leakage.managed).collect();
+    let shown = subject.shown(all.len());
+    let row = |leak: &&Leak| {
+        vec![
+            Cell::Bytes(leak.amount.bytes),
+            Cell::Count(leak.amount.allocations),
+            Cell::Count(leak.at_exit),
+            Cell::Count(leak.began),
+            Cell::Text(leak.place.kind.to_string()),
+            device_number(leak.place.device),
+            Cell::Text(leak.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, leak.place.site),
+        ]
+    };
+    Table {
+        columns: vec!["bytes", "allocations", "at_exit", "began", "kind", "device", "pid", "stack"],
+        rows: all.iter().take(shown).map(row).collect(),
+    }
+}
+
+/// The ordinal, for programs.
+pub(super) fn device_number(device: Option<engine::ids::DeviceId>) -> Cell {
+    device.map_or(Cell::Empty, |device| Cell::Count(u64::from(device.0)))
+}

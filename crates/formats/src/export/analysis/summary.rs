@@ -1,0 +1,160 @@
+//! The overview of a file.
+
+use engine::analysis::groups::Group;
+use engine::analysis::is_host;
+use engine::analysis::summary::{OfProcess, OnDevice, Overview};
+use engine::units::Bytes;
+
+use super::leakage::{device_number, kinds};
+use super::model::{Cell, Line, Page, Section, Table};
+use super::{Subject, device, frames, location};
+use crate::export::text::count;
+
+pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
+    let devices = || overview.processes.iter().flat_map(|process| &process.devices);
+    let allocations: u64 = devices().map(|device| device.allocations).sum();
+    let left = overview.never_freed;
+    let memory = subject.memory();
+    let headline = if allocations == 0 {
+        "Nothing was allocated".to_owned()
+    } else {
+        let freed = match left.allocations {
+            0 => format!("all of {} was freed", subject.memory()),
+            _ => format!(
+                "{} of {memory} in {} {}",
+                Bytes(left.bytes),
+                count(left.allocations),
+                subject.never_freed()
+            ),
+        };
+        format!("{}, peak {}; {freed}", count(allocations), Bytes(overview.peak_bytes))
+    };
+    let mut lines = vec![Line::Dim(origin(subject))];
+    if overview.peak_bytes > 0 {
+        lines.push(Line::Dim(format!("the peak was at {}", subject.time(overview.peak_at))));
+    }
+    let mut sections = vec![processes(overview, subject)];
+    for process in overview.processes.iter().filter(|process| !process.sites.is_empty()) {
+        sections.push(sites(process, subject));
+    }
+    sections.retain(|section| !section.table.rows.is_empty());
+    Page { headline, alarm: false, lines, sections, notes: Vec::new() }
+}
+
+/// What file it is.
+fn origin(subject: &Subject<'_>) -> String {
+    let producer = subject.imported.producer.as_deref();
+    let by = producer.map_or_else(String::new, |producer| format!(" by {producer}"));
+    let source = subject.imported.source.name();
+    format!("{}: {source}{by}, {} events", subject.path, subject.imported.events)
+}
+
+fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
+    let mut rows = Vec::new();
+    for process in &overview.processes {
+        for on in &process.devices {
+            rows.push(vec![
+                Cell::Text(process.pid.to_string()),
+                Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),
+                place(on),
+                Cell::Count(on.allocations),
+                Cell::Count(on.frees),
+                Cell::Count(on.released),
+                Cell::Bytes(on.peak_bytes),
+                Cell::Bytes(on.never_freed.bytes),
+                Cell::Text(kinds(&on.kinds)),
+            ]);
+        }
+    }
+    let columns = vec![
+        "pid",
+        "name",
+        "device",
+        "allocated",
+        "freed",
+        "released",
+        "peak",
+        "never freed",
+        "of which",
+    ];
+    Section { title: "Processes".to_owned(), table: Table { columns, rows }, ..Section::default() }
+}
+
+/// What is on no device may be host memory alone.
+fn place(on: &OnDevice) -> Cell {
+    let only_host = on.peak_bytes == 0 && on.kinds.iter().all(|(kind, _)| is_host(*kind));
+    match on.kinds.first() {
+        Some((kind, _)) if only_host => location(on.device, *kind),
+        _ => device(on.device),
+    }
+}
+
+fn sites(process: &OfProcess, subject: &Subject<'_>) -> Section {
+    let row = |group: &Group| {
+        vec![
+            Cell::Bytes(group.never_freed().bytes),
+            Cell::Count(group.never_freed().allocations),
+            Cell::Bytes(group.peak_bytes),
+            Cell::Count(group.began.allocations),
+            Cell::Text(group.place.kind.to_string()),
+            device(group.place.device),
+            frames::cell(&subject.facts.stacks, group.place.site),
+        ]
+    };
+    let name = subject.process(process.pid).unwrap_or("");
+    let more = (process.more_sites > 0)
+        .then(|| Line::Dim(format!("… and {} more sites", process.more_sites)));
+    Section {
+        title: format!("Sites of process {} {name}", process.pid).trim_end().to_owned(),
+        table: Table {
+            columns: vec!["never freed", "count", "peak", "allocated", "kind", "device", "site"],
+            rows: process.sites.iter().map(row).collect(),
+        },
+        after: more.into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// A row for each process on each device.
+pub(super) fn table(overview: &Overview, subject: &Subject<'_>) -> Table {
+    let mut rows = Vec::new();
+    for process in &overview.processes {
+        for on in &process.devices {
+            rows.push(row(process, on, subject));
+        }
+    }
+    let columns = vec![
+        "pid",
+        "name",
+        "device",
+        "allocations",
+        "frees",
+        "released",
+        "live_bytes",
+        "live_allocations",
+        "never_freed_bytes",
+        "never_freed_allocations",
+        "peak_bytes",
+        "peak_time",
+        "peak_time_ns",
+    ];
+    Table { columns, rows }
+}
+
+fn row(process: &OfProcess, on: &OnDevice, subject: &Subject<'_>) -> Vec<Cell> {
+    vec![
+        Cell::Text(process.pid.to_string()),
+        Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),
+        device_number(on.device),
+        Cell::Count(on.allocations),
+        Cell::Count(on.frees),
+        Cell::Count(on.released),
+        Cell::Bytes(on.live.bytes),
+        Cell::Count(on.live.allocations),
+        Cell::Bytes(on.never_freed.bytes),
+        Cell::Count(on.never_freed.allocations),
+        Cell::Bytes(on.peak_bytes),
+        subject.plain_time(on.peak_at),
+        Cell::Time(String::new(), subject.nanos(on.peak_at)),
+    ]
+}

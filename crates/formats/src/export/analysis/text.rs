@@ -1,0 +1,197 @@
+//! A page for a terminal or a file: the answer first, then aligned tables.
+
+use std::io::{self, Write};
+
+use engine::units::{Bytes, Moment};
+
+use super::model::{Cell, Chart, Line, Page, Section, Table};
+use crate::export::text::Style;
+use crate::plain::plain_up_to;
+
+/// The longest line of foreign text.
+const LONGEST: usize = 400;
+
+/// How wide and high a chart is, in characters.
+const CHART: (usize, usize) = (72, 8);
+
+fn clean(text: &str) -> String {
+    plain_up_to(text, LONGEST).into_owned()
+}
+
+/// Writes a page.
+pub(super) fn write(out: &mut dyn Write, page: &Page, style: Style) -> io::Result<()> {
+    let headline = clean(&page.headline);
+    let headline = if page.alarm { style.alarm(&headline) } else { style.bold(&headline) };
+    writeln!(out, "{headline}")?;
+    for one in &page.lines {
+        line(out, one, style)?;
+    }
+    for part in &page.sections {
+        section(out, part, style)?;
+    }
+    if !page.notes.is_empty() {
+        writeln!(out)?;
+    }
+    for note in &page.notes {
+        line(out, note, style)?;
+    }
+    Ok(())
+}
+
+fn line(out: &mut dyn Write, line: &Line, style: Style) -> io::Result<()> {
+    match line {
+        Line::Plain(text) => writeln!(out, "{}", clean(text)),
+        Line::Dim(text) => writeln!(out, "{}", style.dim(&clean(text))),
+        Line::Alarm(text) => writeln!(out, "{}", style.alarm(&clean(text))),
+    }
+}
+
+fn section(out: &mut dyn Write, section: &Section, style: Style) -> io::Result<()> {
+    if section.chart.is_none() && section.table.rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    if !section.title.is_empty() {
+        writeln!(out, "{}", style.bold(&clean(&section.title)))?;
+    }
+    if let Some(picture) = &section.chart {
+        chart(out, picture, style)?;
+    }
+    table(out, &section.table, style)?;
+    for one in &section.after {
+        line(out, one, style)?;
+    }
+    Ok(())
+}
+
+fn table(out: &mut dyn Write, table: &Table, style: Style) -> io::Result<()> {
+    if table.rows.is_empty() {
+        return Ok(());
+    }
+    let cells: Vec<Vec<String>> = table
+        .rows
+        .iter()
+        .map(|row| row.iter().map(|cell| clean(&cell.short())).collect())
+        .collect();
+    let figures = |column: usize| {
+        let mut in_column = table.rows.iter().filter_map(|row| row.get(column));
+        in_column.any(Cell::is_figure)
+    };
+    let mut widths = Vec::new();
+    for (column, name) in table.columns.iter().enumerate() {
+        let cells = cells.iter().filter_map(|row| row.get(column));
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        widths.push((widest.max(name.len()), figures(column)));
+    }
+    let head: Vec<String> = table.columns.iter().map(|name| name.to_uppercase()).collect();
+    writeln!(out, "{}", style.dim(&aligned(&head, &widths)))?;
+    for (row, cells) in table.rows.iter().zip(&cells) {
+        writeln!(out, "{}", aligned(cells, &widths))?;
+        for (column, cell) in row.iter().enumerate() {
+            let indent: usize = widths.iter().take(column).map(|(width, _)| width + 2).sum();
+            for more in cell.more_lines() {
+                writeln!(out, "  {:indent$}{}", "", style.dim(&clean(more)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn aligned(cells: &[String], widths: &[(usize, bool)]) -> String {
+    let mut text = String::new();
+    for (cell, (width, right)) in cells.iter().zip(widths) {
+        text += "  ";
+        let fill = " ".repeat(width.saturating_sub(cell.chars().count()));
+        if *right {
+            text += &fill;
+        }
+        text += cell;
+        if !*right {
+            text += &fill;
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// The first curve, by characters of eight heights.
+fn chart(out: &mut dyn Write, chart: &Chart, style: Style) -> io::Result<()> {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let Some(curve) = chart.curves.first() else { return Ok(()) };
+    let moments = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
+    let (Some(first), Some(last)) = (moments().min(), moments().max()) else { return Ok(()) };
+    let heights = heights(&curve.points, (first, last), CHART.0);
+    let Some(top) = heights.iter().copied().max().filter(|top| *top > 0) else { return Ok(()) };
+    let label = Bytes(top).to_string();
+    for row in (0..CHART.1).rev() {
+        let bar = |height: &u64| {
+            let eighths = (u128::from(*height) * (CHART.1 as u128) * 8).div_ceil(u128::from(top));
+            let here = eighths.saturating_sub(row as u128 * 8).min(8) as usize;
+            BARS.get(here).copied().unwrap_or(' ')
+        };
+        let text: String = heights.iter().map(bar).collect();
+        let side = if row + 1 == CHART.1 { label.clone() } else { " ".repeat(label.len()) };
+        writeln!(out, "  {} {}", style.dim(&side), text.trim_end())?;
+    }
+    let (first, last) = (clean(&chart.ends.0), clean(&chart.ends.1));
+    let room = CHART.0.saturating_sub(first.chars().count() + last.chars().count());
+    let axis = format!("{:width$} {first}{:room$}{last}", "", "", width = label.len());
+    writeln!(out, "  {}", style.dim(&axis))
+}
+
+/// The most in each of `columns` equal spans of time.
+fn heights(points: &[(Moment, u64)], (first, last): (Moment, Moment), columns: usize) -> Vec<u64> {
+    let span = u128::from((last - first).0).max(1);
+    let column = |at: Moment| {
+        let place = u128::from((at - first).0) * (columns as u128 - 1) / span;
+        usize::try_from(place).unwrap_or(0).min(columns - 1)
+    };
+    let mut heights = vec![0; columns];
+    let mut now = 0;
+    let mut reached = 0;
+    for (at, bytes) in points {
+        let to = column(*at);
+        for height in heights.iter_mut().take(to + 1).skip(reached + 1) {
+            *height = now;
+        }
+        reached = to;
+        now = *bytes;
+        if let Some(height) = heights.get_mut(to) {
+            *height = now.max(*height);
+        }
+    }
+    for height in heights.iter_mut().skip(reached + 1) {
+        *height = now;
+    }
+    heights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_height_holds_until_the_next_point() {
+        let points = [(Moment(0), 5), (Moment(50), 9), (Moment(50), 2), (Moment(100), 0)];
+        assert_eq!(heights(&points, (Moment(0), Moment(100)), 5), [5, 5, 9, 2, 2]);
+        assert_eq!(heights(&[(Moment(3), 7)], (Moment(1), Moment(5)), 3), [0, 7, 7]);
+        assert_eq!(heights(&[(Moment(3), 7)], (Moment(3), Moment(3)), 3), [7, 7, 7]);
+    }
+
+    #[test]
+    fn figures_are_on_the_right_and_texts_on_the_left() {
+        let table = Table {
+            columns: vec!["bytes", "site"],
+            rows: vec![
+                vec![Cell::Bytes(8), Cell::Text("a\x1b[31m".into())],
+                vec![
+                    Cell::Bytes(1 << 20),
+                    Cell::Stack { short: vec!["f".into(), "g".into()], full: Vec::new() },
+                ],
+            ],
+        };
+        let mut out = Vec::new();
+        super::table(&mut out, &table, Style::default()).unwrap();
+        let want = "     BYTES  SITE\n       8 B  a\\u{1b}[31m\n  1.00 MiB  f\n            g\n";
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+}

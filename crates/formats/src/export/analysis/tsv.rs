@@ -1,0 +1,62 @@
+//! A table for programs: a header line, tabs between, sizes in bytes, times in nanoseconds.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use super::model::{Cell, Table};
+
+/// Writes a table.
+pub(super) fn write(out: &mut dyn Write, table: &Table) -> io::Result<()> {
+    head(out, &table.columns)?;
+    table.rows.iter().try_for_each(|cells| row(out, cells))
+}
+
+/// Writes the names of the columns.
+pub(super) fn head(out: &mut dyn Write, columns: &[&str]) -> io::Result<()> {
+    writeln!(out, "{}", columns.join("\t"))
+}
+
+/// Writes a row.
+pub(super) fn row(out: &mut dyn Write, cells: &[Cell]) -> io::Result<()> {
+    let mut first = true;
+    for cell in cells {
+        if !std::mem::take(&mut first) {
+            write!(out, "\t")?;
+        }
+        write!(out, "{}", field(&cell.raw()))?;
+    }
+    writeln!(out)
+}
+
+/// A text that stays in its field: tabs, line ends and other controls are written as `\t`, `\n`,
+/// `\u{…}`, a backslash as `\\`.
+pub(in crate::export) fn field(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\' || byte == b' ') {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            c => out.push_str(&crate::plain::plain(c.encode_utf8(&mut [0; 4]))),
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_leaves_its_field() {
+        let rows = vec![vec![Cell::Text("a\tb\nc\\d\x1be".into()), Cell::Bytes(1 << 20)]];
+        let mut out = Vec::new();
+        write(&mut out, &Table { columns: vec!["name", "bytes"], rows }).unwrap();
+        let want = "name\tbytes\na\\tb\\nc\\\\d\\u{1b}e\t1048576\n";
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+}

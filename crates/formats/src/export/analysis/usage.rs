@@ -1,0 +1,115 @@
+//! Memory over time.
+
+use std::io::{self, Write};
+
+use engine::analysis::usage::{Courses, Series};
+use engine::units::{Bytes, Moment};
+
+use super::leakage::device_number;
+use super::model::{Cell, Chart, Curve, Page, Section, Table};
+use super::{Overlay, Subject, device, location, tsv};
+
+pub(super) fn page(courses: &Courses, overlays: &[Overlay], subject: &Subject<'_>) -> Page {
+    let highest = courses.totals.iter().max_by_key(|series| series.peak.bytes);
+    let Some(highest) = highest.filter(|series| series.peak.bytes > 0) else {
+        let headline = format!("None of {} was ever allocated", subject.memory());
+        return Page { headline, ..Page::default() };
+    };
+    let last = highest.points.last().map_or(0, |point| point.bytes);
+    let headline = format!(
+        "{} at the most on {}, at {}; {} at the end",
+        Bytes(highest.peak.bytes),
+        device(highest.device).short(),
+        subject.time(highest.peak.at),
+        Bytes(last)
+    );
+    let mut sections: Vec<_> =
+        courses.totals.iter().map(|series| picture(series, overlays, subject)).collect();
+    sections.push(ends(courses, subject));
+    Page { headline, sections, ..Page::default() }
+}
+
+fn curve(series: &Series) -> Curve {
+    let points = series.points.iter().map(|point| (point.at, point.bytes)).collect();
+    Curve { name: device(series.device).short(), points }
+}
+
+pub(super) fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
+    let mut curves = vec![curve(series)];
+    let here = |one: &&Overlay| one.device.is_none() || one.device == series.device;
+    let beside = |one: &Overlay| Curve { name: one.name.clone(), points: one.points.clone() };
+    curves.extend(overlays.iter().filter(here).map(beside));
+    let moments = || curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
+    let (first, last) = (moments().min(), moments().max());
+    let time = |at: Option<Moment>| at.map_or_else(String::new, |at| subject.time(at));
+    let ends = (time(first), time(last));
+    let name = device(series.device).short();
+    let known = series.device.and_then(|device| subject.facts.devices.get(&device));
+    let title = match known {
+        Some((model, Some(total))) => format!("{name}: {model}, {}", Bytes(*total)),
+        Some((model, None)) => format!("{name}: {model}"),
+        None => name,
+    };
+    Section { title, chart: Some(Chart { curves, ends }), ..Section::default() }
+}
+
+fn ends(courses: &Courses, subject: &Subject<'_>) -> Section {
+    let row = |series: &Series| {
+        vec![
+            series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
+            series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+            Cell::Text(series.kind.map_or_else(|| "all".to_owned(), |kind| kind.to_string())),
+            Cell::Bytes(series.peak.bytes),
+            Cell::Time(subject.time(series.peak.at), subject.nanos(series.peak.at)),
+            Cell::Bytes(series.points.last().map_or(0, |point| point.bytes)),
+            Cell::Count(series.points.len() as u64),
+        ]
+    };
+    Section {
+        title: "By device, process and kind".to_owned(),
+        table: Table {
+            columns: vec!["device", "pid", "kind", "peak", "at", "at the end", "points"],
+            rows: courses.series.iter().map(row).collect(),
+        },
+        ..Section::default()
+    }
+}
+
+/// Writes every point; of the sums of devices, the process and the kind are empty.
+pub(super) fn rows(
+    courses: &Courses,
+    overlays: &[Overlay],
+    subject: &Subject<'_>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    tsv::head(out, &["time", "time_ns", "device", "kind", "pid", "bytes", "by"])?;
+    for series in courses.totals.iter().chain(&courses.series) {
+        for point in &series.points {
+            let cells = [
+                subject.plain_time(point.at),
+                Cell::Time(String::new(), subject.nanos(point.at)),
+                device_number(series.device),
+                series.kind.map_or(Cell::Empty, |kind| Cell::Text(kind.to_string())),
+                series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+                Cell::Bytes(point.bytes),
+                Cell::Empty,
+            ];
+            tsv::row(out, &cells)?;
+        }
+    }
+    for overlay in overlays {
+        for (at, bytes) in &overlay.points {
+            let cells = [
+                subject.plain_time(*at),
+                Cell::Time(String::new(), subject.nanos(*at)),
+                Cell::Empty,
+                Cell::Empty,
+                Cell::Empty,
+                Cell::Bytes(*bytes),
+                Cell::Text(overlay.name.clone()),
+            ];
+            tsv::row(out, &cells)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! Small files, told by hand.
+
+use engine::analysis::Measure;
+use engine::analysis::groups::Groups;
+use engine::analysis::summary::{Overview, Summary};
+use engine::analysis::suspects::{Suspects, Verdict};
+use engine::analysis::usage::{Courses, Usage};
+use engine::analysis::watermark::{Peak, Watermark};
+use engine::change::{Change, How, Turn};
+use engine::ids::{DeviceId, Key, Pid, SiteId, StreamId, Tid};
+use engine::kind::Kind;
+use engine::stack::{Frame, Language, Unknown};
+use engine::units::Moment;
+use formats::export::analysis::{Advice, Fragmentation, Overlay, Pool, Subject, WouldFit};
+use formats::import::gather::Facts;
+use formats::import::{Imported, Source, Warning};
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// A file: its changes and the rest.
+pub(crate) struct Story {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) facts: Facts,
+    pub(crate) imported: Imported,
+}
+
+impl Default for Story {
+    fn default() -> Self {
+        let imported = Imported { source: Source::Nsys, events: 0, producer: None };
+        Self { changes: Vec::new(), facts: Facts::default(), imported }
+    }
+}
+
+fn native(function: &str, module: &str) -> Frame {
+    Frame { function: function.into(), module: Some(module.into()), ..Frame::default() }
+}
+
+fn python(function: &str, file: &str, line: u32) -> Frame {
+    Frame {
+        function: function.into(),
+        file: Some(file.into()),
+        line,
+        language: Language::Python,
+        ..Frame::default()
+    }
+}
+
+impl Story {
+    fn site(&mut self, frames: &[Frame]) -> Option<SiteId> {
+        let ids: Vec<_> =
+            frames.iter().map(|frame| self.facts.stacks.frame(frame.clone())).collect();
+        Some(self.facts.stacks.site(&ids))
+    }
+
+    fn begin(&mut self, at: u64, pid: u32, address: u64, kind: Kind, bytes: u64) -> &mut Change {
+        self.changes.push(Change {
+            at: Moment(at),
+            what: Turn::Began,
+            pid: Pid(pid),
+            tid: Tid(pid),
+            device: Some(DeviceId(0)),
+            kind,
+            key: Key::address(address),
+            bytes,
+            pool: None,
+            stream: None,
+            site: None,
+        });
+        self.changes.last_mut().unwrap()
+    }
+
+    fn end(&mut self, at: u64, address: u64, how: How) {
+        let began = self.changes.iter().rev().find(|change| {
+            change.key == Key::address(address) && matches!(change.what, Turn::Began)
+        });
+        let began = *began.unwrap();
+        let what = Turn::Ended { began: began.at, how };
+        self.changes.push(Change { at: Moment(at), what, ..began });
+    }
+
+    /// Two processes, most kinds, hostile names, inexact.
+    pub(crate) fn rich() -> Self {
+        let mut story = Self::default();
+        let step = story.site(&[
+            native("cudaMalloc", "/usr/lib/libcudart.so.12"),
+            native("make_buffer", "/opt/app/train"),
+            native("main", "/opt/app/train"),
+        ]);
+        let model = story.site(&[
+            native("c10::cuda::CUDACachingAllocator::malloc", "libc10_cuda.so"),
+            python("forward<script>", "model.py", 12),
+            python("_call_impl", "/usr/lib/python3/site-packages/torch/nn/module.py", 99),
+            python("main", "train.py", 40),
+        ]);
+        let hostile = story.site(&[
+            native("\x1b[31mmalloc\t\"x\"", "a\nb"),
+            Frame {
+                unknown: Some(Unknown::Stripped),
+                module: Some("libx.so".into()),
+                ..Frame::default()
+            },
+        ]);
+        let remark = |text: &str| Frame {
+            function: text.into(),
+            language: Language::Remark,
+            ..Frame::default()
+        };
+        let variable = story.site(&[remark("table")]);
+        let driver = story.site(&[remark("cuMemAllocAsync")]);
+        let s = SECOND;
+        story.begin(s, 7, 0x10, Kind::Static, 3000).site = variable;
+        story.begin(s, 7, 0x11, Kind::ManagedStatic, 500).site = variable;
+        story.begin(2 * s, 7, 0x100, Kind::Device, 8 * MIB).site = step;
+        story.begin(3 * s, 7, 0x200, Kind::Device, 32 * MIB).site = model;
+        story.begin(3 * s, 8, 0x300, Kind::Async, 4 * MIB).site = driver;
+        story.begin(4 * s, 7, 0x400, Kind::Pinned, 4096).device = None;
+        story.end(5 * s, 0x200, How::Freed);
+        story.begin(6 * s, 7, 0x500, Kind::Device, 5 * MIB).site = hostile;
+        story.begin(6 * s, 8, 0x600, Kind::Array, 6 * MIB).device = Some(DeviceId(1));
+        story.begin(6 * s, 8, 0x700, Kind::Managed, 2 * MIB).site = model;
+        story.begin(7 * s, 8, 0x800, Kind::Imported, MIB);
+        story.end(8 * s, 0x600, How::Released);
+        story.end(9 * s, 0x300, How::Exited);
+        let facts = &mut story.facts;
+        facts.processes.insert(Pid(7), "train\x1b[2J<b>".into());
+        facts.devices.insert(DeviceId(0), ("NVIDIA H200".into(), Some(140 << 30)));
+        facts.clock = Some((Moment(0), 1_700_000_000_123_000_000));
+        facts.span = Some((Moment(s), Moment(9 * s)));
+        let warn = |text: &str, count, inexact| Warning { text: text.into(), count, inexact };
+        facts.warnings.push(warn("frees of addresses never seen", 3, true));
+        facts.warnings.push(warn("rows were not in order", 1, false));
+        story.imported.events = 13;
+        story.imported.producer = Some("nsys 2024.2.3".into());
+        story
+    }
+
+    /// What the same program does after a change.
+    pub(crate) fn later() -> Self {
+        let mut story = Self::default();
+        let new = story.site(&[python("cache", "cache.py", 3)]);
+        let step = story.site(&[
+            native("cudaMalloc", "/usr/lib/libcudart.so.12"),
+            native("make_buffer", "/opt/app/train"),
+            native("main", "/opt/app/train"),
+        ]);
+        let model = story.site(&[
+            native("c10::cuda::CUDACachingAllocator::malloc", "libc10_cuda.so"),
+            python("forward<script>", "model.py", 15),
+            python("_call_impl", "/usr/lib/python3/site-packages/torch/nn/module.py", 99),
+            python("main", "train.py", 41),
+        ]);
+        story.begin(1, 70, 0x1, Kind::Device, 2 * MIB).site = new;
+        story.begin(2, 70, 0x2, Kind::Device, 20 * MIB).site = step;
+        story.begin(3, 70, 0x3, Kind::Device, 16 * MIB).site = model;
+        story.end(4, 0x3, How::Freed);
+        story.facts.span = Some((Moment(1), Moment(4)));
+        story.imported.events = 4;
+        story
+    }
+
+    /// A loop that keeps a buffer in each of 64 steps.
+    pub(crate) fn growing() -> Self {
+        let mut story = Self::default();
+        let site = story.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
+        for step in 0..64 {
+            story.begin(step * SECOND, 7, 0x1000 + step, Kind::Device, MIB).site = site;
+        }
+        story.facts.span = Some((Moment(0), Moment(63 * SECOND)));
+        story.imported.events = 64;
+        story
+    }
+
+    pub(crate) fn subject(&self, top: Option<usize>) -> Subject<'_> {
+        Subject { path: "run<1>.sqlite", imported: &self.imported, facts: &self.facts, top }
+    }
+
+    pub(crate) fn groups(&self) -> Groups {
+        let mut groups = Groups::new(Measure::Device);
+        self.changes.iter().for_each(|change| groups.change(change));
+        groups
+    }
+
+    pub(crate) fn peaks(&self) -> Vec<Peak> {
+        let mut watermark = Watermark::new(Measure::Device);
+        self.changes.iter().for_each(|change| watermark.change(change));
+        watermark.finish()
+    }
+
+    pub(crate) fn courses(&self) -> Courses {
+        let mut usage = Usage::new(Measure::Device, None);
+        self.changes.iter().for_each(|change| usage.change(change));
+        usage.finish()
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        let mut suspects = Suspects::new(Measure::Device);
+        self.changes.iter().for_each(|change| suspects.change(change));
+        suspects.finish()
+    }
+
+    pub(crate) fn overview(&self) -> Overview {
+        let mut summary = Summary::new(Measure::Device);
+        self.changes.iter().for_each(|change| summary.change(change));
+        summary.finish(10)
+    }
+}
+
+/// Two pools: one whose blocks are known, one of sums.
+pub(crate) fn fragmentation() -> Fragmentation {
+    let pool = Pool {
+        device: Some(DeviceId(0)),
+        pool: "large".into(),
+        stream: Some(StreamId(0)),
+        reserved_bytes: Some(100 * MIB),
+        active_bytes: 60 * MIB,
+        requested_bytes: Some(54 * MIB),
+        largest_free_bytes: Some(20 * MIB),
+        internal: Some(0.1),
+        external: Some(0.5),
+        releasable_bytes: Some(10 * MIB),
+        stuck_bytes: Some(30 * MIB),
+    };
+    let sums = Pool {
+        pool: "0x90".into(),
+        stream: None,
+        requested_bytes: None,
+        largest_free_bytes: None,
+        internal: None,
+        external: None,
+        releasable_bytes: None,
+        stuck_bytes: None,
+        ..pool.clone()
+    };
+    let advice = Advice {
+        what: "expandable_segments:True".into(),
+        why: "30.00 MiB are stuck in segments that are partly used".into(),
+    };
+    let would_fit = WouldFit {
+        device: Some(DeviceId(0)),
+        bytes: 25 * MIB,
+        answer: "after_empty_cache",
+        text: "25.00 MiB fits after empty_cache()".into(),
+    };
+    Fragmentation { pools: vec![pool, sums], advice: vec![advice], would_fit: vec![would_fit] }
+}
+
+/// What nvidia-smi might have seen.
+pub(crate) fn overlay() -> Overlay {
+    let points = vec![(Moment(SECOND), 500 * MIB), (Moment(3 * SECOND), 540 * MIB)];
+    Overlay { name: "nvidia-smi, GPU 0".into(), device: Some(DeviceId(0)), points }
+}
