@@ -34,26 +34,24 @@ impl Input {
         self.most.saturating_sub(self.offset())
     }
 
-    /// Whether the next byte needs the reader: the moment to tell how far it is.
+    /// The next byte, unless it needs the reader: the moment to tell how far it is.
     #[inline]
-    pub(super) fn is_drained(&self) -> bool {
-        self.at >= self.window.len()
+    pub(super) fn next_in_window(&mut self) -> Option<u8> {
+        let byte = self.window.get(self.at).copied();
+        self.at += usize::from(byte.is_some());
+        byte
     }
 
-    /// The next byte.
+    /// What follows, as far as it is in the window; it is not taken.
     #[inline]
-    pub(super) fn byte(&mut self) -> Result<u8, Fault> {
-        if let Some(&byte) = self.window.get(self.at) {
-            self.at += 1;
-            return Ok(byte);
-        }
-        self.array::<1>().map(|[byte]| byte)
+    pub(super) fn ahead(&self) -> &[u8] {
+        self.window.get(self.at..).unwrap_or_default()
     }
 
-    /// The next byte, if it is in the window; it is not taken.
+    /// Takes bytes that were seen ahead.
     #[inline]
-    pub(super) fn peek(&self) -> Option<u8> {
-        self.window.get(self.at).copied()
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.at = self.at.saturating_add(bytes).min(self.window.len());
     }
 
     /// The next bytes, as many as an operand has.

@@ -3,6 +3,7 @@
 
 use super::fault::Fault;
 use super::input::Input;
+use super::known;
 use super::meaning::Meaning;
 use super::memo::Memo;
 use super::opcode;
@@ -33,10 +34,14 @@ impl<'m, 's> Machine<'m, 's> {
     /// Runs to the end of the pickle; gives the one value that it makes.
     pub(super) fn run(mut self) -> Result<Value, Fault> {
         loop {
-            if self.input.is_drained() {
-                self.meaning.progress(self.input.offset());
-            }
-            let opcode = self.input.byte()?;
+            let opcode = match self.input.next_in_window() {
+                Some(opcode) => opcode,
+                None => {
+                    self.meaning.progress(self.input.offset());
+                    let [opcode] = self.input.array()?;
+                    opcode
+                }
+            };
             match opcode {
                 b'h' => {
                     let [place] = self.input.array()?;
@@ -51,7 +56,9 @@ impl<'m, 's> Machine<'m, 's> {
                     if self.marks.len() >= DEPTH {
                         return Err(self.broken("values are nested too deeply"));
                     }
-                    self.marks.push(self.stack.len());
+                    if !self.known_stack()? {
+                        self.marks.push(self.stack.len());
+                    }
                 }
                 b'}' => self.push(Value::NewDict(NOWHERE))?,
                 b']' => self.push(Value::NewList(NOWHERE))?,
@@ -64,6 +71,30 @@ impl<'m, 's> Machine<'m, 's> {
                 _ => self.rare(opcode)?,
             }
         }
+    }
+
+    /// Most of a file is lists of frames that were met before, each in the same bytes: such a
+    /// list is recognised as a whole. Tells whether it was; else nothing was taken.
+    #[inline]
+    fn known_stack(&mut self) -> Result<bool, Fault> {
+        let Some(&Value::NewList(memo)) = self.stack.last() else { return Ok(false) };
+        if std::mem::take(&mut self.memo.rewritten) {
+            self.meaning.known.forget();
+        }
+        let Some(bytes) = known::list_of_references(self.input.ahead()) else { return Ok(false) };
+        let site = match self.meaning.known.get(bytes) {
+            Some(site) => site,
+            None => match self.meaning.meet_stack(bytes, &self.memo) {
+                Some(site) => site,
+                None => return Ok(false),
+            },
+        };
+        // The list, and what ends it.
+        let length = bytes.len() + 1;
+        self.input.advance(length);
+        self.stack.pop();
+        let slot = self.meaning.open_known(site);
+        self.push(Value::OpenList(Open { slot, memo })).map(|()| true)
     }
 
     /// Opcodes that push one value, and those that are not often met.

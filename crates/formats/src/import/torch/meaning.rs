@@ -8,6 +8,8 @@ use engine::stack::FrameId;
 use super::entry;
 use super::events::{Events, NO_SITE, Streams};
 use super::frames::{DEEPEST, Frames, NOISE};
+use super::known::{self, Known};
+use super::memo::Memo;
 use super::notes::Notes;
 use super::state::{self, Block, Past, Segment, Whole};
 use super::value::{Run, Thing, Value};
@@ -39,6 +41,8 @@ pub(super) struct Meaning<'s> {
     total: u64,
     dicts: Slots<Vec<Value>>,
     lists: Slots<Growing>,
+    /// Stacks by the bytes that they are written in.
+    pub(super) known: Known,
     /// Frames of the list at hand.
     scratch: Vec<FrameId>,
 }
@@ -49,6 +53,8 @@ enum Growing {
     #[default]
     Empty,
     Frames(Vec<FrameId>),
+    /// Frames that are a site already, and may yet become more.
+    Known(u32),
     Run(Run),
     Traces(Vec<Run>),
     Ignored,
@@ -99,6 +105,7 @@ impl<'s> Meaning<'s> {
             total,
             dicts: Slots { slots: Vec::new(), free: Vec::new() },
             lists: Slots { slots: Vec::new(), free: Vec::new() },
+            known: Known::default(),
             scratch: Vec::new(),
         }
     }
@@ -152,6 +159,9 @@ impl<'s> Meaning<'s> {
 
     pub(super) fn grow_list(&mut self, slot: u32, items: &[Value]) {
         let Some(list) = self.lists.get(slot) else { return };
+        if let Growing::Known(site) = *list {
+            *list = Growing::Frames(self.sink.stacks().ids(SiteId(site)).to_vec());
+        }
         if matches!(list, Growing::Empty) {
             *list = begin(items.first(), &mut self.scratch);
         }
@@ -170,7 +180,7 @@ impl<'s> Meaning<'s> {
                 traces.push(run);
                 traces.len() <= DEVICES
             }),
-            Growing::Empty | Growing::Ignored => true,
+            Growing::Empty | Growing::Known(_) | Growing::Ignored => true,
         };
         if !fits {
             *list = Growing::Ignored;
@@ -189,6 +199,7 @@ impl<'s> Meaning<'s> {
                 self.scratch = frames;
                 site
             }
+            Growing::Known(site) => Value::Site(site),
             Growing::Run(run) => Value::List(run),
             Growing::Traces(traces) => {
                 self.traces.push(traces);
@@ -208,6 +219,36 @@ impl<'s> Meaning<'s> {
             site if site < NOISE => Value::Site(site),
             _ => Value::Ignored,
         }
+    }
+
+    /// A list of frames that is a site already.
+    #[inline]
+    pub(super) fn open_known(&mut self, site: u32) -> u32 {
+        let slot = self.lists.open();
+        if let Some(list) = self.lists.get(slot) {
+            *list = Growing::Known(site);
+        }
+        slot
+    }
+
+    /// The site of a list of references, kept for the next time. None if it is no list of
+    /// frames, or one without frames that tell something.
+    pub(super) fn meet_stack(&mut self, list: &[u8], memo: &Memo) -> Option<u32> {
+        let mut stack = std::mem::take(&mut self.scratch);
+        let all = known::frames(list, memo, |frame| stack.push(FrameId(frame)));
+        let site = match (all, stack.len()) {
+            (true, 1..=DEEPEST) => match self.site(&stack) {
+                Value::Site(site) => Some(site),
+                _ => None,
+            },
+            _ => None,
+        };
+        stack.clear();
+        self.scratch = stack;
+        if let Some(site) = site {
+            self.known.put(list, site);
+        }
+        site
     }
 
     /// A tuple is complete. Only that of a pool's name has a meaning.

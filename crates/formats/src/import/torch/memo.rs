@@ -14,6 +14,8 @@ const OTHERS: usize = 4 << 20;
 pub(super) struct Memo {
     cells: Vec<Cell>,
     others: Vec<Value>,
+    /// A complete value was replaced: what was concluded from places no longer holds.
+    pub(super) rewritten: bool,
 }
 
 impl Memo {
@@ -24,7 +26,7 @@ impl Memo {
     }
 
     /// The value at a place, or why there is none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, place: u32) -> Result<Value, Kept> {
         match self.cells.get(place as usize).map_or(Kept::Nothing, |cell| cell.kept()) {
             Kept::Frame(frame) => Ok(Value::Frame(frame)),
@@ -67,6 +69,7 @@ impl Memo {
         let cell = Cell::new(kept).ok_or("too many values are kept")?;
         let place = place as usize;
         if let Some(old) = self.cells.get_mut(place) {
+            self.rewritten |= !matches!(old.kept(), Kept::Pending(_) | Kept::Nothing);
             *old = cell;
             return Ok(());
         }

@@ -13,6 +13,7 @@ mod frames;
 mod gaps;
 mod html;
 mod input;
+mod known;
 mod lane;
 mod machine;
 mod meaning;

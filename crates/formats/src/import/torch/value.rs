@@ -167,7 +167,7 @@ impl Cell {
         (number <= NUMBERS).then_some(Self(tag << 29 | number))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn kept(self) -> Kept {
         let number = self.0 & NUMBERS;
         match self.0 >> 29 {
