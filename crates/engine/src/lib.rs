@@ -5,6 +5,7 @@
 //! then [`change`] and [`stack`], from which files are analysed.
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 pub mod cache;
 pub mod change;
 pub mod event;

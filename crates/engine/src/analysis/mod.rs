@@ -1,0 +1,3 @@
+//! Questions that are answered from changes, stacks and caches.
+
+pub mod fragmentation;
