@@ -321,6 +321,8 @@ prop_compose! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn the_reserve_is_active_pending_releasable_or_stuck(
         segments in prop::collection::vec(any_segment(), 0..12),

@@ -17,6 +17,9 @@ const STACK: usize = 4 << 20;
 /// Lists and dictionaries inside each other.
 const DEPTH: usize = 256;
 
+/// Values of a full batch of a dictionary, as Python writes them.
+const BATCH: usize = 2000;
+
 /// The stack, the memo, and what gives values a meaning.
 pub(super) struct Machine<'m, 's> {
     input: Input,
@@ -363,6 +366,12 @@ impl<'m, 's> Machine<'m, 's> {
         let items = self.stack.get(mark..).unwrap_or_default();
         let dict = mark.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let dict = match dict {
+            // A full batch: more may follow.
+            Some(Value::NewDict(memo)) if items.len() >= BATCH => {
+                let slot = self.meaning.open_dict();
+                self.meaning.grow_dict(slot, items);
+                Value::OpenDict(Open { slot, memo })
+            }
             Some(Value::NewDict(memo)) => {
                 let value = self.meaning.dict(items);
                 if memo != NOWHERE {
@@ -374,7 +383,6 @@ impl<'m, 's> Machine<'m, 's> {
                 self.meaning.grow_dict(open.slot, items);
                 value
             }
-            Some(Value::Ignored) => Value::Ignored,
             _ => return Err(self.broken("items are set of what is no dictionary, or complete")),
         };
         self.stack.truncate(mark.saturating_sub(1));
@@ -399,22 +407,14 @@ impl<'m, 's> Machine<'m, 's> {
         let key = self.stack.len().saturating_sub(2);
         self.settle_from(key)?;
         let dict = key.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
-        let memo = match dict {
-            Some(Value::NewDict(memo)) => memo,
-            _ => NOWHERE,
-        };
         let open = match dict {
-            Some(Value::NewDict(_)) => {
-                Value::OpenDict(Open { slot: self.meaning.open_dict(), memo })
-            }
-            Some(value @ (Value::OpenDict(_) | Value::Ignored)) => value,
+            Some(Value::NewDict(memo)) => Open { slot: self.meaning.open_dict(), memo },
+            Some(Value::OpenDict(open)) => open,
             _ => return Err(self.broken("an item is set of what is no dictionary, or complete")),
         };
-        if let Value::OpenDict(open) = open {
-            self.meaning.grow_dict(open.slot, self.stack.get(key..).unwrap_or_default());
-        }
+        self.meaning.grow_dict(open.slot, self.stack.get(key..).unwrap_or_default());
         self.stack.truncate(key - 1);
-        self.push(open)
+        self.push(Value::OpenDict(open))
     }
 
     fn append_items(&mut self) -> Result<(), Fault> {

@@ -19,6 +19,9 @@ use crate::import::Sink;
 /// Devices at most.
 const DEVICES: usize = 1 << 12;
 
+/// Values of a dictionary that grows; no dictionary of a snapshot comes near.
+const LARGEST: usize = 1 << 16;
+
 /// Everything that was found so far.
 pub(super) struct Meaning<'s> {
     pub(super) words: Words,
@@ -143,7 +146,9 @@ impl<'s> Meaning<'s> {
     }
 
     pub(super) fn grow_dict(&mut self, slot: u32, items: &[Value]) {
-        if let Some(dict) = self.dicts.get(slot) {
+        if let Some(dict) = self.dicts.get(slot)
+            && dict.len() < LARGEST
+        {
             dict.extend_from_slice(items);
         }
     }

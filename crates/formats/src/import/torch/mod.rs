@@ -1,10 +1,10 @@
 //! PyTorch's memory snapshots: `torch.cuda.memory._dump_snapshot()`, pages that show one, and what
 //! is made from profiles. See `docs/torch.md` for what the figures mean.
 //!
-//! A snapshot is a pickle. It is never executed: [`machine`] knows the opcodes of plain data and
-//! refuses all others. Nothing of it is kept as a tree: [`meaning`] turns each dictionary into what
-//! it means as soon as it is complete. When all was read, [`pair`] finds what belongs together, and
-//! [`replay`] tells it in the order of time.
+//! A snapshot is a pickle. It is never executed: `machine` knows the opcodes of plain data and
+//! refuses all others. Nothing of it is kept as a tree: `meaning` turns each dictionary into what
+//! it means as soon as it is complete. When all was read, `pair` finds what belongs together, and
+//! `replay` tells it in the order of time.
 
 mod entry;
 mod events;
@@ -141,6 +141,10 @@ fn tell(meaning: &mut Meaning<'_>, segments_only: Option<Value>) {
     let players = paired.into_iter().map(|(lane, pairs)| Player::new(lane, pairs, &mut stage));
     let players = players.collect();
     play(players, start, &mut stage);
+    if meaning.notes.no_trace {
+        // Everything is older than a trace that is not there: that was said already.
+        meaning.notes.older = 0;
+    }
     std::mem::take(&mut meaning.notes).tell(&meaning.words, &mut *meaning.sink);
 }
 

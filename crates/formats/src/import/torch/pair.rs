@@ -5,7 +5,7 @@ use engine::cache::Block;
 use hashbrown::HashMap;
 
 use super::events::{
-    Action, Event, Events, LIVE, NO_SITE, NO_TIME, PAIRED, PAIRED_OLDER, REPLACES,
+    Action, Event, Events, LIVE, NO_SITE, NO_STREAM, NO_TIME, PAIRED, PAIRED_OLDER, REPLACES,
 };
 use super::lane::Lane;
 use super::notes::Notes;
@@ -40,6 +40,9 @@ pub(super) struct Older {
 
 /// The block at an address was freed in the trace.
 const FREED: u32 = u32::MAX;
+
+/// The block at an address was found in the segments.
+const FOUND: u32 = u32::MAX - 1;
 
 /// Pairs the entries of a lane and puts them in the order of time.
 pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs {
@@ -83,7 +86,7 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
         }
     }
     if lane.segments.is_some() {
-        compare(lane, &at_address, events, &mut pairs, notes);
+        compare(lane, &mut at_address, events, &mut pairs, notes);
     }
     notes.older += pairs.older.len() as u64;
     pairs
@@ -108,33 +111,37 @@ fn keep_order(event: &mut Event, number: u32, now: &mut Option<u64>, notes: &mut
 /// What the trace leaves live, and what the segments hold.
 fn compare(
     lane: &Lane,
-    at_address: &HashMap<u64, u32>,
+    at_address: &mut HashMap<u64, u32>,
     events: &mut Events,
     pairs: &mut Pairs,
     notes: &mut Notes,
 ) {
     for block in lane.live() {
-        match at_address.get(&block.address) {
+        match at_address.insert(block.address, FOUND) {
             None => pairs.older.push(Older {
                 address: block.address,
                 requested: block.requested,
                 site: block.site.map_or(NO_SITE, |site| site.0),
-                stream: super::events::NO_STREAM,
+                stream: NO_STREAM,
                 bytes: Some(block.bytes),
             }),
-            Some(&FREED) => pairs.later.push(*block),
-            Some(&at) => match events.get_mut(at) {
+            Some(FOUND) => notes.odd_blocks += 1,
+            Some(FREED) => pairs.later.push(*block),
+            Some(at) => match events.get_mut(at) {
                 Some(event) if event.size <= block.bytes => {
                     event.flags |= LIVE;
                     pairs.live.insert(at, block.bytes);
                 }
-                _ => pairs.later.push(*block),
+                // What is there now came later.
+                _ => {
+                    pairs.later.push(*block);
+                    pairs.vanished.push(at);
+                }
             },
         }
     }
-    let live = at_address.values().filter(|&&at| at != FREED);
-    let vanished = live.filter(|&&at| events.get(at).is_some_and(|event| event.flags & LIVE == 0));
-    pairs.vanished = vanished.copied().collect();
+    let unfound = at_address.values().copied().filter(|&at| at != FREED && at != FOUND);
+    pairs.vanished.extend(unfound);
     pairs.vanished.sort_unstable();
     notes.vanished += pairs.vanished.len() as u64;
     notes.later += pairs.later.len() as u64;

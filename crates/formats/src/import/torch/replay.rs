@@ -66,6 +66,9 @@ impl Player {
         if lane.kind == Kind::Torch && !lane.plain_sizes {
             for (segment, site) in segments.zip(&lane.segment_sites) {
                 let piece = Piece { stream: segment.stream, site: *site, began: Moment(0) };
+                if !pieces.take(segment.address, segment.bytes).is_empty() {
+                    stage.notes.odd_segments += 1;
+                }
                 pieces.add(segment.address, segment.bytes, piece);
             }
             // From the end back to the beginning.
@@ -115,7 +118,9 @@ impl Player {
             if let Some(about) = self.pieces.about(address) {
                 *about = piece;
             }
-            self.gaps.reserve(address, bytes);
+            if !self.grows {
+                self.gaps.reserve(address, bytes);
+            }
             self.levels.reserved.add(bytes);
             self.tell(stage, Turn::Began, Self::reserve(address, bytes, piece));
         }
@@ -141,11 +146,16 @@ impl Player {
             Action::Alloc => self.alloc(at, &event, stage),
             Action::FreeRequested => self.free(&event, stage),
             Action::FreeCompleted => self.completed(event.address),
-            Action::Reserved if self.lane.kind == Kind::Torch => self.reserved(&event, stage),
-            Action::Returned if self.lane.kind == Kind::Torch => self.returned(&event, stage),
+            Action::Reserved if self.has_pieces(&event) => self.reserved(&event, stage),
+            Action::Returned if self.has_pieces(&event) => self.returned(&event, stage),
             Action::Reserved | Action::Returned => {}
             Action::Oom => self.failed(&event, stage),
         }
+    }
+
+    /// Only a device's cache is followed, and nothing is no memory.
+    fn has_pieces(&self, event: &Event) -> bool {
+        self.lane.kind == Kind::Torch && !self.lane.plain_sizes && event.size > 0
     }
 
     fn alloc(&mut self, at: u32, event: &Event, stage: &mut Stage<'_>) {
@@ -314,32 +324,29 @@ impl Player {
             change.stream = self.lane.stream_at(block.address);
             self.tell(stage, Turn::Began, change);
         }
-        let Some(segments) = self.lane.segments.take() else {
-            stage.sink.cache_levels(&self.levels);
-            return;
-        };
-        let mut sums = [0_u64; 4];
-        for segment in segments {
-            sums = add_segment(sums, &segment);
-            if self.lane.kind != Kind::Pageable
-                && !(self.lane.kind == Kind::Torch && self.lane.plain_sizes)
-            {
-                stage.sink.segment(segment);
+        let is_cache = self.lane.kind == Kind::Torch && !self.lane.plain_sizes;
+        if let Some(segments) = self.lane.segments.take() {
+            let mut sums = [0_u64; 4];
+            for segment in segments {
+                sums = add_segment(sums, &segment);
+                // Segments of a profile are only the span of its addresses.
+                if is_cache || self.lane.kind == Kind::Pinned {
+                    stage.sink.segment(segment);
+                }
             }
+            self.correct(sums);
         }
-        if self.lane.kind == Kind::Torch && !self.lane.plain_sizes {
-            let levels = &mut self.levels;
-            let all = [
-                &mut levels.allocated,
-                &mut levels.requested,
-                &mut levels.active,
-                &mut levels.reserved,
-            ];
-            for (level, sum) in all.into_iter().zip(sums) {
-                level.current = sum;
-                level.peak = level.peak.max(sum);
-            }
+        if is_cache {
             stage.sink.cache_levels(&self.levels);
+        }
+    }
+
+    /// The state at the end is the truth, whatever the trace says.
+    fn correct(&mut self, sums: [u64; 4]) {
+        let CacheLevels { allocated, requested, active, reserved, .. } = &mut self.levels;
+        for (level, sum) in [allocated, requested, active, reserved].into_iter().zip(sums) {
+            level.current = sum;
+            level.peak = level.peak.max(sum);
         }
     }
 

@@ -28,6 +28,9 @@ impl<T: Copy> Ranges<T> {
 
     /// Takes a range of addresses out. Tells the ranges that it touched, in order of address.
     pub(super) fn take(&mut self, address: u64, bytes: u64) -> Vec<Cut<T>> {
+        if bytes == 0 {
+            return Vec::new();
+        }
         let end = address.saturating_add(bytes);
         let first =
             self.by_start.range(..=address).next_back().map_or(address, |(&start, _)| start);
