@@ -7,7 +7,7 @@ use super::words::{Word, WordId};
 
 /// What was read of an entry.
 #[derive(Default)]
-struct Entry {
+pub(super) struct Entry {
     action: Option<WordId>,
     address: Option<u64>,
     free: Option<u64>,
@@ -19,31 +19,45 @@ struct Entry {
     category: Option<WordId>,
 }
 
+impl Entry {
+    /// Takes in what a key says.
+    #[inline]
+    pub(super) fn set(&mut self, key: Word, value: Value) {
+        match (key, value) {
+            (Word::Action, Value::Text(action)) => self.action = Some(action),
+            (Word::Addr, value) => self.address = value.pointer(),
+            (Word::Size, value) => self.size = Some(value),
+            (Word::Stream, value) => self.stream = value.pointer(),
+            (Word::TimeUs, value) => self.time = value.number(),
+            (Word::Frames, Value::Site(site)) => self.site = Some(site),
+            (Word::CppFrames, Value::Site(site)) => self.native = Some(site),
+            (Word::DeviceFree, value) => self.free = value.number(),
+            (Word::Category, Value::Text(category)) => self.category = Some(category),
+            _ => {}
+        }
+    }
+}
+
 /// Reads an entry and puts it with the others.
 pub(super) fn read(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
     let mut entry = Entry::default();
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        let Some(word) = Word::of(key) else { continue };
-        match (word, value) {
-            (Word::Action, Value::Text(action)) => entry.action = Some(action),
-            (Word::Addr, value) => entry.address = value.pointer(),
-            (Word::Size, value) => entry.size = Some(value),
-            (Word::Stream, value) => entry.stream = value.pointer(),
-            (Word::TimeUs, value) => entry.time = value.number(),
-            (Word::Frames, Value::Site(site)) => entry.site = Some(site),
-            (Word::CppFrames, Value::Site(site)) => entry.native = Some(site),
-            (Word::DeviceFree, value) => entry.free = value.number(),
-            (Word::Category, Value::Text(category)) => entry.category = Some(category),
-            _ => {}
+        if let Some(word) = Word::of(key) {
+            entry.set(word, value);
         }
     }
+    keep(meaning, &entry)
+}
+
+/// Puts an entry with the others.
+pub(super) fn keep(meaning: &mut Meaning<'_>, entry: &Entry) -> Value {
     let first = meaning.events.len();
-    keep(meaning, &entry);
+    add(meaning, entry);
     Value::Items(Run { of: Thing::Entry, first, count: meaning.events.len() - first })
 }
 
-fn keep(meaning: &mut Meaning<'_>, entry: &Entry) {
+fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
     let Some(action) = entry.action else {
         meaning.notes.unusable += 1;
         return;

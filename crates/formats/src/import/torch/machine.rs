@@ -3,7 +3,6 @@
 
 use super::fault::Fault;
 use super::input::Input;
-use super::known;
 use super::meaning::Meaning;
 use super::memo::Memo;
 use super::opcode;
@@ -22,11 +21,11 @@ const BATCH: usize = 2000;
 
 /// The stack, the memo, and what gives values a meaning.
 pub(super) struct Machine<'m, 's> {
-    input: Input,
-    stack: Vec<Value>,
+    pub(super) input: Input,
+    pub(super) stack: Vec<Value>,
     marks: Vec<usize>,
-    memo: Memo,
-    meaning: &'m mut Meaning<'s>,
+    pub(super) memo: Memo,
+    pub(super) meaning: &'m mut Meaning<'s>,
 }
 
 impl<'m, 's> Machine<'m, 's> {
@@ -59,7 +58,7 @@ impl<'m, 's> Machine<'m, 's> {
                     if self.marks.len() >= DEPTH {
                         return Err(self.broken("values are nested too deeply"));
                     }
-                    if !self.known_stack()? {
+                    if !self.recognise()? {
                         self.marks.push(self.stack.len());
                     }
                 }
@@ -74,30 +73,6 @@ impl<'m, 's> Machine<'m, 's> {
                 _ => self.rare(opcode)?,
             }
         }
-    }
-
-    /// Most of a file is lists of frames that were met before, each in the same bytes: such a
-    /// list is recognised as a whole. Tells whether it was; else nothing was taken.
-    #[inline]
-    fn known_stack(&mut self) -> Result<bool, Fault> {
-        let Some(&Value::NewList(memo)) = self.stack.last() else { return Ok(false) };
-        if std::mem::take(&mut self.memo.rewritten) {
-            self.meaning.known.forget();
-        }
-        let Some(bytes) = known::list_of_references(self.input.ahead()) else { return Ok(false) };
-        let site = match self.meaning.known.get(bytes) {
-            Some(site) => site,
-            None => match self.meaning.meet_stack(bytes, &self.memo) {
-                Some(site) => site,
-                None => return Ok(false),
-            },
-        };
-        // The list, and what ends it.
-        let length = bytes.len() + 1;
-        self.input.advance(length);
-        self.stack.pop();
-        let slot = self.meaning.open_known(site);
-        self.push(Value::OpenList(Open { slot, memo })).map(|()| true)
     }
 
     /// Opcodes that push one value, and those that are not often met.
@@ -250,7 +225,7 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     #[inline]
-    fn push(&mut self, value: Value) -> Result<(), Fault> {
+    pub(super) fn push(&mut self, value: Value) -> Result<(), Fault> {
         if self.stack.len() >= STACK {
             return Err(self.broken("the pickle holds too many values at one time"));
         }
@@ -391,7 +366,7 @@ impl<'m, 's> Machine<'m, 's> {
 
     /// Things of one sort one after the other take one place of the stack.
     #[inline]
-    fn push_joined(&mut self, value: Value) -> Result<(), Fault> {
+    pub(super) fn push_joined(&mut self, value: Value) -> Result<(), Fault> {
         let in_group = self.marks.last().is_none_or(|&mark| mark < self.stack.len());
         if let Value::Items(next) = value
             && in_group
@@ -449,7 +424,7 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     #[cold]
-    fn broken(&self, what: &str) -> Fault {
+    pub(super) fn broken(&self, what: &str) -> Fault {
         Fault::broken(what, self.input.offset().saturating_sub(1))
     }
 }

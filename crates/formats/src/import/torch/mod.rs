@@ -6,6 +6,7 @@
 //! it means as soon as it is complete. When all was read, `pair` finds what belongs together, and
 //! `replay` tells it in the order of time.
 
+mod ahead;
 mod entry;
 mod events;
 mod fault;
