@@ -2,9 +2,11 @@
 //! and asked once at the end. None of them keeps more than what is live, or what it shows.
 //!
 //! [`groups`] adds up by place and is the ground of [`leakage`], [`summary`] and [`diff`];
-//! [`watermark`], [`usage`] and [`suspects`] keep what they need of the course of time.
+//! [`watermark`], [`usage`] and [`suspects`] keep what they need of the course of time;
+//! [`fragmentation`] looks at caches as they are at the end.
 
 pub mod diff;
+pub mod fragmentation;
 pub mod groups;
 pub mod leakage;
 pub mod summary;

@@ -10,7 +10,7 @@ pub mod torch;
 use std::path::PathBuf;
 
 use engine::analysis::Measure;
-use engine::cache::{PoolSums, Segment};
+use engine::cache::{CacheLevels, CacheSettings, PoolSums, Segment};
 use engine::change::Change;
 use engine::ids::{DeviceId, Pid};
 use engine::stack::Stacks;
@@ -68,6 +68,10 @@ pub trait Sink {
     fn segment(&mut self, segment: Segment);
     /// Sums of a pool; the last ones told are those at the end of the file.
     fn pool(&mut self, pool: &PoolSums);
+    /// How the cache that the segments belong to is set up. Told at most once.
+    fn cache_settings(&mut self, _settings: &CacheSettings) {}
+    /// What the cache's own statistics say of one device.
+    fn cache_levels(&mut self, _levels: &CacheLevels) {}
     /// Something that the reader could not use, or that makes figures inexact.
     fn warn(&mut self, warning: Warning);
     /// How far the reader is, in bytes or rows of some total; called now and then.

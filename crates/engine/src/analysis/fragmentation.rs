@@ -1,0 +1,290 @@
+//! How much of a cache's memory is there and cannot be used: per pool and stream, because a free
+//! block serves no other.
+//!
+//! People mean different things by fragmentation. Each figure here has the formula in its name or
+//! documentation, and none is called fragmentation. What matters most is the split of the reserve:
+//! *active* + *pending* + *releasable* + *stuck*. Releasable memory is cache; only stuck memory is
+//! lost to gaps.
+
+mod advice;
+mod fit;
+
+pub use advice::{Advice, Suggestion};
+pub use fit::Fit;
+
+use std::collections::BTreeMap;
+
+use crate::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
+use crate::ids::{DeviceId, StreamId};
+
+/// Requests up to this size are served from small segments.
+const SMALL_REQUEST: u64 = 1 << 20;
+/// What small segments are, and what expandable ones of small blocks grow by.
+const SMALL_PAGE: u64 = 2 << 20;
+/// What segments for requests under [`ROUNDED_REQUEST`] are, and what expandable ones of large
+/// blocks grow by.
+const LARGE_PAGE: u64 = 20 << 20;
+/// From here on a request gets a segment of its own size.
+const ROUNDED_REQUEST: u64 = 10 << 20;
+
+/// The state of all caches at one moment.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Fragmentation {
+    /// Pools by device, pool and stream, in that order.
+    pub pools: Vec<Pool>,
+    /// Sums of each device's pools.
+    pub devices: Vec<Device>,
+    /// How the cache is set up.
+    pub settings: CacheSettings,
+    /// What could be done, the most useful first.
+    pub advice: Vec<Advice>,
+}
+
+/// Whose pool it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Owner {
+    /// A framework's cache.
+    Cache(CachePool),
+    /// The driver; the handle, or 0 for a default pool whose handle was never told.
+    Driver(u64),
+}
+
+/// The memory of one pool for one stream. Of the driver's pools only sums are known: what depends
+/// on single blocks is `None`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pool {
+    /// The device; `None` is the host, or not known.
+    pub device: Option<DeviceId>,
+    /// Whose pool.
+    pub owner: Owner,
+    /// The stream.
+    pub stream: Option<StreamId>,
+    /// How many segments.
+    pub segments: u64,
+    /// Some of them grow in place.
+    pub expandable: bool,
+    /// What it holds of the device; `None` when the driver did not tell.
+    pub reserved_bytes: Option<u64>,
+    /// Blocks that the program holds. PyTorch's `allocated_bytes`; its `active_bytes` is this and
+    /// `pending_bytes`.
+    pub active_bytes: u64,
+    /// What the program asked for when it got them.
+    pub requested_bytes: Option<u64>,
+    /// Blocks that the program gave back and a stream may still use.
+    pub pending_bytes: u64,
+    /// Free blocks, largest first.
+    pub free_blocks: Vec<u64>,
+    /// Their sum.
+    pub free_bytes: u64,
+    /// The largest of them; 0 when there is none.
+    pub largest_free_bytes: Option<u64>,
+    /// Free memory that `empty_cache` gives back: segments without a block in use, and whole pages
+    /// of expandable ones. It is cache, not fragmentation.
+    pub releasable_bytes: Option<u64>,
+    /// Free memory in gaps of partly used segments: it serves only requests that fit.
+    pub stuck_bytes: Option<u64>,
+    /// What PyTorch's `inactive_split_bytes` says: gaps of segments that are not expandable.
+    pub inactive_split_bytes: u64,
+    /// Free memory inside expandable segments, which `inactive_split_bytes` does not count.
+    pub hidden_from_inactive_split_bytes: u64,
+    /// *Internal*: (active − requested) / active, the part that rounding takes.
+    pub internal: Option<f64>,
+    /// *External*: 1 − largest free block / free bytes.
+    pub external: Option<f64>,
+    /// *Reserved but unallocated*: (reserved − active) / reserved. Mixes cache with gaps.
+    pub unallocated: Option<f64>,
+    /// *Non-releasable*: inactive split bytes / reserved, as users of `memory_stats` compute it.
+    /// Always 0 with expandable segments.
+    pub non_releasable: Option<f64>,
+    /// *Squared gaps*: Σ gap² / (Σ segment)², as MemoryViz prints it. It rises with fewer and
+    /// larger gaps.
+    pub squared_gaps: Option<f64>,
+}
+
+/// Sums over the pools of one device.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Device {
+    /// The device; `None` is the host, or not known.
+    pub device: Option<DeviceId>,
+    /// What its caches hold. Driver pools are left out: a framework may take from them.
+    pub reserved_bytes: u64,
+    /// Blocks that the program holds.
+    pub active_bytes: u64,
+    /// What it asked for.
+    pub requested_bytes: u64,
+    /// Blocks that a stream may still use.
+    pub pending_bytes: u64,
+    /// Free blocks.
+    pub free_bytes: u64,
+    /// Free memory that `empty_cache` gives back.
+    pub releasable_bytes: u64,
+    /// Free memory in gaps.
+    pub stuck_bytes: u64,
+}
+
+/// The figures of all pools, and what follows from them.
+#[must_use]
+pub fn analyse(
+    segments: &[Segment],
+    driver: &[PoolSums],
+    settings: &CacheSettings,
+) -> Fragmentation {
+    let mut groups: BTreeMap<_, Vec<&Segment>> = BTreeMap::new();
+    for segment in segments {
+        let key = (segment.device, segment.pool, segment.stream);
+        groups.entry(key).or_default().push(segment);
+    }
+    let mut pools: Vec<Pool> = groups
+        .into_iter()
+        .map(|((device, pool, stream), segments)| cache_pool(device, pool, stream, &segments))
+        .collect();
+    let mut devices: BTreeMap<Option<DeviceId>, Device> = BTreeMap::new();
+    for pool in &pools {
+        let device = devices.entry(pool.device).or_default();
+        device.device = pool.device;
+        add(device, pool);
+    }
+    pools.extend(driver.iter().map(driver_pool));
+    pools.sort_by_key(|pool| (pool.device, pool.owner, pool.stream));
+    let devices: Vec<Device> = devices.into_values().collect();
+    let advice = advice::advise(segments, &devices, settings);
+    Fragmentation { pools, devices, settings: settings.clone(), advice }
+}
+
+fn cache_pool(
+    device: Option<DeviceId>,
+    id: CachePool,
+    stream: Option<StreamId>,
+    segments: &[&Segment],
+) -> Pool {
+    let mut reserved = 0_u64;
+    let (mut active, mut requested, mut pending, mut free) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let (mut releasable, mut split, mut hidden, mut squares) = (0_u64, 0_u64, 0_u64, 0.0_f64);
+    let mut free_blocks = Vec::new();
+    for segment in segments {
+        reserved = reserved.saturating_add(segment.bytes);
+        let idle = segment.blocks.iter().all(|block| block.state == BlockState::Free);
+        for block in &segment.blocks {
+            match block.state {
+                BlockState::Allocated => {
+                    active = active.saturating_add(block.bytes);
+                    requested = requested.saturating_add(block.requested.min(block.bytes));
+                }
+                BlockState::PendingFree => pending = pending.saturating_add(block.bytes),
+                BlockState::Free => {
+                    free_blocks.push(block.bytes);
+                    free = free.saturating_add(block.bytes);
+                    squares += block.bytes as f64 * block.bytes as f64;
+                    let back = releasable_of(segment, block, idle);
+                    releasable = releasable.saturating_add(back);
+                    if segment.expandable {
+                        hidden = hidden.saturating_add(block.bytes);
+                    } else {
+                        split = split.saturating_add(block.bytes - back);
+                    }
+                }
+            }
+        }
+    }
+    free_blocks.sort_unstable_by(|one, other| other.cmp(one));
+    let largest = free_blocks.first().copied().unwrap_or(0);
+    Pool {
+        device,
+        owner: Owner::Cache(id),
+        stream,
+        segments: segments.len() as u64,
+        expandable: segments.iter().any(|segment| segment.expandable),
+        reserved_bytes: Some(reserved),
+        active_bytes: active,
+        requested_bytes: Some(requested),
+        pending_bytes: pending,
+        free_blocks,
+        free_bytes: free,
+        largest_free_bytes: Some(largest),
+        releasable_bytes: Some(releasable),
+        stuck_bytes: Some(free.saturating_sub(releasable)),
+        inactive_split_bytes: split,
+        hidden_from_inactive_split_bytes: hidden,
+        internal: Some(part(active.saturating_sub(requested), active)),
+        external: Some(part(free.saturating_sub(largest), free)),
+        unallocated: Some(part(reserved.saturating_sub(active), reserved)),
+        non_releasable: Some(part(split, reserved)),
+        squared_gaps: Some(if reserved == 0 {
+            0.0
+        } else {
+            (squares / (reserved as f64 * reserved as f64)).clamp(0.0, 1.0)
+        }),
+    }
+}
+
+/// What `empty_cache` gives back of a free block; an idle segment has no block in use.
+fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
+    if idle {
+        return block.bytes;
+    }
+    if !segment.expandable {
+        return 0;
+    }
+    // Memory of an expandable segment comes and goes in pages, counted from its beginning.
+    let page = if segment.pool.part == Part::Small { SMALL_PAGE } else { LARGE_PAGE };
+    let start = block.address.saturating_sub(segment.address);
+    let first = start.div_ceil(page).saturating_mul(page);
+    let last = start.saturating_add(block.bytes) / page * page;
+    last.saturating_sub(first).min(block.bytes)
+}
+
+fn driver_pool(sums: &PoolSums) -> Pool {
+    let free = sums.reserved.map_or(0, |reserved| reserved.saturating_sub(sums.used));
+    Pool {
+        device: sums.device,
+        owner: Owner::Driver(sums.pool),
+        stream: None,
+        segments: 0,
+        expandable: false,
+        reserved_bytes: sums.reserved,
+        active_bytes: sums.used,
+        requested_bytes: None,
+        pending_bytes: 0,
+        free_blocks: Vec::new(),
+        free_bytes: free,
+        largest_free_bytes: None,
+        releasable_bytes: None,
+        stuck_bytes: None,
+        inactive_split_bytes: 0,
+        hidden_from_inactive_split_bytes: 0,
+        internal: None,
+        external: None,
+        unallocated: sums.reserved.map(|reserved| part(free, reserved)),
+        non_releasable: None,
+        squared_gaps: None,
+    }
+}
+
+fn add(device: &mut Device, pool: &Pool) {
+    let sum = |to: &mut u64, bytes: Option<u64>| *to = to.saturating_add(bytes.unwrap_or(0));
+    sum(&mut device.reserved_bytes, pool.reserved_bytes);
+    sum(&mut device.active_bytes, Some(pool.active_bytes));
+    sum(&mut device.requested_bytes, pool.requested_bytes);
+    sum(&mut device.pending_bytes, Some(pool.pending_bytes));
+    sum(&mut device.free_bytes, Some(pool.free_bytes));
+    sum(&mut device.releasable_bytes, pool.releasable_bytes);
+    sum(&mut device.stuck_bytes, pool.stuck_bytes);
+}
+
+/// A part of a whole, from 0 to 1; 0 of nothing.
+fn part(some: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) }
+}
+
+impl Pool {
+    /// *Usable for a request*: 1 − Σ ⌊gap / bytes⌋ · bytes / free bytes, the part of the free
+    /// memory that requests of this size cannot use. `None` where blocks are not known.
+    #[must_use]
+    pub fn unusable_for(&self, bytes: u64) -> Option<f64> {
+        self.largest_free_bytes?;
+        let usable = self.free_blocks.iter().fold(0_u64, |sum, gap| {
+            sum.saturating_add(gap.checked_div(bytes).map_or(*gap, |times| times * bytes))
+        });
+        Some(part(self.free_bytes.saturating_sub(usable), self.free_bytes))
+    }
+}

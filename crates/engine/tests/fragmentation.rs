@@ -1,0 +1,373 @@
+//! Fragmentation: cases computed by hand, and what holds for any cache.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::analysis::fragmentation::{Fit, Fragmentation, Owner, Suggestion, analyse};
+use engine::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
+use engine::ids::{DeviceId, StreamId};
+use engine::units::Moment;
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A segment in a short notation: `a4` is 4 MiB in use, `p` pending, `f` free; a small `k` behind the
+/// number counts KiB instead. What was asked for is all of it, or what follows `/`.
+fn segment(notation: &str, part: Part, expandable: bool) -> Segment {
+    let mut address = 1 << 40;
+    let size = |text: &str| match text.strip_suffix('k') {
+        Some(kib) => kib.parse::<u64>().unwrap() << 10,
+        None => text.parse::<u64>().unwrap() << 20,
+    };
+    let blocks: Box<[Block]> = notation
+        .split_whitespace()
+        .map(|word| {
+            let (state, rest) = word.split_at(1);
+            let (bytes, requested) = rest.split_once('/').unwrap_or((rest, rest));
+            let state = match state {
+                "a" => BlockState::Allocated,
+                "p" => BlockState::PendingFree,
+                _ => BlockState::Free,
+            };
+            let block = Block {
+                address,
+                bytes: size(bytes),
+                requested: size(requested),
+                state,
+                site: None,
+            };
+            address += block.bytes;
+            block
+        })
+        .collect();
+    Segment {
+        device: Some(DeviceId(0)),
+        pool: CachePool { id: (0, 0), part },
+        stream: Some(StreamId(0)),
+        address: 1 << 40,
+        bytes: blocks.iter().map(|block| block.bytes).sum(),
+        expandable,
+        blocks,
+    }
+}
+
+fn large(notations: &[&str]) -> Vec<Segment> {
+    notations.iter().map(|notation| segment(notation, Part::Large, false)).collect()
+}
+
+fn of(segments: &[Segment]) -> Fragmentation {
+    analyse(segments, &[], &CacheSettings::default())
+}
+
+#[test]
+fn figures_are_those_computed_by_hand() {
+    struct Case {
+        segments: &'static [&'static str],
+        expandable: bool,
+        /// In MiB: reserved, active, requested, pending, free, largest, releasable, stuck.
+        sums: [u64; 8],
+        /// Internal, external, unallocated, non-releasable, squared gaps.
+        parts: [f64; 5],
+    }
+    let cases = [
+        Case {
+            segments: &["a4 f4 a8/6 f4"],
+            expandable: false,
+            sums: [20, 12, 10, 0, 8, 4, 0, 8],
+            parts: [2.0 / 12.0, 0.5, 0.4, 0.4, 32.0 / 400.0],
+        },
+        Case {
+            segments: &["f20", "a10 f10"],
+            expandable: false,
+            sums: [40, 10, 10, 0, 30, 20, 20, 10],
+            parts: [0.0, 1.0 / 3.0, 0.75, 0.25, 500.0 / 1600.0],
+        },
+        Case {
+            segments: &["p5 f15"],
+            expandable: false,
+            sums: [20, 0, 0, 5, 15, 15, 0, 15],
+            parts: [0.0, 0.0, 1.0, 0.75, 225.0 / 400.0],
+        },
+        // Whole pages of 20 MiB go back: of the gap from 10 to 65 MiB those from 20 to 60.
+        Case {
+            segments: &["a10 f55 a15 f20"],
+            expandable: true,
+            sums: [100, 25, 25, 0, 75, 55, 60, 15],
+            parts: [0.0, 20.0 / 75.0, 0.75, 0.0, (55.0 * 55.0 + 400.0) / 10_000.0],
+        },
+        Case {
+            segments: &["a20"],
+            expandable: false,
+            sums: [20, 20, 20, 0, 0, 0, 0, 0],
+            parts: [0.0; 5],
+        },
+    ];
+    for case in cases {
+        let segments: Vec<_> = case
+            .segments
+            .iter()
+            .map(|notation| segment(notation, Part::Large, case.expandable))
+            .collect();
+        let pools = of(&segments).pools;
+        let [pool] = &*pools else { panic!("one pool") };
+        let sums = [
+            pool.reserved_bytes.unwrap(),
+            pool.active_bytes,
+            pool.requested_bytes.unwrap(),
+            pool.pending_bytes,
+            pool.free_bytes,
+            pool.largest_free_bytes.unwrap(),
+            pool.releasable_bytes.unwrap(),
+            pool.stuck_bytes.unwrap(),
+        ];
+        assert_eq!(sums, case.sums.map(|mib| mib * MIB), "{:?}", case.segments);
+        let parts = [
+            pool.internal,
+            pool.external,
+            pool.unallocated,
+            pool.non_releasable,
+            pool.squared_gaps,
+        ];
+        for (got, wanted) in parts.into_iter().zip(case.parts) {
+            assert!((got.unwrap() - wanted).abs() < 1e-12, "{:?}: {got:?} {wanted}", case.segments);
+        }
+    }
+}
+
+#[test]
+fn pools_streams_and_devices_are_apart() {
+    let mut segments = large(&["a10 f10", "a10 f10", "a10 f10", "a10 f10"]);
+    segments[1].stream = Some(StreamId(7));
+    segments[2].pool.id = (0, 3);
+    segments[3].device = Some(DeviceId(1));
+    let found = of(&segments);
+    assert_eq!(found.pools.len(), 4);
+    assert!(found.pools.iter().all(|pool| pool.largest_free_bytes == Some(10 * MIB)));
+    let reserved: Vec<_> = found.devices.iter().map(|device| device.reserved_bytes).collect();
+    assert_eq!(reserved, [60 * MIB, 20 * MIB]);
+}
+
+#[test]
+fn inactive_split_is_blind_to_expandable_segments() {
+    let segments = [segment("a125 f55", Part::Large, true), segment("a10 f10", Part::Large, false)];
+    let pools = of(&segments).pools;
+    assert_eq!(pools[0].inactive_split_bytes, 10 * MIB);
+    assert_eq!(pools[0].hidden_from_inactive_split_bytes, 55 * MIB);
+}
+
+#[test]
+fn the_part_that_a_size_cannot_use_is_what_is_left_of_each_gap() {
+    let pools = of(&large(&["a1 f5 a1 f3 a1 f9"])).pools;
+    let unusable = |mib: u64| (pools[0].unusable_for(mib * MIB).unwrap() * 17.0).round();
+    assert_eq!([1, 2, 4, 6, 10].map(unusable), [0.0, 3.0, 5.0, 11.0, 17.0]);
+    assert_eq!(pools[0].unusable_for(0), Some(0.0));
+}
+
+#[test]
+fn a_request_fits_or_the_answer_says_what_it_takes() {
+    let found = of(&large(&["a4 f6 a4 f6", "f20"]));
+    let fit = |mib: u64| found.would_fit(Some(DeviceId(0)), mib * MIB);
+    assert_eq!(fit(6), Fit::InFreeBlock { block_bytes: 6 * MIB });
+    assert_eq!(fit(7), Fit::InFreeBlock { block_bytes: 20 * MIB });
+    assert_eq!(fit(22), Fit::OnlyDefragmented { free_bytes: 32 * MIB, more_bytes: 2 * MIB });
+    assert_eq!(fit(33), Fit::NeedsMore { more_bytes: 14 * MIB });
+    // Two idle segments of 20 MiB make one of 40.
+    let found = of(&large(&["f20", "f20"]));
+    let fit = found.would_fit(Some(DeviceId(0)), 30 * MIB);
+    assert_eq!(fit, Fit::AfterEmptyCache { releasable_bytes: 40 * MIB });
+    // A small request is not served from large segments.
+    let fit = found.would_fit(Some(DeviceId(0)), 4096);
+    assert_eq!(fit, Fit::AfterEmptyCache { releasable_bytes: 40 * MIB });
+    assert_eq!(found.pools[0].would_fit(4096, &found.settings), None);
+    // Nothing at all is known of another device.
+    assert_eq!(found.would_fit(Some(DeviceId(9)), 4096), Fit::NeedsMore { more_bytes: 2 * MIB });
+}
+
+#[test]
+fn a_limit_keeps_large_blocks_for_large_requests() {
+    let settings = CacheSettings { max_split_bytes: Some(32 * MIB), ..CacheSettings::default() };
+    let found = analyse(&large(&["f64 a2"]), &[], &settings);
+    let fit = |mib: u64| found.pools[0].would_fit(mib * MIB, &settings);
+    assert_eq!(fit(4), Some(Fit::OnlyDefragmented { free_bytes: 64 * MIB, more_bytes: 20 * MIB }));
+    assert_eq!(fit(50), Some(Fit::InFreeBlock { block_bytes: 64 * MIB }));
+}
+
+#[test]
+fn of_the_drivers_pools_only_sums_are_known() {
+    let sums = PoolSums {
+        device: Some(DeviceId(0)),
+        pool: 5,
+        reserved: Some(100),
+        used: 40,
+        at: Moment(1),
+    };
+    let unknown = PoolSums { reserved: None, pool: 6, ..sums };
+    let found = analyse(&[], &[sums, unknown], &CacheSettings::default());
+    assert_eq!(found.pools[0].owner, Owner::Driver(5));
+    assert_eq!(found.pools[0].unallocated, Some(0.6));
+    assert_eq!(found.pools[0].external, None);
+    assert_eq!(found.pools[0].would_fit(1, &found.settings), None);
+    assert_eq!(found.pools[1].unallocated, None);
+    assert!(found.advice.is_empty());
+}
+
+fn advice(segments: &[Segment], settings: &CacheSettings) -> Vec<Suggestion> {
+    let found = analyse(segments, &[], settings);
+    for advice in &found.advice {
+        assert!(advice.what.reason().ends_with(|last: char| last.is_alphanumeric() || last == ')'));
+    }
+    found.advice.into_iter().map(|advice| advice.what).collect()
+}
+
+#[test]
+fn gaps_call_for_expandable_segments_unless_they_are_on() {
+    let notation = "a10 f90";
+    let off = CacheSettings::default();
+    let found = advice(&large(&[notation]), &off);
+    let stuck_bytes = 90 * MIB;
+    assert_eq!(
+        found,
+        [
+            Suggestion::ExpandableSegments { stuck_bytes, reserved_bytes: 100 * MIB },
+            Suggestion::MaxSplitSize { mib: 64, avoided_bytes: stuck_bytes, stuck_bytes },
+        ]
+    );
+    assert_eq!(found[0].setting().unwrap(), "expandable_segments:True");
+    assert_eq!(found[1].setting().unwrap(), "max_split_size_mb:64");
+    let limited = CacheSettings { max_split_bytes: Some(64 * MIB), ..off.clone() };
+    assert_eq!(advice(&large(&[notation]), &limited).len(), 1);
+    let on = CacheSettings { expandable_segments: Some(true), ..off };
+    // Pages from 20 MiB on can go back: that is cache.
+    let found = advice(&[segment(notation, Part::Large, true)], &on);
+    assert_eq!(found, [Suggestion::EmptyCache { releasable_bytes: 80 * MIB }]);
+}
+
+#[test]
+fn a_full_cache_is_not_fragmented() {
+    let found = advice(&large(&["a95 f5"]), &CacheSettings::default());
+    let (used_bytes, reserved_bytes) = (95 * MIB, 100 * MIB);
+    assert_eq!(found, [Suggestion::NotFragmentation { used_bytes, reserved_bytes }]);
+    assert_eq!(found[0].setting(), None);
+}
+
+#[test]
+fn idle_segments_are_cache() {
+    let off = CacheSettings::default();
+    let (releasable_bytes, reserved_bytes) = (60 * MIB, 100 * MIB);
+    let empty = Suggestion::EmptyCache { releasable_bytes };
+    let collect =
+        Suggestion::GarbageCollectionThreshold { percent: 80, releasable_bytes, reserved_bytes };
+    assert_eq!(advice(&large(&["a40", "f60"]), &off), [empty, collect]);
+    assert_eq!(collect.setting().unwrap(), "garbage_collection_threshold:0.80");
+    let on = CacheSettings { garbage_collection_threshold: Some(0.6), ..off };
+    assert_eq!(advice(&large(&["a40", "f60"]), &on), [empty]);
+}
+
+#[test]
+fn many_sizes_between_gaps_call_for_steps() {
+    let mixed: Vec<String> = (2..20).map(|mib| format!("a{mib} f{mib}")).collect();
+    let found = advice(&large(&[&mixed.join(" ")]), &CacheSettings::default());
+    let steps = found.iter().find_map(Suggestion::setting).unwrap();
+    assert_eq!(steps, "expandable_segments:True");
+    assert!(found.iter().any(|what| matches!(
+        what,
+        Suggestion::RoundupPower2Divisions { divisions: 8, sizes: 18, blocks: 18, .. }
+    )));
+    let same: Vec<String> = (2..20).map(|_| "a4 f4".to_owned()).collect();
+    let found = advice(&large(&[&same.join(" ")]), &CacheSettings::default());
+    assert!(!found.iter().any(|what| matches!(what, Suggestion::RoundupPower2Divisions { .. })));
+}
+
+#[test]
+fn coarse_rounding_is_told_when_it_is_set() {
+    let set = CacheSettings { roundup_divisions: [2; 16], ..CacheSettings::default() };
+    let found = advice(&large(&["a96/70"]), &set);
+    assert!(found.contains(&Suggestion::FinerRounding {
+        divisions: 4,
+        rounding_bytes: 26 * MIB,
+        active_bytes: 96 * MIB,
+    }));
+    assert_eq!(advice(&large(&["a96/70"]), &CacheSettings::default()).len(), 1);
+}
+
+prop_compose! {
+    fn any_segment()(
+        blocks in prop::collection::vec((0_u8..3, 1_u64..1 << 16, 0_u64..1 << 16), 0..12),
+        device in 0_u16..2,
+        stream in 0_u64..2,
+        part in prop::sample::select(vec![Part::Small, Part::Large, Part::Whole]),
+        expandable: bool,
+    ) -> Segment {
+        let mut address = 1 << 30;
+        let blocks: Box<[Block]> = blocks.into_iter().map(|(state, grains, requested)| {
+            let state = [BlockState::Allocated, BlockState::PendingFree, BlockState::Free][usize::from(state)];
+            let block = Block { address, bytes: grains * 512, requested: requested * 512, state, site: None };
+            address += block.bytes;
+            block
+        }).collect();
+        Segment {
+            device: Some(DeviceId(device)),
+            pool: CachePool { id: (0, 0), part },
+            stream: Some(StreamId(stream)),
+            address: 1 << 30,
+            bytes: blocks.iter().map(|block| block.bytes).sum(),
+            expandable,
+            blocks,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_reserve_is_active_pending_releasable_or_stuck(
+        segments in prop::collection::vec(any_segment(), 0..12),
+        request in 0_u64..1 << 28,
+    ) {
+        let found = of(&segments);
+        for pool in &found.pools {
+            let parts = pool.active_bytes + pool.pending_bytes
+                + pool.releasable_bytes.unwrap() + pool.stuck_bytes.unwrap();
+            prop_assert_eq!(parts, pool.reserved_bytes.unwrap());
+            prop_assert_eq!(pool.free_blocks.iter().sum::<u64>(), pool.free_bytes);
+            for part in [
+                pool.internal, pool.external, pool.unallocated, pool.non_releasable,
+                pool.squared_gaps, pool.unusable_for(request),
+            ] {
+                prop_assert!((0.0..=1.0).contains(&part.unwrap()));
+            }
+            if let Some(Fit::InFreeBlock { block_bytes }) = pool.would_fit(request, &found.settings) {
+                prop_assert!(block_bytes >= request && pool.free_blocks.contains(&block_bytes));
+            }
+        }
+        let reserved: u64 = found.pools.iter().filter_map(|pool| pool.reserved_bytes).sum();
+        prop_assert_eq!(reserved, segments.iter().map(|segment| segment.bytes).sum::<u64>());
+    }
+
+    #[test]
+    fn nonsense_from_a_file_is_survived(
+        numbers in prop::collection::vec(any::<(u64, u64, u64)>(), 1..8),
+        request: u64,
+        divisions: u64,
+        limit: Option<u64>,
+    ) {
+        let block = |&(address, bytes, requested): &(u64, u64, u64)| Block {
+            address, bytes, requested, state: BlockState::Free, site: None,
+        };
+        let mut segment = segment("a1", Part::Large, numbers.len() % 2 == 0);
+        segment.blocks = numbers.iter().map(block).collect();
+        segment.bytes = numbers[0].0;
+        let settings = CacheSettings {
+            roundup_divisions: [divisions; 16],
+            max_split_bytes: limit,
+            ..CacheSettings::default()
+        };
+        let found = analyse(&[segment], &[], &settings);
+        let _ = found.would_fit(Some(DeviceId(0)), request);
+        prop_assert!(found.advice.iter().all(|advice| !advice.what.reason().is_empty()));
+    }
+}

@@ -1,0 +1,183 @@
+//! Most of a file is entries of traces and lists of frames, written in the same few ways. These are
+//! recognised as a whole, in the bytes ahead; everything else goes opcode by opcode.
+
+use super::entry::{self, Entry};
+use super::fault::Fault;
+use super::known;
+use super::machine::Machine;
+use super::meaning::Meaning;
+use super::memo::Memo;
+use super::value::{NOWHERE, Open, Value};
+use super::words::{Word, Words};
+
+/// Values of one entry that are kept for later.
+const KEPT: usize = 8;
+
+/// What was read ahead of an entry. Nothing of it counts before it is complete.
+struct Ahead {
+    entry: Entry,
+    /// How many bytes it takes.
+    length: usize,
+    kept: [Value; KEPT],
+    kept_count: usize,
+}
+
+impl Machine<'_, '_> {
+    /// Takes what follows the beginning of a group, if it is known as a whole: the items of a list
+    /// of frames, or an entry. Tells whether it was; else nothing was taken.
+    #[inline]
+    pub(super) fn recognise(&mut self) -> Result<bool, Fault> {
+        match self.stack.last() {
+            Some(&Value::NewList(memo)) => self.known_stack(memo),
+            Some(&Value::NewDict(memo)) => self.entry_ahead(memo),
+            _ => Ok(false),
+        }
+    }
+
+    fn known_stack(&mut self, memo: u32) -> Result<bool, Fault> {
+        let Some(list) = known::list_of_references(self.input.ahead()) else { return Ok(false) };
+        let Some(site) = site_of_list(list, self.meaning, &mut self.memo) else { return Ok(false) };
+        // The list, and what ends it.
+        let length = list.len() + 1;
+        self.input.advance(length);
+        self.stack.pop();
+        let slot = self.meaning.open_known(site);
+        self.push(Value::OpenList(Open { slot, memo })).map(|()| true)
+    }
+
+    fn entry_ahead(&mut self, memo: u32) -> Result<bool, Fault> {
+        let mut ahead =
+            Ahead { entry: Entry::default(), length: 0, kept: [Value::None; KEPT], kept_count: 0 };
+        if ahead.read(self.input.ahead(), self.meaning, &mut self.memo).is_none() {
+            return Ok(false);
+        }
+        self.input.advance(ahead.length);
+        self.stack.pop();
+        let value = entry::keep(self.meaning, &ahead.entry);
+        for &value in ahead.kept.iter().take(ahead.kept_count) {
+            let place = self.memo.next();
+            self.memo.put(place, value).map_err(|what| self.broken(what))?;
+        }
+        if memo != NOWHERE {
+            self.memo.put(memo, value).map_err(|what| self.broken(what))?;
+        }
+        self.push_joined(value).map(|()| true)
+    }
+}
+
+fn site_of_list(list: &[u8], meaning: &mut Meaning<'_>, memo: &mut Memo) -> Option<u32> {
+    if std::mem::take(&mut memo.rewritten) {
+        meaning.known.forget();
+    }
+    meaning.known.get(list).or_else(|| meaning.meet_stack(list, memo))
+}
+
+impl Ahead {
+    /// Reads keys and values up to the end of the entry. None if there is anything that is not
+    /// usual, or the window ends.
+    fn read(&mut self, bytes: &[u8], meaning: &mut Meaning<'_>, memo: &mut Memo) -> Option<()> {
+        loop {
+            let rest = bytes.get(self.length..)?;
+            if self.length > 0 && rest.first() == Some(&b'u') {
+                self.length += 1;
+                return Some(());
+            }
+            let (Value::Text(key), used) = reference(rest, memo)? else { return None };
+            let word = Word::of(key);
+            // An entry begins with its action; other dictionaries do not.
+            if self.length == 0 && word != Some(Word::Action) {
+                return None;
+            }
+            let (value, length) = self.value(rest.get(used..)?, meaning, memo)?;
+            self.length += used + length;
+            if let Some(word) = word {
+                self.entry.set(word, value);
+            }
+        }
+    }
+
+    /// A value and how many bytes it takes.
+    #[inline]
+    fn value(
+        &mut self,
+        rest: &[u8],
+        meaning: &mut Meaning<'_>,
+        memo: &mut Memo,
+    ) -> Option<(Value, usize)> {
+        match *rest {
+            [b'h' | b'j', ..] => reference(rest, memo),
+            [b'K', byte, ..] => Some((Value::Int(i64::from(byte)), 2)),
+            [b'M', a, b, ..] => Some((Value::Int(i64::from(u16::from_le_bytes([a, b]))), 3)),
+            [b'J', a, b, c, d, ..] => {
+                Some((Value::Int(i64::from(i32::from_le_bytes([a, b, c, d]))), 5))
+            }
+            [0x8a, length @ 1..=8, ..] => long(rest.get(2..)?, usize::from(length)),
+            [0x8c, length, ..] => self.text(rest, usize::from(length), &mut meaning.words),
+            [b']', 0x94, b'(', ref list @ ..] => {
+                let list = known::list_of_references(list)?;
+                let site = Value::Site(site_of_list(list, meaning, memo)?);
+                // A longer list may go on in another batch.
+                let length = 3 + list.len() + 1;
+                self.keep(site)?;
+                (!matches!(rest.get(length)?, b'(' | b'a')).then_some((site, length))
+            }
+            _ => None,
+        }
+    }
+
+    /// A short text that is kept.
+    #[inline]
+    fn text(&mut self, rest: &[u8], length: usize, words: &mut Words) -> Option<(Value, usize)> {
+        let text = rest.get(2..2 + length)?;
+        if rest.get(2 + length) != Some(&0x94) {
+            return None;
+        }
+        let value = Value::Text(words.id(text).ok()?);
+        self.keep(value)?;
+        Some((value, 3 + length))
+    }
+
+    #[inline]
+    fn keep(&mut self, value: Value) -> Option<()> {
+        *self.kept.get_mut(self.kept_count)? = value;
+        self.kept_count += 1;
+        Some(())
+    }
+}
+
+/// A value that was kept, and how many bytes the reference takes.
+#[inline]
+fn reference(rest: &[u8], memo: &Memo) -> Option<(Value, usize)> {
+    let (place, used) = match *rest {
+        [b'j', a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]), 5),
+        [b'h', place, ..] => (u32::from(place), 2),
+        _ => return None,
+    };
+    memo.get(place).ok().map(|value| (value, used))
+}
+
+/// A number with a sign, of up to eight bytes.
+#[inline]
+fn long(bytes: &[u8], length: usize) -> Option<(Value, usize)> {
+    let wide = u64::from_le_bytes(*bytes.first_chunk::<8>()?);
+    let unused = 64 - 8 * u32::try_from(length).ok()?;
+    Some((Value::Int((wide << unused).cast_signed() >> unused), 2 + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_any_length_have_their_sign() {
+        let bytes = |value: i64| value.to_le_bytes();
+        for (value, length) in
+            [(0, 1), (-1, 1), (127, 1), (-128, 1), (128, 2), (-129, 2), (i64::MIN, 8)]
+        {
+            let mut wide = bytes(value).to_vec();
+            wide.iter_mut().skip(length).for_each(|byte| *byte = 0x5a);
+            assert_eq!(long(&wide, length), Some((Value::Int(value), 2 + length)));
+        }
+        assert_eq!(long(&[1, 2, 3], 2), None);
+    }
+}

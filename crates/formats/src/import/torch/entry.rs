@@ -1,0 +1,128 @@
+//! One entry of a trace.
+
+use super::events::{Action, COMPLETED, EXPANDABLE, Event, NO_SITE, NO_STREAM, NO_TIME};
+use super::meaning::{Meaning, site_of};
+use super::value::{Run, Thing, Value};
+use super::words::{Word, WordId};
+
+/// What was read of an entry.
+#[derive(Default)]
+pub(super) struct Entry {
+    action: Option<WordId>,
+    address: Option<u64>,
+    free: Option<u64>,
+    size: Option<Value>,
+    stream: Option<u64>,
+    time: Option<u64>,
+    site: Option<u32>,
+    native: Option<u32>,
+    category: Option<WordId>,
+}
+
+impl Entry {
+    /// Takes in what a key says.
+    #[inline]
+    pub(super) fn set(&mut self, key: Word, value: Value) {
+        match (key, value) {
+            (Word::Action, Value::Text(action)) => self.action = Some(action),
+            (Word::Addr, value) => self.address = value.pointer(),
+            (Word::Size, value) => self.size = Some(value),
+            (Word::Stream, value) => self.stream = value.pointer(),
+            (Word::TimeUs, value) => self.time = value.number(),
+            (Word::Frames, Value::Site(site)) => self.site = Some(site),
+            (Word::CppFrames, Value::Site(site)) => self.native = Some(site),
+            (Word::DeviceFree, value) => self.free = value.number(),
+            (Word::Category, Value::Text(category)) => self.category = Some(category),
+            _ => {}
+        }
+    }
+}
+
+/// Reads an entry and puts it with the others.
+pub(super) fn read(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+    let mut entry = Entry::default();
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { continue };
+        if let Some(word) = Word::of(key) {
+            entry.set(word, value);
+        }
+    }
+    keep(meaning, &entry)
+}
+
+/// Puts an entry with the others.
+pub(super) fn keep(meaning: &mut Meaning<'_>, entry: &Entry) -> Value {
+    let first = meaning.events.len();
+    add(meaning, entry);
+    Value::Items(Run { of: Thing::Entry, first, count: meaning.events.len() - first })
+}
+
+fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
+    let Some(action) = entry.action else {
+        meaning.notes.unusable += 1;
+        return;
+    };
+    let (what, flags) = match Word::of(action) {
+        Some(Word::Alloc) => (Action::Alloc, 0),
+        Some(Word::FreeRequested) => (Action::FreeRequested, 0),
+        // Older files have one entry for both.
+        Some(Word::Free) => (Action::FreeRequested, COMPLETED),
+        Some(Word::FreeCompleted) => (Action::FreeCompleted, 0),
+        Some(Word::SegmentAlloc) => (Action::Reserved, 0),
+        Some(Word::SegmentFree) => (Action::Returned, 0),
+        Some(Word::SegmentMap) => (Action::Reserved, EXPANDABLE),
+        Some(Word::SegmentUnmap) => (Action::Returned, EXPANDABLE),
+        Some(Word::Oom) => (Action::Oom, 0),
+        Some(Word::Snapshot | Word::Annotate) => return,
+        _ => {
+            meaning.notes.unknown_action(action);
+            return;
+        }
+    };
+    let address = if what == Action::Oom { entry.free.or(Some(0)) } else { entry.address };
+    let Some(address) = address else {
+        meaning.notes.unusable += 1;
+        return;
+    };
+    meaning.used += 1;
+    if what == Action::FreeCompleted
+        && let Some(last) = meaning.events.last_mut()
+        && last.action == Action::FreeRequested
+        && last.address == address
+        && last.time == entry.time.unwrap_or(NO_TIME)
+    {
+        last.flags |= COMPLETED;
+        return;
+    }
+    let size = size_of_memory(meaning, entry.size);
+    let site = site(meaning, entry);
+    let stream = entry.stream.map_or(NO_STREAM, |stream| meaning.streams.place(stream));
+    let time = entry.time.unwrap_or(NO_TIME);
+    meaning.events.push(Event { address, size, time, site, stream, action: what, flags });
+}
+
+fn site(meaning: &mut Meaning<'_>, entry: &Entry) -> u32 {
+    let site = match entry.native {
+        None => entry.site.unwrap_or(NO_SITE),
+        native => site_of(meaning, entry.site, native),
+    };
+    let Some(category) = entry.category else { return site };
+    meaning.is_profile = true;
+    let known = (site != NO_SITE).then_some(site);
+    let stacks = meaning.sink.stacks();
+    meaning.frames.remarked(known, category, &meaning.words, stacks).0
+}
+
+/// A size, if memory can have it.
+pub(super) fn size_of_memory(meaning: &mut Meaning<'_>, size: Option<Value>) -> u64 {
+    // No machine has more address space than this.
+    const MOST: u64 = 1 << 57;
+    match size.map(Value::number) {
+        Some(Some(size)) if size <= MOST => size,
+        None => 0,
+        _ => {
+            meaning.notes.nonsense += 1;
+            0
+        }
+    }
+}

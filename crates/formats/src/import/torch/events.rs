@@ -1,0 +1,150 @@
+//! Entries of traces, 32 bytes each: they are told in the order of time only after the whole file
+//! was seen, because only its end says what was live at the beginning.
+
+/// What an entry tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Action {
+    /// A block was given out.
+    Alloc,
+    /// A block was given back.
+    FreeRequested,
+    /// No stream uses it any more.
+    FreeCompleted,
+    /// The cache took memory of the device: a segment, or a piece of one that grows.
+    Reserved,
+    /// The cache gave memory back to the device.
+    Returned,
+    /// A request failed.
+    Oom,
+}
+
+/// An entry of a trace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    /// Where; for a failed request, what the device had left.
+    pub(super) address: u64,
+    /// What was asked for. For a free that was paired, the place of its beginning.
+    pub(super) size: u64,
+    /// When, in microseconds since 1970, or [`NO_TIME`].
+    pub(super) time: u64,
+    /// The stack, or [`NO_SITE`].
+    pub(super) site: u32,
+    /// The stream, by its place in the list of streams.
+    pub(super) stream: u16,
+    /// What.
+    pub(super) action: Action,
+    /// What was found out about it.
+    pub(super) flags: u8,
+}
+
+/// The entry has no time.
+pub(super) const NO_TIME: u64 = u64::MAX;
+/// The entry has no stack.
+pub(super) const NO_SITE: u32 = u32::MAX;
+/// The entry has no stream, or there are too many.
+pub(super) const NO_STREAM: u16 = u16::MAX;
+
+/// The block of this free was also let go by all streams, at the same time.
+pub(super) const COMPLETED: u8 = 1;
+/// `size` of this free is the place of the block's allocation.
+pub(super) const PAIRED: u8 = 2;
+/// `size` of this free is the place among the blocks from before the trace.
+pub(super) const PAIRED_OLDER: u8 = 4;
+/// The block of this allocation is live at the end.
+pub(super) const LIVE: u8 = 8;
+/// Another block was live at this address.
+pub(super) const REPLACES: u8 = 16;
+/// The memory grows in place: an expandable segment.
+pub(super) const EXPANDABLE: u8 = 32;
+/// The block is not as large as rounding says; see the table of sizes.
+pub(super) const ODD_SIZE: u8 = 64;
+
+const CHUNK: usize = 1 << 16;
+
+/// All entries. It grows by chunks, so that growing copies nothing.
+#[derive(Default)]
+pub(super) struct Events {
+    chunks: Vec<Vec<Event>>,
+    len: u32,
+}
+
+impl Events {
+    /// The place that the next one gets.
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Adds one; a trace of 4 billion entries is cut.
+    #[inline]
+    pub(super) fn push(&mut self, event: Event) {
+        if self.len == u32::MAX {
+            return;
+        }
+        match self.chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(event),
+            // The first chunk grows as needed: small files stay small.
+            None => self.chunks.push(vec![event]),
+            Some(_) => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(event);
+                self.chunks.push(chunk);
+            }
+        }
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: u32) -> Option<&Event> {
+        let at = at as usize;
+        self.chunks.get(at / CHUNK)?.get(at % CHUNK)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Event> {
+        let at = at as usize;
+        self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
+    }
+
+    /// The one that was added last.
+    #[inline]
+    pub(super) fn last_mut(&mut self) -> Option<&mut Event> {
+        self.chunks.last_mut()?.last_mut()
+    }
+}
+
+/// Streams by place.
+#[derive(Default)]
+pub(super) struct Streams(Vec<u64>);
+
+impl Streams {
+    /// The place of a stream.
+    #[inline]
+    pub(super) fn place(&mut self, stream: u64) -> u16 {
+        // Programs have a handful, and use the last ones again.
+        if let Some(at) = self.0.iter().rev().take(64).position(|&known| known == stream) {
+            return u16::try_from(self.0.len() - 1 - at).unwrap_or(NO_STREAM);
+        }
+        match u16::try_from(self.0.len()) {
+            Ok(place) if place != NO_STREAM => {
+                self.0.push(stream);
+                place
+            }
+            _ => NO_STREAM,
+        }
+    }
+
+    pub(super) fn get(&self, place: u16) -> Option<u64> {
+        self.0.get(usize::from(place)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_half_a_cache_line() {
+        assert_eq!(size_of::<Event>(), 32);
+    }
+}

@@ -1,0 +1,140 @@
+//! Frames and stacks of a snapshot become those of the table of sites.
+
+use std::sync::Arc;
+
+use engine::ids::SiteId;
+use engine::stack::{Frame, FrameId, Language, Stacks, Unknown};
+use hashbrown::HashMap;
+
+use super::value::Value;
+use super::words::{Word, WordId, Words};
+
+/// A frame that tells nothing: of the recorder, or of the interpreter beside a Python frame.
+pub(super) const NOISE: u32 = (1 << 29) - 1;
+
+/// Stacks have no more frames than this; the innermost are kept.
+pub(super) const DEEPEST: usize = 4096;
+
+/// Functions of the recorder and the interpreter, as PyTorch's viewers leave them out.
+const NOISY_NAMES: [&str; 7] = [
+    "unwind::unwind",
+    "CapturedTraceback::gather",
+    "gather_with_cpp",
+    "__libc_start_main",
+    "PyEval_",
+    "PyObject_",
+    "PyFunction_",
+];
+
+/// Files of the dispatcher and the interpreter, as PyTorch's viewers leave them out.
+const NOISY_FILES: [&str; 10] = [
+    "core/boxing",
+    "/Register",
+    "/Redispatch",
+    "pythonrun.c",
+    "Modules/main.c",
+    "Objects/call.c",
+    "Objects/methodobject.c",
+    "pycore_ceval.h",
+    "ceval.c",
+    "cpython/abstract.h",
+];
+
+/// Frames that were met.
+#[derive(Default)]
+pub(super) struct Frames {
+    known: HashMap<(WordId, WordId, u32), u32>,
+    texts: HashMap<WordId, Arc<str>>,
+    marked: HashMap<(u32, WordId), SiteId>,
+}
+
+impl Frames {
+    /// The frame that a dictionary tells; nothing is missing from one that tells less.
+    pub(super) fn frame(&mut self, items: &[Value], words: &Words, stacks: &mut Stacks) -> u32 {
+        let (mut name, mut file, mut line) = (None, None, 0);
+        for pair in items.chunks_exact(2) {
+            let [Value::Text(key), value] = *pair else { continue };
+            match (Word::of(key), value) {
+                (Some(Word::Name), Value::Text(text)) => name = Some(text),
+                (Some(Word::Filename), Value::Text(text)) => file = Some(text),
+                (Some(Word::Line), value) => {
+                    line = value.number().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+                }
+                _ => {}
+            }
+        }
+        let nothing = WordId(u32::MAX);
+        let key = (name.unwrap_or(nothing), file.unwrap_or(nothing), line);
+        if let Some(&known) = self.known.get(&key) {
+            return known;
+        }
+        let id = self.meet(key, words, stacks);
+        self.known.insert(key, id);
+        id
+    }
+
+    fn meet(
+        &mut self,
+        (name, file, line): (WordId, WordId, u32),
+        words: &Words,
+        stacks: &mut Stacks,
+    ) -> u32 {
+        let python = is_python(words.get(file));
+        if !python && is_noise(words.get(name), words.get(file)) {
+            return NOISE;
+        }
+        let function = self.text(name, words);
+        let frame = Frame {
+            unknown: function.is_none().then_some(Unknown::NotTold),
+            function: function.unwrap_or_default(),
+            file: self.text(file, words),
+            line,
+            module: None,
+            language: if python { Language::Python } else { Language::Native },
+        };
+        stacks.frame(frame).0.min(NOISE - 1)
+    }
+
+    fn text(&mut self, id: WordId, words: &Words) -> Option<Arc<str>> {
+        let text = words.get(id);
+        if matches!(text, "" | "??") {
+            return None;
+        }
+        Some(self.texts.entry(id).or_insert_with(|| text.into()).clone())
+    }
+
+    /// The same stack with a remark as its outermost frame.
+    pub(super) fn remarked(
+        &mut self,
+        site: Option<u32>,
+        remark: WordId,
+        words: &Words,
+        stacks: &mut Stacks,
+    ) -> SiteId {
+        *self.marked.entry((site.unwrap_or(u32::MAX), remark)).or_insert_with(|| {
+            let mut frames = site.map_or_else(Vec::new, |site| stacks.ids(SiteId(site)).to_vec());
+            let function = format!("category: {}", words.get(remark)).into();
+            let language = Language::Remark;
+            frames.push(stacks.frame(Frame { function, language, ..Frame::default() }));
+            stacks.site(&frames)
+        })
+    }
+
+    /// Two stacks of one allocation: what it called natively, then who called.
+    pub(super) fn joined(inner: u32, outer: u32, stacks: &mut Stacks) -> SiteId {
+        let mut frames: Vec<FrameId> = stacks.ids(SiteId(inner)).to_vec();
+        frames.extend_from_slice(stacks.ids(SiteId(outer)));
+        frames.truncate(DEEPEST);
+        stacks.site(&frames)
+    }
+}
+
+fn is_python(file: &str) -> bool {
+    file.ends_with(".py") || file.starts_with('<')
+}
+
+fn is_noise(name: &str, file: &str) -> bool {
+    name == "_start"
+        || NOISY_NAMES.iter().any(|noisy| name.contains(noisy))
+        || NOISY_FILES.iter().any(|noisy| file.contains(noisy))
+}

@@ -1,0 +1,122 @@
+//! Pages that PyTorch makes to show a snapshot hold the pickle itself, as base64 inside JSON.
+
+use std::io::{self, BufRead, Read};
+
+/// What stands before the pickle.
+const BEFORE: &[u8] = b"\"base64\":";
+
+/// Reads the bytes of the pickle inside a page.
+pub(super) struct Page<R> {
+    page: R,
+    state: State,
+    /// Bits that are not a whole byte yet, and how many.
+    bits: u32,
+    count: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// This much of what stands before the pickle was seen.
+    Searching(usize),
+    /// The quotation mark comes next.
+    Opening,
+    Inside,
+    Over,
+}
+
+impl<R: BufRead> Page<R> {
+    pub(super) fn new(page: R) -> Self {
+        Self { page, state: State::Searching(0), bits: 0, count: 0 }
+    }
+
+    /// Goes on by one byte of the page; perhaps that makes one of the pickle.
+    fn step(&mut self, byte: u8) -> io::Result<Option<u8>> {
+        match self.state {
+            State::Searching(seen) => {
+                let next = match BEFORE.get(seen) {
+                    Some(&wanted) if wanted == byte => seen + 1,
+                    _ => usize::from(BEFORE.first() == Some(&byte)),
+                };
+                let found = next == BEFORE.len();
+                self.state = if found { State::Opening } else { State::Searching(next) };
+            }
+            State::Opening => match byte {
+                b'"' => self.state = State::Inside,
+                b' ' | b'\n' | b'\t' | b'\r' => {}
+                _ => self.state = State::Searching(0),
+            },
+            State::Inside => return self.decode(byte),
+            State::Over => {}
+        }
+        Ok(None)
+    }
+
+    fn decode(&mut self, byte: u8) -> io::Result<Option<u8>> {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            b'"' | b'=' => {
+                self.state = State::Over;
+                return Ok(None);
+            }
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the page's base64 is broken",
+                ));
+            }
+        };
+        self.bits = self.bits << 6 | u32::from(value);
+        self.count += 6;
+        if self.count < 8 {
+            return Ok(None);
+        }
+        self.count -= 8;
+        let whole = u8::try_from(self.bits >> self.count & 0xff).unwrap_or(0);
+        self.bits &= (1 << self.count) - 1;
+        Ok(Some(whole))
+    }
+}
+
+impl<R: BufRead> Read for Page<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let mut written = 0;
+        while written < out.len() && self.state != State::Over {
+            let Some(byte) = self.page.fill_buf()?.first().copied() else { break };
+            self.page.consume(1);
+            if let Some(whole) = self.step(byte)?
+                && let Some(slot) = out.get_mut(written)
+            {
+                *slot = whole;
+                written += 1;
+            }
+        }
+        Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pickle_is_found_and_decoded() {
+        for (page, pickle) in [
+            (
+                r#"<html> "base64" "base64": "gAR9lC4A" and "base64": "AAAA""#,
+                b"\x80\x04}\x94.\0".as_slice(),
+            ),
+            (r#"[{"name":"x","base64":"gAR9lC4="}]"#, b"\x80\x04}\x94."),
+            (r#"<html>no pickle: ""base64":null</html>"#, b""),
+        ] {
+            let mut bytes = Vec::new();
+            Page::new(page.as_bytes()).read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes, pickle, "{page}");
+        }
+        let mut bytes = Vec::new();
+        assert!(Page::new(br#""base64":"a*""#.as_slice()).read_to_end(&mut bytes).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! The bytes of a pickle through a window: memory does not depend on the file's length.
+
+use std::io::{ErrorKind, Read};
+
+use super::fault::Fault;
+
+/// Small enough for a CPU's second cache.
+const WINDOW: usize = 256 << 10;
+
+/// A reader that knows where it is and how much can follow.
+pub(super) struct Input {
+    reader: Box<dyn Read>,
+    window: Vec<u8>,
+    at: usize,
+    /// Bytes before the window.
+    before: u64,
+    /// No more than this many bytes in all.
+    most: u64,
+}
+
+impl Input {
+    /// Reads from `reader`, which holds `most` bytes or less.
+    pub(super) fn new(reader: Box<dyn Read>, most: u64) -> Self {
+        Self { reader, window: Vec::with_capacity(WINDOW), at: 0, before: 0, most }
+    }
+
+    /// How many bytes were taken.
+    pub(super) fn offset(&self) -> u64 {
+        self.before.saturating_add(self.at as u64)
+    }
+
+    /// No more than this many bytes follow.
+    pub(super) fn left(&self) -> u64 {
+        self.most.saturating_sub(self.offset())
+    }
+
+    /// The next byte, unless it needs the reader: the moment to tell how far it is.
+    #[inline]
+    pub(super) fn next_in_window(&mut self) -> Option<u8> {
+        let byte = self.window.get(self.at).copied();
+        self.at += usize::from(byte.is_some());
+        byte
+    }
+
+    /// What follows, as far as it is in the window; it is not taken.
+    #[inline]
+    pub(super) fn ahead(&self) -> &[u8] {
+        self.window.get(self.at..).unwrap_or_default()
+    }
+
+    /// Takes bytes that were seen ahead.
+    #[inline]
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.at = self.at.saturating_add(bytes).min(self.window.len());
+    }
+
+    /// The next bytes, as many as an operand has.
+    #[inline]
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        if let Some(bytes) = self.window.get(self.at..).and_then(<[u8]>::first_chunk::<N>) {
+            self.at += N;
+            return Ok(*bytes);
+        }
+        self.fill(N)?;
+        let bytes = self.window.get(self.at..).and_then(<[u8]>::first_chunk::<N>).copied();
+        let bytes = bytes.ok_or_else(|| self.cut())?;
+        self.at += N;
+        Ok(bytes)
+    }
+
+    /// Calls `use_it` with the next `length` bytes, or with the first `keep` of them if they are
+    /// more. All are taken.
+    pub(super) fn text<T>(
+        &mut self,
+        length: u64,
+        keep: usize,
+        use_it: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, Fault> {
+        if length > self.left() {
+            return Err(Fault::broken(
+                format!("a value of {length} bytes is longer than what is left of the file"),
+                self.offset(),
+            ));
+        }
+        let kept = usize::try_from(length).map_or(keep, |length| length.min(keep)).min(WINDOW);
+        if self.window.len().saturating_sub(self.at) < kept {
+            self.fill(kept)?;
+        }
+        let bytes = self.window.get(self.at..self.at + kept).ok_or_else(|| self.cut())?;
+        let value = use_it(bytes);
+        self.at += kept;
+        self.skip(length - kept as u64)?;
+        Ok(value)
+    }
+
+    fn skip(&mut self, mut bytes: u64) -> Result<(), Fault> {
+        while bytes > 0 {
+            let here = (self.window.len() - self.at) as u64;
+            if here >= bytes {
+                self.at += usize::try_from(bytes).unwrap_or(0);
+                return Ok(());
+            }
+            bytes -= here;
+            self.at = self.window.len();
+            self.fill(1)?;
+        }
+        Ok(())
+    }
+
+    /// Makes at least `wanted` bytes available, or fails.
+    #[cold]
+    fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
+        let rest = self.window.len() - self.at;
+        self.window.copy_within(self.at.., 0);
+        self.before = self.before.saturating_add(self.at as u64);
+        self.at = 0;
+        self.window.resize(WINDOW, 0);
+        let mut end = rest;
+        while end < wanted {
+            let Some(space) = self.window.get_mut(end..) else { break };
+            match self.reader.read(space) {
+                Ok(0) => break,
+                Ok(more) => end = end.saturating_add(more).min(WINDOW),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.window.truncate(end);
+                    return Err(Fault::io(error));
+                }
+            }
+        }
+        self.window.truncate(end);
+        if end < wanted { Err(self.cut()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn cut(&self) -> Fault {
+        let end = self.before.saturating_add(self.window.len() as u64);
+        Fault::broken("the pickle ends in the middle of a value", end)
+    }
+}

@@ -1,0 +1,89 @@
+//! Stacks by the bytes that they are written in.
+
+use hashbrown::HashMap;
+
+use super::frames::NOISE;
+use super::memo::Memo;
+use super::value::Value;
+
+/// Bytes of lists at most; when they are more, new stacks are read frame by frame.
+const BYTES: usize = 32 << 20;
+
+/// Lists of references, and the sites that they are.
+#[derive(Default)]
+pub(super) struct Known {
+    sites: HashMap<Box<[u8]>, u32>,
+    bytes: usize,
+}
+
+impl Known {
+    /// The site of a list.
+    #[inline]
+    pub(super) fn get(&self, list: &[u8]) -> Option<u32> {
+        self.sites.get(list).copied()
+    }
+
+    /// Keeps the site of a list.
+    pub(super) fn put(&mut self, list: &[u8], site: u32) {
+        if self.bytes.saturating_add(list.len()) <= BYTES {
+            self.bytes += list.len();
+            self.sites.insert(list.into(), site);
+        }
+    }
+
+    /// Places of the memo changed.
+    pub(super) fn forget(&mut self) {
+        self.sites.clear();
+        self.bytes = 0;
+    }
+}
+
+/// Where opcodes are among three references of five bytes each.
+const OPCODES: u128 = 0xff | 0xff << 40 | 0xff << 80;
+
+/// Three references of five bytes each.
+const LONG_ONES: u128 = OPCODES & 0x6a6a_6a6a_6a6a_6a6a_6a6a_6a6a_6a6a_6a6a;
+
+/// The items of a list, if they are references only and all of them are there.
+#[inline]
+pub(super) fn list_of_references(ahead: &[u8]) -> Option<&[u8]> {
+    let mut at = 0;
+    loop {
+        // Three of the long ones at a time: they are most of a large file.
+        while let Some(next) = ahead.get(at..).and_then(<[u8]>::first_chunk::<16>)
+            && u128::from_le_bytes(*next) & OPCODES == LONG_ONES
+        {
+            at += 15;
+        }
+        match ahead.get(at)? {
+            b'j' => at += 5,
+            b'h' => at += 2,
+            b'e' if at > 0 => return ahead.get(..at),
+            _ => return None,
+        }
+    }
+}
+
+/// The frames behind a list of references; none if one of them is something else. Frames that
+/// tell nothing are left out.
+pub(super) fn frames(list: &[u8], memo: &Memo, mut each: impl FnMut(u32)) -> bool {
+    let mut rest = list;
+    loop {
+        let place = match *rest {
+            [b'h', place, ..] => {
+                rest = rest.get(2..).unwrap_or_default();
+                u32::from(place)
+            }
+            [b'j', a, b, c, d, ..] => {
+                rest = rest.get(5..).unwrap_or_default();
+                u32::from_le_bytes([a, b, c, d])
+            }
+            _ => return rest.is_empty(),
+        };
+        match memo.get(place) {
+            Ok(Value::Frame(NOISE)) => {}
+            Ok(Value::Frame(frame)) => each(frame),
+            _ => return false,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! One trace and the state at its end: a device, or the host.
+
+use engine::cache::{self, BlockState, CachePool, Part};
+use engine::ids::{DeviceId, SiteId, StreamId};
+use engine::kind::Kind;
+use std::collections::BTreeMap;
+
+use super::events::NO_SITE;
+use super::meaning::Meaning;
+use super::notes::Notes;
+use super::state::{Block, Segment};
+use super::value::{Run, Thing, Value};
+
+/// What belongs to one device, or to the host.
+pub(super) struct Lane {
+    pub(super) kind: Kind,
+    pub(super) device: Option<DeviceId>,
+    pub(super) trace: Run,
+    /// Segments at the end; none when the file has none at all.
+    pub(super) segments: Option<Vec<cache::Segment>>,
+    /// The stack of each segment, where known.
+    pub(super) segment_sites: Vec<Option<SiteId>>,
+    /// Sizes are what was asked for: not those of the caching allocator.
+    pub(super) plain_sizes: bool,
+}
+
+/// The lanes of a snapshot: devices by number, then the host.
+pub(super) fn lanes(meaning: &mut Meaning<'_>, segments_only: Option<Value>) -> Vec<Lane> {
+    let whole = meaning.whole.unwrap_or_default();
+    let segments = segments_only.or(whole.segments);
+    let traces = traces(meaning, whole.traces);
+    let raw = raw_segments(meaning, segments);
+    // A profile tells no addresses of blocks, and calls the CPU the device behind the last one.
+    let profile = meaning.is_profile;
+    let cpu = if profile { traces.len().checked_sub(1).map(|last| last as u64) } else { None };
+    let mut lanes: BTreeMap<u64, Lane> = BTreeMap::new();
+    let known = segments.is_some();
+    let lane = |number: u64| -> Lane {
+        let is_cpu = Some(number) == cpu;
+        Lane {
+            kind: if is_cpu { Kind::Pageable } else { Kind::Torch },
+            device: u16::try_from(number).ok().filter(|_| !is_cpu).map(DeviceId),
+            trace: Run { of: Thing::Entry, first: 0, count: 0 },
+            segments: known.then(Vec::new),
+            segment_sites: Vec::new(),
+            plain_sizes: profile,
+        }
+    };
+    for (number, trace) in (0..).zip(&traces) {
+        lanes.entry(number).or_insert_with(|| lane(number)).trace = *trace;
+    }
+    for segment in raw {
+        let number = segment.device.unwrap_or(0);
+        let lane = lanes.entry(number).or_insert_with(|| lane(number));
+        add_segment(lane, &segment, &meaning.blocks, &mut meaning.notes);
+    }
+    let mut lanes: Vec<Lane> = lanes.into_values().collect();
+    lanes.extend(host_lanes(meaning, whole.host_segments, whole.host_traces));
+    lanes
+}
+
+/// Pinned memory of the host: one lane for each trace, the state with the first.
+fn host_lanes(
+    meaning: &mut Meaning<'_>,
+    segments: Option<Value>,
+    list: Option<Value>,
+) -> Vec<Lane> {
+    let mut traces = traces(meaning, list);
+    // One trace that is not inside a list of traces.
+    if let Some(Value::List(run)) = list
+        && run.of == Thing::Entry
+    {
+        traces.push(run);
+    }
+    let raw = raw_segments(meaning, segments);
+    if traces.is_empty() && !raw.is_empty() {
+        traces.push(Run { of: Thing::Entry, first: 0, count: 0 });
+    }
+    let mut lanes: Vec<Lane> = traces
+        .into_iter()
+        .map(|trace| Lane {
+            kind: Kind::Pinned,
+            device: None,
+            trace,
+            segments: None,
+            segment_sites: Vec::new(),
+            plain_sizes: true,
+        })
+        .collect();
+    if let (Some(lane), true) = (lanes.first_mut(), segments.is_some()) {
+        lane.segments = Some(Vec::new());
+        for segment in raw {
+            add_segment(
+                lane,
+                &Segment { device: None, ..segment },
+                &meaning.blocks,
+                &mut meaning.notes,
+            );
+        }
+    }
+    lanes
+}
+
+fn traces(meaning: &Meaning<'_>, value: Option<Value>) -> Vec<Run> {
+    match value {
+        Some(Value::Traces(at)) => meaning.traces.get(at as usize).cloned().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn raw_segments(meaning: &Meaning<'_>, value: Option<Value>) -> Vec<Segment> {
+    match value {
+        Some(Value::List(run)) if run.of == Thing::Segment => {
+            meaning.segments.get(run.range()).unwrap_or_default().to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn add_segment(lane: &mut Lane, segment: &Segment, all: &[Block], notes: &mut Notes) {
+    let mut next = segment.address;
+    let mut sum = 0_u64;
+    let mut even = true;
+    let raw = all.get(segment.blocks.range()).unwrap_or_default();
+    let blocks: Box<[cache::Block]> = raw
+        .iter()
+        .map(|block| {
+            let address = block.address.unwrap_or(next);
+            even &= address == next;
+            next = address.saturating_add(block.size);
+            sum = sum.saturating_add(block.size);
+            cache::Block {
+                address,
+                bytes: block.size,
+                requested: block.requested,
+                state: block.state,
+                site: site(block.site),
+            }
+        })
+        .collect();
+    if !lane.plain_sizes && (!even || sum != segment.size) {
+        notes.odd_blocks += 1;
+    }
+    let part = segment.part;
+    lane.segments.get_or_insert_default().push(cache::Segment {
+        device: lane.device,
+        pool: CachePool {
+            id: segment.pool,
+            part: if lane.plain_sizes { Part::Whole } else { part },
+        },
+        stream: segment.stream.map(StreamId),
+        address: segment.address,
+        bytes: segment.size,
+        expandable: segment.expandable,
+        blocks,
+    });
+    lane.segment_sites.push(site(segment.site));
+}
+
+/// A stack, if there is one.
+pub(super) fn site(site: u32) -> Option<SiteId> {
+    (site != NO_SITE).then_some(SiteId(site))
+}
+
+impl Lane {
+    /// Blocks at the end that the program holds.
+    pub(super) fn live(&self) -> impl Iterator<Item = &cache::Block> {
+        let segments = self.segments.iter().flatten();
+        segments
+            .flat_map(|segment| &segment.blocks)
+            .filter(|block| block.state == BlockState::Allocated)
+    }
+
+    /// The stream of the segment that an address at the end is in.
+    pub(super) fn stream_at(&self, address: u64) -> Option<StreamId> {
+        let segments = self.segments.iter().flatten();
+        let mut around = segments.filter(|segment| {
+            address >= segment.address && address - segment.address < segment.bytes
+        });
+        around.next().and_then(|segment| segment.stream)
+    }
+}

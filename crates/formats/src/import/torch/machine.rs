@@ -1,0 +1,440 @@
+//! The machine of a pickle: opcodes of plain data, and no other. Everything that would look up,
+//! call or build an object is refused by name.
+
+use super::fault::Fault;
+use super::input::Input;
+use super::meaning::Meaning;
+use super::memo::Memo;
+use super::opcode;
+use super::value::{Kept, NOWHERE, Open, Value};
+use super::words::LONGEST;
+
+/// Values on the stack at one time. Writers flush lists of things we know at once, and others
+/// every thousand items.
+const STACK: usize = 4 << 20;
+
+/// Lists and dictionaries inside each other.
+const DEPTH: usize = 256;
+
+/// Values of a full batch of a dictionary, as Python writes them.
+const BATCH: usize = 2000;
+
+/// The stack, the memo, and what gives values a meaning.
+pub(super) struct Machine<'m, 's> {
+    pub(super) input: Input,
+    pub(super) stack: Vec<Value>,
+    marks: Vec<usize>,
+    pub(super) memo: Memo,
+    pub(super) meaning: &'m mut Meaning<'s>,
+}
+
+impl<'m, 's> Machine<'m, 's> {
+    pub(super) fn new(input: Input, meaning: &'m mut Meaning<'s>) -> Self {
+        Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), meaning }
+    }
+
+    /// Runs to the end of the pickle; gives the one value that it makes.
+    pub(super) fn run(mut self) -> Result<Value, Fault> {
+        loop {
+            let opcode = match self.input.next_in_window() {
+                Some(opcode) => opcode,
+                None => {
+                    self.meaning.progress(self.input.offset());
+                    let [opcode] = self.input.array()?;
+                    opcode
+                }
+            };
+            match opcode {
+                b'h' => {
+                    let [place] = self.input.array()?;
+                    self.get(u32::from(place))?;
+                }
+                b'j' => {
+                    let place = u32::from_le_bytes(self.input.array()?);
+                    self.get(place)?;
+                }
+                0x94 => self.put(self.memo.next())?,
+                b'(' => {
+                    if self.marks.len() >= DEPTH {
+                        return Err(self.broken("values are nested too deeply"));
+                    }
+                    if !self.recognise()? {
+                        self.marks.push(self.stack.len());
+                    }
+                }
+                b'}' => self.push(Value::NewDict(NOWHERE))?,
+                b']' => self.push(Value::NewList(NOWHERE))?,
+                b'u' => self.set_items()?,
+                b'e' => self.append_items()?,
+                b'.' => {
+                    let value = self.pop()?;
+                    return self.settle(value);
+                }
+                _ => self.rare(opcode)?,
+            }
+        }
+    }
+
+    /// Opcodes that push one value, and those that are not often met.
+    #[inline]
+    fn rare(&mut self, opcode: u8) -> Result<(), Fault> {
+        match opcode {
+            b'K' => self.input.array().and_then(|[byte]| self.push(Value::Int(i64::from(byte)))),
+            b'M' => {
+                let value = u16::from_le_bytes(self.input.array()?);
+                self.push(Value::Int(i64::from(value)))
+            }
+            b'J' => {
+                let value = i32::from_le_bytes(self.input.array()?);
+                self.push(Value::Int(i64::from(value)))
+            }
+            0x8a => {
+                let [length] = self.input.array()?;
+                self.long(u64::from(length))
+            }
+            0x8c | b'U' => {
+                let [length] = self.input.array()?;
+                self.text(u64::from(length))
+            }
+            b'X' | b'T' => {
+                let length = u32::from_le_bytes(self.input.array()?);
+                self.text(u64::from(length))
+            }
+            0x8d => {
+                let length = u64::from_le_bytes(self.input.array()?);
+                self.text(length)
+            }
+            b'N' => self.push(Value::None),
+            0x88 => self.push(Value::Bool(true)),
+            0x89 => self.push(Value::Bool(false)),
+            b'G' => {
+                let value = f64::from_be_bytes(self.input.array()?);
+                self.push(Value::Float(value))
+            }
+            b'q' => {
+                let [place] = self.input.array()?;
+                self.put(u32::from(place))
+            }
+            b'r' => {
+                let place = u32::from_le_bytes(self.input.array()?);
+                self.put(place)
+            }
+            b's' => self.set_item(),
+            b'a' => self.append_item(),
+            0x80 => self.protocol(),
+            0x95 => self.frame(),
+            _ => self.rarest(opcode),
+        }
+    }
+
+    fn rarest(&mut self, opcode: u8) -> Result<(), Fault> {
+        match opcode {
+            b')' => self.push(Value::Ignored),
+            0x85..=0x87 => self.tuple_of(usize::from(opcode - 0x84)),
+            b't' => {
+                let count = self.stack.len().saturating_sub(self.mark()?);
+                self.tuple_of(count)
+            }
+            b'l' | b'd' => {
+                let new = if opcode == b'l' { Value::NewList } else { Value::NewDict };
+                let mark = self.mark()?.min(self.stack.len());
+                self.stack.insert(mark, new(NOWHERE));
+                self.marks.push(mark + 1);
+                if opcode == b'l' { self.append_items() } else { self.set_items() }
+            }
+            b'0' => {
+                if self.marks.last() == Some(&self.stack.len()) {
+                    self.marks.pop();
+                    return Ok(());
+                }
+                self.pop().map(drop)
+            }
+            b'1' => {
+                let mark = self.mark()?;
+                self.stack.truncate(mark);
+                Ok(())
+            }
+            0x8b => {
+                let length = u32::from_le_bytes(self.input.array()?);
+                self.long(u64::from(length))
+            }
+            b'C' => {
+                let [length] = self.input.array()?;
+                self.bytes(u64::from(length))
+            }
+            b'B' => {
+                let length = u32::from_le_bytes(self.input.array()?);
+                self.bytes(u64::from(length))
+            }
+            0x8e | 0x96 => {
+                let length = u64::from_le_bytes(self.input.array()?);
+                self.bytes(length)
+            }
+            _ => Err(Fault::refused(
+                format!("the pickle uses {} (0x{opcode:02x})", opcode::name(opcode)),
+                self.input.offset().saturating_sub(1),
+            )),
+        }
+    }
+
+    fn protocol(&mut self) -> Result<(), Fault> {
+        match self.input.array()? {
+            [0..=5] => Ok(()),
+            [newer] => Err(Fault::refused(
+                format!("the pickle has protocol {newer}; 2 to 5 are known"),
+                self.input.offset().saturating_sub(1),
+            )),
+        }
+    }
+
+    fn frame(&mut self) -> Result<(), Fault> {
+        let length = u64::from_le_bytes(self.input.array()?);
+        if length > self.input.left() {
+            return Err(self.broken("the pickle ends before it is complete"));
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, length: u64) -> Result<(), Fault> {
+        let words = &mut self.meaning.words;
+        let id = self.input.text(length, LONGEST, |bytes| words.id(bytes))?;
+        let id = id.map_err(|_| self.broken("the pickle holds more text than a snapshot has"))?;
+        self.push(Value::Text(id))
+    }
+
+    fn bytes(&mut self, length: u64) -> Result<(), Fault> {
+        self.input.text(length, 0, |_| ())?;
+        self.push(Value::Ignored)
+    }
+
+    /// A number of any length, lowest byte first, with a sign.
+    fn long(&mut self, length: u64) -> Result<(), Fault> {
+        let value = self.input.text(length, 16, |bytes| {
+            let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+            let mut wide = [if negative { 0xff } else { 0 }; 16];
+            wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            i128::from_le_bytes(wide)
+        })?;
+        self.push(if length > 16 {
+            Value::Ignored
+        } else if let Ok(value) = i64::try_from(value) {
+            Value::Int(value)
+        } else {
+            u64::try_from(value).map_or(Value::Ignored, Value::Big)
+        })
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, value: Value) -> Result<(), Fault> {
+        if self.stack.len() >= STACK {
+            return Err(self.broken("the pickle holds too many values at one time"));
+        }
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Value, Fault> {
+        self.stack.pop().ok_or_else(|| self.broken("a value is missing"))
+    }
+
+    #[inline]
+    fn mark(&mut self) -> Result<usize, Fault> {
+        self.marks.pop().ok_or_else(|| self.broken("the beginning of a group of values is missing"))
+    }
+
+    #[inline]
+    fn get(&mut self, place: u32) -> Result<(), Fault> {
+        match self.memo.get(place) {
+            Ok(value) => self.push(value),
+            Err(kept) => self.get_slowly(place, kept),
+        }
+    }
+
+    /// A container that is still on the stack is complete as of now: what is appended to it
+    /// later would make it a part of itself, and is refused then.
+    fn get_slowly(&mut self, place: u32, kept: Kept) -> Result<(), Fault> {
+        match kept {
+            Kept::Used => Err(self.broken("an entry, block or segment is used twice")),
+            Kept::Pending(at) => {
+                let here = self.stack.get(at as usize).copied();
+                let open = here.filter(|value| memo_of(*value) == Some(place));
+                let open = open.ok_or_else(|| self.broken("a value that was dropped is used"))?;
+                let value = self.settle(open)?;
+                if let Some(slot) = self.stack.get_mut(at as usize) {
+                    *slot = value;
+                }
+                self.get(place)
+            }
+            _ => Err(self.broken(&format!("value {place} is used and was never kept"))),
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, place: u32) -> Result<(), Fault> {
+        let at = self.stack.len().saturating_sub(1);
+        let Some(top) = self.stack.last_mut() else {
+            return Err(self.broken("a value is missing"));
+        };
+        let kept = match top {
+            Value::NewDict(memo) | Value::NewList(memo) if *memo == NOWHERE => {
+                *memo = place;
+                self.memo.pend(place, at)
+            }
+            Value::OpenDict(open) | Value::OpenList(open) if open.memo == NOWHERE => {
+                open.memo = place;
+                self.memo.pend(place, at)
+            }
+            Value::NewDict(_) | Value::NewList(_) | Value::OpenDict(_) | Value::OpenList(_) => {
+                let value = self.pop()?;
+                let value = self.settle(value)?;
+                self.stack.push(value);
+                self.memo.put(place, value)
+            }
+            _ => self.memo.put(place, *top),
+        };
+        kept.map_err(|what| self.broken(what))
+    }
+
+    /// A value that nothing can be added to any more.
+    #[inline]
+    fn settle(&mut self, value: Value) -> Result<Value, Fault> {
+        match value {
+            Value::NewDict(_) | Value::NewList(_) | Value::OpenDict(_) | Value::OpenList(_) => {
+                self.settle_container(value)
+            }
+            _ => Ok(value),
+        }
+    }
+
+    fn settle_container(&mut self, value: Value) -> Result<Value, Fault> {
+        let (settled, memo) = match value {
+            Value::NewDict(memo) => (Value::Ignored, memo),
+            Value::NewList(memo) => (Value::EmptyList, memo),
+            Value::OpenDict(open) => (self.meaning.close_dict(open.slot), open.memo),
+            Value::OpenList(open) => (self.meaning.close_list(open.slot), open.memo),
+            _ => return Ok(value),
+        };
+        if memo != NOWHERE {
+            self.memo.put(memo, settled).map_err(|what| self.broken(what))?;
+        }
+        Ok(settled)
+    }
+
+    /// Settles everything from a place of the stack on.
+    #[inline]
+    fn settle_from(&mut self, from: usize) -> Result<(), Fault> {
+        for at in from..self.stack.len() {
+            let Some(&value) = self.stack.get(at) else { break };
+            if memo_of(value).is_some() {
+                let settled = self.settle_container(value)?;
+                if let Some(slot) = self.stack.get_mut(at) {
+                    *slot = settled;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_items(&mut self) -> Result<(), Fault> {
+        let mark = self.mark()?;
+        self.settle_from(mark)?;
+        let items = self.stack.get(mark..).unwrap_or_default();
+        let dict = mark.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
+        let dict = match dict {
+            // A full batch: more may follow.
+            Some(Value::NewDict(memo)) if items.len() >= BATCH => {
+                let slot = self.meaning.open_dict();
+                self.meaning.grow_dict(slot, items);
+                Value::OpenDict(Open { slot, memo })
+            }
+            Some(Value::NewDict(memo)) => {
+                let value = self.meaning.dict(items);
+                if memo != NOWHERE {
+                    self.memo.put(memo, value).map_err(|what| self.broken(what))?;
+                }
+                value
+            }
+            Some(value @ Value::OpenDict(open)) => {
+                self.meaning.grow_dict(open.slot, items);
+                value
+            }
+            _ => return Err(self.broken("items are set of what is no dictionary, or complete")),
+        };
+        self.stack.truncate(mark.saturating_sub(1));
+        self.push_joined(dict)
+    }
+
+    /// Things of one sort one after the other take one place of the stack.
+    #[inline]
+    pub(super) fn push_joined(&mut self, value: Value) -> Result<(), Fault> {
+        let in_group = self.marks.last().is_none_or(|&mark| mark < self.stack.len());
+        if let Value::Items(next) = value
+            && in_group
+            && let Some(Value::Items(run)) = self.stack.last_mut()
+            && run.join(next)
+        {
+            return Ok(());
+        }
+        self.push(value)
+    }
+
+    fn set_item(&mut self) -> Result<(), Fault> {
+        let key = self.stack.len().saturating_sub(2);
+        self.settle_from(key)?;
+        let dict = key.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
+        let open = match dict {
+            Some(Value::NewDict(memo)) => Open { slot: self.meaning.open_dict(), memo },
+            Some(Value::OpenDict(open)) => open,
+            _ => return Err(self.broken("an item is set of what is no dictionary, or complete")),
+        };
+        self.meaning.grow_dict(open.slot, self.stack.get(key..).unwrap_or_default());
+        self.stack.truncate(key - 1);
+        self.push(Value::OpenDict(open))
+    }
+
+    fn append_items(&mut self) -> Result<(), Fault> {
+        let mark = self.mark()?;
+        self.append_from(mark)
+    }
+
+    fn append_item(&mut self) -> Result<(), Fault> {
+        self.append_from(self.stack.len().saturating_sub(1))
+    }
+
+    fn append_from(&mut self, from: usize) -> Result<(), Fault> {
+        self.settle_from(from)?;
+        let list = from.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
+        let open = match list {
+            Some(Value::NewList(memo)) => Open { slot: self.meaning.open_list(), memo },
+            Some(Value::OpenList(open)) => open,
+            _ => return Err(self.broken("items are added to what is no list, or complete")),
+        };
+        self.meaning.grow_list(open.slot, self.stack.get(from..).unwrap_or_default());
+        self.stack.truncate(from - 1);
+        self.push(Value::OpenList(open))
+    }
+
+    fn tuple_of(&mut self, count: usize) -> Result<(), Fault> {
+        let from = self.stack.len().checked_sub(count);
+        let from = from.ok_or_else(|| self.broken("a value is missing"))?;
+        self.settle_from(from)?;
+        let value = self.meaning.tuple(self.stack.get(from..).unwrap_or_default());
+        self.stack.truncate(from);
+        self.push(value)
+    }
+
+    #[cold]
+    pub(super) fn broken(&self, what: &str) -> Fault {
+        Fault::broken(what, self.input.offset().saturating_sub(1))
+    }
+}
+
+/// The place in the memo of a container that is not complete.
+#[inline]
+fn memo_of(value: Value) -> Option<u32> {
+    match value {
+        Value::NewDict(memo) | Value::NewList(memo) => Some(memo),
+        Value::OpenDict(open) | Value::OpenList(open) => Some(open.memo),
+        _ => None,
+    }
+}

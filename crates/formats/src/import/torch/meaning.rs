@@ -1,0 +1,306 @@
+//! What dictionaries, lists and tuples of a snapshot are. Each is recognised by its keys, and used
+//! up at once.
+
+use engine::cache::CacheSettings;
+use engine::ids::SiteId;
+use engine::stack::FrameId;
+
+use super::entry;
+use super::events::{Events, NO_SITE, Streams};
+use super::frames::{DEEPEST, Frames, NOISE};
+use super::known::{self, Known};
+use super::memo::Memo;
+use super::notes::Notes;
+use super::state::{self, Block, Past, Segment, Whole};
+use super::value::{Run, Thing, Value};
+use super::words::{Word, Words};
+use crate::import::Sink;
+
+/// Devices at most.
+const DEVICES: usize = 1 << 12;
+
+/// Values of a dictionary that grows; no dictionary of a snapshot comes near.
+const LARGEST: usize = 1 << 16;
+
+/// Everything that was found so far.
+pub(super) struct Meaning<'s> {
+    pub(super) words: Words,
+    pub(super) sink: &'s mut dyn Sink,
+    pub(super) frames: Frames,
+    pub(super) events: Events,
+    pub(super) streams: Streams,
+    pub(super) blocks: Vec<Block>,
+    pub(super) pasts: Vec<Past>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) traces: Vec<Vec<Run>>,
+    pub(super) pairs: Vec<(u64, u64)>,
+    pub(super) settings: CacheSettings,
+    pub(super) whole: Option<Whole>,
+    pub(super) notes: Notes,
+    /// Entries tell what a tensor is for: the file is made from a profile.
+    pub(super) is_profile: bool,
+    /// Entries of traces that were used.
+    pub(super) used: u64,
+    total: u64,
+    dicts: Slots<Vec<Value>>,
+    lists: Slots<Growing>,
+    /// Stacks by the bytes that they are written in.
+    pub(super) known: Known,
+    /// Frames of the list at hand.
+    scratch: Vec<FrameId>,
+}
+
+/// A list that is not complete.
+#[derive(Default)]
+enum Growing {
+    #[default]
+    Empty,
+    Frames(Vec<FrameId>),
+    /// Frames that are a site already, and may yet become more.
+    Known(u32),
+    Run(Run),
+    Traces(Vec<Run>),
+    Ignored,
+}
+
+/// Items of containers that grow; places are used again.
+struct Slots<T> {
+    slots: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T: Default> Slots<T> {
+    fn open(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(T::default());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    fn close(&mut self, slot: u32) -> T {
+        self.free.push(slot);
+        self.slots.get_mut(slot as usize).map(std::mem::take).unwrap_or_default()
+    }
+
+    fn get(&mut self, slot: u32) -> Option<&mut T> {
+        self.slots.get_mut(slot as usize)
+    }
+}
+
+impl<'s> Meaning<'s> {
+    pub(super) fn new(sink: &'s mut dyn Sink, total: u64) -> Self {
+        Self {
+            words: Words::new(),
+            sink,
+            frames: Frames::default(),
+            events: Events::default(),
+            streams: Streams::default(),
+            blocks: Vec::new(),
+            pasts: Vec::new(),
+            segments: Vec::new(),
+            traces: Vec::new(),
+            pairs: Vec::new(),
+            settings: CacheSettings::default(),
+            whole: None,
+            notes: Notes::default(),
+            is_profile: false,
+            used: 0,
+            total,
+            dicts: Slots { slots: Vec::new(), free: Vec::new() },
+            lists: Slots { slots: Vec::new(), free: Vec::new() },
+            known: Known::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The reader is this far.
+    pub(super) fn progress(&mut self, done: u64) {
+        self.sink.progress(done, self.total);
+    }
+
+    /// A dictionary is complete.
+    pub(super) fn dict(&mut self, items: &[Value]) -> Value {
+        for pair in items.chunks_exact(2) {
+            let [Value::Text(key), _] = *pair else { continue };
+            match Word::of(key) {
+                Some(Word::Action) => return entry::read(self, items),
+                Some(Word::Filename) => {
+                    let stacks = self.sink.stacks();
+                    return Value::Frame(self.frames.frame(items, &self.words, stacks));
+                }
+                Some(Word::State) => return state::block(self, items),
+                Some(Word::Blocks | Word::TotalSize) => return state::segment(self, items),
+                Some(Word::RealSize) => return state::past(self, items),
+                Some(Word::Segments | Word::DeviceTraces) => return state::whole(self, items),
+                Some(Word::MaxSplitSize | Word::ExpandableSegments | Word::GcThreshold) => {
+                    return state::settings(self, items);
+                }
+                _ => {}
+            }
+        }
+        state::divisions(self, items)
+    }
+
+    pub(super) fn open_dict(&mut self) -> u32 {
+        self.dicts.open()
+    }
+
+    pub(super) fn grow_dict(&mut self, slot: u32, items: &[Value]) {
+        if let Some(dict) = self.dicts.get(slot)
+            && dict.len() < LARGEST
+        {
+            dict.extend_from_slice(items);
+        }
+    }
+
+    pub(super) fn close_dict(&mut self, slot: u32) -> Value {
+        let items = self.dicts.close(slot);
+        self.dict(&items)
+    }
+
+    pub(super) fn open_list(&mut self) -> u32 {
+        self.lists.open()
+    }
+
+    pub(super) fn grow_list(&mut self, slot: u32, items: &[Value]) {
+        let Some(list) = self.lists.get(slot) else { return };
+        if let Growing::Known(site) = *list {
+            *list = Growing::Frames(self.sink.stacks().ids(SiteId(site)).to_vec());
+        }
+        if matches!(list, Growing::Empty) {
+            *list = begin(items.first(), &mut self.scratch);
+        }
+        let fits = match list {
+            Growing::Frames(frames) => grow_frames(frames, items),
+            Growing::Run(run) => items.iter().all(|item| match item {
+                Value::Items(next) => run.join(*next),
+                _ => false,
+            }),
+            Growing::Traces(traces) => items.iter().all(|item| {
+                let run = match item {
+                    Value::List(run) if run.of == Thing::Entry => *run,
+                    Value::EmptyList => Run { of: Thing::Entry, first: 0, count: 0 },
+                    _ => return false,
+                };
+                traces.push(run);
+                traces.len() <= DEVICES
+            }),
+            Growing::Empty | Growing::Known(_) | Growing::Ignored => true,
+        };
+        if !fits {
+            *list = Growing::Ignored;
+        }
+    }
+
+    pub(super) fn close_list(&mut self, slot: u32) -> Value {
+        match self.lists.close(slot) {
+            Growing::Frames(mut frames) => {
+                if frames.len() > DEEPEST {
+                    self.notes.cut_stacks += 1;
+                    frames.truncate(DEEPEST);
+                }
+                let site = self.site(&frames);
+                frames.clear();
+                self.scratch = frames;
+                site
+            }
+            Growing::Known(site) => Value::Site(site),
+            Growing::Run(run) => Value::List(run),
+            Growing::Traces(traces) => {
+                self.traces.push(traces);
+                Value::Traces(u32::try_from(self.traces.len() - 1).unwrap_or(u32::MAX))
+            }
+            Growing::Empty => Value::EmptyList,
+            Growing::Ignored => Value::Ignored,
+        }
+    }
+
+    fn site(&mut self, frames: &[FrameId]) -> Value {
+        if frames.is_empty() {
+            return Value::EmptyList;
+        }
+        match self.sink.stacks().site(frames).0 {
+            // The highest numbers do not fit into the memo.
+            site if site < NOISE => Value::Site(site),
+            _ => Value::Ignored,
+        }
+    }
+
+    /// A list of frames that is a site already.
+    #[inline]
+    pub(super) fn open_known(&mut self, site: u32) -> u32 {
+        let slot = self.lists.open();
+        if let Some(list) = self.lists.get(slot) {
+            *list = Growing::Known(site);
+        }
+        slot
+    }
+
+    /// The site of a list of references, kept for the next time. None if it is no list of
+    /// frames, or one without frames that tell something.
+    pub(super) fn meet_stack(&mut self, list: &[u8], memo: &Memo) -> Option<u32> {
+        let mut stack = std::mem::take(&mut self.scratch);
+        let all = known::frames(list, memo, |frame| stack.push(FrameId(frame)));
+        let site = match (all, stack.len()) {
+            (true, 1..=DEEPEST) => match self.site(&stack) {
+                Value::Site(site) => Some(site),
+                _ => None,
+            },
+            _ => None,
+        };
+        stack.clear();
+        self.scratch = stack;
+        if let Some(site) = site {
+            self.known.put(list, site);
+        }
+        site
+    }
+
+    /// A tuple is complete. Only that of a pool's name has a meaning.
+    pub(super) fn tuple(&mut self, items: &[Value]) -> Value {
+        let [first, second] = *items else { return Value::Ignored };
+        let (Some(first), Some(second)) = (first.number(), second.number()) else {
+            return Value::Ignored;
+        };
+        if self.pairs.last() != Some(&(first, second)) {
+            self.pairs.push((first, second));
+        }
+        Value::Pair(u32::try_from(self.pairs.len() - 1).unwrap_or(u32::MAX))
+    }
+}
+
+/// The sort of a list, by its first item. A run begins empty where its first item begins.
+fn begin(first: Option<&Value>, scratch: &mut Vec<FrameId>) -> Growing {
+    match first {
+        Some(Value::Frame(_)) => Growing::Frames(std::mem::take(scratch)),
+        Some(Value::Items(run)) => Growing::Run(Run { count: 0, ..*run }),
+        Some(Value::List(_) | Value::EmptyList) => Growing::Traces(Vec::new()),
+        Some(_) => Growing::Ignored,
+        None => Growing::Empty,
+    }
+}
+
+fn grow_frames(frames: &mut Vec<FrameId>, items: &[Value]) -> bool {
+    if frames.len() > DEEPEST {
+        return true;
+    }
+    for item in items {
+        match *item {
+            Value::Frame(NOISE) => {}
+            Value::Frame(frame) => frames.push(FrameId(frame)),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// The stack of a dictionary that has native frames apart, where it has any.
+pub(super) fn site_of(meaning: &mut Meaning<'_>, frames: Option<u32>, native: Option<u32>) -> u32 {
+    match (native, frames) {
+        (Some(inner), Some(outer)) => {
+            let SiteId(site) = Frames::joined(inner, outer, meaning.sink.stacks());
+            site
+        }
+        (one, other) => one.or(other).unwrap_or(NO_SITE),
+    }
+}

@@ -1,0 +1,148 @@
+//! Which free ends which allocation, and which blocks are older than the trace. Entries learn
+//! where their partner is, so that telling them needs no search.
+
+use engine::cache::Block;
+use hashbrown::HashMap;
+
+use super::events::{
+    Action, Event, Events, LIVE, NO_SITE, NO_STREAM, NO_TIME, PAIRED, PAIRED_OLDER, REPLACES,
+};
+use super::lane::Lane;
+use super::notes::Notes;
+
+/// What the entries of one trace do not tell alone.
+#[derive(Default)]
+pub(super) struct Pairs {
+    /// Blocks from before the trace.
+    pub(super) older: Vec<Older>,
+    /// The block of an allocation that is live at the end.
+    pub(super) live: HashMap<u32, u64>,
+    /// Allocations at a live address, and whose place they took.
+    pub(super) replaced: HashMap<u32, u32>,
+    /// Allocations that are not in the segments although nothing freed them.
+    pub(super) vanished: Vec<u32>,
+    /// Blocks of the segments that came after the trace.
+    pub(super) later: Vec<Block>,
+    /// Entries about segments.
+    pub(super) ranges: Vec<u32>,
+}
+
+/// A block from before the trace.
+#[derive(Clone, Copy)]
+pub(super) struct Older {
+    pub(super) address: u64,
+    pub(super) requested: u64,
+    pub(super) site: u32,
+    pub(super) stream: u16,
+    /// How large it is, if the segments tell.
+    pub(super) bytes: Option<u64>,
+}
+
+/// The block at an address was freed in the trace.
+const FREED: u32 = u32::MAX;
+
+/// The block at an address was found in the segments.
+const FOUND: u32 = u32::MAX - 1;
+
+/// Pairs the entries of a lane and puts them in the order of time.
+pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs {
+    let mut pairs = Pairs::default();
+    let mut at_address: HashMap<u64, u32> = HashMap::new();
+    let mut now = None;
+    let (first, count) = (lane.trace.first, lane.trace.count);
+    for at in first..first.saturating_add(count) {
+        let Some(event) = events.get_mut(at) else { break };
+        keep_order(event, at - first, &mut now, notes);
+        match event.action {
+            Action::Alloc => match at_address.insert(event.address, at) {
+                None | Some(FREED) => {}
+                Some(older) => {
+                    event.flags |= REPLACES;
+                    pairs.replaced.insert(at, older);
+                    notes.replaced += 1;
+                }
+            },
+            Action::FreeRequested => match at_address.insert(event.address, FREED) {
+                Some(FREED) => notes.stray_frees += 1,
+                Some(began) => {
+                    event.size = u64::from(began);
+                    event.flags |= PAIRED;
+                }
+                None => {
+                    let older = Older {
+                        address: event.address,
+                        requested: event.size,
+                        site: NO_SITE,
+                        stream: event.stream,
+                        bytes: None,
+                    };
+                    event.size = pairs.older.len() as u64;
+                    event.flags |= PAIRED_OLDER;
+                    pairs.older.push(older);
+                }
+            },
+            Action::Reserved | Action::Returned => pairs.ranges.push(at),
+            Action::FreeCompleted | Action::Oom => {}
+        }
+    }
+    if lane.segments.is_some() {
+        compare(lane, &mut at_address, events, &mut pairs, notes);
+    }
+    notes.older += pairs.older.len() as u64;
+    pairs
+}
+
+/// Times never go backwards; entries without one count up.
+#[inline]
+fn keep_order(event: &mut Event, number: u32, now: &mut Option<u64>, notes: &mut Notes) {
+    if event.time == NO_TIME {
+        notes.timeless += 1;
+        event.time = now.map_or_else(|| u64::from(number), |now| now.saturating_add(1));
+    }
+    if let Some(now) = *now
+        && event.time < now
+    {
+        notes.moved += 1;
+        event.time = now;
+    }
+    *now = Some(event.time);
+}
+
+/// What the trace leaves live, and what the segments hold.
+fn compare(
+    lane: &Lane,
+    at_address: &mut HashMap<u64, u32>,
+    events: &mut Events,
+    pairs: &mut Pairs,
+    notes: &mut Notes,
+) {
+    for block in lane.live() {
+        match at_address.insert(block.address, FOUND) {
+            None => pairs.older.push(Older {
+                address: block.address,
+                requested: block.requested,
+                site: block.site.map_or(NO_SITE, |site| site.0),
+                stream: NO_STREAM,
+                bytes: Some(block.bytes),
+            }),
+            Some(FOUND) => notes.odd_blocks += 1,
+            Some(FREED) => pairs.later.push(*block),
+            Some(at) => match events.get_mut(at) {
+                Some(event) if event.size <= block.bytes => {
+                    event.flags |= LIVE;
+                    pairs.live.insert(at, block.bytes);
+                }
+                // What is there now came later.
+                _ => {
+                    pairs.later.push(*block);
+                    pairs.vanished.push(at);
+                }
+            },
+        }
+    }
+    let unfound = at_address.values().copied().filter(|&at| at != FREED && at != FOUND);
+    pairs.vanished.extend(unfound);
+    pairs.vanished.sort_unstable();
+    notes.vanished += pairs.vanished.len() as u64;
+    notes.later += pairs.later.len() as u64;
+}

@@ -1,0 +1,432 @@
+//! Tells a snapshot in the order of time: what was there at first, then every entry of every
+//! trace, then what only the end shows.
+
+use engine::cache::{BlockState, CacheLevels, CacheSettings};
+use engine::change::{Change, How, Turn};
+use engine::ids::{Key, Pid, SiteId, Space, StreamId, Tid};
+use engine::kind::Kind;
+use engine::units::{Bytes, Moment};
+use hashbrown::HashMap;
+
+use super::events::{
+    Action, COMPLETED, EXPANDABLE, Event, Events, LIVE, ODD_SIZE, PAIRED, PAIRED_OLDER, REPLACES,
+    Streams,
+};
+use super::gaps::{Gaps, SMALL};
+use super::lane::{Lane, site};
+use super::notes::Notes;
+use super::pair::{Older, Pairs};
+use super::reserved::{Ranges, cut_bytes};
+use crate::import::Sink;
+
+/// What is shared by all lanes.
+pub(super) struct Stage<'a> {
+    pub(super) events: &'a mut Events,
+    pub(super) streams: &'a Streams,
+    pub(super) settings: &'a CacheSettings,
+    pub(super) notes: &'a mut Notes,
+    pub(super) sink: &'a mut dyn Sink,
+    /// Moments are times of day: entries have real times.
+    pub(super) timed: bool,
+}
+
+/// About a piece of memory that the cache holds.
+#[derive(Clone, Copy, Default)]
+struct Piece {
+    began: Moment,
+    site: Option<SiteId>,
+    stream: Option<StreamId>,
+}
+
+/// One lane while it is told.
+pub(super) struct Player {
+    lane: Lane,
+    pairs: Pairs,
+    next: u32,
+    end: u32,
+    start: Moment,
+    now: Moment,
+    gaps: Gaps,
+    grows: bool,
+    pieces: Ranges<Piece>,
+    /// Blocks that are given back and still used by a stream.
+    pending: HashMap<u64, u64>,
+    odd_sizes: HashMap<u32, u64>,
+    levels: CacheLevels,
+}
+
+impl Player {
+    pub(super) fn new(lane: Lane, pairs: Pairs, stage: &mut Stage<'_>) -> Self {
+        let (next, end) = (lane.trace.first, lane.trace.first.saturating_add(lane.trace.count));
+        let levels = CacheLevels { device: lane.device, ..CacheLevels::default() };
+        let segments = lane.segments.iter().flatten();
+        let mut grows = stage.settings.expandable_segments == Some(true);
+        grows |= segments.clone().any(|segment| segment.expandable);
+        let mut pieces = Ranges::default();
+        if lane.kind == Kind::Torch && !lane.plain_sizes {
+            for (segment, site) in segments.zip(&lane.segment_sites) {
+                let piece = Piece { stream: segment.stream, site: *site, began: Moment(0) };
+                if !pieces.take(segment.address, segment.bytes).is_empty() {
+                    stage.notes.odd_segments += 1;
+                }
+                pieces.add(segment.address, segment.bytes, piece);
+            }
+            // From the end back to the beginning.
+            for event in pairs.ranges.iter().rev().filter_map(|&at| stage.events.get(at)) {
+                grows |= event.flags & EXPANDABLE != 0;
+                let there = cut_bytes(&pieces.take(event.address, event.size));
+                let returned = event.action == Action::Returned;
+                if there != if returned { 0 } else { event.size } && lane.segments.is_some() {
+                    stage.notes.odd_segments += 1;
+                }
+                if returned {
+                    pieces.add(event.address, event.size, Piece::default());
+                }
+            }
+        }
+        Self {
+            lane,
+            pairs,
+            next,
+            end,
+            start: Moment(0),
+            now: Moment(0),
+            gaps: Gaps::default(),
+            grows,
+            pieces,
+            pending: HashMap::new(),
+            odd_sizes: HashMap::new(),
+            levels,
+        }
+    }
+
+    /// When its next entry happened, in microseconds.
+    #[inline]
+    pub(super) fn time(&self, events: &Events) -> Option<u64> {
+        if self.next >= self.end {
+            return None;
+        }
+        events.get(self.next).map(|event| event.time)
+    }
+
+    /// What was there before the first entry.
+    pub(super) fn begin(&mut self, start: Moment, stage: &mut Stage<'_>) {
+        (self.start, self.now) = (start, start);
+        let pieces: Vec<_> = self.pieces.iter().collect();
+        for (address, bytes, piece) in pieces {
+            let piece = Piece { began: start, ..piece };
+            if let Some(about) = self.pieces.about(address) {
+                *about = piece;
+            }
+            if !self.grows {
+                self.gaps.reserve(address, bytes);
+            }
+            self.levels.reserved.add(bytes);
+            self.tell(stage, Turn::Began, Self::reserve(address, bytes, piece));
+        }
+        for at in 0..self.pairs.older.len() {
+            let Some(&older) = self.pairs.older.get(at) else { break };
+            let bytes = self.older_bytes(&older, stage.settings);
+            self.gaps.occupy(older.address, bytes);
+            self.levels.allocated.add(bytes);
+            self.levels.active.add(bytes);
+            self.levels.requested.add(older.requested);
+            let block = self.older_block(&older, bytes, stage.streams);
+            self.tell(stage, Turn::Began, block);
+        }
+    }
+
+    /// Tells the next entry.
+    pub(super) fn step(&mut self, stage: &mut Stage<'_>) {
+        let at = self.next;
+        self.next = self.next.saturating_add(1);
+        let Some(&event) = stage.events.get(at) else { return };
+        self.now = moment(event.time);
+        match event.action {
+            Action::Alloc => self.alloc(at, &event, stage),
+            Action::FreeRequested => self.free(&event, stage),
+            Action::FreeCompleted => self.completed(event.address),
+            Action::Reserved if self.has_pieces(&event) => self.reserved(&event, stage),
+            Action::Returned if self.has_pieces(&event) => self.returned(&event, stage),
+            Action::Reserved | Action::Returned => {}
+            Action::Oom => self.failed(&event, stage),
+        }
+    }
+
+    /// Only a device's cache is followed, and nothing is no memory.
+    fn has_pieces(&self, event: &Event) -> bool {
+        self.lane.kind == Kind::Torch && !self.lane.plain_sizes && event.size > 0
+    }
+
+    fn alloc(&mut self, at: u32, event: &Event, stage: &mut Stage<'_>) {
+        if event.flags & REPLACES != 0
+            && let Some(&older) = self.pairs.replaced.get(&at)
+        {
+            self.end_of(older, How::Replaced, true, stage);
+        }
+        let rounded = self.rounded(event.size, stage.settings);
+        let bytes = self.size(at, event, rounded, stage);
+        if bytes != rounded {
+            self.odd_sizes.insert(at, bytes);
+            if let Some(event) = stage.events.get_mut(at) {
+                event.flags |= ODD_SIZE;
+            }
+        }
+        self.levels.allocated.add(bytes);
+        self.levels.active.add(bytes);
+        self.levels.requested.add(event.size);
+        let block = self.block(event, bytes, stage.streams);
+        self.tell(stage, Turn::Began, block);
+    }
+
+    /// The size of a new block: as the segments tell it, or as the allocator would have made it.
+    fn size(&mut self, at: u32, event: &Event, rounded: u64, stage: &mut Stage<'_>) -> u64 {
+        let told = if event.flags & LIVE == 0 { None } else { self.pairs.live.get(&at).copied() };
+        if self.lane.plain_sizes || rounded <= SMALL {
+            if told.is_some_and(|told| told != rounded) && !self.lane.plain_sizes {
+                stage.notes.other_rounding += 1;
+            }
+            return told.unwrap_or(rounded);
+        }
+        let cut = self.gaps.take(event.address, rounded, stage.settings);
+        if let (Some(cut), Some(told)) = (cut, told)
+            && cut != told
+        {
+            stage.notes.other_rounding += 1;
+            self.gaps.free(event.address, cut);
+            self.gaps.occupy(event.address, told);
+        }
+        if cut.is_none() && told.is_none() && !self.grows {
+            stage.notes.guessed_sizes += 1;
+        }
+        told.or(cut).unwrap_or(rounded)
+    }
+
+    fn free(&mut self, event: &Event, stage: &mut Stage<'_>) {
+        let completed = event.flags & COMPLETED != 0;
+        let partner = u32::try_from(event.size).unwrap_or(u32::MAX);
+        if event.flags & PAIRED != 0 {
+            self.end_of(partner, How::Freed, completed, stage);
+        } else if event.flags & PAIRED_OLDER != 0
+            && let Some(&older) = self.pairs.older.get(partner as usize)
+        {
+            let bytes = self.older_bytes(&older, stage.settings);
+            self.let_go(older.address, bytes, older.requested, completed);
+            let turn = Turn::Ended { began: self.start, how: How::Freed };
+            let block = self.older_block(&older, bytes, stage.streams);
+            self.tell(stage, turn, block);
+        }
+    }
+
+    /// The allocation at a place of the trace ended.
+    fn end_of(&mut self, at: u32, how: How, completed: bool, stage: &mut Stage<'_>) {
+        let Some(&began) = stage.events.get(at) else { return };
+        let bytes = if began.flags & ODD_SIZE == 0 {
+            self.rounded(began.size, stage.settings)
+        } else {
+            self.odd_sizes.remove(&at).unwrap_or(0)
+        };
+        self.let_go(began.address, bytes, began.size, completed);
+        let turn = Turn::Ended { began: moment(began.time), how };
+        let block = self.block(&began, bytes, stage.streams);
+        self.tell(stage, turn, block);
+    }
+
+    fn let_go(&mut self, address: u64, bytes: u64, requested: u64, completed: bool) {
+        self.levels.allocated.sub(bytes);
+        self.levels.requested.sub(requested);
+        if completed {
+            self.unused(address, bytes);
+        } else {
+            self.pending.insert(address, bytes);
+        }
+    }
+
+    fn completed(&mut self, address: u64) {
+        if let Some(bytes) = self.pending.remove(&address) {
+            self.unused(address, bytes);
+        }
+    }
+
+    fn unused(&mut self, address: u64, bytes: u64) {
+        self.levels.active.sub(bytes);
+        if bytes > SMALL && !self.grows && !self.lane.plain_sizes {
+            self.gaps.free(address, bytes);
+        }
+    }
+
+    fn reserved(&mut self, event: &Event, stage: &mut Stage<'_>) {
+        self.remove_pieces(event, How::Replaced, stage);
+        let piece = Piece {
+            began: self.now,
+            site: site(event.site),
+            stream: stage.streams.get(event.stream).map(StreamId),
+        };
+        if event.flags & EXPANDABLE == 0 {
+            self.gaps.reserve(event.address, event.size);
+        }
+        self.pieces.add(event.address, event.size, piece);
+        self.levels.reserved.add(event.size);
+        self.tell(stage, Turn::Began, Self::reserve(event.address, event.size, piece));
+    }
+
+    fn returned(&mut self, event: &Event, stage: &mut Stage<'_>) {
+        self.gaps.give_back(event.address);
+        self.remove_pieces(event, How::Freed, stage);
+    }
+
+    /// Ends what lies in a range of addresses. Pieces that reach beyond it end too, and what is
+    /// left of them begins.
+    fn remove_pieces(&mut self, event: &Event, how: How, stage: &mut Stage<'_>) {
+        for cut in self.pieces.take(event.address, event.size) {
+            self.levels.reserved.sub(cut.bytes);
+            let turn = Turn::Ended { began: cut.about.began, how };
+            self.tell(stage, turn, Self::reserve(cut.address, cut.bytes, cut.about));
+            for (address, bytes) in cut.rests.into_iter().flatten() {
+                let piece = Piece { began: self.now, ..cut.about };
+                if let Some(about) = self.pieces.about(address) {
+                    *about = piece;
+                }
+                self.levels.reserved.add(bytes);
+                self.tell(stage, Turn::Began, Self::reserve(address, bytes, piece));
+            }
+        }
+    }
+
+    fn failed(&mut self, event: &Event, stage: &mut Stage<'_>) {
+        let micros = event.time;
+        let time = jiff::Timestamp::from_microsecond(i64::try_from(micros).unwrap_or(0));
+        let when = match time {
+            Ok(time) if stage.timed => time.to_string(),
+            _ => format!("entry {micros}"),
+        };
+        let device = self.lane.device.map_or_else(|| "the host".to_owned(), |at| at.to_string());
+        stage.notes.failure(|| {
+            format!(
+                "out of memory on {device} at {when}: {} ({} bytes) wanted, {} ({} bytes) free on \
+                 the device",
+                Bytes(event.size),
+                event.size,
+                Bytes(event.address),
+                event.address,
+            )
+        });
+    }
+
+    /// What only the state at the end shows.
+    pub(super) fn finish(&mut self, end: Moment, stage: &mut Stage<'_>) {
+        self.now = end;
+        for at in std::mem::take(&mut self.pairs.vanished) {
+            self.end_of(at, How::Freed, true, stage);
+        }
+        for block in std::mem::take(&mut self.pairs.later) {
+            let mut change = self.change(block.address, block.bytes, block.site);
+            change.stream = self.lane.stream_at(block.address);
+            self.tell(stage, Turn::Began, change);
+        }
+        let is_cache = self.lane.kind == Kind::Torch && !self.lane.plain_sizes;
+        if let Some(segments) = self.lane.segments.take() {
+            let mut sums = [0_u64; 4];
+            for segment in segments {
+                sums = add_segment(sums, &segment);
+                // Segments of a profile are only the span of its addresses.
+                if is_cache || self.lane.kind == Kind::Pinned {
+                    stage.sink.segment(segment);
+                }
+            }
+            self.correct(sums);
+        }
+        if is_cache {
+            stage.sink.cache_levels(&self.levels);
+        }
+    }
+
+    /// The state at the end is the truth, whatever the trace says.
+    fn correct(&mut self, sums: [u64; 4]) {
+        let CacheLevels { allocated, requested, active, reserved, .. } = &mut self.levels;
+        for (level, sum) in [allocated, requested, active, reserved].into_iter().zip(sums) {
+            level.current = sum;
+            level.peak = level.peak.max(sum);
+        }
+    }
+
+    fn rounded(&self, requested: u64, settings: &CacheSettings) -> u64 {
+        if self.lane.plain_sizes { requested } else { settings.rounded(requested) }
+    }
+
+    fn older_bytes(&self, older: &Older, settings: &CacheSettings) -> u64 {
+        older.bytes.unwrap_or_else(|| self.rounded(older.requested, settings))
+    }
+
+    fn older_block(&self, older: &Older, bytes: u64, streams: &Streams) -> Change {
+        let mut change = self.change(older.address, bytes, site(older.site));
+        let stream = streams.get(older.stream).map(StreamId);
+        change.stream = stream.or_else(|| self.lane.stream_at(older.address));
+        change
+    }
+
+    fn block(&self, event: &Event, bytes: u64, streams: &Streams) -> Change {
+        let mut change = self.change(event.address, bytes, site(event.site));
+        change.stream = streams.get(event.stream).map(StreamId);
+        change
+    }
+
+    fn change(&self, address: u64, bytes: u64, site: Option<SiteId>) -> Change {
+        Change {
+            at: self.now,
+            what: Turn::Began,
+            pid: Pid(0),
+            tid: Tid(0),
+            device: self.lane.device,
+            kind: self.lane.kind,
+            key: Key::address(address),
+            bytes,
+            pool: None,
+            stream: None,
+            site,
+        }
+    }
+
+    /// Memory that the cache holds. Its name is not that of the block at the same address.
+    fn reserve(address: u64, bytes: u64, piece: Piece) -> Change {
+        Change {
+            at: piece.began,
+            what: Turn::Began,
+            pid: Pid(0),
+            tid: Tid(0),
+            device: None,
+            kind: Kind::Pool,
+            key: Key { space: Space::Pool, value: address },
+            bytes,
+            pool: None,
+            stream: piece.stream,
+            site: piece.site,
+        }
+    }
+
+    #[inline]
+    fn tell(&self, stage: &mut Stage<'_>, what: Turn, change: Change) {
+        let change = Change { at: self.now, what, device: self.lane.device, ..change };
+        stage.sink.change(&change);
+    }
+}
+
+/// Sums of a segment's blocks: allocated, requested, active, reserved.
+fn add_segment(sums: [u64; 4], segment: &engine::cache::Segment) -> [u64; 4] {
+    let [mut allocated, mut requested, mut active, reserved] = sums;
+    for block in &segment.blocks {
+        if block.state == BlockState::Allocated {
+            allocated = allocated.saturating_add(block.bytes);
+            requested = requested.saturating_add(block.requested);
+        }
+        if block.state != BlockState::Free {
+            active = active.saturating_add(block.bytes);
+        }
+    }
+    [allocated, requested, active, reserved.saturating_add(segment.bytes)]
+}
+
+/// A moment, in nanoseconds since 1970.
+pub(super) fn moment(micros: u64) -> Moment {
+    Moment(micros.saturating_mul(1000))
+}

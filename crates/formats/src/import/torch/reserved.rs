@@ -1,0 +1,98 @@
+//! What the cache held of the device over time. Segments that grow in place come and go in pieces,
+//! so memory is followed as ranges of addresses.
+
+use std::collections::BTreeMap;
+
+/// Ranges of addresses that do not overlap, each with something about it.
+#[derive(Clone, Default)]
+pub(super) struct Ranges<T> {
+    by_start: BTreeMap<u64, (u64, T)>,
+}
+
+/// A range that was cut: it ended, and what is left of it began.
+pub(super) struct Cut<T> {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) about: T,
+    /// What is left before and behind the cut.
+    pub(super) rests: [Option<(u64, u64)>; 2],
+}
+
+impl<T: Copy> Ranges<T> {
+    /// Adds a range; nothing may be there.
+    pub(super) fn add(&mut self, address: u64, bytes: u64, about: T) {
+        if bytes > 0 {
+            self.by_start.insert(address, (bytes, about));
+        }
+    }
+
+    /// Takes a range of addresses out. Tells the ranges that it touched, in order of address.
+    pub(super) fn take(&mut self, address: u64, bytes: u64) -> Vec<Cut<T>> {
+        if bytes == 0 {
+            return Vec::new();
+        }
+        let end = address.saturating_add(bytes);
+        let first =
+            self.by_start.range(..=address).next_back().map_or(address, |(&start, _)| start);
+        let touched: Vec<_> = self
+            .by_start
+            .range(first..)
+            .take_while(|&(&start, _)| start < end)
+            .filter(|&(&start, &(bytes, _))| start.saturating_add(bytes) > address)
+            .map(|(&start, &(bytes, about))| (start, bytes, about))
+            .collect();
+        touched
+            .into_iter()
+            .map(|(start, bytes, about)| {
+                self.by_start.remove(&start);
+                let its_end = start.saturating_add(bytes);
+                let before = (start < address).then(|| (start, address - start));
+                let behind = (its_end > end).then(|| (end, its_end - end));
+                let rests = [before, behind];
+                for (start, bytes) in rests.iter().flatten() {
+                    self.by_start.insert(*start, (*bytes, about));
+                }
+                Cut { address: start, bytes, about, rests }
+            })
+            .collect()
+    }
+
+    /// Changes what is known of the range that begins at an address.
+    pub(super) fn about(&mut self, address: u64) -> Option<&mut T> {
+        self.by_start.get_mut(&address).map(|(_, about)| about)
+    }
+
+    /// All ranges, in order of address.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> {
+        self.by_start.iter().map(|(&start, &(bytes, about))| (start, bytes, about))
+    }
+}
+
+/// How much of the cuts lies inside the range that was taken out.
+pub(super) fn cut_bytes<T>(cuts: &[Cut<T>]) -> u64 {
+    cuts.iter().fold(0, |sum, cut| {
+        let left = cut.rests.iter().flatten().map(|(_, bytes)| bytes).sum();
+        sum.saturating_add(cut.bytes.saturating_sub(left))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_leaves_what_is_before_and_behind_it() {
+        let mut ranges = Ranges::default();
+        ranges.add(0, 100, 'a');
+        ranges.add(100, 50, 'b');
+        ranges.add(200, 50, 'c');
+        let cuts = ranges.take(80, 40);
+        assert_eq!(cut_bytes(&cuts), 40);
+        let left: Vec<_> = ranges.iter().collect();
+        assert_eq!(left, [(0, 80, 'a'), (120, 30, 'b'), (200, 50, 'c')]);
+        assert!(ranges.take(150, 50).is_empty());
+        assert_eq!(cut_bytes(&ranges.take(0, 1000)), 160);
+        assert_eq!(ranges.iter().count(), 0);
+        assert!(ranges.take(u64::MAX, u64::MAX).is_empty());
+    }
+}

@@ -1,0 +1,170 @@
+//! Texts of a snapshot, each kept once, so that keys compare as numbers.
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+
+/// A text of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct WordId(pub(super) u32);
+
+/// Longer texts are cut: nothing in a snapshot needs more.
+pub(super) const LONGEST: usize = 4096;
+
+macro_rules! words {
+    ($($name:ident = $text:literal,)*) => {
+        /// Texts that mean something. Their numbers are their ids.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) enum Word { $($name,)* }
+
+        const KNOWN: &[(Word, &str)] = &[$((Word::$name, $text),)*];
+    };
+}
+
+words! {
+    Action = "action", Addr = "addr", Size = "size", Stream = "stream", TimeUs = "time_us",
+    Frames = "frames", CppFrames = "cpp_frames", DeviceFree = "device_free", Category = "category",
+    CompileContext = "compile_context", UserMetadata = "user_metadata",
+    Name = "name", Filename = "filename", Line = "line",
+    Address = "address", RequestedSize = "requested_size", State = "state", History = "history",
+    RealSize = "real_size", Device = "device", TotalSize = "total_size",
+    SegmentType = "segment_type", SegmentPoolId = "segment_pool_id",
+    IsExpandable = "is_expandable", Blocks = "blocks",
+    Segments = "segments", DeviceTraces = "device_traces", HostSegments = "host_segments",
+    HostTraces = "host_traces", AllocatorSettings = "allocator_settings",
+    Conf = "PYTORCH_CUDA_ALLOC_CONF", AllocConf = "PYTORCH_ALLOC_CONF",
+    MaxSplitSize = "max_split_size", GcThreshold = "garbage_collection_threshold",
+    ExpandableSegments = "expandable_segments", Divisions = "roundup_power2_divisions",
+    Alloc = "alloc", Free = "free", FreeRequested = "free_requested",
+    FreeCompleted = "free_completed", SegmentAlloc = "segment_alloc",
+    SegmentFree = "segment_free", SegmentMap = "segment_map", SegmentUnmap = "segment_unmap",
+    Snapshot = "snapshot", Annotate = "annotate", Oom = "oom",
+    ActiveAllocated = "active_allocated", ActivePendingFree = "active_pending_free",
+    ActiveAwaitingFree = "active_awaiting_free", Inactive = "inactive",
+    Small = "small", Large = "large",
+}
+
+impl Word {
+    /// The meaning of a text, if it has one.
+    #[inline]
+    pub(super) fn of(id: WordId) -> Option<Self> {
+        KNOWN.get(id.0 as usize).map(|(word, _)| *word)
+    }
+}
+
+/// The table of texts.
+pub(super) struct Words {
+    text: String,
+    /// Where each text ends in `text`.
+    ends: Vec<u32>,
+    ids: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// Short texts that came last: the same two are written anew with every entry.
+    recent: [(u64, u32); 16],
+}
+
+/// Too much text for a snapshot.
+pub(super) struct Full;
+
+impl Words {
+    pub(super) fn new() -> Self {
+        let mut words = Self {
+            text: String::new(),
+            ends: Vec::new(),
+            ids: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            recent: [(0, u32::MAX); 16],
+        };
+        for (_, text) in KNOWN {
+            // The table is empty: it cannot be full.
+            let _ = words.add(text);
+        }
+        words
+    }
+
+    /// The id of a text; bytes that are no UTF-8 are replaced.
+    #[inline]
+    pub(super) fn id(&mut self, bytes: &[u8]) -> Result<WordId, Full> {
+        let packed = pack(bytes);
+        let slot = (packed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize;
+        if packed != 0
+            && let Some(&(same, id)) = self.recent.get(slot)
+            && same == packed
+        {
+            return Ok(WordId(id));
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let id = self.add(&text)?;
+        if packed != 0
+            && let Some(recent) = self.recent.get_mut(slot)
+        {
+            *recent = (packed, id.0);
+        }
+        Ok(id)
+    }
+
+    fn add(&mut self, text: &str) -> Result<WordId, Full> {
+        let hash = self.hasher.hash_one(text);
+        if let Some(&id) = self.ids.find(hash, |&id| self.get(WordId(id)) == text) {
+            return Ok(WordId(id));
+        }
+        let id = u32::try_from(self.ends.len()).map_err(|_| Full)?;
+        let end = u32::try_from(self.text.len() + text.len()).map_err(|_| Full)?;
+        self.text.push_str(text);
+        self.ends.push(end);
+        let (all, ends, hasher) = (&self.text, &self.ends, &self.hasher);
+        self.ids.insert_unique(hash, id, |&id| hasher.hash_one(slice(all, ends, id)));
+        Ok(WordId(id))
+    }
+
+    /// A text of the table.
+    pub(super) fn get(&self, id: WordId) -> &str {
+        slice(&self.text, &self.ends, id.0)
+    }
+}
+
+fn slice<'a>(text: &'a str, ends: &[u32], id: u32) -> &'a str {
+    let end = ends.get(id as usize).copied().unwrap_or(0) as usize;
+    let start = id.checked_sub(1).and_then(|id| ends.get(id as usize)).map_or(0, |&at| at as usize);
+    text.get(start..end).unwrap_or("")
+}
+
+/// Up to seven bytes and their number in one; 0 for longer ones.
+#[inline]
+fn pack(bytes: &[u8]) -> u64 {
+    if bytes.len() > 7 {
+        return 0;
+    }
+    bytes.iter().fold(bytes.len() as u64 + 1, |packed, &byte| packed << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_one_id_and_known_ones_their_meaning() {
+        let mut words = Words::new();
+        let ids: Vec<_> = ["N/A", "", "N/A", "action", "a much longer text", "", "inactive"]
+            .iter()
+            .map(|text| words.id(text.as_bytes()).ok().unwrap())
+            .collect();
+        assert_eq!(ids[0], ids[2]);
+        assert_eq!(ids[1], ids[5]);
+        assert_eq!(Word::of(ids[3]), Some(Word::Action));
+        assert_eq!(Word::of(ids[6]), Some(Word::Inactive));
+        assert_eq!(Word::of(ids[0]), None);
+        assert_eq!(words.get(ids[4]), "a much longer text");
+        assert_eq!(words.get(ids[1]), "");
+        assert_eq!(words.get(WordId(999)), "");
+    }
+
+    #[test]
+    fn short_texts_of_different_length_do_not_meet() {
+        let mut words = Words::new();
+        let ids =
+            [b"\0".as_slice(), b"\0\0", b"\x01", b"\x01\0"].map(|b| words.id(b).ok().unwrap().0);
+        let mut unique = ids.to_vec();
+        unique.dedup();
+        assert_eq!(unique.len(), 4);
+    }
+}

@@ -1,0 +1,223 @@
+//! Real and made snapshots against independent answers.
+
+use engine::analysis::fragmentation::{Owner, Suggestion, analyse};
+use engine::cache::{CacheLevels, Part};
+use engine::ids::{DeviceId, Key, StreamId};
+use engine::kind::Kind;
+use engine::stack::{Frame, Language};
+use formats::import::{Source, torch};
+use serde_json::Value;
+
+use crate::kept::{Kept, file};
+
+fn read(name: &str) -> (Kept, u64) {
+    let mut kept = Kept::default();
+    let imported = torch::read(&file(name), &mut kept).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(imported.source, Source::Torch);
+    (kept, imported.events)
+}
+
+fn expected() -> serde_json::Map<String, Value> {
+    let text = std::fs::read_to_string(file("expected.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Compares, for each of the four levels, what is expected; `null` is not known.
+fn compare_levels(name: &str, got: &CacheLevels, wanted: &Value, peaks: bool) {
+    for (word, level) in [
+        ("allocated", got.allocated),
+        ("requested", got.requested),
+        ("active", got.active),
+        ("reserved", got.reserved),
+    ] {
+        let wanted = &wanted[word];
+        assert_eq!(Some(level.current), wanted["current"].as_u64(), "{name}: {word}");
+        if peaks && let Some(peak) = wanted["peak"].as_u64() {
+            assert_eq!(level.peak, peak, "{name}: peak of {word}");
+        }
+    }
+}
+
+fn compare(name: &str, kept: &Kept, wanted: &Value) {
+    for (word, got) in [
+        ("began", kept.began),
+        ("ended", kept.ended),
+        ("older", kept.warning("before the trace begins").map_or(0, |warning| warning.count)),
+        ("torch", kept.live_bytes(Kind::Torch)),
+        ("pageable", kept.live_bytes(Kind::Pageable)),
+        ("pinned", kept.live_bytes(Kind::Pinned)),
+        ("live", kept.live_bytes(Kind::Torch)),
+        ("reserved", kept.live_bytes(Kind::Pool)),
+    ] {
+        if let Some(wanted) = wanted.get(word).and_then(Value::as_u64) {
+            assert_eq!(got, wanted, "{name}: {word}");
+        }
+    }
+    if let Some(exact) = wanted["exact"].as_bool() {
+        assert_eq!(kept.exact(), exact, "{name}: {:?}", kept.warnings);
+    }
+    let levels = wanted["levels"].as_array().unwrap();
+    for (number, wanted_levels) in (0..).zip(levels) {
+        let device = Some(DeviceId(number));
+        let got = kept.levels.iter().find(|levels| levels.device == device).unwrap();
+        compare_levels(name, got, wanted_levels, wanted["exact"] != Value::Null);
+        // What was told change by change is the same.
+        for (kind, level) in [(Kind::Torch, got.allocated), (Kind::Pool, got.reserved)] {
+            let sum = kept.sums.get(&(kind, device)).copied().unwrap_or(0);
+            let peak = kept.peaks.get(&(kind, device)).copied().unwrap_or(0);
+            assert_eq!((sum, peak), (level.current, level.peak), "{name}: {kind} of {device:?}");
+        }
+    }
+}
+
+#[test]
+fn snapshots_of_every_shape_give_the_expected_answers() {
+    let expected = expected();
+    assert!(expected.len() > 20);
+    for (name, wanted) in &expected {
+        let folder = if name.starts_with("torch-2.11") { "real" } else { "made" };
+        let (kept, _) = read(&format!("{folder}/{name}"));
+        compare(name, &kept, wanted);
+    }
+}
+
+#[test]
+fn every_made_file_has_an_expected_answer() {
+    let expected = expected();
+    for entry in std::fs::read_dir(file("made")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(expected.contains_key(&name), "{name} is not compared with anything");
+    }
+}
+
+#[test]
+fn a_real_snapshot_has_its_times_stacks_and_settings() {
+    let (kept, events) = read("real/torch-2.11_native.pickle");
+    assert_eq!(events, 598);
+    let first = expected()["torch-2.11_native.pickle"]["first_us"].as_u64().unwrap() * 1000;
+    assert_eq!(
+        kept.clock.map(|(moment, utc)| (moment.0, utc.unsigned_abs())),
+        Some((first, first))
+    );
+    let settings = kept.settings.as_ref().unwrap();
+    assert_eq!(settings.expandable_segments, Some(false));
+    assert_eq!((settings.max_split_bytes, settings.roundup_divisions), (None, [0; 16]));
+    let mut with_python = 0;
+    // Every live block has a stack, innermost first, without frames of the recorder.
+    for change in kept.live.values().filter(|change| change.kind == Kind::Torch) {
+        let frames: Vec<_> = kept.stacks.frames(change.site.unwrap()).collect();
+        assert!(frames[0].function.contains("malloc"), "{:?}", frames[0]);
+        assert!(frames.iter().all(|frame| !frame.function.contains("unwind")));
+        let python = |frame: &&Frame| frame.language == Language::Python && frame.line > 0;
+        with_python += u64::from(frames.iter().any(python));
+    }
+    let wanted = &expected()["torch-2.11_native.pickle"]["live_with_python"];
+    assert_eq!(Some(with_python), wanted.as_u64());
+    // Blocks of the segments have the same stacks as their allocations.
+    for block in kept.segments.iter().flat_map(|segment| &segment.blocks) {
+        let key = (Kind::Torch, Some(DeviceId(0)), Key::address(block.address));
+        if let Some(change) = kept.live.get(&key) {
+            assert_eq!(change.site, block.site);
+        }
+    }
+}
+
+#[test]
+fn an_out_of_memory_is_told_with_what_was_wanted_and_free() {
+    let (kept, _) = read("real/torch-2.11_oom.pickle");
+    let oom = kept.warning("out of memory").unwrap();
+    assert_eq!(
+        oom.text,
+        "out of memory on gpu_0 at 2026-11-15T00:44:39.756815Z: 4.00 TiB (4398046511104 bytes) \
+         wanted, 138.91 GiB (149156921344 bytes) free on the device"
+    );
+    // PyTorch's message: 125.02 MiB allocated, 34.98 MiB reserved but unallocated.
+    let levels = kept.levels[0];
+    let mib = |bytes: u64| format!("{:.2}", bytes as f64 / f64::from(1 << 20));
+    assert_eq!(mib(levels.allocated.current), "125.02");
+    assert_eq!(mib(levels.reserved.current - levels.allocated.current), "34.98");
+    let message = std::fs::read_to_string(file("real/torch-2.11_oom_message.txt")).unwrap();
+    assert!(
+        message.contains("125.02 MiB is allocated") && message.contains("34.98 MiB is reserved")
+    );
+}
+
+#[test]
+fn gaps_of_a_real_snapshot_are_what_pytorch_counts() {
+    let (kept, _) = read("real/torch-2.11_native.pickle");
+    let found = analyse(&kept.segments, &[], kept.settings.as_ref().unwrap());
+    let wanted = &expected()["torch-2.11_native.pickle"]["inactive_split"];
+    assert_eq!(found.pools.len(), 2);
+    for pool in &found.pools {
+        let Owner::Cache(cache) = pool.owner else { panic!("no cache") };
+        let part = if cache.part == Part::Small { "small" } else { "large" };
+        assert_eq!(Some(pool.inactive_split_bytes), wanted[part].as_u64(), "{part}");
+        assert_eq!(pool.stream, Some(StreamId(0)));
+    }
+    let advice = found.advice[0].what;
+    assert!(matches!(advice, Suggestion::ExpandableSegments { stuck_bytes: 36_683_776, .. }));
+}
+
+#[test]
+fn all_writers_of_one_snapshot_are_understood_alike() {
+    let (one, events) = read("made/protocol-4.pickle");
+    for other in ["protocol-2", "protocol-3", "protocol-5", "cpp-pickler", "one-by-one"] {
+        let (other, other_events) = read(&format!("made/{other}.pickle"));
+        assert_eq!(other.live, one.live);
+        assert_eq!(other.segments, one.segments);
+        assert_eq!((other.levels, other_events), (one.levels.clone(), events));
+        assert_eq!(other.settings, one.settings);
+    }
+    assert_eq!(read("made/page.html").0.live, one.live);
+}
+
+#[test]
+fn odd_entries_are_named_and_counted() {
+    let (kept, _) = read("made/odd-entries.pickle");
+    let unknown = kept.warning("`segment_teleport`").unwrap();
+    assert_eq!((unknown.count, unknown.inexact), (2, false));
+    assert!(kept.warning("1.00 TiB (1099511627776 bytes) wanted, 3.00 GiB").is_some());
+    // A stream of 64 bits needs a number of nine bytes.
+    let streams: Vec<_> = kept.live.values().filter_map(|change| change.stream).collect();
+    assert!(streams.contains(&StreamId((1 << 63) + 5)));
+    let without = kept.live.values().filter(|change| change.kind == Kind::Torch);
+    assert_eq!(without.filter(|change| change.site.is_none()).count(), 1);
+}
+
+#[test]
+fn a_profile_tells_categories_and_calls_the_last_device_cpu() {
+    let (kept, _) = read("made/profile.pickle");
+    assert!(kept.segments.is_empty() && kept.levels.is_empty());
+    let outermost = |kind: Kind| -> Vec<String> {
+        let of_kind = kept.live.values().filter(|change| change.kind == kind);
+        let frames = of_kind.map(|change| kept.stacks.frames(change.site.unwrap()).last().unwrap());
+        frames.map(|frame| frame.function.to_string()).collect()
+    };
+    assert_eq!(outermost(Kind::Torch), ["main", "category: parameter"]);
+    assert_eq!(outermost(Kind::Pageable), ["category: unknown"]);
+    assert!(
+        kept.live.values().all(|change| change.device.is_some() == (change.kind == Kind::Torch))
+    );
+}
+
+#[test]
+fn torch_2_0_has_its_stacks_in_a_history() {
+    let (kept, _) = read("made/torch-2.0.pickle");
+    let active = kept.segments.iter().flat_map(|segment| &segment.blocks);
+    for block in active.filter(|block| block.requested > 0) {
+        let inner = kept.stacks.frames(block.site.unwrap()).next().unwrap();
+        assert_eq!(&*inner.function, "c10::alloc");
+    }
+    let timeless = kept.warning("no time").unwrap();
+    assert!(timeless.inexact && kept.clock.is_none());
+}
+
+#[test]
+fn what_came_before_the_trace_with_large_blocks_is_close_and_says_so() {
+    let (kept, _) = read("made/ring-large.pickle");
+    let wanted = &expected()["ring-large.pickle"]["levels"][0]["allocated"]["peak"];
+    let older = kept.warning("before the trace begins").unwrap().count;
+    let guessed = kept.warning("may be up to 1 MiB larger").map_or(0, |warning| warning.count);
+    let off = kept.levels[0].allocated.peak.abs_diff(wanted.as_u64().unwrap());
+    assert!(off <= (older + guessed) << 20, "{off}");
+}
