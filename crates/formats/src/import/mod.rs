@@ -2,9 +2,12 @@
 //! them. Each reader streams: memory is bounded by what is live, not by the file.
 
 pub mod nsys;
+mod recognise;
 pub mod recording;
 pub mod sanitizer;
 pub mod torch;
+
+pub use recognise::{open, recognise};
 
 use std::path::PathBuf;
 

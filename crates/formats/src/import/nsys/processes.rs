@@ -1,0 +1,90 @@
+//! The processes that have memory events, by a small number.
+
+use engine::ids::Pid;
+use hashbrown::HashMap;
+
+use super::about;
+use super::calls::Calls;
+
+/// One process.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// The pid as the system had it.
+    pub(super) pid: Pid,
+    /// The calls that its allocations name.
+    pub(super) calls: Calls,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    numbers: HashMap<i64, u32>,
+    list: Vec<Process>,
+    last: Option<(i64, u32)>,
+}
+
+impl Processes {
+    /// More processes than a capture can have; rows of others are not used.
+    const MOST: usize = 65_536;
+
+    /// The number of a process by its packed id; a new one gets the next number.
+    #[inline]
+    pub(super) fn number(&mut self, global: i64) -> Option<u32> {
+        if let Some((last, number)) = self.last
+            && last == global
+        {
+            return Some(number);
+        }
+        let number = match self.numbers.get(&global) {
+            Some(&number) => number,
+            None if self.list.len() < Self::MOST => {
+                let number = u32::try_from(self.list.len()).ok()?;
+                self.list.push(Process { pid: about::pid(global), calls: Calls::default() });
+                self.numbers.insert(global, number);
+                number
+            }
+            None => return None,
+        };
+        self.last = Some((global, number));
+        Some(number)
+    }
+
+    /// A process by its number.
+    #[inline]
+    pub(super) fn get(&mut self, number: u32) -> Option<&mut Process> {
+        self.list.get_mut(number as usize)
+    }
+
+    /// A process by its packed id, if it has memory events.
+    #[inline]
+    pub(super) fn known(&mut self, global: i64) -> Option<&mut Process> {
+        let number = match self.last {
+            Some((last, number)) if last == global => number,
+            _ => {
+                let number = *self.numbers.get(&global)?;
+                self.last = Some((global, number));
+                number
+            }
+        };
+        self.get(number)
+    }
+
+    /// Whether a process has memory events.
+    pub(super) fn is_known(&self, global: i64) -> bool {
+        self.numbers.contains_key(&global)
+    }
+
+    /// Calls `each` with all of them.
+    pub(super) fn each(&mut self, each: impl FnMut(&mut Process)) {
+        self.list.iter_mut().for_each(each);
+    }
+
+    /// How many have the pid of another one: captures of several machines can.
+    pub(super) fn same_pids(&self) -> usize {
+        let mut pids: Vec<_> = self.list.iter().map(|process| process.pid).collect();
+        pids.sort_unstable();
+        let all = pids.len();
+        pids.dedup();
+        all - pids.len()
+    }
+}
