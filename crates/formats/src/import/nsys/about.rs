@@ -101,9 +101,12 @@ impl Export {
 /// What the numbers of memory kinds and operations mean.
 #[derive(Debug)]
 pub(super) struct Words {
-    kinds: HashMap<i64, Kind>,
-    operations: HashMap<i64, Operation>,
+    kinds: [Option<Kind>; NUMBERS],
+    operations: [Option<Operation>; NUMBERS],
 }
+
+/// Numbers of kinds and operations are lower than this.
+const NUMBERS: usize = 64;
 
 /// What a row of the memory table tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,10 +131,10 @@ impl Words {
             Kind::ManagedStatic,
             Kind::Unknown,
         ];
-        let mut words = Self {
-            kinds: (0..).zip(known).collect(),
-            operations: [(0, Operation::Allocation), (1, Operation::Free)].into(),
-        };
+        let mut words = Self { kinds: [None; NUMBERS], operations: [None; NUMBERS] };
+        words.kinds.iter_mut().zip(known).for_each(|(slot, kind)| *slot = Some(kind));
+        let known = [Operation::Allocation, Operation::Free];
+        words.operations.iter_mut().zip(known).for_each(|(slot, known)| *slot = Some(known));
         small(database, "SELECT id, name FROM ENUM_CUDA_MEM_KIND", |row| {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             let kind = kind_of(&name);
@@ -139,14 +142,14 @@ impl Words {
                 let text = format!("memory kind {} is not known; it counts as unknown", plain(&name));
                 notes.mention(text, 1);
             }
-            words.kinds.insert(id, kind);
+            put(&mut words.kinds, id, kind);
         })?;
         small(database, "SELECT id, name FROM ENUM_CUDA_DEV_MEM_EVENT_OPER", |row| {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             if name.ends_with("_DEALLOCATION") {
-                words.operations.insert(id, Operation::Free);
+                put(&mut words.operations, id, Operation::Free);
             } else if name.ends_with("_ALLOCATION") {
-                words.operations.insert(id, Operation::Allocation);
+                put(&mut words.operations, id, Operation::Allocation);
             }
         })?;
         Ok(words)
@@ -155,13 +158,19 @@ impl Words {
     /// The kind of a number; `None` when neither the file nor this program knows it.
     #[inline]
     pub(super) fn kind(&self, id: i64) -> Option<Kind> {
-        self.kinds.get(&id).copied()
+        self.kinds.get(usize::try_from(id).ok()?).copied().flatten()
     }
 
     /// The operation of a number.
     #[inline]
     pub(super) fn operation(&self, id: i64) -> Option<Operation> {
-        self.operations.get(&id).copied()
+        self.operations.get(usize::try_from(id).ok()?).copied().flatten()
+    }
+}
+
+fn put<T>(words: &mut [Option<T>], id: i64, word: T) {
+    if let Some(slot) = usize::try_from(id).ok().and_then(|id| words.get_mut(id)) {
+        *slot = Some(word);
     }
 }
 

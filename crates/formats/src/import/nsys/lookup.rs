@@ -7,7 +7,15 @@ pub(super) struct Lookup {
     keys: Vec<u32>,
     sorted: bool,
     last: usize,
+    /// Where numbers are close together: the position of each, counted from the first.
+    near: Vec<u32>,
 }
+
+/// The widest range of numbers with positions of their own.
+const NEAR: u32 = 1 << 16;
+
+/// A number that is not there.
+const NOTHING: u32 = u32::MAX;
 
 impl Lookup {
     /// One more number; repeated ones are dropped when it is done.
@@ -28,6 +36,20 @@ impl Lookup {
             self.keys.dedup();
             self.keys.shrink_to_fit();
             self.sorted = true;
+            self.index();
+        }
+    }
+
+    fn index(&mut self) {
+        let (Some(&first), Some(&last)) = (self.keys.first(), self.keys.last()) else { return };
+        if last - first >= NEAR {
+            return;
+        }
+        self.near = vec![NOTHING; (last - first) as usize + 1];
+        for (position, &key) in (0..).zip(&self.keys) {
+            if let Some(slot) = self.near.get_mut((key - first) as usize) {
+                *slot = position;
+            }
         }
     }
 
@@ -39,8 +61,15 @@ impl Lookup {
     /// The position of a number, after [`Lookup::done`].
     #[inline]
     pub(super) fn find(&mut self, key: u32) -> Option<usize> {
+        if !self.near.is_empty() {
+            let at = key.checked_sub(*self.keys.first()?)? as usize;
+            return self.near.get(at).filter(|&&at| at != NOTHING).map(|&at| at as usize);
+        }
         let at = self.last;
         let here = *self.keys.get(at)?;
+        if key == here {
+            return Some(at);
+        }
         let (low, high) = if key >= here { self.upwards(key, at) } else { self.downwards(key, at) };
         let found = self.keys.get(low..high)?.binary_search(&key);
         // The end is no position to go on from.
@@ -81,15 +110,22 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn it_finds_what_was_put_in_and_nothing_else(keys: Vec<u8>, asked: Vec<u8>) {
+        fn it_finds_what_was_put_in_and_nothing_else(
+            keys: Vec<u8>,
+            asked: Vec<u8>,
+            step in proptest::sample::select(vec![1_u32, 1000]),
+        ) {
             let mut lookup = Lookup::default();
-            keys.iter().for_each(|&key| lookup.push(u32::from(key)));
+            keys.iter().for_each(|&key| lookup.push(7 + step * u32::from(key)));
             lookup.done();
             let set: BTreeSet<_> = keys.iter().copied().collect();
             proptest::prop_assert_eq!(lookup.len(), set.len());
             for key in asked {
                 let expected = set.contains(&key).then(|| set.range(..key).count());
-                proptest::prop_assert_eq!(lookup.find(u32::from(key)), expected);
+                proptest::prop_assert_eq!(lookup.find(7 + step * u32::from(key)), expected);
+                proptest::prop_assert_eq!(lookup.find(6 + step * u32::from(key)), None::<usize>.or_else(|| {
+                    (step == 1 && key > 0 && set.contains(&(key - 1))).then(|| set.range(..key - 1).count())
+                }));
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::record::{Row, decode, varint};
+use super::record::{Layouts, Row, varint};
 
 /// The file is not what this reader knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ const DEEPEST: usize = 20;
 const LONGEST_RECORD: u64 = 1 << 24;
 
 /// Pages read at once when they follow each other, in bytes.
-const WINDOW: usize = 1 << 20;
+const WINDOW: usize = 1 << 18;
 
 /// A database file, page by page.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Pages {
         mut each: impl FnMut(&Row<'_, N>) -> Result<(), E>,
     ) -> Result<Result<(), E>, Unusual> {
         let mut window = Window::default();
-        let mut long = Vec::new();
+        let mut layouts = Layouts::new(places);
         let mut visited = 0_u32;
         // Pages still to be visited, with the depth they are at; the next one last.
         let mut ahead = vec![(root, 0_usize)];
@@ -73,10 +73,20 @@ impl Pages {
             let cells = usize::from(short(page, header + 3).ok_or(Unusual)?);
             match page.get(header) {
                 Some(0x0d) => {
+                    let mut row = Row::EMPTY;
                     for cell in 0..cells {
                         let at = short(page, header + 8 + 2 * cell).ok_or(Unusual)?;
-                        let record = self.record(page, usize::from(at), &mut long)?;
-                        let row = decode(record, places).ok_or(Unusual)?;
+                        let cell = page.get(usize::from(at)..self.usable).ok_or(Unusual)?;
+                        let Some(record) = self.record(cell)? else {
+                            let record = self.long_record(cell)?;
+                            let mut row = Row::EMPTY;
+                            layouts.decode(&record, &mut row).ok_or(Unusual)?;
+                            if let Err(error) = each(&row) {
+                                return Ok(Err(error));
+                            }
+                            continue;
+                        };
+                        layouts.decode(record, &mut row).ok_or(Unusual)?;
                         if let Err(error) = each(&row) {
                             return Ok(Err(error));
                         }
@@ -95,21 +105,20 @@ impl Pages {
         Ok(Ok(()))
     }
 
-    /// The record of a cell; `long` holds it where it spreads over several pages.
+    /// The record of a cell, unless it spreads over several pages.
     #[inline]
-    fn record<'a>(
-        &self,
-        page: &'a [u8],
-        at: usize,
-        long: &'a mut Vec<u8>,
-    ) -> Result<&'a [u8], Unusual> {
-        let cell = page.get(at..self.usable).ok_or(Unusual)?;
-        let (payload, first) = varint(cell).ok_or(Unusual)?;
-        let (_, second) = varint(cell.get(first..).ok_or(Unusual)?).ok_or(Unusual)?;
-        let begin = first + second;
-        if payload <= self.usable as u64 - 35 {
-            return cell.get(begin..begin + payload as usize).ok_or(Unusual);
+    fn record<'a>(&self, cell: &'a [u8]) -> Result<Option<&'a [u8]>, Unusual> {
+        let (payload, begin) = beginning(cell).ok_or(Unusual)?;
+        if payload > self.usable as u64 - 35 {
+            return Ok(None);
         }
+        cell.get(begin..begin + payload as usize).map(Some).ok_or(Unusual)
+    }
+
+    /// A record that spreads over several pages.
+    #[cold]
+    fn long_record(&self, cell: &[u8]) -> Result<Vec<u8>, Unusual> {
+        let (payload, begin) = beginning(cell).ok_or(Unusual)?;
         if payload > LONGEST_RECORD {
             return Err(Unusual);
         }
@@ -117,17 +126,16 @@ impl Pages {
         let least = (usable - 12) * 32 / 255 - 23;
         let kept = least + (payload - least) % (usable - 4);
         let kept = if kept <= usable - 35 { kept } else { least };
-        long.clear();
-        long.extend_from_slice(cell.get(begin..begin + kept).ok_or(Unusual)?);
+        let mut record = cell.get(begin..begin + kept).ok_or(Unusual)?.to_vec();
         let mut next = four(cell, begin + kept).ok_or(Unusual)?;
         let mut buffer = vec![0; usable];
-        while long.len() < payload {
+        while record.len() < payload {
             self.read(next, &mut buffer)?;
             next = four(&buffer, 0).ok_or(Unusual)?;
-            let part = (payload - long.len()).min(usable - 4);
-            long.extend_from_slice(buffer.get(4..4 + part).ok_or(Unusual)?);
+            let part = (payload - record.len()).min(usable - 4);
+            record.extend_from_slice(buffer.get(4..4 + part).ok_or(Unusual)?);
         }
-        Ok(long)
+        Ok(record)
     }
 
     fn read(&self, number: u32, buffer: &mut [u8]) -> Result<(), Unusual> {
@@ -155,13 +163,30 @@ impl Window {
             let pages = if near { self.pages * 2 } else { self.pages / 2 }.clamp(1, most);
             let left = file.count.checked_sub(number).ok_or(Unusual)?.saturating_add(1);
             let pages = pages.min(left);
-            self.bytes.resize(pages as usize * file.page, 0);
+            let length = pages as usize * file.page;
+            if self.bytes.len() < length {
+                self.bytes.resize(length, 0);
+            }
             self.pages = 0;
-            file.read(number, &mut self.bytes)?;
+            file.read(number, self.bytes.get_mut(..length).ok_or(Unusual)?)?;
             (self.first, self.pages) = (number, pages);
         }
         let at = number.wrapping_sub(self.first) as usize * file.page;
         self.bytes.get(at..at + file.page).ok_or(Unusual)
+    }
+}
+
+/// The length of a cell's record, and where it begins: behind that length and the rowid.
+#[inline]
+fn beginning(cell: &[u8]) -> Option<(u64, usize)> {
+    let (payload, mut begin) = varint(cell)?;
+    let most = begin + 9;
+    loop {
+        let byte = *cell.get(begin)?;
+        begin += 1;
+        if byte < 0x80 || begin == most {
+            return Some((payload, begin));
+        }
     }
 }
 

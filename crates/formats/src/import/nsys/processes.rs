@@ -20,7 +20,8 @@ pub(super) struct Process {
 pub(super) struct Processes {
     numbers: HashMap<i64, u32>,
     list: Vec<Process>,
-    last: Option<(i64, u32)>,
+    /// The last ones that were looked for, by the last bits of their pid.
+    recent: [Option<(i64, u32)>; 16],
 }
 
 impl Processes {
@@ -30,9 +31,7 @@ impl Processes {
     /// The number of a process by its packed id; a new one gets the next number.
     #[inline]
     pub(super) fn number(&mut self, global: i64) -> Option<u32> {
-        if let Some((last, number)) = self.last
-            && last == global
-        {
+        if let Some(number) = self.recent(global) {
             return Some(number);
         }
         let number = match self.numbers.get(&global) {
@@ -45,8 +44,20 @@ impl Processes {
             }
             None => return None,
         };
-        self.last = Some((global, number));
+        self.remember(global, number);
         Some(number)
+    }
+
+    #[inline]
+    fn recent(&self, global: i64) -> Option<u32> {
+        let slot = self.recent.get((global >> 24) as usize % 16)?;
+        slot.filter(|&(last, _)| last == global).map(|(_, number)| number)
+    }
+
+    fn remember(&mut self, global: i64, number: u32) {
+        if let Some(slot) = self.recent.get_mut((global >> 24) as usize % 16) {
+            *slot = Some((global, number));
+        }
     }
 
     /// A process by its number.
@@ -58,11 +69,11 @@ impl Processes {
     /// A process by its packed id, if it has memory events.
     #[inline]
     pub(super) fn known(&mut self, global: i64) -> Option<&mut Process> {
-        let number = match self.last {
-            Some((last, number)) if last == global => number,
-            _ => {
+        let number = match self.recent(global) {
+            Some(number) => number,
+            None => {
                 let number = *self.numbers.get(&global)?;
-                self.last = Some((global, number));
+                self.remember(global, number);
                 number
             }
         };

@@ -24,12 +24,6 @@ impl<const N: usize> Row<'_, N> {
         let absent = (self.null | self.wrong) & (1 << column) != 0;
         if absent { None } else { self.values.get(column).copied() }
     }
-
-    /// Whether a column holds something that is no integer.
-    #[inline]
-    pub(super) const fn is_wrong(&self, column: usize) -> bool {
-        self.wrong & (1 << column) != 0
-    }
 }
 
 /// A column of the table that nobody asked for.
@@ -39,20 +33,22 @@ pub(super) const UNWANTED: u8 = u8::MAX;
 #[inline]
 pub(super) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
-    if first < 0x80 {
-        return Some((u64::from(first), 1));
-    }
+    if first < 0x80 { Some((u64::from(first), 1)) } else { long_varint(bytes) }
+}
+
+fn long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
     let mut value = u64::from(first & 0x7f);
-    for (i, &byte) in bytes.iter().enumerate().take(9).skip(1) {
-        if i == 8 {
-            return Some((value << 8 | u64::from(byte), 9));
-        }
+    let mut i = 1;
+    while i < 8 {
+        let byte = *bytes.get(i)?;
+        i += 1;
         value = value << 7 | u64::from(byte & 0x7f);
         if byte < 0x80 {
-            return Some((value, i + 1));
+            return Some((value, i));
         }
     }
-    None
+    Some((value << 8 | u64::from(*bytes.get(8)?), 9))
 }
 
 /// How long a value is in the body of a record.
@@ -124,9 +120,184 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Opt
     Some(row)
 }
 
+/// Where values lie in records with one and the same header. Rows of a table have few different
+/// headers, so most need no more than this.
+#[derive(Clone, Copy, Debug)]
+struct Layout<const N: usize> {
+    /// The header, which begins with its own length; 0 in an unused layout.
+    header: Header,
+    /// The length of the part of the record that is needed.
+    needed: usize,
+    /// Columns whose value is in the header already: a bit for each, and for each 1.
+    told: u32,
+    ones: u32,
+    null: u32,
+    /// The places of the integers in the body: column, end, and bits to be cut off.
+    integers: [(u8, u16, u8); N],
+    count: usize,
+}
+
+/// Longer headers are decoded one by one.
+const LONGEST_HEADER: usize = 32;
+
+/// A header as numbers, which are compared faster than bytes.
+type Header = [u64; LONGEST_HEADER / 8];
+
+/// Layouts that are kept.
+const LAYOUTS: usize = 256;
+
+/// The layouts of a table.
+#[derive(Debug)]
+pub(super) struct Layouts<'p, const N: usize> {
+    places: &'p [u8],
+    known: Vec<Layout<N>>,
+}
+
+impl<'p, const N: usize> Layouts<'p, N> {
+    pub(super) fn new(places: &'p [u8]) -> Self {
+        let unused = Layout {
+            header: [0; 4],
+            needed: 0,
+            told: 0,
+            ones: 0,
+            null: 0,
+            integers: [(0, 0, 0); N],
+            count: 0,
+        };
+        Self { places, known: vec![unused; LAYOUTS] }
+    }
+
+    /// Takes from a record what was asked for, as [`decode`] does. Values of columns without one
+    /// are left as they are.
+    #[inline]
+    pub(super) fn decode<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
+        let length = usize::from(*record.first()?);
+        let Some(mask) = MASKS.get(length) else { return self.decode_new(record, row) };
+        let header = header(record, mask);
+        let layout = self.known.get(slot(&header))?;
+        if layout.header != header {
+            return self.decode_new(record, row);
+        }
+        let body = record.get(..layout.needed)?;
+        (row.null, row.wrong, row.text) = (layout.null, 0, &[]);
+        for &(place, end, cut) in layout.integers.get(..layout.count)? {
+            let end = usize::from(end);
+            let eight = body.get(end.checked_sub(8)?..end)?.first_chunk()?;
+            *row.values.get_mut(usize::from(place))? = i64::from_be_bytes(*eight) << cut >> cut;
+        }
+        let mut told = layout.told;
+        while told != 0 {
+            let place = told.trailing_zeros();
+            *row.values.get_mut(place as usize)? = i64::from(layout.ones >> place & 1);
+            told &= told - 1;
+        }
+        Some(())
+    }
+
+    /// A header that was not there before, or only long ago.
+    #[cold]
+    fn decode_new<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
+        *row = decode(record, self.places)?;
+        let length = usize::from(*record.first()?);
+        if (2..MASKS.len()).contains(&length)
+            && let Some(new) = layout_of(record.get(..length)?, self.places)
+        {
+            *self.known.get_mut(slot(&new.header))? = new;
+        }
+        Some(())
+    }
+}
+
+/// For each length of a header, the bits that belong to it.
+const MASKS: [Header; LONGEST_HEADER + 1] = masks();
+
+const fn masks() -> [Header; LONGEST_HEADER + 1] {
+    let mut masks = [[0; LONGEST_HEADER / 8]; LONGEST_HEADER + 1];
+    let mut length = 0;
+    while length <= LONGEST_HEADER {
+        let mut byte = 0;
+        while byte < length {
+            masks[length][byte / 8] |= 0xff << (8 * (byte % 8));
+            byte += 1;
+        }
+        length += 1;
+    }
+    masks
+}
+
+/// The header of a record, then zeros.
+#[inline]
+fn header(record: &[u8], mask: &Header) -> Header {
+    let bytes: [u8; LONGEST_HEADER] = match record.first_chunk() {
+        Some(bytes) => *bytes,
+        None => {
+            let mut bytes = [0; LONGEST_HEADER];
+            bytes.iter_mut().zip(record).for_each(|(to, from)| *to = *from);
+            bytes
+        }
+    };
+    let mut words = *mask;
+    for (word, eight) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word &= eight.first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
+    }
+    words
+}
+
+#[inline]
+const fn slot(header: &Header) -> usize {
+    let [a, b, c, d] = *header;
+    let hash = a.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ b.wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
+        ^ c.wrapping_mul(0x1656_67b1_9e37_79f9)
+        ^ d.wrapping_mul(0x517c_c1b7_2722_0a95);
+    (hash >> 56) as usize
+}
+
+/// The layout of records with this header, if it holds only integers where something is asked for,
+/// and each has eight bytes before its end.
+fn layout_of<const N: usize>(header: &[u8], places: &[u8]) -> Option<Layout<N>> {
+    let mut layout = Layout {
+        header: self::header(header, MASKS.get(header.len())?),
+        needed: header.len(),
+        told: 0,
+        ones: 0,
+        null: u32::MAX,
+        integers: [(0, 0, 0); N],
+        count: 0,
+    };
+    for (at, &place) in (1..).zip(places) {
+        let Some(&serial) = header.get(at) else { break };
+        if serial >= 0x80 {
+            return None;
+        }
+        let length = length(u64::from(serial))?;
+        let end = layout.needed.checked_add(length)?;
+        if place != UNWANTED && serial != 0 {
+            layout.null &= !(1 << place);
+            match serial {
+                1..=6 => {
+                    end.checked_sub(8)?;
+                    let cut = 64 - 8 * u8::try_from(length).ok()?;
+                    let integer = (place, u16::try_from(end).ok()?, cut);
+                    *layout.integers.get_mut(layout.count)? = integer;
+                    layout.count += 1;
+                }
+                8 | 9 => {
+                    layout.told |= 1 << place;
+                    layout.ones |= u32::from(serial == 9) << place;
+                }
+                _ => return None,
+            }
+        }
+        layout.needed = end;
+    }
+    Some(layout)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::strategy::Strategy;
 
     #[test]
     fn variable_length_integers_have_up_to_nine_bytes() {
@@ -161,15 +332,34 @@ mod tests {
     fn what_is_no_integer_is_told_apart() {
         let record = [4, 7, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'h', b'i'];
         let row: Row<'_, 3> = decode(&record, &[0, 1, 2]).unwrap();
-        assert!(row.is_wrong(0) && row.is_wrong(1) && !row.is_wrong(2));
+        assert_eq!(row.wrong, 0b011);
         assert_eq!(row.text, b"hi");
         assert_eq!(row.int(2), None);
     }
 
+    /// Bytes that often look like a record.
+    fn record() -> impl Strategy<Value = Vec<u8>> {
+        let serials = proptest::collection::vec(0_u8..20, 0..12);
+        let body = proptest::collection::vec(proptest::num::u8::ANY, 0..60);
+        let like = (serials, body).prop_map(|(serials, body)| {
+            [vec![serials.len() as u8 + 1], serials, body].concat()
+        });
+        proptest::prop_oneof![like, proptest::collection::vec(proptest::num::u8::ANY, 0..40)]
+    }
+
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_survived(record: Vec<u8>, places in proptest::collection::vec(0_u8..8, 0..9)) {
-            let _ = decode::<8>(&record, &places);
+        fn any_bytes_are_survived_and_layouts_change_nothing(record in record(), places in proptest::collection::vec(0_u8..8, 0..9)) {
+            let mut layouts = Layouts::<8>::new(&places);
+            for _ in 0..2 {
+                let mut row = Row::EMPTY;
+                let fast = layouts.decode(&record, &mut row).map(|()| row);
+                let what = |row: Row<'_, 8>| {
+                    let values: Vec<_> = (0..8).map(|column| row.int(column)).collect();
+                    (values, row.null, row.wrong, row.text.to_vec())
+                };
+                proptest::prop_assert_eq!(decode::<8>(&record, &places).map(what), fast.map(what));
+            }
         }
     }
 }
