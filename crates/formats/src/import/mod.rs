@@ -5,6 +5,7 @@ pub mod nsys;
 mod recognise;
 pub mod recording;
 pub mod sanitizer;
+pub mod smi;
 pub mod torch;
 
 pub use recognise::{open, recognise};
