@@ -11,14 +11,13 @@ answers the same question in three ways: what is live at the end, and when was m
   stacks    the same, and the stack of each allocation, by a dict of calls and one of chains
   command   this project; FILE is put at the end of the command
 
-The command is run as it is given. Figures are seconds, the ratio to the command, and the peak of
-resident memory. Nothing but Python's own library is needed.
+The command is run as it is given. Figures are seconds, seconds of CPU and their ratio to the
+command's (a busy machine changes those least), and the peak of resident memory. Nothing but Python's own library is needed.
 """
 import argparse
 import json
 import os
 import random
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -164,14 +163,15 @@ def plain(path, stacks):
 
 
 def child(command):
-    """Runs a command: its output, seconds, and the peak of its memory in MiB."""
+    """Runs a command: its output, seconds, seconds of CPU, and the peak of its memory in MiB."""
     begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"{command[0]} failed")
-    return json.loads(output), time.monotonic() - begin, usage.ru_maxrss / 1024
+    took = time.monotonic() - begin
+    return json.loads(output), took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def main():
@@ -194,13 +194,13 @@ def main():
         while file.read(1 << 24):
             pass
     # The best of three: other programs on the machine only make it slower.
-    ours, seconds, memory = min((child([*options.command, options.file]) for _ in range(3)),
-                                key=lambda run: run[1])
-    print(f"command  {seconds:8.2f} s            {memory:8.0f} MiB")
+    ours, seconds, cpu, memory = min((child([*options.command, options.file]) for _ in range(3)),
+                                     key=lambda run: run[2])
+    print(f"command  {seconds:8.2f} s  {cpu:8.2f} s CPU          {memory:8.0f} MiB")
     for way in ("plain", "stacks"):
         command = [sys.executable, __file__, "--file", options.file, "--way", way]
-        answer, took, memory = child(command)
-        print(f"{way:8} {took:8.2f} s   {took / seconds:5.1f} x  {memory:8.0f} MiB")
+        answer, took, used, memory = child(command)
+        print(f"{way:8} {took:8.2f} s  {used:8.2f} s CPU {used / cpu:6.1f} x {memory:8.0f} MiB")
         for key in ("live_bytes", "peak_bytes", "peak_at"):
             if key in ours and ours[key] != answer[key]:
                 sys.exit(f"{key}: {ours[key]} and {answer[key]}")

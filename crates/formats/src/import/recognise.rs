@@ -51,7 +51,9 @@ pub fn recognise(path: &Path) -> Result<Source, Error> {
     }
     // A pipe cannot be read twice, and a device might never end.
     if !about.is_file() {
-        return refuse("it is no ordinary file but a pipe or a device; save its content first".into());
+        return refuse(
+            "it is no ordinary file but a pipe or a device; save its content first".into(),
+        );
     }
     let mut head = Vec::new();
     File::open(path).map_err(io)?.take(HEAD).read_to_end(&mut head).map_err(io)?;
@@ -73,7 +75,9 @@ enum Guess {
 
 fn of_head(head: &[u8]) -> Guess {
     if head.is_empty() {
-        return Guess::No("the file is empty; was the program that writes it still running?".into());
+        return Guess::No(
+            "the file is empty; was the program that writes it still running?".into(),
+        );
     }
     of_binary(head).or_else(|| of_text(head)).unwrap_or_else(|| {
         let begin = String::from_utf8_lossy(head.get(..16).unwrap_or(head)).into_owned();
@@ -87,17 +91,19 @@ fn of_binary(head: &[u8]) -> Option<Guess> {
         Some(Guess::No(format!("it is compressed with {how}; unpack it first: {unpack} FILE")))
     };
     match head {
-        [b'S', b'Q', b'L', b'i', b't', b'e', b' ', ..] if head.starts_with(b"SQLite format 3\0") => {
+        [b'S', b'Q', b'L', b'i', b't', b'e', b' ', ..]
+            if head.starts_with(b"SQLite format 3\0") =>
+        {
             Some(Guess::Database)
         }
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => {
             let length = u32::from_le_bytes([*a, *b, *c, *d]);
             (8..1 << 24).contains(&length).then_some(Guess::Is(Source::Recording))
         }
-        [b'A', b'R', b'R', b'O', b'W', b'1', ..] => {
-            no("it is an Arrow file, and recordings are Arrow streams; record it again, or write it \
-                as a stream with pyarrow.ipc.new_stream")
-        }
+        [b'A', b'R', b'R', b'O', b'W', b'1', ..] => no(
+            "it is an Arrow file, and recordings are Arrow streams; record it again, or write it \
+                as a stream with pyarrow.ipc.new_stream",
+        ),
         [b'P', b'A', b'R', b'1', ..] => {
             no("it is a Parquet file, which is written but not read; use the recording it is from")
         }
@@ -135,9 +141,8 @@ fn of_zip(head: &[u8]) -> Guess {
 fn of_text(head: &[u8]) -> Option<Guess> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     let begin = head.trim_ascii_start();
-    let starts = |with: &[u8]| {
-        begin.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with))
-    };
+    let starts =
+        |with: &[u8]| begin.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
     if starts(b"<!doctype html") || starts(b"<html") || starts(b"<head") {
         return Some(Guess::Is(Source::Torch));
     }

@@ -139,7 +139,8 @@ impl Words {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             let kind = kind_of(&name);
             if kind == Kind::Unknown && !name.ends_with("_UNKNOWN") {
-                let text = format!("memory kind {} is not known; it counts as unknown", plain(&name));
+                let text =
+                    format!("memory kind {} is not known; it counts as unknown", plain(&name));
                 notes.mention(text, 1);
             }
             put(&mut words.kinds, id, kind);

@@ -216,8 +216,7 @@ pub(super) fn resolve(
 
 /// A site that is no code but a remark.
 pub(super) fn remark(text: &str, sink: &mut dyn Sink) -> SiteId {
-    let frame =
-        Frame { function: text.into(), language: Language::Remark, ..Frame::default() };
+    let frame = Frame { function: text.into(), language: Language::Remark, ..Frame::default() };
     let stacks = sink.stacks();
     let frame = stacks.frame(frame);
     stacks.site(&[frame])

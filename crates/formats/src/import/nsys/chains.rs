@@ -161,9 +161,10 @@ impl Reader<5> for ChainReader<'_, '_> {
             self.scattered |= known;
             self.current = Some(Current { id, at, frames: Vec::new() });
         }
-        let wanted = self.current.as_ref().is_some_and(|current| {
-            current.at.is_some() && current.frames.len() < DEEPEST
-        });
+        let wanted = self
+            .current
+            .as_ref()
+            .is_some_and(|current| current.at.is_some() && current.frames.len() < DEEPEST);
         if wanted {
             let unresolved = row.int(3).is_some_and(|flag| flag != 0);
             let (frame, sort) = self.frame(symbol, row.int(2).unwrap_or(-1), unresolved);
@@ -210,9 +211,8 @@ impl ChainReader<'_, '_> {
         let Some(slot) = current.at.and_then(|at| self.chains.sites.get_mut(at)) else { return };
         current.frames.sort_by_key(|&(depth, ..)| depth);
         let first = current.frames.iter().position(|&(_, _, sort)| sort == Sort::Named);
-        let first = first.or_else(|| {
-            current.frames.iter().position(|&(_, _, sort)| sort == Sort::Nameless)
-        });
+        let first = first
+            .or_else(|| current.frames.iter().position(|&(_, _, sort)| sort == Sort::Nameless));
         let frames: Vec<_> =
             current.frames.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
         *slot = self.sink.stacks().site(&frames).0;

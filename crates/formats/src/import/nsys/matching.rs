@@ -1,6 +1,7 @@
 //! Rows of the memory table become changes: each allocation is matched with its free.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use engine::change::{Change, How, Turn};
 use engine::ids::{DeviceId, Key, PoolId, SiteId, Space, StreamId, Tid};
@@ -28,7 +29,6 @@ pub(super) const COLUMNS: [&str; 15] = [
     "memKind",
     "memoryOperationType",
     "correlationId",
-    "name",
     "deviceId",
     "contextId",
     "streamId",
@@ -36,6 +36,7 @@ pub(super) const COLUMNS: [&str; 15] = [
     "localMemoryPoolSize",
     "localMemoryPoolUtilizedSize",
     "importedMemoryPoolAddress",
+    "name",
 ];
 
 /// Columns without which a row says nothing.
@@ -47,15 +48,15 @@ const NO_CONTEXT: i64 = 0xffff_ffff;
 /// Rows between two calls of [`Sink::progress`].
 const STEP: u64 = 1 << 18;
 
-/// What memory is matched by: kinds that can stand for each other have one class, and so has an
-/// allocation and its free. Contexts and devices are left out: frees have others.
+/// What memory is matched by. Contexts and devices are left out: frees have others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Name {
     address: i64,
     process: u32,
-    class: Class,
+    space: Space,
 }
 
+/// Kinds that can stand for each other: a free has the class of its allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 enum Class {
@@ -66,6 +67,18 @@ enum Class {
     Pinned,
     Pageable,
     Unknown,
+}
+
+impl Class {
+    /// All pointers share one set of numbers, so memory of another class at a live address shows
+    /// that the older one is gone. Only ordinary host memory may be registered besides.
+    const fn space(self) -> Space {
+        match self {
+            Self::Array => Space::Array,
+            Self::Pageable => Space::External,
+            _ => Space::Address,
+        }
+    }
 }
 
 /// A live allocation.
@@ -79,6 +92,7 @@ struct Live {
     tid: Tid,
     device: Option<DeviceId>,
     kind: Kind,
+    class: Class,
     /// It was told outside of any context: the same memory may be told once more inside one.
     outside: bool,
 }
@@ -98,6 +112,7 @@ struct Odd {
 
 /// Matches rows, in the order of time.
 pub(super) struct Matching<'a> {
+    pub(super) path: &'a Path,
     pub(super) words: &'a Words,
     pub(super) processes: &'a mut Processes,
     pub(super) variables: HashMap<(u32, i64), Vec<Variable>>,
@@ -133,7 +148,16 @@ struct Event {
 
 impl Reader<15> for Matching<'_> {
     fn begin(&mut self) -> Result<(), Error> {
-        Ok(())
+        if self.state.seen == 0 {
+            return Ok(());
+        }
+        // Changes that were told cannot be taken back.
+        Err(Error::Broken {
+            path: self.path.into(),
+            what: "the file is damaged".into(),
+            place: format!("table {}, after row {}", super::EVENTS, self.state.seen),
+            advice: "copy it again, or export it again: nsys export --type sqlite".into(),
+        })
     }
 
     #[inline]
@@ -144,7 +168,7 @@ impl Reader<15> for Matching<'_> {
         }
         let Some((event, operation)) = self.understand(row) else { return Ok(()) };
         self.state.used += 1;
-        if let Some(pool) = row.int(11) {
+        if let Some(pool) = row.int(10) {
             self.tell_pool(&event, pool, operation, row);
         }
         match (event.kind == Kind::Graph, operation) {
@@ -192,22 +216,22 @@ impl Matching<'_> {
         let class = class(kind);
         let kind = match kind {
             Kind::Device if address == 0 => Kind::Graph,
-            Kind::Device if row.int(14).is_some_and(|pool| pool != 0) => Kind::Imported,
-            Kind::Device if row.int(11).is_some() => Kind::Async,
-            Kind::Pinned if row.int(11).is_some() => Kind::HostAsync,
+            Kind::Device if row.int(13).is_some_and(|pool| pool != 0) => Kind::Imported,
+            Kind::Device if row.int(10).is_some() => Kind::Async,
+            Kind::Pinned if row.int(10).is_some() => Kind::HostAsync,
             kind => kind,
         };
         Some((Event { start, process, address, bytes, kind, class }, operation))
     }
 
     fn tell_pool(&mut self, event: &Event, pool: i64, operation: Operation, row: &Row<'_, 15>) {
-        let utilised = row.int(13).unwrap_or(0);
+        let utilised = row.int(12).unwrap_or(0);
         // A free tells what was used before it.
         let used = match operation {
             Operation::Allocation => utilised,
             Operation::Free => utilised.saturating_sub(event.bytes),
         };
-        let state = State { start: event.start, device: device(row), reserved: row.int(12), used };
+        let state = State { start: event.start, device: device(row), reserved: row.int(11), used };
         self.state.pools.tell(event.process, pool, state);
     }
 
@@ -223,17 +247,19 @@ impl Matching<'_> {
         }
         let pooled = event.kind.is_pooled();
         // The device of host memory means nothing.
-        let device = device(row).filter(|_| !matches!(event.class, Class::Pinned | Class::Pageable));
+        let device =
+            device(row).filter(|_| !matches!(event.class, Class::Pinned | Class::Pageable));
         Live {
             began: event.start,
             bytes: event.bytes,
-            pool: row.int(11).map(|pool| PoolId(pool as u64)),
-            stream: row.int(10).filter(|_| pooled).map(|stream| StreamId(stream as u64)),
+            pool: row.int(10).map(|pool| PoolId(pool as u64)),
+            stream: row.int(9).filter(|_| pooled).map(|stream| StreamId(stream as u64)),
             site,
             tid,
             device,
             kind: event.kind,
-            outside: row.int(9) == Some(NO_CONTEXT),
+            class: event.class,
+            outside: row.int(8) == Some(NO_CONTEXT),
         }
     }
 
@@ -266,9 +292,9 @@ impl Matching<'_> {
     fn name_variable(&mut self, event: &Event, live: &mut Live) {
         let known = self.variables.get(&(event.process, event.address));
         let variable = known.and_then(|variables| {
-            variables.iter().find(|variable| {
-                variable.start >= event.start && variable.bytes == event.bytes
-            })
+            variables
+                .iter()
+                .find(|variable| variable.start >= event.start && variable.bytes == event.bytes)
         });
         if let Some(variable) = variable {
             live.kind = Kind::ManagedStatic;
@@ -279,10 +305,15 @@ impl Matching<'_> {
     }
 
     fn freed(&mut self, event: &Event) {
-        let Some(live) = self.state.live.remove(&event.name()) else {
+        let Entry::Occupied(entry) = self.state.live.entry(event.name()) else {
             self.state.odd.unmatched += 1;
             return;
         };
+        if entry.get().class != event.class {
+            self.state.odd.unmatched += 1;
+            return;
+        }
+        let live = entry.remove();
         self.state.odd.other_size += u64::from(live.bytes != event.bytes);
         let turn = Turn::Ended { began: self.moment(live.began), how: How::Freed };
         self.tell(event.process, event.key(), &live, event.start, turn);
@@ -340,13 +371,12 @@ impl Matching<'_> {
 impl Event {
     #[inline]
     const fn name(&self) -> Name {
-        Name { address: self.address, process: self.process, class: self.class }
+        Name { address: self.address, process: self.process, space: self.class.space() }
     }
 
     #[inline]
     const fn key(&self) -> Key {
-        let space = if matches!(self.class, Class::Array) { Space::Array } else { Space::Address };
-        Key { space, value: self.address as u64 }
+        Key { space: self.class.space(), value: self.address as u64 }
     }
 }
 
@@ -356,12 +386,24 @@ impl Progress {
         let odd = &self.odd;
         notes.inexact("memory events have values that are no numbers and were left out", odd.types);
         notes.inexact("memory events have negative sizes and were left out", odd.sizes);
-        notes.inexact("memory events are neither allocation nor free and were left out", odd.operations);
+        notes.inexact(
+            "memory events are neither allocation nor free and were left out",
+            odd.operations,
+        );
         notes.inexact("memory events of too many processes were left out", odd.processes);
-        notes.mention("memory events have a kind that is not known; it counts as unknown", odd.unknown_kinds);
+        notes.mention(
+            "memory events have a kind that is not known; it counts as unknown",
+            odd.unknown_kinds,
+        );
         notes.inexact("frees of memory whose allocation is not in the file", odd.unmatched);
-        notes.mention("frees tell another size than their allocation, whose size is used", odd.other_size);
-        notes.inexact("allocations end without a free because their address was given out again", odd.replaced);
+        notes.mention(
+            "frees tell another size than their allocation, whose size is used",
+            odd.other_size,
+        );
+        notes.inexact(
+            "allocations end without a free because their address was given out again",
+            odd.replaced,
+        );
     }
 }
 
@@ -369,7 +411,8 @@ impl Progress {
 /// context that gets it, or as the variable it is.
 fn is_told_again(older: &Live, newer: &Live) -> bool {
     let variable = Kind::ManagedStatic;
-    older.bytes == newer.bytes
+    older.class == newer.class
+        && older.bytes == newer.bytes
         && (older.kind == variable || newer.kind == variable || older.outside && !newer.outside)
 }
 
@@ -379,7 +422,7 @@ const fn graph_key(serial: u64) -> Key {
 }
 
 fn device(row: &Row<'_, 15>) -> Option<DeviceId> {
-    row.int(8).and_then(|id| u16::try_from(id).ok()).map(DeviceId)
+    row.int(7).and_then(|id| u16::try_from(id).ok()).map(DeviceId)
 }
 
 const fn class(kind: Kind) -> Class {

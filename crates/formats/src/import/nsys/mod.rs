@@ -88,8 +88,8 @@ fn read_events(
     let state = {
         let order = if late > 0 { Order::By("start") } else { Order::Stored };
         let state = Progress::default();
-        let processes = &mut processes;
-        let mut matching = Matching { words, processes, variables, zero, rows, sink, state };
+        let (processes, path) = (&mut processes, database.path());
+        let mut matching = Matching { path, words, processes, variables, zero, rows, sink, state };
         if let Some(table) = Table::find(database, EVENTS, matching::COLUMNS)? {
             table.rows(database, order, &mut matching)?;
         }
@@ -100,7 +100,8 @@ fn read_events(
     pools.read(database, &mut processes)?;
     pools.finish(zero, sink);
     about::tell_processes(database, &mut strings, |global| processes.is_known(global), sink)?;
-    let text = "processes of different machines have the same pid and are shown as one";
-    notes.inexact(text, processes.same_pids() as u64);
+    let text = "processes of different machines have the same pid; the later ones are shown with a \
+                larger one";
+    notes.mention(text, processes.same_pids() as u64);
     Ok(used)
 }

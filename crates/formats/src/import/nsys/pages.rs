@@ -35,7 +35,9 @@ impl Pages {
         let mut header = [0; 100];
         file.read_exact_at(&mut header, 0).map_err(|_| Unusual)?;
         let length = file.metadata().map_err(|_| Unusual)?.len();
-        let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let number = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
         let page = match u16::from_be_bytes([header[16], header[17]]) {
             1 => 65536,
             size if size >= 512 && size.is_power_of_two() => size as usize,
@@ -177,7 +179,7 @@ impl Window {
 }
 
 /// The length of a cell's record, and where it begins: behind that length and the rowid.
-#[inline]
+#[inline(always)]
 fn beginning(cell: &[u8]) -> Option<(u64, usize)> {
     let (payload, mut begin) = varint(cell)?;
     let most = begin + 9;

@@ -20,6 +20,8 @@ pub(super) struct Process {
 pub(super) struct Processes {
     numbers: HashMap<i64, u32>,
     list: Vec<Process>,
+    /// How many processes had this pid so far.
+    same: HashMap<Pid, u32>,
     /// The last ones that were looked for, by the last bits of their pid.
     recent: [Option<(i64, u32)>; 16],
 }
@@ -38,7 +40,12 @@ impl Processes {
             Some(&number) => number,
             None if self.list.len() < Self::MOST => {
                 let number = u32::try_from(self.list.len()).ok()?;
-                self.list.push(Process { pid: about::pid(global), calls: Calls::default() });
+                // Processes of several machines can have one pid, and a process must not be another.
+                let pid = about::pid(global);
+                let before = self.same.entry(pid).or_default();
+                let pid = Pid(pid.0 | before.checked_mul(1 << 24)?);
+                *before += 1;
+                self.list.push(Process { pid, calls: Calls::default() });
                 self.numbers.insert(global, number);
                 number
             }
@@ -90,12 +97,8 @@ impl Processes {
         self.list.iter_mut().for_each(each);
     }
 
-    /// How many have the pid of another one: captures of several machines can.
+    /// How many have the pid of another one and got a larger one.
     pub(super) fn same_pids(&self) -> usize {
-        let mut pids: Vec<_> = self.list.iter().map(|process| process.pid).collect();
-        pids.sort_unstable();
-        let all = pids.len();
-        pids.dedup();
-        all - pids.len()
+        self.list.len() - self.same.len()
     }
 }

@@ -10,7 +10,7 @@ pub(super) struct Row<'a, const N: usize> {
     pub(super) null: u32,
     /// A bit for each column that holds something else than an integer.
     pub(super) wrong: u32,
-    /// The text of the last column of the row that held one.
+    /// The text of the last column that was asked for, if it holds one.
     pub(super) text: &'a [u8],
 }
 
@@ -109,7 +109,7 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Opt
                     row.null &= !bit;
                     row.wrong |= bit;
                     let bytes = record.get(body..body.checked_add(length)?)?;
-                    if serial >= 13 && serial % 2 == 1 {
+                    if serial >= 13 && serial % 2 == 1 && usize::from(place) + 1 == N {
                         row.text = bytes;
                     }
                 }
@@ -124,7 +124,7 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Opt
 /// headers, so most need no more than this.
 #[derive(Clone, Copy, Debug)]
 struct Layout<const N: usize> {
-    /// The header, which begins with its own length; 0 in an unused layout.
+    /// The header, which begins with its own length; all ones in an unused layout.
     header: Header,
     /// The length of the part of the record that is needed.
     needed: usize,
@@ -132,7 +132,7 @@ struct Layout<const N: usize> {
     told: u32,
     ones: u32,
     null: u32,
-    /// The places of the integers in the body: column, end, and bits to be cut off.
+    /// The integers: column, where the eight bytes begin that it ends with, and bits to be cut off.
     integers: [(u8, u16, u8); N],
     count: usize,
 }
@@ -156,7 +156,7 @@ pub(super) struct Layouts<'p, const N: usize> {
 impl<'p, const N: usize> Layouts<'p, N> {
     pub(super) fn new(places: &'p [u8]) -> Self {
         let unused = Layout {
-            header: [0; 4],
+            header: [u64::MAX; 4],
             needed: 0,
             told: 0,
             ones: 0,
@@ -180,9 +180,8 @@ impl<'p, const N: usize> Layouts<'p, N> {
         }
         let body = record.get(..layout.needed)?;
         (row.null, row.wrong, row.text) = (layout.null, 0, &[]);
-        for &(place, end, cut) in layout.integers.get(..layout.count)? {
-            let end = usize::from(end);
-            let eight = body.get(end.checked_sub(8)?..end)?.first_chunk()?;
+        for &(place, begin, cut) in layout.integers.get(..layout.count)? {
+            let eight = body.get(usize::from(begin)..)?.first_chunk()?;
             *row.values.get_mut(usize::from(place))? = i64::from_be_bytes(*eight) << cut >> cut;
         }
         let mut told = layout.told;
@@ -276,9 +275,9 @@ fn layout_of<const N: usize>(header: &[u8], places: &[u8]) -> Option<Layout<N>> 
             layout.null &= !(1 << place);
             match serial {
                 1..=6 => {
-                    end.checked_sub(8)?;
+                    let begin = u16::try_from(end.checked_sub(8)?).ok()?;
                     let cut = 64 - 8 * u8::try_from(length).ok()?;
-                    let integer = (place, u16::try_from(end).ok()?, cut);
+                    let integer = (place, begin, cut);
                     *layout.integers.get_mut(layout.count)? = integer;
                     layout.count += 1;
                 }
@@ -312,7 +311,7 @@ mod tests {
     fn integers_of_every_width_keep_their_sign() {
         // Serial types 1 to 6, 8 and 9, and values by hand.
         let record = [
-            9, 1, 2, 3, 4, 5, 6, 8, 9, // the header is nine bytes long
+            9, 1, 2, 3, 4, 5, 6, 8, 9,    // the header is nine bytes long
             0xff, // -1
             0x80, 0x00, // -32768
             0x01, 0x00, 0x00, // 65536
@@ -331,19 +330,18 @@ mod tests {
     #[test]
     fn what_is_no_integer_is_told_apart() {
         let record = [4, 7, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'h', b'i'];
-        let row: Row<'_, 3> = decode(&record, &[0, 1, 2]).unwrap();
-        assert_eq!(row.wrong, 0b011);
+        let row: Row<'_, 3> = decode(&record, &[0, 2, 1]).unwrap();
+        assert_eq!(row.wrong, 0b101);
         assert_eq!(row.text, b"hi");
-        assert_eq!(row.int(2), None);
+        assert_eq!(row.int(1), None);
     }
 
     /// Bytes that often look like a record.
     fn record() -> impl Strategy<Value = Vec<u8>> {
         let serials = proptest::collection::vec(0_u8..20, 0..12);
         let body = proptest::collection::vec(proptest::num::u8::ANY, 0..60);
-        let like = (serials, body).prop_map(|(serials, body)| {
-            [vec![serials.len() as u8 + 1], serials, body].concat()
-        });
+        let like = (serials, body)
+            .prop_map(|(serials, body)| [vec![serials.len() as u8 + 1], serials, body].concat());
         proptest::prop_oneof![like, proptest::collection::vec(proptest::num::u8::ANY, 0..40)]
     }
 

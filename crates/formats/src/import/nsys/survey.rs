@@ -91,7 +91,9 @@ impl Reader<8> for Survey<'_> {
             process.calls.want(correlation);
         }
         let kind = row.int(4).and_then(|id| self.words.kind(id));
-        if let (Some(Kind::ManagedStatic), Some(address), Some(bytes)) = (kind, row.int(2), row.int(3)) {
+        if let (Some(Kind::ManagedStatic), Some(address), Some(bytes)) =
+            (kind, row.int(2), row.int(3))
+        {
             let name = text(row.text);
             let found = self.variables.entry((process, address)).or_default();
             found.push(Variable { start, bytes, name });

@@ -127,8 +127,8 @@ impl<const N: usize> Table<N> {
             let file = File::open(database.path())
                 .map_err(|source| Error::Io { path: database.path().into(), source })?;
             let pages = Pages::open(file);
-            let done = pages
-                .and_then(|pages| pages.rows(self.root, &self.places, |row| reader.row(row)));
+            let done =
+                pages.and_then(|pages| pages.rows(self.root, &self.places, |row| reader.row(row)));
             if let Ok(done) = done {
                 return done;
             }
@@ -154,7 +154,7 @@ impl<const N: usize> Table<N> {
                     ValueRef::Integer(value) => *slot = value,
                     ValueRef::Text(text) => {
                         row.wrong |= 1 << place;
-                        row.text = text;
+                        row.text = if place + 1 == N { text } else { &[] };
                     }
                     ValueRef::Real(_) | ValueRef::Blob(_) => row.wrong |= 1 << place,
                 }
@@ -188,4 +188,140 @@ pub(super) trait Reader<const N: usize> {
     fn begin(&mut self) -> Result<(), Error>;
     /// One row.
     fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct All(Vec<(Vec<Option<i64>>, u32, Vec<u8>)>);
+
+    impl<const N: usize> Reader<N> for All {
+        fn begin(&mut self) -> Result<(), Error> {
+            self.0.clear();
+            Ok(())
+        }
+
+        fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error> {
+            let values = (0..N).map(|column| row.int(column)).collect();
+            self.0.push((values, row.wrong, row.text.to_vec()));
+            Ok(())
+        }
+    }
+
+    /// The rows of a table read in both ways; whether the fast one could.
+    fn both<const N: usize>(
+        path: &Path,
+        name: &'static str,
+        columns: [&'static str; N],
+    ) -> Option<(usize, bool)> {
+        let database = Database::open(path).unwrap();
+        let table = Table::find(&database, name, columns).unwrap()?;
+        let (mut fast, mut slow) = (All::default(), All::default());
+        table.rows(&database, Order::Stored, &mut fast).unwrap();
+        table.rows_by_sqlite(&database, Order::Stored, &mut slow).unwrap();
+        assert_eq!(fast.0, slow.0);
+        let pages = Pages::open(File::open(path).unwrap());
+        let read = pages.and_then(|pages| {
+            pages.rows(table.root, &table.places, |_: &Row<'_, N>| Ok::<_, Error>(()))
+        });
+        Some((slow.0.len(), table.plain && read.is_ok()))
+    }
+
+    #[test]
+    fn both_ways_give_the_same_rows_of_a_real_file() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let path = path.join("tests/import/nsys/h200-2024.2.3.sqlite");
+        let found = both(&path, super::super::EVENTS, super::super::matching::COLUMNS);
+        assert_eq!(found, Some((42, true)));
+        let calls = ["eventClass", "globalTid", "correlationId", "nameId", "returnValue", "end"];
+        assert_eq!(both(&path, "CUPTI_ACTIVITY_KIND_RUNTIME", calls), Some((96, true)));
+        let chains = ["stackDepth", "id", "nothing", "symbol"];
+        assert_eq!(both(&path, "CUDA_CALLCHAINS", chains), Some((241, true)));
+        // An integer key is not in the record, so this table is left to SQLite.
+        assert_eq!(both(&path, "StringIds", ["id", "value"]), Some((515, false)));
+        assert_eq!(both(&path, "NO_TABLE", ["id"]), None);
+    }
+
+    #[test]
+    fn what_the_fast_way_does_not_know_is_left_to_sqlite() {
+        let folder = TempDir::new().unwrap();
+        for (name, statements) in [
+            ("real", "CREATE TABLE t (a REAL, b INTEGER); INSERT INTO t VALUES (1, 2)"),
+            (
+                "key",
+                "CREATE TABLE t (a INTEGER PRIMARY KEY, b INTEGER); INSERT INTO t VALUES (7, 2)",
+            ),
+            (
+                "default",
+                "CREATE TABLE t (b INTEGER); INSERT INTO t VALUES (1); \
+                 ALTER TABLE t ADD COLUMN a INTEGER DEFAULT 5",
+            ),
+            (
+                "computed",
+                "CREATE TABLE t (b INTEGER, a INTEGER AS (b + 1)); INSERT INTO t VALUES (1)",
+            ),
+            (
+                "without",
+                "CREATE TABLE t (a INTEGER, b INTEGER, PRIMARY KEY (a, b)) WITHOUT ROWID; \
+                 INSERT INTO t VALUES (1, 2)",
+            ),
+            (
+                "wide",
+                "PRAGMA encoding = 'UTF-16'; CREATE TABLE t (a TEXT, b INTEGER); INSERT INTO t VALUES ('x', 2)",
+            ),
+        ] {
+            let path = folder.path().join(name);
+            rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
+            assert_eq!(both(&path, "t", ["a", "b"]), Some((1, false)), "{name}");
+        }
+    }
+
+    /// A value, as a statement has it.
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            4 => any::<i64>().prop_map(|value| value.to_string()),
+            4 => (-300_i64..70_000).prop_map(|value| value.to_string()),
+            2 => Just("0".to_owned()),
+            2 => Just("1".to_owned()),
+            2 => Just("NULL".to_owned()),
+            1 => Just("1.5".to_owned()),
+            1 => (0_usize..12_000).prop_map(|length| format!("'{}'", "x".repeat(length))),
+            1 => (0_usize..40).prop_map(|length| format!("zeroblob({length})")),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+        #[test]
+        fn both_ways_give_the_same_rows_of_any_table(
+            page in proptest::sample::select(vec![512, 1024, 4096, 65536]),
+            rows in proptest::collection::vec((value(), value(), value(), value()), 0..200),
+            deleted in 1_usize..20,
+        ) {
+            let folder = TempDir::new().unwrap();
+            let path = folder.path().join("any");
+            let database = rusqlite::Connection::open(&path).unwrap();
+            let mut statements = format!(
+                "PRAGMA page_size = {page}; BEGIN; \
+                 CREATE TABLE t (a INTEGER, b INTEGER, c TEXT, d INTEGER);"
+            );
+            for (a, b, c, d) in &rows {
+                statements.push_str(&format!("INSERT INTO t VALUES ({a}, {b}, {c}, {d});"));
+            }
+            statements.push_str(&format!("DELETE FROM t WHERE rowid % {deleted} = 3;"));
+            statements.push_str("ALTER TABLE t ADD COLUMN e INTEGER; INSERT INTO t VALUES (1, 2, 'c', 4, 5); COMMIT;");
+            database.execute_batch(&statements).unwrap();
+            drop(database);
+            let (_, fast) = both(&path, "t", ["d", "a", "e", "c"]).unwrap();
+            prop_assert!(fast);
+        }
+    }
 }

@@ -153,8 +153,7 @@ impl<'a> Leaks<'a> {
     fn frames(&mut self, places: Vec<Place>, sort: Sort) -> Vec<FrameId> {
         let inside = places.iter().take_while(|place| place.is_inside()).count();
         // The call that the program made is kept, be it of the runtime or of the driver.
-        let runtime =
-            places.get(inside).is_some_and(|place| place.function.starts_with("cuda"));
+        let runtime = places.get(inside).is_some_and(|place| place.function.starts_with("cuda"));
         let skip = if runtime { inside } else { 0 };
         let remark = (sort == Sort::Heap).then(|| Frame {
             function: "device heap (malloc in a kernel)".into(),

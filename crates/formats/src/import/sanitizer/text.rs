@@ -30,13 +30,18 @@ fn title(line: &str) -> Option<&str> {
 }
 
 /// Reads a report line by line.
-pub(super) fn read(path: &Path, mut file: impl BufRead, leaks: &mut Leaks<'_>) -> Result<(), Error> {
+pub(super) fn read(
+    path: &Path,
+    mut file: impl BufRead,
+    leaks: &mut Leaks<'_>,
+) -> Result<(), Error> {
     let mut reader = Reader { prefix: PREFIX.into(), leak: None, open: None, leaks };
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
         let failed = |source| Error::Io { path: path.into(), source };
-        let length = file.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes).map_err(failed)?;
+        let length =
+            file.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes).map_err(failed)?;
         if length == 0 {
             break;
         }
@@ -194,7 +199,12 @@ mod tests {
     fn frames_of_all_versions_are_understood() {
         let of = |text| {
             let place = place(text);
-            (place.function, place.file.unwrap_or_default(), place.line, place.module.unwrap_or_default())
+            (
+                place.function,
+                place.file.unwrap_or_default(),
+                place.line,
+                place.module.unwrap_or_default(),
+            )
         };
         let expect = |function: &str, file: &str, line, module: &str| {
             (function.to_owned(), file.to_owned(), line, module.to_owned())

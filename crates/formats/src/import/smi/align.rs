@@ -40,7 +40,9 @@ pub enum Unlike {
     #[error("memory does not change in one of the two; give the offset")]
     Still,
     /// The changes do not agree.
-    #[error("changes of the two agree too little (score {score:.2}, {ENOUGH} is needed); give the offset")]
+    #[error(
+        "changes of the two agree too little (score {score:.2}, {ENOUGH} is needed); give the offset"
+    )]
     Poor {
         /// The best score.
         score: f64,

@@ -52,7 +52,9 @@ impl Columns {
     /// The columns of a line that is a header with all that is needed.
     pub(super) fn of_header(line: &Line<'_>) -> Option<Self> {
         let at = |names: &[&str]| {
-            names.iter().find_map(|wanted| line.fields.iter().position(|field| name(field) == *wanted))
+            names
+                .iter()
+                .find_map(|wanted| line.fields.iter().position(|field| name(field) == *wanted))
         };
         Some(Self {
             count: line.fields.len(),
@@ -88,7 +90,8 @@ impl Columns {
     /// What a line says in these columns.
     pub(super) fn read(&self, line: &Line<'_>) -> Meaning {
         let field = |at: usize| line.fields.get(at).copied();
-        let (Some(time), Some(memory)) = (field(self.time).and_then(time), field(self.memory)) else {
+        let (Some(time), Some(memory)) = (field(self.time).and_then(time), field(self.memory))
+        else {
             return Meaning::Nothing;
         };
         if line.fields.len() != self.count {

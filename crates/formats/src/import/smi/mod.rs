@@ -92,7 +92,8 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
             continue;
         }
         if columns.is_none() {
-            columns = Columns::of_values(&line).map_err(|columns::Several| Error::NoHeader { line: number })?;
+            columns = Columns::of_values(&line)
+                .map_err(|columns::Several| Error::NoHeader { line: number })?;
         }
         let cut = number == count && !whole;
         match columns.as_ref().map(|columns| columns.read(&line)) {
@@ -103,8 +104,10 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
                     && row.time < last.time
                 {
                     overlay.set_back += 1;
-                    shift += last.time - row.time;
-                    row.time = last.time;
+                    // Later than the last line, and not of the same moment.
+                    let next = last.time.saturating_add(2 * TOGETHER);
+                    shift = shift.saturating_add(next.saturating_sub(row.time));
+                    row.time = next;
                 }
                 rows.push(row);
             }
@@ -121,7 +124,7 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
 
 /// One value of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(self) struct Row {
+struct Row {
     time: i64,
     gpu: Option<String>,
     /// It is the memory of one process of several.
@@ -152,9 +155,7 @@ fn series(mut rows: Vec<Row>) -> Result<Vec<Series>, Error> {
 /// Without an index the lines of one moment are GPU after GPU.
 fn number_gpus(rows: &mut [Row]) -> Result<(), Error> {
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-    let together = |pair: &[Row]| {
-        matches!(pair, [first, second] if second.time - first.time <= TOGETHER)
-    };
+    let together = |pair: &[Row]| matches!(pair, [first, second] if second.time.saturating_sub(first.time) <= TOGETHER);
     let mut size = 1;
     for pair in rows.windows(2) {
         if together(pair) {
@@ -196,7 +197,7 @@ fn runs(points: Vec<(i64, u64)>) -> Vec<(i64, u64)> {
 }
 
 /// `2026/11/15 00:44:12.728`, as if it were UTC.
-pub(self) fn time(text: &str) -> Option<i64> {
+fn time(text: &str) -> Option<i64> {
     let (date, clock) = text.split_once(' ')?;
     let [year, month, day] = numbers(date, '/')?;
     let (clock, fraction) = clock.split_once('.')?;
