@@ -148,6 +148,9 @@ fn a_report_that_is_not_complete_says_so() {
     assert_eq!(found.warned("bytes differ"), 1000);
     assert!(found.warnings.iter().all(|warning| warning.inexact));
 
+    let found = read("========= COMPUTE-SANITIZER\n========= Leaked 64 bytes at 0x10\n");
+    assert_eq!((found.changes.len(), found.warned("no LEAK SUMMARY")), (1, 1));
+
     let two = "========= COMPUTE-SANITIZER\n========= Leaked 1 bytes at 0x10\n";
     let found = read(&format!(
         "{two}========= LEAK SUMMARY: 1 bytes leaked in 1 allocations\n{two}\

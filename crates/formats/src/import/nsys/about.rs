@@ -193,30 +193,26 @@ pub(super) const fn pid(global: i64) -> Pid {
     Pid(((global >> 24) & 0xff_ffff) as u32)
 }
 
-/// Tells the names of processes, for those that `is_used`.
+/// Tells the names of processes; `known` has the pids of those that matter.
 pub(super) fn tell_processes(
     database: &Database,
     strings: &mut Strings<'_>,
-    is_used: impl Fn(i64) -> bool,
+    known: impl Fn(i64) -> Option<Pid>,
     sink: &mut dyn Sink,
 ) -> Result<(), Error> {
     let mut named = HashMap::new();
     small(database, "SELECT globalPid, CAST(name AS BLOB) FROM PROCESSES", |row| {
-        if let (Some(global), Some(name)) = (number(row, 0), string(row, 1)) {
-            if is_used(global) && !name.is_empty() {
-                named.insert(pid(global), name);
-            }
-        }
+        let pid = number(row, 0).and_then(&known);
+        let name = string(row, 1).filter(|name| !name.is_empty());
+        named.extend(pid.zip(name));
     })?;
     // Some exports have no such table: the main thread is called like its program.
     let mut threads = Vec::new();
     small(database, "SELECT globalTid, nameId FROM ThreadNames", |row| {
-        if let (Some(thread), Some(name)) = (number(row, 0), number(row, 1)) {
-            let main = (thread & 0xff_ffff) as u32 == pid(thread).0;
-            if main && is_used(thread & !0xff_ffff) {
-                threads.push((pid(thread), name));
-            }
-        }
+        let Some(thread) = number(row, 0) else { return };
+        let main = (thread & 0xff_ffff) as u32 == pid(thread).0;
+        let process = known(thread & !0xff_ffff).filter(|_| main);
+        threads.extend(process.zip(number(row, 1)));
     })?;
     for (pid, name) in threads {
         if !named.contains_key(&pid) {

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, PoolId, SiteId, Space, StreamId, Tid};
+use engine::ids::{DeviceId, Key, PoolId, StreamId, Tid};
 use engine::kind::Kind;
 use engine::units::Moment;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
 use super::about::{Operation, Words};
+use super::allocation::{Class, Live, Name, class, graph_key, is_told_again};
 use super::calls::remark;
 use super::notes::Notes;
 use super::pools::{Pools, State};
@@ -47,55 +48,6 @@ const NO_CONTEXT: i64 = 0xffff_ffff;
 
 /// Rows between two calls of [`Sink::progress`].
 const STEP: u64 = 1 << 18;
-
-/// What memory is matched by. Contexts and devices are left out: frees have others.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Name {
-    address: i64,
-    process: u32,
-    space: Space,
-}
-
-/// Kinds that can stand for each other: a free has the class of its allocation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-enum Class {
-    Device,
-    Array,
-    Managed,
-    Static,
-    Pinned,
-    Pageable,
-    Unknown,
-}
-
-impl Class {
-    /// All pointers share one set of numbers, so memory of another class at a live address shows
-    /// that the older one is gone. Only ordinary host memory may be registered besides.
-    const fn space(self) -> Space {
-        match self {
-            Self::Array => Space::Array,
-            Self::Pageable => Space::External,
-            _ => Space::Address,
-        }
-    }
-}
-
-/// A live allocation.
-#[derive(Clone, Copy, Debug)]
-struct Live {
-    began: i64,
-    bytes: i64,
-    pool: Option<PoolId>,
-    stream: Option<StreamId>,
-    site: Option<SiteId>,
-    tid: Tid,
-    device: Option<DeviceId>,
-    kind: Kind,
-    class: Class,
-    /// It was told outside of any context: the same memory may be told once more inside one.
-    outside: bool,
-}
 
 /// What was odd about rows.
 #[derive(Debug, Default)]
@@ -163,7 +115,7 @@ impl Reader<15> for Matching<'_> {
     #[inline]
     fn row(&mut self, row: &Row<'_, 15>) -> Result<(), Error> {
         self.state.seen += 1;
-        if self.state.seen % STEP == 0 {
+        if self.state.seen.is_multiple_of(STEP) {
             self.sink.progress(self.state.seen, self.rows);
         }
         let Some((event, operation)) = self.understand(row) else { return Ok(()) };
@@ -407,32 +359,6 @@ impl Progress {
     }
 }
 
-/// Whether a second row tells of the same managed memory: as a library loads it and again in the
-/// context that gets it, or as the variable it is.
-fn is_told_again(older: &Live, newer: &Live) -> bool {
-    let variable = Kind::ManagedStatic;
-    older.class == newer.class
-        && older.bytes == newer.bytes
-        && (older.kind == variable || newer.kind == variable || older.outside && !newer.outside)
-}
-
-/// Launches give their memory no address, so it is called by a number of its own.
-const fn graph_key(serial: u64) -> Key {
-    Key { space: Space::Handle, value: serial }
-}
-
 fn device(row: &Row<'_, 15>) -> Option<DeviceId> {
     row.int(7).and_then(|id| u16::try_from(id).ok()).map(DeviceId)
-}
-
-const fn class(kind: Kind) -> Class {
-    match kind {
-        Kind::Device => Class::Device,
-        Kind::Array => Class::Array,
-        Kind::Managed | Kind::ManagedStatic => Class::Managed,
-        Kind::Static => Class::Static,
-        Kind::Pinned => Class::Pinned,
-        Kind::Pageable => Class::Pageable,
-        _ => Class::Unknown,
-    }
 }

@@ -6,6 +6,7 @@
 //! ([`pages`]), else by SQLite; [`table`] hides the difference.
 
 mod about;
+mod allocation;
 mod calls;
 mod chains;
 pub(super) mod database;
@@ -99,7 +100,7 @@ fn read_events(
     let Progress { mut pools, used, .. } = state;
     pools.read(database, &mut processes)?;
     pools.finish(zero, sink);
-    about::tell_processes(database, &mut strings, |global| processes.is_known(global), sink)?;
+    about::tell_processes(database, &mut strings, |global| processes.pid(global), sink)?;
     let text = "processes of different machines have the same pid; the later ones are shown with a \
                 larger one";
     notes.mention(text, processes.same_pids() as u64);

@@ -87,9 +87,10 @@ impl Processes {
         self.get(number)
     }
 
-    /// Whether a process has memory events.
-    pub(super) fn is_known(&self, global: i64) -> bool {
-        self.numbers.contains_key(&global)
+    /// The pid that a process is shown with, if it has memory events.
+    pub(super) fn pid(&self, global: i64) -> Option<Pid> {
+        let number = *self.numbers.get(&global)?;
+        self.list.get(number as usize).map(|process| process.pid)
     }
 
     /// Calls `each` with all of them.

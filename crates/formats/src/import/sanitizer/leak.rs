@@ -102,6 +102,8 @@ pub(super) struct Leaks<'a> {
     pub(super) unclear: u64,
     /// What the report's own sums say: bytes and allocations.
     pub(super) summary: Option<(u64, u64)>,
+    /// There should be sums, and are none.
+    pub(super) without_summary: bool,
     /// Records that the report says it left out.
     pub(super) left_out: u64,
     /// The report ends in the middle.
@@ -120,6 +122,7 @@ impl<'a> Leaks<'a> {
             others: 0,
             unclear: 0,
             summary: None,
+            without_summary: false,
             left_out: 0,
             cut: false,
         }
@@ -201,6 +204,11 @@ impl<'a> Leaks<'a> {
             true,
         );
         warn("the report ends in the middle", u64::from(self.cut), true);
+        warn(
+            "the report has no LEAK SUMMARY: it is cut, or made without --leak-check full",
+            u64::from(self.without_summary),
+            true,
+        );
         if let Some((all_bytes, all)) = self.summary {
             warn("leaks are in the summary and not in the report", all.saturating_sub(count), true);
             warn("leaks are in the report and not in the summary", count.saturating_sub(all), true);

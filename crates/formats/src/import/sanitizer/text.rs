@@ -51,6 +51,7 @@ pub(super) fn read(
         reader.line(String::from_utf8_lossy(&bytes).trim_end());
     }
     reader.end();
+    leaks.without_summary = leaks.summary.is_none();
     Ok(())
 }
 
