@@ -1,9 +1,9 @@
 //! Nsight Systems: the SQLite export of a capture with `--cuda-memory-usage=true`.
 //!
-//! The memory events are read twice: [`survey`] finds out whether they are in order and which API
-//! calls they name, then [`matching`] tells the changes. In between [`calls`] and [`chains`] find the
+//! The memory events are read twice: `survey` finds out whether they are in order and which API
+//! calls they name, then `matching` tells the changes. In between `calls` and `chains` find the
 //! stacks. Large tables are read straight from the pages of the file where that is safe
-//! ([`pages`]), else by SQLite; [`table`] hides the difference.
+//! (`pages`), else by SQLite; `table` hides the difference.
 
 mod about;
 mod allocation;

@@ -3,7 +3,7 @@
 //! themselves.
 //!
 //! Times are those of the machine's wall, without a zone: how they relate to moments is told by the
-//! user, or found out by [`align`].
+//! user, or found out by [`align()`].
 
 mod align;
 mod columns;
