@@ -3,9 +3,13 @@
 
 pub mod gather;
 pub mod nsys;
+mod recognise;
 pub mod recording;
 pub mod sanitizer;
+pub mod smi;
 pub mod torch;
+
+pub use recognise::{open, recognise};
 
 use std::path::PathBuf;
 

@@ -1,0 +1,250 @@
+//! What the file tells besides events: who made it, what its numbers mean, processes, GPUs and the
+//! clock.
+
+use engine::ids::{DeviceId, Pid};
+use engine::kind::Kind;
+use engine::units::Moment;
+use hashbrown::HashMap;
+use rusqlite::Row;
+
+use super::database::Database;
+use super::notes::Notes;
+use super::strings::{Strings, text};
+use crate::import::{Error, Sink};
+use crate::plain::plain;
+
+/// Rows of a small table that are looked at: a hostile one could have any number.
+const MOST: usize = 65_536;
+
+/// Calls `each` with the rows of a small table; a table or column that is missing gives none.
+fn small(database: &Database, query: &str, mut each: impl FnMut(&Row<'_>)) -> Result<(), Error> {
+    let Ok(mut statement) = database.connection.prepare(query) else { return Ok(()) };
+    let failed = |error| database.complaint("a table of names", &error);
+    let mut rows = statement.query([]).map_err(failed)?;
+    let mut left = MOST;
+    while let Some(row) = rows.next().map_err(failed)? {
+        each(row);
+        left -= 1;
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn string(row: &Row<'_>, column: usize) -> Option<String> {
+    row.get_ref(column).ok()?.as_bytes().ok().map(text)
+}
+
+fn number(row: &Row<'_>, column: usize) -> Option<i64> {
+    row.get_ref(column).ok()?.as_i64().ok()
+}
+
+/// What the exporter says of itself.
+#[derive(Debug, Default)]
+pub(super) struct Export {
+    /// Product and version.
+    pub(super) producer: Option<String>,
+    /// Nanoseconds that were added to all times.
+    shift: i64,
+}
+
+impl Export {
+    /// Reads it, in the spelling of newer and of older exports. Of all rows only these are touched:
+    /// others may hold the environment of the profiled program.
+    pub(super) fn read(database: &Database) -> Result<Self, Error> {
+        let mut export = Self::default();
+        for table in ["META_DATA_EXPORT", "EXPORT_META_DATA"] {
+            let query = format!(
+                "SELECT name, value FROM {table} WHERE name IN \
+                 ('EXPORT_PRODUCT_NAME', 'EXPORT_PRODUCT_VERSION', 'EXPORT_CONFIG_TIME_SHIFT')"
+            );
+            let (mut name, mut version) = (None, None);
+            small(database, &query, |row| match string(row, 0).as_deref() {
+                Some("EXPORT_PRODUCT_NAME") => name = string(row, 1),
+                Some("EXPORT_PRODUCT_VERSION") => version = string(row, 1),
+                _ => {
+                    let shift = string(row, 1).and_then(|text| text.trim().parse().ok());
+                    export.shift = shift.or_else(|| number(row, 1)).unwrap_or(export.shift);
+                }
+            })?;
+            if let Some(version) = version {
+                let name = name.unwrap_or_else(|| "NVIDIA Nsight Systems".into());
+                export.producer = Some(format!("{name} {version}"));
+            }
+        }
+        Ok(export)
+    }
+
+    /// Tells the wall clock at a moment; `zero` is the time of the file that is moment 0.
+    pub(super) fn tell_clock(
+        &self,
+        database: &Database,
+        zero: i64,
+        sink: &mut dyn Sink,
+    ) -> Result<(), Error> {
+        let mut epoch = None;
+        small(database, "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME", |row| {
+            epoch = epoch.or(number(row, 0));
+        })?;
+        // Times count from the start of the session; an export may have shifted them.
+        let wall = epoch
+            .and_then(|epoch| epoch.checked_sub(self.shift))
+            .and_then(|wall| wall.checked_add(zero));
+        if let Some(wall) = wall {
+            sink.clock(Moment(0), wall);
+        }
+        Ok(())
+    }
+}
+
+/// What the numbers of memory kinds and operations mean.
+#[derive(Debug)]
+pub(super) struct Words {
+    kinds: [Option<Kind>; NUMBERS],
+    operations: [Option<Operation>; NUMBERS],
+}
+
+/// Numbers of kinds and operations are lower than this.
+const NUMBERS: usize = 64;
+
+/// What a row of the memory table tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    /// An allocation.
+    Allocation,
+    /// A free.
+    Free,
+}
+
+impl Words {
+    /// The numbers as all versions use them so far, and as the file itself has them: exports of some
+    /// versions have no such tables, or empty ones.
+    pub(super) fn read(database: &Database, notes: &mut Notes) -> Result<Self, Error> {
+        let known = [
+            Kind::Pageable,
+            Kind::Pinned,
+            Kind::Device,
+            Kind::Array,
+            Kind::Managed,
+            Kind::Static,
+            Kind::ManagedStatic,
+            Kind::Unknown,
+        ];
+        let mut words = Self { kinds: [None; NUMBERS], operations: [None; NUMBERS] };
+        words.kinds.iter_mut().zip(known).for_each(|(slot, kind)| *slot = Some(kind));
+        let known = [Operation::Allocation, Operation::Free];
+        words.operations.iter_mut().zip(known).for_each(|(slot, known)| *slot = Some(known));
+        small(database, "SELECT id, name FROM ENUM_CUDA_MEM_KIND", |row| {
+            let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
+            let kind = kind_of(&name);
+            if kind == Kind::Unknown && !name.ends_with("_UNKNOWN") {
+                let text =
+                    format!("memory kind {} is not known; it counts as unknown", plain(&name));
+                notes.mention(text, 1);
+            }
+            put(&mut words.kinds, id, kind);
+        })?;
+        small(database, "SELECT id, name FROM ENUM_CUDA_DEV_MEM_EVENT_OPER", |row| {
+            let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
+            if name.ends_with("_DEALLOCATION") {
+                put(&mut words.operations, id, Operation::Free);
+            } else if name.ends_with("_ALLOCATION") {
+                put(&mut words.operations, id, Operation::Allocation);
+            }
+        })?;
+        Ok(words)
+    }
+
+    /// The kind of a number; `None` when neither the file nor this program knows it.
+    #[inline]
+    pub(super) fn kind(&self, id: i64) -> Option<Kind> {
+        self.kinds.get(usize::try_from(id).ok()?).copied().flatten()
+    }
+
+    /// The operation of a number.
+    #[inline]
+    pub(super) fn operation(&self, id: i64) -> Option<Operation> {
+        self.operations.get(usize::try_from(id).ok()?).copied().flatten()
+    }
+}
+
+fn put<T>(words: &mut [Option<T>], id: i64, word: T) {
+    if let Some(slot) = usize::try_from(id).ok().and_then(|id| words.get_mut(id)) {
+        *slot = Some(word);
+    }
+}
+
+fn kind_of(name: &str) -> Kind {
+    match name.strip_prefix("CUDA_MEMOPR_MEMORY_KIND_").unwrap_or(name) {
+        "PAGEABLE" => Kind::Pageable,
+        "PINNED" => Kind::Pinned,
+        "DEVICE" => Kind::Device,
+        "ARRAY" => Kind::Array,
+        "MANAGED" => Kind::Managed,
+        "DEVICE_STATIC" => Kind::Static,
+        "MANAGED_STATIC" => Kind::ManagedStatic,
+        _ => Kind::Unknown,
+    }
+}
+
+/// The pid in a packed id of a process or thread.
+pub(super) const fn pid(global: i64) -> Pid {
+    Pid(((global >> 24) & 0xff_ffff) as u32)
+}
+
+/// Tells the names of processes; `known` has the pids of those that matter.
+pub(super) fn tell_processes(
+    database: &Database,
+    strings: &mut Strings<'_>,
+    known: impl Fn(i64) -> Option<Pid>,
+    sink: &mut dyn Sink,
+) -> Result<(), Error> {
+    let mut named = HashMap::new();
+    small(database, "SELECT globalPid, CAST(name AS BLOB) FROM PROCESSES", |row| {
+        let pid = number(row, 0).and_then(&known);
+        let name = string(row, 1).filter(|name| !name.is_empty());
+        named.extend(pid.zip(name));
+    })?;
+    // Some exports have no such table: the main thread is called like its program.
+    let mut threads = Vec::new();
+    small(database, "SELECT globalTid, nameId FROM ThreadNames", |row| {
+        let Some(thread) = number(row, 0) else { return };
+        let main = (thread & 0xff_ffff) as u32 == pid(thread).0;
+        let process = known(thread & !0xff_ffff).filter(|_| main);
+        threads.extend(process.zip(number(row, 1)));
+    })?;
+    for (pid, name) in threads {
+        if !named.contains_key(&pid) {
+            named.extend(strings.get(name).map(|name| (pid, name)));
+        }
+    }
+    let mut named: Vec<_> = named.into_iter().collect();
+    named.sort_unstable();
+    named.iter().for_each(|(pid, name)| sink.process(*pid, name));
+    Ok(())
+}
+
+/// Tells the GPUs by the number that events have.
+pub(super) fn tell_devices(database: &Database, sink: &mut dyn Sink) -> Result<(), Error> {
+    let mut told = Vec::new();
+    for query in [
+        "SELECT cuDevice, CAST(name AS BLOB), totalMemory FROM TARGET_INFO_GPU",
+        "SELECT id, CAST(name AS BLOB), totalMemory FROM TARGET_INFO_GPU",
+    ] {
+        small(database, query, |row| {
+            let device = number(row, 0).and_then(|id| u16::try_from(id).ok()).map(DeviceId);
+            if let (Some(device), Some(name)) = (device, string(row, 1)) {
+                let total = number(row, 2).and_then(|total| u64::try_from(total).ok());
+                told.push((device, name, total));
+            }
+        })?;
+        if !told.is_empty() {
+            break;
+        }
+    }
+    told.sort_by_key(|(device, ..)| *device);
+    told.dedup_by_key(|(device, ..)| *device);
+    told.iter().for_each(|(device, name, total)| sink.device(*device, name, *total));
+    Ok(())
+}

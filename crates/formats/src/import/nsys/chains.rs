@@ -1,0 +1,237 @@
+//! Call chains become sites. The frames of the tool that took the backtrace are dropped.
+
+use std::sync::Arc;
+
+use engine::ids::SiteId;
+use engine::stack::{Frame, FrameId, Language, Unknown};
+use hashbrown::HashMap;
+
+use super::calls::{self, Heard};
+use super::database::Database;
+use super::lookup::Lookup;
+use super::notes::Notes;
+use super::record::Row;
+use super::strings::Strings;
+use super::table::{Order, Reader, Table};
+use crate::import::{Error, Sink};
+
+/// Frames of one chain that are kept, the innermost ones.
+const DEEPEST: usize = 512;
+
+/// Chains without a site.
+const NOTHING: u32 = u32::MAX;
+
+const TABLE: &str = "CUDA_CALLCHAINS";
+const COLUMNS: [&str; 5] = ["id", "symbol", "module", "unresolved", "stackDepth"];
+
+/// The sites of the chains that allocations need.
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    ids: Lookup,
+    sites: Vec<u32>,
+    /// What to add to the number that a call has for its chain.
+    shift: u32,
+}
+
+impl Chains {
+    /// The site of the chain that a call names.
+    pub(super) fn site(&mut self, named: u32) -> Option<SiteId> {
+        let at = self.ids.find(named.checked_add(self.shift)?)?;
+        self.sites.get(at).copied().filter(|&site| site != NOTHING).map(SiteId)
+    }
+}
+
+/// Reads the chains that calls of `processes` name.
+pub(super) fn read(
+    database: &Database,
+    processes: &mut super::processes::Processes,
+    heard: &Heard,
+    strings: &mut Strings<'_>,
+    notes: &mut Notes,
+    sink: &mut dyn Sink,
+) -> Result<Chains, Error> {
+    let Some(table) = Table::find(database, TABLE, COLUMNS)? else { return Ok(Chains::default()) };
+    if !(0..COLUMNS.len()).filter(|&column| column != 3).all(|column| table.has(column)) {
+        notes.mention("call chains lack columns; allocations have no stacks", 1);
+        return Ok(Chains::default());
+    }
+    let shift = shift(database, heard, strings)?;
+    let ids = calls::chains(processes, shift);
+    let sites = vec![NOTHING; ids.len()];
+    let mut reader = ChainReader {
+        chains: Chains { ids, sites, shift },
+        frames: HashMap::new(),
+        current: None,
+        scattered: false,
+        odd: 0,
+        strings,
+        sink,
+    };
+    table.rows(database, Order::Stored, &mut reader)?;
+    reader.finish();
+    if reader.scattered {
+        table.rows(database, Order::By("id, stackDepth"), &mut reader)?;
+        reader.finish();
+    }
+    notes.mention("call chains have values that cannot be used", reader.odd);
+    Ok(reader.chains)
+}
+
+/// Exports of 2022.2 number chains from 1 and let calls name them from 0. Whether that is so is seen
+/// from both, and believed if the functions of calls then agree with their chains.
+fn shift(database: &Database, heard: &Heard, strings: &mut Strings<'_>) -> Result<u32, Error> {
+    let failed = |error| database.complaint("table CUDA_CALLCHAINS", &error);
+    if heard.lowest_chain != Some(0) {
+        return Ok(0);
+    }
+    let lowest: Option<i64> = database
+        .connection
+        .query_row("SELECT min(id) FROM CUDA_CALLCHAINS", [], |row| row.get(0))
+        .map_err(failed)?;
+    if lowest != Some(1) {
+        return Ok(0);
+    }
+    let mut statement = database
+        .connection
+        .prepare("SELECT symbol FROM CUDA_CALLCHAINS WHERE id = ?1 LIMIT 1000")
+        .map_err(failed)?;
+    let mut agree = [0, 0];
+    for &(chain, name) in &heard.samples {
+        let Some(name) = strings.get(name) else { continue };
+        for (shift, agree) in (0_i64..).zip(&mut agree) {
+            let symbols: Result<Vec<i64>, _> = statement
+                .query_map([i64::from(chain) + shift], |row| row.get(0))
+                .and_then(Iterator::collect);
+            let symbols = symbols.unwrap_or_default();
+            let same = |&id: &i64| strings.get(id).is_some_and(|symbol| symbol == name);
+            *agree += usize::from(symbols.iter().any(same));
+        }
+    }
+    Ok(u32::from(agree[1] > agree[0]))
+}
+
+struct ChainReader<'a, 'd> {
+    chains: Chains,
+    /// Frames by symbol, module and whether the symbol is only an address.
+    frames: HashMap<(i64, i64, bool), (FrameId, Sort)>,
+    current: Option<Current>,
+    /// Rows of one chain do not follow each other.
+    scattered: bool,
+    odd: u64,
+    strings: &'a mut Strings<'d>,
+    sink: &'a mut dyn Sink,
+}
+
+/// The chain whose rows are being read.
+struct Current {
+    id: i64,
+    /// Where its site goes, if an allocation needs it.
+    at: Option<usize>,
+    /// Depth and frame.
+    frames: Vec<(i64, FrameId, Sort)>,
+}
+
+/// Whether a frame is of interest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sort {
+    /// Code of the tool that took the backtrace.
+    Tool,
+    /// A place without a name.
+    Nameless,
+    /// Code with a name.
+    Named,
+}
+
+impl Reader<5> for ChainReader<'_, '_> {
+    fn begin(&mut self) -> Result<(), Error> {
+        self.chains.sites.fill(NOTHING);
+        (self.current, self.scattered, self.odd) = (None, false, 0);
+        Ok(())
+    }
+
+    fn row(&mut self, row: &Row<'_, 5>) -> Result<(), Error> {
+        let (Some(id), Some(symbol), Some(depth)) = (row.int(0), row.int(1), row.int(4)) else {
+            self.odd += 1;
+            return Ok(());
+        };
+        if self.current.as_ref().is_none_or(|current| current.id != id) {
+            self.finish();
+            let at = u32::try_from(id).ok().and_then(|id| self.chains.ids.find(id));
+            let known = at.and_then(|at| self.chains.sites.get(at)).is_some_and(|&s| s != NOTHING);
+            self.scattered |= known;
+            self.current = Some(Current { id, at, frames: Vec::new() });
+        }
+        let wanted = self
+            .current
+            .as_ref()
+            .is_some_and(|current| current.at.is_some() && current.frames.len() < DEEPEST);
+        if wanted {
+            let unresolved = row.int(3).is_some_and(|flag| flag != 0);
+            let (frame, sort) = self.frame(symbol, row.int(2).unwrap_or(-1), unresolved);
+            if let Some(current) = &mut self.current {
+                current.frames.push((depth, frame, sort));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ChainReader<'_, '_> {
+    fn frame(&mut self, symbol: i64, module: i64, unresolved: bool) -> (FrameId, Sort) {
+        let key = (symbol, module, unresolved);
+        if let Some(&known) = self.frames.get(&key) {
+            return known;
+        }
+        let module = self.strings.get(module).filter(|name| is_told(name));
+        let symbol = self.strings.get(symbol).filter(|name| is_told(name));
+        let address = symbol.as_deref().is_some_and(is_address);
+        let function = symbol.filter(|_| !unresolved && !address);
+        let sort = match (&function, &module) {
+            (_, Some(module)) if is_tool(module) => Sort::Tool,
+            (Some(_), _) => Sort::Named,
+            (None, _) => Sort::Nameless,
+        };
+        // `[Max depth]` and its like stand for frames that are not there.
+        let remark = function.as_deref().is_some_and(|name| name.starts_with('['));
+        let frame = Frame {
+            unknown: function.is_none().then_some(Unknown::NotTold),
+            function: function.map_or_else(|| Arc::from(""), Arc::from),
+            module: module.map(Arc::from),
+            language: if remark { Language::Remark } else { Language::Native },
+            ..Frame::default()
+        };
+        let known = (self.sink.stacks().frame(frame), sort);
+        self.frames.insert(key, known);
+        known
+    }
+
+    /// The chain is complete.
+    fn finish(&mut self) {
+        let Some(mut current) = self.current.take() else { return };
+        let Some(slot) = current.at.and_then(|at| self.chains.sites.get_mut(at)) else { return };
+        current.frames.sort_by_key(|&(depth, ..)| depth);
+        let first = current.frames.iter().position(|&(_, _, sort)| sort == Sort::Named);
+        let first = first
+            .or_else(|| current.frames.iter().position(|&(_, _, sort)| sort == Sort::Nameless));
+        let frames: Vec<_> =
+            current.frames.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
+        *slot = self.sink.stacks().site(&frames).0;
+    }
+}
+
+fn is_told(name: &str) -> bool {
+    !name.is_empty() && name != "[Unknown]"
+}
+
+fn is_address(name: &str) -> bool {
+    name.strip_prefix("0x")
+        .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Libraries that a profiler puts into the program.
+fn is_tool(module: &str) -> bool {
+    let file = module.rsplit('/').next().unwrap_or(module);
+    ["libcupti", "libToolsInjection", "libnvperf", "libInterceptor"]
+        .iter()
+        .any(|begin| file.starts_with(begin))
+}

@@ -1,0 +1,157 @@
+//! A SQLite file, opened so that nothing is written and nothing hostile is run; and SQLite's
+//! complaints in words that help.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::import::Error;
+
+/// An open file.
+#[derive(Debug)]
+pub(in crate::import) struct Database {
+    path: PathBuf,
+    pub(super) connection: Connection,
+}
+
+impl Database {
+    /// Opens a file for reading. Without a write-ahead log nobody is writing, so no lock is taken
+    /// and the file may lie where nothing can be written.
+    pub(in crate::import) fn open(path: &Path) -> Result<Self, Error> {
+        check_length(path)?;
+        if has_content(&beside(path, "-journal")) {
+            return Err(Error::Broken {
+                path: path.into(),
+                what: "another program is writing it, or died while it did".into(),
+                place: "the file ending in -journal beside it".into(),
+                advice: "wait for the export to end, or export it again".into(),
+            });
+        }
+        let logged = has_content(&beside(path, "-wal"));
+        let address = address(path, !logged)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_URI
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(address, flags)
+            .map_err(|error| complaint(path, "the file", &error))?;
+        let database = Self { path: path.into(), connection };
+        // Expressions of a hostile schema may use no function with effects, and no value of the
+        // file is worth more memory than this.
+        database
+            .connection
+            .execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")
+            .map_err(|error| database.complaint("the header", &error))?;
+        database
+            .connection
+            .set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_LENGTH, 16 << 20)
+            .map_err(|error| database.complaint("the header", &error))?;
+        Ok(database)
+    }
+
+    /// Where the file is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of tables, at most a thousand.
+    pub(in crate::import) fn tables(&self) -> Result<Vec<String>, Error> {
+        let place = "the schema";
+        let mut names = Vec::new();
+        let mut statement = self
+            .connection
+            .prepare("SELECT CAST(name AS BLOB) FROM sqlite_master WHERE type = 'table' LIMIT 1000")
+            .map_err(|error| self.complaint(place, &error))?;
+        let mut rows = statement.query([]).map_err(|error| self.complaint(place, &error))?;
+        while let Some(row) = rows.next().map_err(|error| self.complaint(place, &error))? {
+            let name = row.get_ref(0).ok().and_then(|value| value.as_bytes().ok());
+            names.push(String::from_utf8_lossy(name.unwrap_or_default()).into_owned());
+        }
+        Ok(names)
+    }
+
+    /// What SQLite complains of, as an error of this program.
+    pub(super) fn complaint(&self, place: &str, error: &rusqlite::Error) -> Error {
+        complaint(&self.path, place, error)
+    }
+}
+
+/// A cut file is told before SQLite stumbles over it.
+fn check_length(path: &Path) -> Result<(), Error> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let mut file = File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    let mut header = Vec::new();
+    file.by_ref().take(100).read_to_end(&mut header).map_err(io)?;
+    let number = |at: usize| -> u64 {
+        let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, |bytes| u64::from(u32::from_be_bytes(bytes)))
+    };
+    let page = match (number(14) & 0xffff) as u32 {
+        1 => 65536,
+        size => u64::from(size),
+    };
+    // The count of pages holds only if its version is that of the last change.
+    let promised = if number(24) == number(92) { number(28) * page } else { 0 };
+    if length < 100 || length < promised {
+        return Err(Error::Broken {
+            path: path.into(),
+            what: format!("the file is cut: it has {length} of {} bytes", promised.max(100)),
+            place: "its end".into(),
+            advice: "copy or export it again".into(),
+        });
+    }
+    Ok(())
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn has_content(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| about.len() > 0)
+}
+
+/// The path as SQLite's own kind of address: nothing in it has a meaning.
+fn address(path: &Path, immutable: bool) -> Result<String, Error> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let path = std::path::absolute(path).map_err(io)?;
+    let mut address = String::from("file://");
+    for &byte in path.as_os_str().as_encoded_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte) {
+            address.push(char::from(byte));
+        } else {
+            address.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    address.push_str(if immutable { "?mode=ro&immutable=1" } else { "?mode=ro" });
+    Ok(address)
+}
+
+fn complaint(path: &Path, place: &str, error: &rusqlite::Error) -> Error {
+    let (what, advice) = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            ("another program has locked it", "wait until that is done, or copy the file")
+        }
+        Some(ErrorCode::NotADatabase) => {
+            ("it is encrypted, or no SQLite file", "export it again: nsys export --type sqlite")
+        }
+        Some(ErrorCode::DatabaseCorrupt) => {
+            ("the file is damaged", "copy it again, or export it again: nsys export --type sqlite")
+        }
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => (
+            "it cannot be opened with its write-ahead log (the file ending in -wal)",
+            "copy both to a folder that can be written",
+        ),
+        _ => ("SQLite cannot read it", "export it again: nsys export --type sqlite"),
+    };
+    Error::Broken {
+        path: path.into(),
+        what: format!("{what} (SQLite says: {error})"),
+        place: place.into(),
+        advice: advice.into(),
+    }
+}

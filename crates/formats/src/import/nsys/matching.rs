@@ -1,0 +1,364 @@
+//! Rows of the memory table become changes: each allocation is matched with its free.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use engine::change::{Change, How, Turn};
+use engine::ids::{DeviceId, Key, PoolId, StreamId, Tid};
+use engine::kind::Kind;
+use engine::units::Moment;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+
+use super::about::{Operation, Words};
+use super::allocation::{Class, Live, Name, class, graph_key, is_told_again};
+use super::calls::remark;
+use super::notes::Notes;
+use super::pools::{Pools, State};
+use super::processes::Processes;
+use super::record::Row;
+use super::strings::text;
+use super::survey::Variable;
+use super::table::Reader;
+use crate::import::{Error, Sink};
+
+pub(super) const COLUMNS: [&str; 15] = [
+    "start",
+    "globalPid",
+    "address",
+    "bytes",
+    "memKind",
+    "memoryOperationType",
+    "correlationId",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "localMemoryPoolAddress",
+    "localMemoryPoolSize",
+    "localMemoryPoolUtilizedSize",
+    "importedMemoryPoolAddress",
+    "name",
+];
+
+/// Columns without which a row says nothing.
+pub(super) const REQUIRED: [usize; 6] = [0, 1, 2, 3, 4, 5];
+
+/// The context of events that happen outside of any: libraries are loaded in none.
+const NO_CONTEXT: i64 = 0xffff_ffff;
+
+/// Rows between two calls of [`Sink::progress`].
+const STEP: u64 = 1 << 18;
+
+/// What was odd about rows.
+#[derive(Debug, Default)]
+struct Odd {
+    types: u64,
+    sizes: u64,
+    operations: u64,
+    unknown_kinds: u64,
+    unmatched: u64,
+    other_size: u64,
+    replaced: u64,
+    processes: u64,
+}
+
+/// Matches rows, in the order of time.
+pub(super) struct Matching<'a> {
+    pub(super) path: &'a Path,
+    pub(super) words: &'a Words,
+    pub(super) processes: &'a mut Processes,
+    pub(super) variables: HashMap<(u32, i64), Vec<Variable>>,
+    pub(super) zero: i64,
+    pub(super) rows: u64,
+    pub(super) sink: &'a mut dyn Sink,
+    pub(super) state: Progress,
+}
+
+/// What matching knows so far.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    live: HashMap<Name, Live>,
+    /// Memory of graphs, which has no address: live ones by process, the oldest first.
+    graphs: HashMap<u32, VecDeque<(u64, Live)>>,
+    serial: u64,
+    pub(super) pools: Pools,
+    odd: Odd,
+    seen: u64,
+    /// Rows that were used.
+    pub(super) used: u64,
+}
+
+/// A row whose values make sense.
+struct Event {
+    start: i64,
+    process: u32,
+    address: i64,
+    bytes: i64,
+    kind: Kind,
+    class: Class,
+}
+
+impl Reader<15> for Matching<'_> {
+    fn begin(&mut self) -> Result<(), Error> {
+        if self.state.seen == 0 {
+            return Ok(());
+        }
+        // Changes that were told cannot be taken back.
+        Err(Error::Broken {
+            path: self.path.into(),
+            what: "the file is damaged".into(),
+            place: format!("table {}, after row {}", super::EVENTS, self.state.seen),
+            advice: "copy it again, or export it again: nsys export --type sqlite".into(),
+        })
+    }
+
+    #[inline]
+    fn row(&mut self, row: &Row<'_, 15>) -> Result<(), Error> {
+        self.state.seen += 1;
+        if self.state.seen.is_multiple_of(STEP) {
+            self.sink.progress(self.state.seen, self.rows);
+        }
+        let Some((event, operation)) = self.understand(row) else { return Ok(()) };
+        self.state.used += 1;
+        if let Some(pool) = row.int(10) {
+            self.tell_pool(&event, pool, operation, row);
+        }
+        match (event.kind == Kind::Graph, operation) {
+            (false, Operation::Allocation) => self.allocated(&event, row),
+            (false, Operation::Free) => self.freed(&event),
+            (true, Operation::Allocation) => {
+                let live = self.live(&event, row);
+                self.state.serial += 1;
+                let serial = self.state.serial;
+                self.state.graphs.entry(event.process).or_default().push_back((serial, live));
+                self.tell(event.process, graph_key(serial), &live, event.start, Turn::Began);
+            }
+            (true, Operation::Free) => self.graph_freed(&event),
+        }
+        Ok(())
+    }
+}
+
+impl Matching<'_> {
+    #[inline]
+    fn understand(&mut self, row: &Row<'_, 15>) -> Option<(Event, Operation)> {
+        let odd = &mut self.state.odd;
+        let (Some(start), Some(global), Some(address), Some(bytes), Some(kind), Some(operation)) =
+            (row.int(0), row.int(1), row.int(2), row.int(3), row.int(4), row.int(5))
+        else {
+            odd.types += 1;
+            return None;
+        };
+        let Some(operation) = self.words.operation(operation) else {
+            odd.operations += 1;
+            return None;
+        };
+        if bytes < 0 {
+            odd.sizes += 1;
+            return None;
+        }
+        let Some(process) = self.processes.number(global) else {
+            odd.processes += 1;
+            return None;
+        };
+        let kind = self.words.kind(kind).unwrap_or_else(|| {
+            odd.unknown_kinds += 1;
+            Kind::Unknown
+        });
+        let class = class(kind);
+        let kind = match kind {
+            Kind::Device if address == 0 => Kind::Graph,
+            Kind::Device if row.int(13).is_some_and(|pool| pool != 0) => Kind::Imported,
+            Kind::Device if row.int(10).is_some() => Kind::Async,
+            Kind::Pinned if row.int(10).is_some() => Kind::HostAsync,
+            kind => kind,
+        };
+        Some((Event { start, process, address, bytes, kind, class }, operation))
+    }
+
+    fn tell_pool(&mut self, event: &Event, pool: i64, operation: Operation, row: &Row<'_, 15>) {
+        let utilised = row.int(12).unwrap_or(0);
+        // A free tells what was used before it.
+        let used = match operation {
+            Operation::Allocation => utilised,
+            Operation::Free => utilised.saturating_sub(event.bytes),
+        };
+        let state = State { start: event.start, device: device(row), reserved: row.int(11), used };
+        self.state.pools.tell(event.process, pool, state);
+    }
+
+    fn live(&mut self, event: &Event, row: &Row<'_, 15>) -> Live {
+        let correlation = row.int(6).and_then(|id| u32::try_from(id).ok()).filter(|&id| id != 0);
+        let process = self.processes.get(event.process);
+        let (mut site, tid) = match (correlation, process) {
+            (Some(correlation), Some(process)) => process.calls.get(correlation),
+            _ => (None, Tid(0)),
+        };
+        if event.kind.is_static() && !row.text.is_empty() {
+            site = Some(remark(&text(row.text), self.sink));
+        }
+        let pooled = event.kind.is_pooled();
+        // The device of host memory means nothing.
+        let device =
+            device(row).filter(|_| !matches!(event.class, Class::Pinned | Class::Pageable));
+        Live {
+            began: event.start,
+            bytes: event.bytes,
+            pool: row.int(10).map(|pool| PoolId(pool as u64)),
+            stream: row.int(9).filter(|_| pooled).map(|stream| StreamId(stream as u64)),
+            site,
+            tid,
+            device,
+            kind: event.kind,
+            class: event.class,
+            outside: row.int(8) == Some(NO_CONTEXT),
+        }
+    }
+
+    fn allocated(&mut self, event: &Event, row: &Row<'_, 15>) {
+        let name = event.name();
+        let mut live = self.live(event, row);
+        if event.class == Class::Managed {
+            if let Some(older) = self.state.live.get(&name)
+                && is_told_again(older, &live)
+            {
+                return;
+            }
+            self.name_variable(event, &mut live);
+        }
+        match self.state.live.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(live);
+            }
+            Entry::Occupied(mut entry) => {
+                let older = entry.insert(live);
+                self.state.odd.replaced += 1;
+                let turn = Turn::Ended { began: self.moment(older.began), how: How::Replaced };
+                self.tell(event.process, event.key(), &older, event.start, turn);
+            }
+        }
+        self.tell(event.process, event.key(), &live, event.start, Turn::Began);
+    }
+
+    /// A `__managed__` variable is told as managed memory before it is told by its name.
+    fn name_variable(&mut self, event: &Event, live: &mut Live) {
+        let known = self.variables.get(&(event.process, event.address));
+        let variable = known.and_then(|variables| {
+            variables
+                .iter()
+                .find(|variable| variable.start >= event.start && variable.bytes == event.bytes)
+        });
+        if let Some(variable) = variable {
+            live.kind = Kind::ManagedStatic;
+            if !variable.name.is_empty() {
+                live.site = Some(remark(&variable.name, self.sink));
+            }
+        }
+    }
+
+    fn freed(&mut self, event: &Event) {
+        let Entry::Occupied(entry) = self.state.live.entry(event.name()) else {
+            self.state.odd.unmatched += 1;
+            return;
+        };
+        if entry.get().class != event.class {
+            self.state.odd.unmatched += 1;
+            return;
+        }
+        let live = entry.remove();
+        self.state.odd.other_size += u64::from(live.bytes != event.bytes);
+        let turn = Turn::Ended { began: self.moment(live.began), how: How::Freed };
+        self.tell(event.process, event.key(), &live, event.start, turn);
+    }
+
+    /// A trim gives back what launches took, without saying which: the oldest of the same size, or
+    /// else as many of the oldest as the size has room for.
+    fn graph_freed(&mut self, event: &Event) {
+        let mut ended = Vec::new();
+        if let Some(list) = self.state.graphs.get_mut(&event.process) {
+            if let Some(at) = list.iter().position(|(_, live)| live.bytes == event.bytes) {
+                ended.extend(list.remove(at));
+            } else {
+                let mut left = event.bytes;
+                while let Some((_, live)) = list.front()
+                    && live.bytes <= left
+                {
+                    left -= live.bytes;
+                    ended.extend(list.pop_front());
+                }
+            }
+        }
+        self.state.odd.unmatched += u64::from(ended.is_empty());
+        for (serial, live) in ended {
+            let turn = Turn::Ended { began: self.moment(live.began), how: How::Freed };
+            self.tell(event.process, graph_key(serial), &live, event.start, turn);
+        }
+    }
+
+    #[inline]
+    const fn moment(&self, start: i64) -> Moment {
+        Moment(start.wrapping_sub(self.zero) as u64)
+    }
+
+    #[inline]
+    fn tell(&mut self, process: u32, key: Key, live: &Live, start: i64, what: Turn) {
+        let at = self.moment(start);
+        let Some(process) = self.processes.get(process) else { return };
+        self.sink.change(&Change {
+            at,
+            what,
+            pid: process.pid,
+            tid: live.tid,
+            device: live.device,
+            kind: live.kind,
+            key,
+            bytes: live.bytes as u64,
+            pool: live.pool,
+            stream: live.stream,
+            site: live.site,
+        });
+    }
+}
+
+impl Event {
+    #[inline]
+    const fn name(&self) -> Name {
+        Name { address: self.address, process: self.process, space: self.class.space() }
+    }
+
+    #[inline]
+    const fn key(&self) -> Key {
+        Key { space: self.class.space(), value: self.address as u64 }
+    }
+}
+
+impl Progress {
+    /// Notes about all rows.
+    pub(super) fn note(&self, notes: &mut Notes) {
+        let odd = &self.odd;
+        notes.inexact("memory events have values that are no numbers and were left out", odd.types);
+        notes.inexact("memory events have negative sizes and were left out", odd.sizes);
+        notes.inexact(
+            "memory events are neither allocation nor free and were left out",
+            odd.operations,
+        );
+        notes.inexact("memory events of too many processes were left out", odd.processes);
+        notes.mention(
+            "memory events have a kind that is not known; it counts as unknown",
+            odd.unknown_kinds,
+        );
+        notes.inexact("frees of memory whose allocation is not in the file", odd.unmatched);
+        notes.mention(
+            "frees tell another size than their allocation, whose size is used",
+            odd.other_size,
+        );
+        notes.inexact(
+            "allocations end without a free because their address was given out again",
+            odd.replaced,
+        );
+    }
+}
+
+fn device(row: &Row<'_, 15>) -> Option<DeviceId> {
+    row.int(7).and_then(|id| u16::try_from(id).ok()).map(DeviceId)
+}

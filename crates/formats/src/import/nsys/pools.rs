@@ -1,0 +1,105 @@
+//! What pools hold and give out. Only the last state of each is told: it is the one at the end.
+
+use engine::cache::PoolSums;
+use engine::ids::DeviceId;
+use engine::units::Moment;
+use hashbrown::HashMap;
+
+use super::database::Database;
+use super::processes::Processes;
+use super::record::Row;
+use super::table::{Order, Reader, Table};
+use crate::import::{Error, Sink};
+
+/// The last that is known of a pool, and the time of the file when it was so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub(super) start: i64,
+    pub(super) device: Option<DeviceId>,
+    pub(super) reserved: Option<i64>,
+    pub(super) used: i64,
+}
+
+/// Pools by process and address.
+#[derive(Debug, Default)]
+pub(super) struct Pools(HashMap<(u32, i64), State>);
+
+impl Pools {
+    /// News of a pool; older ones than those known are not.
+    pub(super) fn tell(&mut self, process: u32, pool: i64, state: State) {
+        let known = self.0.entry((process, pool)).or_insert(state);
+        if state.start >= known.start {
+            *known = state;
+        }
+    }
+
+    /// Reads the events of pools themselves.
+    pub(super) fn read(
+        &mut self,
+        database: &Database,
+        processes: &mut Processes,
+    ) -> Result<(), Error> {
+        let Some(table) = Table::find(database, "CUDA_GPU_MEMORY_POOL_EVENTS", COLUMNS)? else {
+            return Ok(());
+        };
+        let mut reader = PoolReader { found: Self::default(), processes };
+        table.rows(database, Order::Stored, &mut reader)?;
+        for ((process, pool), state) in reader.found.0 {
+            self.tell(process, pool, state);
+        }
+        Ok(())
+    }
+
+    /// Tells the state of all pools at the end, by time.
+    pub(super) fn finish(self, zero: i64, sink: &mut dyn Sink) {
+        let mut pools: Vec<_> = self.0.into_iter().collect();
+        pools.sort_by_key(|&((process, pool), state)| (state.start, process, pool));
+        for ((_, pool), state) in pools {
+            sink.pool(&PoolSums {
+                device: state.device,
+                pool: pool as u64,
+                reserved: state.reserved.map(|reserved| u64::try_from(reserved).unwrap_or(0)),
+                used: u64::try_from(state.used).unwrap_or(0),
+                at: Moment(state.start.wrapping_sub(zero) as u64),
+            });
+        }
+    }
+}
+
+const COLUMNS: [&str; 7] = [
+    "start",
+    "globalPid",
+    "deviceId",
+    "address",
+    "operationType",
+    "localMemoryPoolSize",
+    "localMemoryPoolUtilizedSize",
+];
+
+/// The pool is gone.
+const DESTROYED: i64 = 2;
+
+struct PoolReader<'a> {
+    found: Pools,
+    processes: &'a mut Processes,
+}
+
+impl Reader<7> for PoolReader<'_> {
+    fn begin(&mut self) -> Result<(), Error> {
+        self.found = Pools::default();
+        Ok(())
+    }
+
+    fn row(&mut self, row: &Row<'_, 7>) -> Result<(), Error> {
+        let (Some(start), Some(global), Some(pool)) = (row.int(0), row.int(1), row.int(3)) else {
+            return Ok(());
+        };
+        let Some(process) = self.processes.number(global) else { return Ok(()) };
+        let device = row.int(2).and_then(|id| u16::try_from(id).ok()).map(DeviceId);
+        let gone = row.int(4) == Some(DESTROYED);
+        let reserved = if gone { Some(0) } else { row.int(5) };
+        let used = if gone { 0 } else { row.int(6).unwrap_or(0) };
+        self.found.tell(process, pool, State { start, device, reserved, used });
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! The processes that have memory events, by a small number.
+
+use engine::ids::Pid;
+use hashbrown::HashMap;
+
+use super::about;
+use super::calls::Calls;
+
+/// One process.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// The pid as the system had it.
+    pub(super) pid: Pid,
+    /// The calls that its allocations name.
+    pub(super) calls: Calls,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    numbers: HashMap<i64, u32>,
+    list: Vec<Process>,
+    /// How many processes had this pid so far.
+    same: HashMap<Pid, u32>,
+    /// The last ones that were looked for, by the last bits of their pid.
+    recent: [Option<(i64, u32)>; 16],
+}
+
+impl Processes {
+    /// More processes than a capture can have; rows of others are not used.
+    const MOST: usize = 65_536;
+
+    /// The number of a process by its packed id; a new one gets the next number.
+    #[inline]
+    pub(super) fn number(&mut self, global: i64) -> Option<u32> {
+        if let Some(number) = self.recent(global) {
+            return Some(number);
+        }
+        let number = match self.numbers.get(&global) {
+            Some(&number) => number,
+            None if self.list.len() < Self::MOST => {
+                let number = u32::try_from(self.list.len()).ok()?;
+                // Processes of several machines can have one pid, and a process must not be another.
+                let pid = about::pid(global);
+                let before = self.same.entry(pid).or_default();
+                let pid = Pid(pid.0 | before.checked_mul(1 << 24)?);
+                *before += 1;
+                self.list.push(Process { pid, calls: Calls::default() });
+                self.numbers.insert(global, number);
+                number
+            }
+            None => return None,
+        };
+        self.remember(global, number);
+        Some(number)
+    }
+
+    #[inline]
+    fn recent(&self, global: i64) -> Option<u32> {
+        let slot = self.recent.get((global >> 24) as usize % 16)?;
+        slot.filter(|&(last, _)| last == global).map(|(_, number)| number)
+    }
+
+    fn remember(&mut self, global: i64, number: u32) {
+        if let Some(slot) = self.recent.get_mut((global >> 24) as usize % 16) {
+            *slot = Some((global, number));
+        }
+    }
+
+    /// A process by its number.
+    #[inline]
+    pub(super) fn get(&mut self, number: u32) -> Option<&mut Process> {
+        self.list.get_mut(number as usize)
+    }
+
+    /// A process by its packed id, if it has memory events.
+    #[inline]
+    pub(super) fn known(&mut self, global: i64) -> Option<&mut Process> {
+        let number = match self.recent(global) {
+            Some(number) => number,
+            None => {
+                let number = *self.numbers.get(&global)?;
+                self.remember(global, number);
+                number
+            }
+        };
+        self.get(number)
+    }
+
+    /// The pid that a process is shown with, if it has memory events.
+    pub(super) fn pid(&self, global: i64) -> Option<Pid> {
+        let number = *self.numbers.get(&global)?;
+        self.list.get(number as usize).map(|process| process.pid)
+    }
+
+    /// Calls `each` with all of them.
+    pub(super) fn each(&mut self, each: impl FnMut(&mut Process)) {
+        self.list.iter_mut().for_each(each);
+    }
+
+    /// How many have the pid of another one and got a larger one.
+    pub(super) fn same_pids(&self) -> usize {
+        self.list.len() - self.same.len()
+    }
+}

@@ -1,0 +1,363 @@
+//! Records of SQLite's file format: a header of serial types, then the values. Every offset is
+//! checked; what does not add up is `None`, and the caller leaves the file to SQLite.
+
+/// The values of one row that were asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'a, const N: usize> {
+    /// The integers; 0 where there is none.
+    pub(super) values: [i64; N],
+    /// A bit for each column that has no value.
+    pub(super) null: u32,
+    /// A bit for each column that holds something else than an integer.
+    pub(super) wrong: u32,
+    /// The text of the last column that was asked for, if it holds one.
+    pub(super) text: &'a [u8],
+}
+
+impl<const N: usize> Row<'_, N> {
+    /// A row without values.
+    pub(super) const EMPTY: Self = Self { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
+
+    /// The integer of a column; `None` when there is none.
+    #[inline]
+    pub(super) fn int(&self, column: usize) -> Option<i64> {
+        let absent = (self.null | self.wrong) & (1 << column) != 0;
+        if absent { None } else { self.values.get(column).copied() }
+    }
+}
+
+/// A column of the table that nobody asked for.
+pub(super) const UNWANTED: u8 = u8::MAX;
+
+/// A variable-length integer: its value and its length.
+#[inline]
+pub(super) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
+    if first < 0x80 { Some((u64::from(first), 1)) } else { long_varint(bytes) }
+}
+
+fn long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
+    let mut value = u64::from(first & 0x7f);
+    let mut i = 1;
+    while i < 8 {
+        let byte = *bytes.get(i)?;
+        i += 1;
+        value = value << 7 | u64::from(byte & 0x7f);
+        if byte < 0x80 {
+            return Some((value, i));
+        }
+    }
+    Some((value << 8 | u64::from(*bytes.get(8)?), 9))
+}
+
+/// How long a value is in the body of a record.
+#[inline]
+fn length(serial: u64) -> Option<usize> {
+    const SHORT: [u8; 10] = [0, 1, 2, 3, 4, 6, 8, 8, 0, 0];
+    match serial {
+        0..=9 => Some(SHORT[serial as usize] as usize),
+        10 | 11 => None,
+        _ => usize::try_from((serial - 12) / 2).ok(),
+    }
+}
+
+/// A big-endian integer of `length` (1 to 8) bytes at `at`.
+#[inline]
+fn integer(record: &[u8], at: usize, length: usize) -> Option<i64> {
+    let rest = record.get(at..)?;
+    if let Some(eight) = rest.first_chunk() {
+        return Some(i64::from_be_bytes(*eight) >> (64 - 8 * length as u32));
+    }
+    let bytes = rest.get(..length)?;
+    let mut value = if *bytes.first()? >= 0x80 { -1_i64 } else { 0 };
+    for &byte in bytes {
+        value = value << 8 | i64::from(byte);
+    }
+    Some(value)
+}
+
+/// Takes from a record what `places` asks for: for each column of the table, the place in the row.
+#[inline]
+pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Option<Row<'a, N>> {
+    let (header, mut at) = varint(record)?;
+    let header = usize::try_from(header).ok()?;
+    let serials = record.get(..header)?;
+    let mut body = header;
+    let mut row = Row { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
+    for &place in places {
+        // A row from before a column was added has fewer values.
+        let Some(&short) = serials.get(at) else { break };
+        let (serial, width) =
+            if short < 0x80 { (u64::from(short), 1) } else { varint(serials.get(at..)?)? };
+        at += width;
+        let length = length(serial)?;
+        if place != UNWANTED {
+            let bit = 1_u32 << place;
+            let slot = row.values.get_mut(place as usize)?;
+            match serial {
+                0 => {}
+                1..=6 => {
+                    *slot = integer(record, body, length)?;
+                    row.null &= !bit;
+                }
+                8 | 9 => {
+                    *slot = i64::from(serial == 9);
+                    row.null &= !bit;
+                }
+                _ => {
+                    row.null &= !bit;
+                    row.wrong |= bit;
+                    let bytes = record.get(body..body.checked_add(length)?)?;
+                    if serial >= 13 && serial % 2 == 1 && usize::from(place) + 1 == N {
+                        row.text = bytes;
+                    }
+                }
+            }
+        }
+        body = body.checked_add(length)?;
+    }
+    Some(row)
+}
+
+/// Where values lie in records with one and the same header. Rows of a table have few different
+/// headers, so most need no more than this.
+#[derive(Clone, Copy, Debug)]
+struct Layout<const N: usize> {
+    /// The header, which begins with its own length; all ones in an unused layout.
+    header: Header,
+    /// The length of the part of the record that is needed.
+    needed: usize,
+    /// Columns whose value is in the header already: a bit for each, and for each 1.
+    told: u32,
+    ones: u32,
+    null: u32,
+    /// The integers: column, where the eight bytes begin that it ends with, and bits to be cut off.
+    integers: [(u8, u16, u8); N],
+    count: usize,
+}
+
+/// Longer headers are decoded one by one.
+const LONGEST_HEADER: usize = 32;
+
+/// A header as numbers, which are compared faster than bytes.
+type Header = [u64; LONGEST_HEADER / 8];
+
+/// Layouts that are kept.
+const LAYOUTS: usize = 256;
+
+/// The layouts of a table.
+#[derive(Debug)]
+pub(super) struct Layouts<'p, const N: usize> {
+    places: &'p [u8],
+    known: Vec<Layout<N>>,
+}
+
+impl<'p, const N: usize> Layouts<'p, N> {
+    pub(super) fn new(places: &'p [u8]) -> Self {
+        let unused = Layout {
+            header: [u64::MAX; 4],
+            needed: 0,
+            told: 0,
+            ones: 0,
+            null: 0,
+            integers: [(0, 0, 0); N],
+            count: 0,
+        };
+        Self { places, known: vec![unused; LAYOUTS] }
+    }
+
+    /// Takes from a record what was asked for, as [`decode`] does. Values of columns without one
+    /// are left as they are.
+    #[inline]
+    pub(super) fn decode<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
+        let length = usize::from(*record.first()?);
+        let Some(mask) = MASKS.get(length) else { return self.decode_new(record, row) };
+        let header = header(record, mask);
+        let layout = self.known.get(slot(&header))?;
+        if layout.header != header {
+            return self.decode_new(record, row);
+        }
+        let body = record.get(..layout.needed)?;
+        (row.null, row.wrong, row.text) = (layout.null, 0, &[]);
+        for &(place, begin, cut) in layout.integers.get(..layout.count)? {
+            let eight = body.get(usize::from(begin)..)?.first_chunk()?;
+            *row.values.get_mut(usize::from(place))? = i64::from_be_bytes(*eight) << cut >> cut;
+        }
+        let mut told = layout.told;
+        while told != 0 {
+            let place = told.trailing_zeros();
+            *row.values.get_mut(place as usize)? = i64::from(layout.ones >> place & 1);
+            told &= told - 1;
+        }
+        Some(())
+    }
+
+    /// A header that was not there before, or only long ago.
+    #[cold]
+    fn decode_new<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
+        *row = decode(record, self.places)?;
+        let length = usize::from(*record.first()?);
+        if (2..MASKS.len()).contains(&length)
+            && let Some(new) = layout_of(record.get(..length)?, self.places)
+        {
+            *self.known.get_mut(slot(&new.header))? = new;
+        }
+        Some(())
+    }
+}
+
+/// For each length of a header, the bits that belong to it.
+const MASKS: [Header; LONGEST_HEADER + 1] = masks();
+
+const fn masks() -> [Header; LONGEST_HEADER + 1] {
+    let mut masks = [[0; LONGEST_HEADER / 8]; LONGEST_HEADER + 1];
+    let mut length = 0;
+    while length <= LONGEST_HEADER {
+        let mut byte = 0;
+        while byte < length {
+            masks[length][byte / 8] |= 0xff << (8 * (byte % 8));
+            byte += 1;
+        }
+        length += 1;
+    }
+    masks
+}
+
+/// The header of a record, then zeros.
+#[inline]
+fn header(record: &[u8], mask: &Header) -> Header {
+    let bytes: [u8; LONGEST_HEADER] = match record.first_chunk() {
+        Some(bytes) => *bytes,
+        None => {
+            let mut bytes = [0; LONGEST_HEADER];
+            bytes.iter_mut().zip(record).for_each(|(to, from)| *to = *from);
+            bytes
+        }
+    };
+    let mut words = *mask;
+    for (word, eight) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word &= eight.first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
+    }
+    words
+}
+
+#[inline]
+const fn slot(header: &Header) -> usize {
+    let [a, b, c, d] = *header;
+    let hash = a.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ b.wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
+        ^ c.wrapping_mul(0x1656_67b1_9e37_79f9)
+        ^ d.wrapping_mul(0x517c_c1b7_2722_0a95);
+    (hash >> 56) as usize
+}
+
+/// The layout of records with this header, if it holds only integers where something is asked for,
+/// and each has eight bytes before its end.
+fn layout_of<const N: usize>(header: &[u8], places: &[u8]) -> Option<Layout<N>> {
+    let mut layout = Layout {
+        header: self::header(header, MASKS.get(header.len())?),
+        needed: header.len(),
+        told: 0,
+        ones: 0,
+        null: u32::MAX,
+        integers: [(0, 0, 0); N],
+        count: 0,
+    };
+    for (at, &place) in (1..).zip(places) {
+        let Some(&serial) = header.get(at) else { break };
+        if serial >= 0x80 {
+            return None;
+        }
+        let length = length(u64::from(serial))?;
+        let end = layout.needed.checked_add(length)?;
+        if place != UNWANTED && serial != 0 {
+            layout.null &= !(1 << place);
+            match serial {
+                1..=6 => {
+                    let begin = u16::try_from(end.checked_sub(8)?).ok()?;
+                    let cut = 64 - 8 * u8::try_from(length).ok()?;
+                    let integer = (place, begin, cut);
+                    *layout.integers.get_mut(layout.count)? = integer;
+                    layout.count += 1;
+                }
+                8 | 9 => {
+                    layout.told |= 1 << place;
+                    layout.ones |= u32::from(serial == 9) << place;
+                }
+                _ => return None,
+            }
+        }
+        layout.needed = end;
+    }
+    Some(layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::strategy::Strategy;
+
+    #[test]
+    fn variable_length_integers_have_up_to_nine_bytes() {
+        assert_eq!(varint(&[0x7f]), Some((127, 1)));
+        assert_eq!(varint(&[0x81, 0x00]), Some((128, 2)));
+        assert_eq!(varint(&[0xff; 9]), Some((u64::MAX, 9)));
+        assert_eq!(varint(&[0xff; 8]), None);
+        assert_eq!(varint(&[]), None);
+    }
+
+    #[test]
+    fn integers_of_every_width_keep_their_sign() {
+        // Serial types 1 to 6, 8 and 9, and values by hand.
+        let record = [
+            9, 1, 2, 3, 4, 5, 6, 8, 9,    // the header is nine bytes long
+            0xff, // -1
+            0x80, 0x00, // -32768
+            0x01, 0x00, 0x00, // 65536
+            0xff, 0xff, 0xff, 0xfe, // -2
+            0x00, 0x01, 0x00, 0x00, 0x00, 0x00, // 2^32
+            0x80, 0, 0, 0, 0, 0, 0, 0, // the smallest
+        ];
+        let row: Row<'_, 8> = decode(&record, &[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+        assert_eq!(row.values, [-1, -32768, 65536, -2, 1 << 32, i64::MIN, 0, 1]);
+        assert_eq!(row.null, !0xff);
+        let short: Row<'_, 2> = decode(&record[..10], &[0]).unwrap();
+        assert_eq!(short.int(0), Some(-1));
+        assert_eq!(short.int(1), None);
+    }
+
+    #[test]
+    fn what_is_no_integer_is_told_apart() {
+        let record = [4, 7, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'h', b'i'];
+        let row: Row<'_, 3> = decode(&record, &[0, 2, 1]).unwrap();
+        assert_eq!(row.wrong, 0b101);
+        assert_eq!(row.text, b"hi");
+        assert_eq!(row.int(1), None);
+    }
+
+    /// Bytes that often look like a record.
+    fn record() -> impl Strategy<Value = Vec<u8>> {
+        let serials = proptest::collection::vec(0_u8..20, 0..12);
+        let body = proptest::collection::vec(proptest::num::u8::ANY, 0..60);
+        let like = (serials, body)
+            .prop_map(|(serials, body)| [vec![serials.len() as u8 + 1], serials, body].concat());
+        proptest::prop_oneof![like, proptest::collection::vec(proptest::num::u8::ANY, 0..40)]
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_survived_and_layouts_change_nothing(record in record(), places in proptest::collection::vec(0_u8..8, 0..9)) {
+            let mut layouts = Layouts::<8>::new(&places);
+            for _ in 0..2 {
+                let mut row = Row::EMPTY;
+                let fast = layouts.decode(&record, &mut row).map(|()| row);
+                let what = |row: Row<'_, 8>| {
+                    let values: Vec<_> = (0..8).map(|column| row.int(column)).collect();
+                    (values, row.null, row.wrong, row.text.to_vec())
+                };
+                proptest::prop_assert_eq!(decode::<8>(&record, &places).map(what), fast.map(what));
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Texts of the table `StringIds`. It also holds whole environments of processes, so a text is read
+//! only if something that is shown refers to it, and only to its first NUL.
+
+use rusqlite::Statement;
+
+use super::database::Database;
+use crate::import::Error;
+
+/// The longest text that is kept, in bytes.
+const LONGEST: usize = 4096;
+
+/// Looked-up texts when the table has no key, so that each is a search through all of it.
+const SLOW_LOOKUPS: u32 = 1000;
+
+/// The texts of a file.
+#[derive(Debug)]
+pub(super) struct Strings<'d> {
+    statement: Option<Statement<'d>>,
+    left: Option<u32>,
+}
+
+impl<'d> Strings<'d> {
+    /// A file without the table has no texts.
+    pub(super) fn new(database: &'d Database) -> Result<Self, Error> {
+        let failed = |error| database.complaint("table StringIds", &error);
+        let columns: Result<Vec<i64>, _> = database
+            .connection
+            .prepare("SELECT pk FROM pragma_table_info('StringIds') WHERE name IN ('id', 'value')")
+            .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect());
+        let columns = columns.map_err(failed)?;
+        let keyed = columns.contains(&1);
+        let statement = match columns.len() {
+            2 => {
+                let query = "SELECT CAST(value AS BLOB) FROM StringIds WHERE id = ?1";
+                Some(database.connection.prepare(query).map_err(failed)?)
+            }
+            _ => None,
+        };
+        Ok(Self { statement, left: (!keyed).then_some(SLOW_LOOKUPS) })
+    }
+
+    /// The text of an id, where there is one.
+    pub(super) fn get(&mut self, id: i64) -> Option<String> {
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(1)?;
+        }
+        let statement = self.statement.as_mut()?;
+        statement.query_row([id], |row| Ok(row.get_ref(0)?.as_bytes().ok().map(text))).ok()?
+    }
+}
+
+/// Bytes of a file as text: to the first NUL, and not too long.
+pub(super) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(LONGEST);
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}

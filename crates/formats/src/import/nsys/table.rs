@@ -1,0 +1,327 @@
+//! A table of the file, by columns that may or may not be there, read in one of two ways: straight
+//! from the pages, or by SQLite. Both give the same rows.
+
+use std::fs::File;
+
+use rusqlite::types::ValueRef;
+
+use super::database::Database;
+use super::pages::Pages;
+use super::record::{Row, UNWANTED};
+use crate::import::Error;
+
+/// The order of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// As they lie in the file.
+    Stored,
+    /// By the columns of this list, then as they lie in the file.
+    By(&'static str),
+}
+
+/// A table that is there, and where its columns are.
+#[derive(Debug)]
+pub(super) struct Table<const N: usize> {
+    name: &'static str,
+    columns: [&'static str; N],
+    /// A bit for each column that the table has.
+    present: u32,
+    /// For each column of the table, its place in a row.
+    places: Vec<u8>,
+    root: u32,
+    plain: bool,
+    rowid: bool,
+}
+
+impl<const N: usize> Table<N> {
+    /// Looks for a table; `None` when the file has none of that name.
+    pub(super) fn find(
+        database: &Database,
+        name: &'static str,
+        columns: [&'static str; N],
+    ) -> Result<Option<Self>, Error> {
+        let failed = |error| database.complaint(name, &error);
+        let about = database.connection.query_row(
+            "SELECT rootpage, sql FROM sqlite_master WHERE type = 'table' AND name = ?1",
+            [name],
+            |row| {
+                let sql = row.get_ref(1)?.as_str_or_null().ok().flatten().unwrap_or_default();
+                Ok((row.get::<_, i64>(0)?, sql.to_ascii_uppercase().contains("ROWID")))
+            },
+        );
+        let (root, odd) = match about {
+            Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(None),
+            other => other.map_err(failed)?,
+        };
+        let root = u32::try_from(root).unwrap_or(0);
+        let mut table = Self {
+            name,
+            columns,
+            present: 0,
+            places: Vec::new(),
+            root,
+            plain: root > 0 && !odd,
+            rowid: !odd,
+        };
+        let mut statement = database
+            .connection
+            .prepare("SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?1)")
+            .map_err(failed)?;
+        let mut rows = statement.query([name]).map_err(failed)?;
+        let mut keys = (0, false);
+        while let Some(row) = rows.next().map_err(failed)? {
+            let text = |at| row.get_ref(at).ok().and_then(|value| value.as_str().ok());
+            let integer = text(1).is_some_and(|kind| kind.eq_ignore_ascii_case("INTEGER"));
+            let words = text(1).is_some_and(|kind| kind.eq_ignore_ascii_case("TEXT"));
+            let number = |at| row.get::<_, i64>(at).unwrap_or(1);
+            let own = text(0).and_then(|name| {
+                columns.iter().position(|column| column.eq_ignore_ascii_case(name))
+            });
+            if let Some(place) = own {
+                table.present |= 1 << place;
+                // Other affinities change values while they are read, and so does a default.
+                table.plain &= (integer || words) && row.get_ref(2) == Ok(ValueRef::Null);
+            }
+            if number(3) > 0 {
+                keys = (keys.0 + 1, integer);
+            }
+            // A computed column need not be in the record.
+            table.plain &= number(4) == 0;
+            table.places.push(own.map_or(UNWANTED, |place| place as u8));
+        }
+        // A lone integer key is the rowid, and not in the record.
+        table.plain &= keys != (1, true);
+        while table.places.last() == Some(&UNWANTED) {
+            table.places.pop();
+        }
+        Ok(Some(table))
+    }
+
+    /// Whether the table has a column.
+    pub(super) const fn has(&self, column: usize) -> bool {
+        self.present & (1 << column) != 0
+    }
+
+    /// An error if one of the columns is missing that nothing goes without.
+    pub(super) fn require(&self, database: &Database, columns: &[usize]) -> Result<(), Error> {
+        let Some(&missing) = columns.iter().find(|&&column| !self.has(column)) else {
+            return Ok(());
+        };
+        Err(Error::Broken {
+            path: database.path().into(),
+            what: format!("there is no column {}", self.columns.get(missing).unwrap_or(&"")),
+            place: format!("table {}", self.name),
+            advice: "export it again: nsys export --type sqlite".into(),
+        })
+    }
+
+    /// Gives all rows to a reader.
+    pub(super) fn rows(
+        &self,
+        database: &Database,
+        order: Order,
+        reader: &mut impl Reader<N>,
+    ) -> Result<(), Error> {
+        if self.plain && order == Order::Stored {
+            reader.begin()?;
+            let file = File::open(database.path())
+                .map_err(|source| Error::Io { path: database.path().into(), source })?;
+            let pages = Pages::open(file);
+            let done =
+                pages.and_then(|pages| pages.rows(self.root, &self.places, |row| reader.row(row)));
+            if let Ok(done) = done {
+                return done;
+            }
+        }
+        reader.begin()?;
+        self.rows_by_sqlite(database, order, reader)
+    }
+
+    fn rows_by_sqlite(
+        &self,
+        database: &Database,
+        order: Order,
+        reader: &mut impl Reader<N>,
+    ) -> Result<(), Error> {
+        let failed = |error| database.complaint(&format!("table {}", self.name), &error);
+        let mut statement = database.connection.prepare(&self.query(order)).map_err(failed)?;
+        let mut rows = statement.query([]).map_err(failed)?;
+        while let Some(found) = rows.next().map_err(failed)? {
+            let mut row = Row { values: [0; N], null: 0, wrong: 0, text: &[] };
+            for (place, slot) in row.values.iter_mut().enumerate() {
+                match found.get_ref(place).map_err(failed)? {
+                    ValueRef::Null => row.null |= 1 << place,
+                    ValueRef::Integer(value) => *slot = value,
+                    ValueRef::Text(text) => {
+                        row.wrong |= 1 << place;
+                        row.text = if place + 1 == N { text } else { &[] };
+                    }
+                    ValueRef::Real(_) | ValueRef::Blob(_) => row.wrong |= 1 << place,
+                }
+            }
+            reader.row(&row)?;
+        }
+        Ok(())
+    }
+
+    /// Names are those of this program, never those of the file.
+    fn query(&self, order: Order) -> String {
+        let mut columns = Vec::new();
+        for (place, column) in self.columns.iter().enumerate() {
+            columns.push(if self.has(place) { format!("\"{column}\"") } else { "NULL".into() });
+        }
+        let mut by = Vec::new();
+        if let Order::By(first) = order {
+            by.push(first);
+        }
+        if self.rowid {
+            by.push("rowid");
+        }
+        let by = if by.is_empty() { String::new() } else { format!("ORDER BY {}", by.join(", ")) };
+        format!("SELECT {} FROM \"{}\" {by}", columns.join(", "), self.name)
+    }
+}
+
+/// Who gets the rows of a table.
+pub(super) trait Reader<const N: usize> {
+    /// Rows come from the first one on. It may come again: then what was read so far is void.
+    fn begin(&mut self) -> Result<(), Error>;
+    /// One row.
+    fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct All(Vec<(Vec<Option<i64>>, u32, Vec<u8>)>);
+
+    impl<const N: usize> Reader<N> for All {
+        fn begin(&mut self) -> Result<(), Error> {
+            self.0.clear();
+            Ok(())
+        }
+
+        fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error> {
+            let values = (0..N).map(|column| row.int(column)).collect();
+            self.0.push((values, row.wrong, row.text.to_vec()));
+            Ok(())
+        }
+    }
+
+    /// The rows of a table read in both ways; whether the fast one could.
+    fn both<const N: usize>(
+        path: &Path,
+        name: &'static str,
+        columns: [&'static str; N],
+    ) -> Option<(usize, bool)> {
+        let database = Database::open(path).unwrap();
+        let table = Table::find(&database, name, columns).unwrap()?;
+        let (mut fast, mut slow) = (All::default(), All::default());
+        table.rows(&database, Order::Stored, &mut fast).unwrap();
+        table.rows_by_sqlite(&database, Order::Stored, &mut slow).unwrap();
+        assert_eq!(fast.0, slow.0);
+        let pages = Pages::open(File::open(path).unwrap());
+        let read = pages.and_then(|pages| {
+            pages.rows(table.root, &table.places, |_: &Row<'_, N>| Ok::<_, Error>(()))
+        });
+        Some((slow.0.len(), table.plain && read.is_ok()))
+    }
+
+    #[test]
+    fn both_ways_give_the_same_rows_of_a_real_file() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let path = path.join("tests/import/nsys/h200-2024.2.3.sqlite");
+        let found = both(&path, super::super::EVENTS, super::super::matching::COLUMNS);
+        assert_eq!(found, Some((42, true)));
+        let calls = ["eventClass", "globalTid", "correlationId", "nameId", "returnValue", "end"];
+        assert_eq!(both(&path, "CUPTI_ACTIVITY_KIND_RUNTIME", calls), Some((96, true)));
+        let chains = ["stackDepth", "id", "nothing", "symbol"];
+        assert_eq!(both(&path, "CUDA_CALLCHAINS", chains), Some((241, true)));
+        // An integer key is not in the record, so this table is left to SQLite.
+        assert_eq!(both(&path, "StringIds", ["id", "value"]), Some((515, false)));
+        assert_eq!(both(&path, "NO_TABLE", ["id"]), None);
+    }
+
+    #[test]
+    fn what_the_fast_way_does_not_know_is_left_to_sqlite() {
+        let folder = TempDir::new().unwrap();
+        for (name, statements) in [
+            ("real", "CREATE TABLE t (a REAL, b INTEGER); INSERT INTO t VALUES (1, 2)"),
+            (
+                "key",
+                "CREATE TABLE t (a INTEGER PRIMARY KEY, b INTEGER); INSERT INTO t VALUES (7, 2)",
+            ),
+            (
+                "default",
+                "CREATE TABLE t (b INTEGER); INSERT INTO t VALUES (1); \
+                 ALTER TABLE t ADD COLUMN a INTEGER DEFAULT 5",
+            ),
+            (
+                "computed",
+                "CREATE TABLE t (b INTEGER, a INTEGER AS (b + 1)); INSERT INTO t VALUES (1)",
+            ),
+            (
+                "without",
+                "CREATE TABLE t (a INTEGER, b INTEGER, PRIMARY KEY (a, b)) WITHOUT ROWID; \
+                 INSERT INTO t VALUES (1, 2)",
+            ),
+            (
+                "wide",
+                "PRAGMA encoding = 'UTF-16'; CREATE TABLE t (a TEXT, b INTEGER); INSERT INTO t VALUES ('x', 2)",
+            ),
+        ] {
+            let path = folder.path().join(name);
+            rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
+            assert_eq!(both(&path, "t", ["a", "b"]), Some((1, false)), "{name}");
+        }
+    }
+
+    /// A value, as a statement has it.
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            4 => any::<i64>().prop_map(|value| value.to_string()),
+            4 => (-300_i64..70_000).prop_map(|value| value.to_string()),
+            2 => Just("0".to_owned()),
+            2 => Just("1".to_owned()),
+            2 => Just("NULL".to_owned()),
+            1 => Just("1.5".to_owned()),
+            1 => (0_usize..12_000).prop_map(|length| format!("'{}'", "x".repeat(length))),
+            1 => (0_usize..40).prop_map(|length| format!("zeroblob({length})")),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+        #[test]
+        fn both_ways_give_the_same_rows_of_any_table(
+            page in proptest::sample::select(vec![512, 1024, 4096, 65536]),
+            rows in proptest::collection::vec((value(), value(), value(), value()), 0..200),
+            deleted in 1_usize..20,
+        ) {
+            let folder = TempDir::new().unwrap();
+            let path = folder.path().join("any");
+            let database = rusqlite::Connection::open(&path).unwrap();
+            let mut statements = format!(
+                "PRAGMA page_size = {page}; BEGIN; \
+                 CREATE TABLE t (a INTEGER, b INTEGER, c TEXT, d INTEGER);"
+            );
+            for (a, b, c, d) in &rows {
+                statements.push_str(&format!("INSERT INTO t VALUES ({a}, {b}, {c}, {d});"));
+            }
+            statements.push_str(&format!("DELETE FROM t WHERE rowid % {deleted} = 3;"));
+            statements.push_str("ALTER TABLE t ADD COLUMN e INTEGER; INSERT INTO t VALUES (1, 2, 'c', 4, 5); COMMIT;");
+            database.execute_batch(&statements).unwrap();
+            drop(database);
+            let (_, fast) = both(&path, "t", ["d", "a", "e", "c"]).unwrap();
+            prop_assert!(fast);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The XML of a report, by a reader of its own: elements and text are all there is in it. Entities
+//! stand for one character each; documents that declare others are refused.
+
+use std::io::BufRead;
+use std::path::Path;
+
+use super::leak::{Leak, Leaks, Place, Sort};
+use crate::import::Error;
+
+/// The longest text or tag that is kept.
+const LONGEST: usize = 1 << 14;
+
+/// Elements inside each other.
+const DEEPEST: usize = 32;
+
+/// A piece of a document.
+#[derive(PartialEq, Eq, Debug)]
+enum Piece {
+    Begin(String),
+    End,
+    Text(String),
+}
+
+/// Reads a report element by element.
+pub(super) fn read(path: &Path, file: impl BufRead, leaks: &mut Leaks<'_>) -> Result<(), Error> {
+    let mut pieces = Pieces { path, file, offset: 0, tag_follows: false, also_end: false };
+    let mut record = Record::default();
+    let mut inside: Vec<String> = Vec::new();
+    while let Some(piece) = pieces.next()? {
+        match piece {
+            Piece::Begin(name) => {
+                if inside.len() >= DEEPEST {
+                    return Err(pieces.broken("elements are too deep inside each other"));
+                }
+                record.begin(&name);
+                inside.push(name);
+            }
+            Piece::Text(text) => record.text(inside.last().map_or("", |name| name), text),
+            Piece::End => match inside.pop().as_deref() {
+                Some("frame") => record.leak.push(std::mem::take(&mut record.place)),
+                Some("record") => std::mem::take(&mut record).finish(leaks),
+                Some(_) => {}
+                None => return Err(pieces.broken("an element ends that did not begin")),
+            },
+        }
+    }
+    leaks.cut |= !inside.is_empty();
+    Ok(())
+}
+
+/// What is known of the record that is being read.
+#[derive(Default)]
+struct Record {
+    kind: String,
+    address: Option<u64>,
+    bytes: Option<u64>,
+    leak: Leak,
+    place: Place,
+    /// The allocation's stack; others are of frees and launches.
+    other_stack: bool,
+}
+
+impl Record {
+    fn begin(&mut self, name: &str) {
+        match name {
+            "record" => *self = Self::default(),
+            "frame" => self.place = Place::default(),
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, element: &str, text: String) {
+        match element {
+            "kind" => self.kind = text,
+            "address" | "handle" => self.address = number(&text),
+            "size" => self.bytes = number(&text),
+            "text" | "type" => {
+                let text = text.to_ascii_lowercase();
+                if text.contains("array") {
+                    self.leak.sort = Sort::Array;
+                } else if text.contains("heap") {
+                    self.leak.sort = Sort::Heap;
+                }
+            }
+            "saveLocation" => self.other_stack = !text.contains("allocation"),
+            "func" => self.place.function = text,
+            "path" => self.place.file = Some(text),
+            "line" => self.place.line = text.parse().unwrap_or(0),
+            "module" => self.place.module = Some(text),
+            _ => {}
+        }
+    }
+
+    fn finish(mut self, leaks: &mut Leaks<'_>) {
+        match (self.kind.as_str(), self.address, self.bytes) {
+            ("Leak", Some(address), Some(bytes)) => {
+                (self.leak.address, self.leak.bytes) = (address, bytes);
+                if self.other_stack {
+                    self.leak.frames.clear();
+                }
+                leaks.tell(self.leak);
+            }
+            ("Leak", ..) => leaks.unclear += 1,
+            ("Api", ..) => leaks.api_errors += 1,
+            _ => leaks.others += 1,
+        }
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.replace(',', "").parse().ok(),
+    }
+}
+
+struct Pieces<'p, R> {
+    path: &'p Path,
+    file: R,
+    offset: u64,
+    /// The bracket before a tag is taken already.
+    tag_follows: bool,
+    /// The last element was empty: it ends where it began.
+    also_end: bool,
+}
+
+impl<R: BufRead> Pieces<'_, R> {
+    fn next(&mut self) -> Result<Option<Piece>, Error> {
+        if std::mem::take(&mut self.also_end) {
+            return Ok(Some(Piece::End));
+        }
+        loop {
+            let follows = std::mem::take(&mut self.tag_follows);
+            let (text, tag) = if follows { (Vec::new(), true) } else { self.until(b'<')? };
+            let text = text.trim_ascii();
+            if !text.is_empty() {
+                self.tag_follows = tag;
+                return Ok(Some(Piece::Text(characters(&String::from_utf8_lossy(text)))));
+            }
+            if !tag {
+                return Ok(None);
+            }
+            if let Some(piece) = self.tag()? {
+                return Ok(Some(piece));
+            }
+        }
+    }
+
+    /// The tag after a bracket; `None` for what is no element.
+    fn tag(&mut self) -> Result<Option<Piece>, Error> {
+        let (tag, whole) = self.until(b'>')?;
+        if !whole {
+            return Ok(None);
+        }
+        let tag = String::from_utf8_lossy(&tag).into_owned();
+        if tag.starts_with("!DOCTYPE") || tag.starts_with("!ENTITY") {
+            return Err(self.broken("the document declares a type, which no report does"));
+        }
+        if tag.starts_with("!--") {
+            let mut end = tag;
+            while !end.ends_with("--") {
+                let (more, whole) = self.until(b'>')?;
+                if !whole {
+                    return Ok(None);
+                }
+                end = String::from_utf8_lossy(&more).into_owned();
+            }
+            return Ok(None);
+        }
+        if tag.starts_with('?') || tag.starts_with('!') {
+            return Ok(None);
+        }
+        if tag.starts_with('/') {
+            return Ok(Some(Piece::End));
+        }
+        self.also_end = tag.ends_with('/');
+        let name = tag.trim_end_matches('/').split_whitespace().next().unwrap_or_default();
+        Ok(Some(Piece::Begin(name.into())))
+    }
+
+    /// The bytes to a mark, which is taken too; whether it was there. What is too long is cut.
+    fn until(&mut self, mark: u8) -> Result<(Vec<u8>, bool), Error> {
+        let mut bytes = Vec::new();
+        loop {
+            let part = self
+                .file
+                .fill_buf()
+                .map_err(|source| Error::Io { path: self.path.into(), source })?;
+            if part.is_empty() {
+                return Ok((bytes, false));
+            }
+            let end = part.iter().position(|&byte| byte == mark);
+            let found = part.get(..end.unwrap_or(part.len())).unwrap_or_default();
+            let room = LONGEST.saturating_sub(bytes.len()).min(found.len());
+            bytes.extend_from_slice(found.get(..room).unwrap_or_default());
+            let used = found.len() + usize::from(end.is_some());
+            self.file.consume(used);
+            self.offset += used as u64;
+            if end.is_some() {
+                return Ok((bytes, true));
+            }
+        }
+    }
+
+    fn broken(&self, what: &str) -> Error {
+        Error::Broken {
+            path: self.path.into(),
+            what: what.into(),
+            place: format!("byte {}", self.offset),
+            advice: "save it again with compute-sanitizer --xml --save FILE".into(),
+        }
+    }
+}
+
+/// Text with its entities replaced: each stands for one character.
+fn characters(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('&') {
+        out.push_str(before);
+        let known = after.split_once(';').and_then(|(name, behind)| {
+            let c = match name {
+                "lt" => '<',
+                "gt" => '>',
+                "amp" => '&',
+                "quot" => '"',
+                "apos" => '\'',
+                _ => {
+                    let digits = name.strip_prefix('#')?;
+                    let code = match digits.strip_prefix('x') {
+                        Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+                        None => digits.parse().ok()?,
+                    };
+                    char::from_u32(code)?
+                }
+            };
+            Some((c, behind))
+        });
+        match known {
+            Some((c, behind)) => {
+                out.push(c);
+                rest = behind;
+            }
+            None => {
+                out.push('&');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entities_stand_for_one_character_each() {
+        assert_eq!(characters("a&lt;b&gt; &amp;lt; &#65;&#x42;"), "a<b> &lt; AB");
+        assert_eq!(characters("&unknown; & &#xffffffff; &"), "&unknown; & &#xffffffff; &");
+    }
+}

@@ -1,0 +1,129 @@
+//! A sink that keeps everything, and checks what every reader promises.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use engine::cache::{PoolSums, Segment};
+use engine::change::{Change, How, Turn};
+use engine::ids::{DeviceId, Key, Pid, SiteId};
+use engine::stack::{Language, Stacks};
+use engine::units::Moment;
+use formats::import::{Error, Imported, Sink, Warning};
+
+/// What a reader told.
+#[derive(Default)]
+pub(crate) struct Collected {
+    pub(crate) stacks: Stacks,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) processes: Vec<(u32, String)>,
+    pub(crate) devices: Vec<(u16, String, Option<u64>)>,
+    pub(crate) clock: Option<(u64, i64)>,
+    pub(crate) pools: Vec<PoolSums>,
+    pub(crate) warnings: Vec<Warning>,
+    live: BTreeMap<(Pid, Key), Change>,
+}
+
+impl Collected {
+    /// Reads a file; the readers' promises are checked on the way.
+    pub(crate) fn read(path: &Path) -> Result<(Self, Imported), Error> {
+        let mut found = Self::default();
+        let imported = formats::import::open(path, &mut found, &|_| None)?;
+        Ok((found, imported))
+    }
+
+    /// What is live at the end, by when it began.
+    pub(crate) fn live(&self) -> Vec<&Change> {
+        let mut live: Vec<_> = self.live.values().collect();
+        live.sort_by_key(|change| (change.at, change.bytes));
+        live
+    }
+
+    /// Frames in short: `= remark`, `? module` of a nameless one, or the function.
+    pub(crate) fn frames(&self, site: Option<SiteId>) -> Vec<String> {
+        let Some(site) = site else { return Vec::new() };
+        let text = |frame: &engine::stack::Frame| match (frame.language, frame.unknown) {
+            (_, Some(_)) => format!("? {}", frame.module.as_deref().unwrap_or_default()),
+            // A marker stands in for frames, and is one of them.
+            (Language::Remark, _) if !frame.function.starts_with('[') => {
+                format!("= {}", frame.function)
+            }
+            _ => frame.function.to_string(),
+        };
+        self.stacks.frames(site).map(text).collect()
+    }
+
+    /// How often something was warned of; 0 when it was not.
+    pub(crate) fn warned(&self, part: &str) -> u64 {
+        self.warnings.iter().filter(|warning| warning.text.contains(part)).map(|w| w.count).sum()
+    }
+
+    /// Everything that was told, as text.
+    pub(crate) fn everything(&self) -> String {
+        format!(
+            "{:?} {:?} {:?} {:?} {:?} {:?}",
+            self.stacks, self.changes, self.processes, self.devices, self.pools, self.warnings
+        )
+    }
+}
+
+impl Sink for Collected {
+    fn stacks(&mut self) -> &mut Stacks {
+        &mut self.stacks
+    }
+
+    fn change(&mut self, change: &Change) {
+        let last = self.changes.last().map_or(Moment(0), |last| last.at);
+        assert!(change.at >= last, "time goes backwards: {change:?}");
+        let name = (change.pid, change.key);
+        match change.what {
+            Turn::Began => {
+                assert!(self.live.insert(name, *change).is_none(), "began twice: {change:?}");
+            }
+            Turn::Ended { began, how } => {
+                let begun = self.live.remove(&name).expect("what ends has begun");
+                assert_eq!(Change { at: begun.at, what: Turn::Began, ..*change }, begun);
+                assert_eq!(began, begun.at);
+                assert!(matches!(how, How::Freed | How::Replaced));
+            }
+        }
+        self.changes.push(*change);
+    }
+
+    fn process(&mut self, pid: Pid, name: &str) {
+        self.processes.push((pid.0, name.into()));
+    }
+
+    fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>) {
+        self.devices.push((device.0, name.into(), total_bytes));
+    }
+
+    fn clock(&mut self, moment: Moment, utc_nanos: i64) {
+        assert!(self.clock.is_none(), "told at most once");
+        self.clock = Some((moment.0, utc_nanos));
+    }
+
+    fn segment(&mut self, _segment: Segment) {}
+
+    fn pool(&mut self, pool: &PoolSums) {
+        self.pools.push(*pool);
+    }
+
+    fn warn(&mut self, warning: Warning) {
+        assert!(warning.count > 0, "nothing happened: {warning:?}");
+        assert!(self.warnings.iter().all(|other| other.text != warning.text), "told twice");
+        self.warnings.push(warning);
+    }
+}
+
+/// A fixture of this crate.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import").join(name)
+}
+
+/// A file with this content, for as long as the folder lives.
+pub(crate) fn file(folder: &tempfile::TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}

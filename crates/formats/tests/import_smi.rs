@@ -1,0 +1,182 @@
+//! Logs of nvidia-smi: real ones and their variants; and how they are laid over a file.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::units::Moment;
+use formats::import::smi::{Error, Overlay, Series, Unlike, align, parse};
+
+const MIB: u64 = 1 << 20;
+const MILLI: i64 = 1_000_000;
+
+fn real() -> Overlay {
+    parse(include_str!("import/smi/loop-ms10.csv")).unwrap()
+}
+
+fn series(points: &[(i64, u64)]) -> Series {
+    Series { gpu: "0".into(), points: points.to_vec() }
+}
+
+#[test]
+fn a_real_log_without_header_and_units_is_read() {
+    let text = include_str!("import/smi/loop-ms10.csv");
+    let overlay = real();
+    assert_eq!((overlay.gpus.len(), overlay.skipped, overlay.set_back), (1, 0, 0));
+    let points = &overlay.gpus[0].points;
+    // 2026-11-15 00:44:12.728, from `date -u -d … +%s`.
+    assert_eq!(points[0], (1_794_703_452_728 * MILLI, 0));
+    assert_eq!(*points.last().unwrap(), (1_794_703_486_526 * MILLI, 0));
+    let peak = text.lines().map(|line| line[25..].parse::<u64>().unwrap()).max().unwrap();
+    assert_eq!(points.iter().map(|point| point.1).max(), Some(peak * MIB));
+    // The points that were kept tell the value of every line.
+    for line in text.lines() {
+        let fraction: i64 = line[20..23].parse().unwrap();
+        let (minutes, seconds): (i64, i64) =
+            (line[14..16].parse().unwrap(), line[17..19].parse().unwrap());
+        let time = ((1_794_700_800 + minutes * 60 + seconds) * 1000 + fraction) * MILLI;
+        let before = points.partition_point(|point| point.0 <= time);
+        assert_eq!(points[before - 1].1, line[25..].parse::<u64>().unwrap() * MIB, "{line}");
+    }
+}
+
+#[test]
+fn forms_that_follow_each_other_in_one_file_are_told_apart() {
+    let overlay = parse(include_str!("import/smi/compute-apps.csv")).unwrap();
+    // The line without a time is of no use.
+    assert_eq!(overlay.skipped, 1);
+    let gpus: Vec<_> = overlay.gpus.iter().map(|gpu| (&*gpu.gpu, gpu.points[0].1)).collect();
+    assert_eq!(gpus, [("0", 1643 * MIB), ("GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1", 1634 * MIB)]);
+}
+
+#[test]
+fn processes_of_one_gpu_are_added() {
+    let overlay = parse(
+        "timestamp, pid, gpu_uuid, used_gpu_memory [MiB]\n\
+         2026/01/02 03:04:05.678, 1, GPU-a, 10 MiB\n\
+         2026/01/02 03:04:05.678, 2, GPU-a, 20 MiB\n\
+         2026/01/02 03:04:05.678, 2, GPU-b, [N/A]\n\
+         2026/01/02 03:04:06.678, 1, GPU-a, 10 MiB\n",
+    )
+    .unwrap();
+    assert_eq!(overlay.without_value, 1);
+    let points: Vec<_> = overlay.gpus[0].points.iter().map(|point| point.1 / MIB).collect();
+    assert_eq!((overlay.gpus.len(), points), (1, vec![30, 10]));
+}
+
+#[test]
+fn gpus_without_an_index_are_told_apart_by_their_place() {
+    let tick = |ms: u32, a: u32, b: u32| {
+        format!(
+            "2026/01/02 03:04:05.{ms:03}, {a} MiB\n2026/01/02 03:04:05.{:03}, {b} MiB\n",
+            ms + 1
+        )
+    };
+    let text: String = (0..9).map(|at| tick(at * 100, at, 100)).collect();
+    let overlay = parse(&text).unwrap();
+    assert_eq!(overlay.gpus.len(), 2);
+    assert_eq!(overlay.gpus[0].points.last().unwrap().1, 8 * MIB);
+    assert_eq!(overlay.gpus[1].points.last().unwrap().1, 100 * MIB);
+    // A line is missing in between: which GPU's it is cannot be known.
+    let missing: String = text
+        .lines()
+        .enumerate()
+        .filter(|(at, _)| *at != 6)
+        .map(|(_, line)| format!("{line}\n"))
+        .collect();
+    assert_eq!(parse(&missing), Err(Error::Mixed));
+}
+
+#[test]
+fn messages_and_a_cut_end_are_skipped() {
+    let overlay = parse(
+        "No devices were found\n\
+         2026/01/02 03:04:05.678, 10\n\
+         Unable to determine the device handle for GPU\n\
+         2026/01/02 03:04:06.678, 20\n\
+         2026/01/02 03:04:07.678, 3",
+    )
+    .unwrap();
+    let values: Vec<_> = overlay.gpus[0].points.iter().map(|point| point.1 / MIB).collect();
+    // The last number might have gone on.
+    assert_eq!((values, overlay.skipped), (vec![10, 20], 3));
+    assert_eq!(parse("No devices were found\n"), Err(Error::Nothing));
+    assert_eq!(parse(""), Err(Error::Nothing));
+    let several = "2026/01/02 03:04:05.678, 10, 20\n";
+    assert_eq!(parse(several), Err(Error::NoHeader { line: 1 }));
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_turn_time_around() {
+    let overlay = parse(
+        "2026/10/25 02:59:59.000, 1\n2026/10/25 02:00:00.000, 2\n2026/10/25 02:00:05.000, 3\n",
+    )
+    .unwrap();
+    let points = &overlay.gpus[0].points;
+    assert_eq!(overlay.set_back, 1);
+    assert!((1..10 * MILLI).contains(&(points[1].0 - points[0].0)));
+    assert_eq!(points[2].0 - points[1].0, 5000 * MILLI);
+}
+
+/// What a trace of the real log's program might have told: the same rises and falls, at moments
+/// of another clock, seen at once and not at the next tick, above another floor.
+fn usage_like(log: &Series, offset: i64, floor: u64) -> Vec<(Moment, u64)> {
+    let early = |at: i64, number: usize| at + offset - (number as i64 * 7919 % 9) * MILLI;
+    (0..)
+        .zip(&log.points)
+        .map(|(number, &(at, bytes))| {
+            (Moment(early(at, number).unsigned_abs()), bytes.saturating_sub(floor))
+        })
+        .collect()
+}
+
+#[test]
+fn a_log_is_laid_over_a_file_by_its_changes() {
+    let log = &real().gpus[0];
+    let start = log.points[0].0;
+    let offset = 5_000_000_000 - start;
+    let usage = usage_like(log, offset, 500 * MIB);
+    let found = align(log, &usage, None).unwrap();
+    assert!(found.score > 0.7, "{found:?}");
+    assert!((found.offset - offset).abs() <= 20 * MILLI, "{found:?} and not {offset}");
+    // A part of it is enough.
+    let part = &usage[usage.len() / 4..usage.len() * 3 / 4];
+    let found = align(log, part, None).unwrap();
+    assert!((found.offset - offset).abs() <= 20 * MILLI, "{found:?} and not {offset}");
+}
+
+#[test]
+fn a_file_of_another_run_is_refused_and_a_given_offset_is_not() {
+    let log = &real().gpus[0];
+    let mut usage = Vec::new();
+    let (mut at, mut state) = (0_u64, 7_u64);
+    for _ in 0..400 {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at += 30_000_000 + (state >> 40) % 90_000_000;
+        usage.push((Moment(at), (state >> 33) % 1000 * MIB));
+    }
+    let Err(Unlike::Poor { score }) = align(log, &usage, None) else { panic!("it is refused") };
+    assert!(score < 0.5);
+    let given = align(log, &usage, Some(42)).unwrap();
+    assert_eq!(given.offset, 42);
+    assert!(given.score < 0.5);
+}
+
+#[test]
+fn what_does_not_tell_a_time_is_refused() {
+    let still = series(&[(0, 5), (1_000_000_000, 5)]);
+    let usage = [(Moment(0), 1), (Moment(500_000_000), 2), (Moment(1_000_000_000), 3)];
+    assert_eq!(align(&still, &usage, None), Err(Unlike::Still));
+    assert_eq!(align(&series(&[]), &usage, None), Err(Unlike::Still));
+    // A clockwork looks the same at every turn.
+    let turn = |at: i64| (at * 1_000_000_000, if at % 2 == 0 { 100 * MIB } else { 200 * MIB });
+    let clockwork = series(&(0..60).map(turn).collect::<Vec<_>>());
+    let usage: Vec<_> =
+        clockwork.points[20..40].iter().map(|&(at, v)| (Moment(at as u64), v)).collect();
+    assert!(matches!(align(&clockwork, &usage, None), Err(Unlike::Unclear { .. })));
+    // All but the change at its beginning, which the file does not know.
+    assert!(align(&clockwork, &usage, Some(0)).unwrap().score > 0.95);
+}

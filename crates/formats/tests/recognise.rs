@@ -1,0 +1,111 @@
+//! Files are recognised by their content, whatever they are called; those that are nearly right are
+//! told what to do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod collect;
+
+use collect::{file, fixture};
+use formats::import::{Source, recognise};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+#[test]
+fn files_are_recognised_under_any_name() {
+    let folder = TempDir::new().unwrap();
+    let arrow = [&[0xff; 4][..], &[0x78, 2, 0, 0], &[0x10; 64]].concat();
+    let nsys = std::fs::read(fixture("nsys/h200-2024.2.3.sqlite")).unwrap();
+    let report = std::fs::read(fixture("sanitizer/2025.3.1.txt")).unwrap();
+    let late = ["program output\n".repeat(1000).into_bytes(), report.clone()].concat();
+    for (content, source) in [
+        (nsys, Source::Nsys),
+        (arrow, Source::Recording),
+        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94".to_vec(), Source::Torch),
+        (b"\x80\x02}q\0".to_vec(), Source::Torch),
+        (b"<!DOCTYPE html>\n<html><script>".to_vec(), Source::Torch),
+        (
+            b"PK\x03\x04................snapshot/data.pkl\x80\x02}X\x08\0\0\0segments".to_vec(),
+            Source::Torch,
+        ),
+        (report, Source::Sanitizer),
+        (late, Source::Sanitizer),
+        (std::fs::read(fixture("sanitizer/2025.3.1.xml")).unwrap(), Source::Sanitizer),
+        (b"\xef\xbb\xbf## COMPUTE-SANITIZER\r\n".to_vec(), Source::Sanitizer),
+    ] {
+        let path = file(&folder, "name.pickle", content);
+        assert_eq!(recognise(&path).unwrap(), source);
+    }
+}
+
+#[test]
+fn near_misses_are_told_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let smi = std::fs::read(fixture("smi/loop-ms10.csv")).unwrap();
+    for (content, advice) in [
+        (&b""[..], "the file is empty"),
+        (b"\0\0\0\x08QuadD\0\0", "nsys export --type sqlite"),
+        (b"ARROW1\0\0", "it is an Arrow file"),
+        (b"PAR1....", "Parquet"),
+        (b"\x1f\x8b\x08\0", "gunzip FILE"),
+        (b"\x28\xb5\x2f\xfd\0", "unzstd FILE"),
+        (b"PK\x03\x04................model/data.pkl\x80\x02", "torch.cuda.memory._dump_snapshot"),
+        (b"PK\x03\x04................readme.txt", "unzip FILE"),
+        (b"\x0a\x10\0\0ComputeSanitizer\0", "compute-sanitizer --read FILE"),
+        (&smi, "--smi FILE"),
+        (b"timestamp, memory.used [MiB]\n", "--smi FILE"),
+        (b"{\"live_bytes\": 0}", "it is JSON"),
+        (b"<svg></svg>", "it is XML"),
+        (b"\x7fELF\x1b[2J", "begins with \"\\u{7f}ELF\\u{1b}[2J\""),
+        (b"\xff\xff\xff\xff\0\0\0\0", "is not known"),
+    ] {
+        let path = file(&folder, "report.sqlite", content);
+        let error = recognise(&path).err().unwrap().to_string();
+        assert!(error.contains(advice), "{error} has no {advice}");
+        assert!(error.contains("report.sqlite"), "{error}");
+    }
+}
+
+#[test]
+fn sqlite_files_of_others_are_named() {
+    let folder = TempDir::new().unwrap();
+    for (name, statements, advice) in [
+        (
+            "a",
+            "CREATE TABLE cookies (id); CREATE TABLE \"evil\x1b[2J\" (id)",
+            "its tables: cookies, evil\\u{1b}[2J",
+        ),
+        (
+            "b",
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (id); CREATE TABLE StringTable (id)",
+            "nvprof",
+        ),
+        ("c", "PRAGMA user_version = 1; CREATE TABLE a (b); DROP TABLE a", "its tables: none"),
+    ] {
+        let path = folder.path().join(name);
+        rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
+        let error = recognise(&path).err().unwrap().to_string();
+        assert!(error.contains(advice), "{error} has no {advice}");
+    }
+}
+
+#[test]
+fn folders_devices_and_missing_files_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let error = |path: &std::path::Path| recognise(path).err().unwrap().to_string();
+    assert!(error(folder.path()).contains("it is a folder"));
+    assert!(error(std::path::Path::new("/dev/zero")).contains("a pipe or a device"));
+    assert!(error(&folder.path().join("missing")).contains("cannot read"));
+}
+
+proptest! {
+    #[test]
+    fn any_beginning_is_survived(head: Vec<u8>, magic in 0_usize..6) {
+        let magics: [&[u8]; 6] = [b"", b"SQLite format 3\0", b"\xff\xff\xff\xff", b"PK\x03\x04", b"<", b"\x80"];
+        let folder = TempDir::new().unwrap();
+        let _ = recognise(&file(&folder, "any", [magics[magic], &head].concat()));
+    }
+}
