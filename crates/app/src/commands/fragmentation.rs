@@ -1,40 +1,85 @@
 //! What caches and pools hold and cannot use, in the words of reports.
 
+use engine::analysis::fragmentation::{self, Advice, Fit, Owner, Pool};
+use engine::cache::{CachePool, Part};
+use engine::ids::DeviceId;
 use engine::units::Bytes;
-use formats::export::analysis::{Fragmentation, Pool, WouldFit};
+use formats::export::analysis as export;
 use formats::import::gather::Facts;
 
 /// The answer for a file. `would_fit`: a request that is asked about.
-pub(crate) fn answer(facts: &Facts, would_fit: Option<Bytes>) -> Fragmentation {
-    let pools: Vec<Pool> = facts
-        .pools
-        .iter()
-        .map(|sums| Pool {
-            device: sums.device,
-            pool: if sums.pool == 0 { "default".into() } else { format!("{:#x}", sums.pool) },
-            stream: None,
-            reserved_bytes: sums.reserved,
-            active_bytes: sums.used,
-            requested_bytes: None,
-            largest_free_bytes: None,
-            internal: None,
-            external: None,
-            releasable_bytes: None,
-            stuck_bytes: None,
-        })
-        .collect();
-    let fits = |pool: &Pool, asked: Bytes| {
-        let free = pool.reserved_bytes?.saturating_sub(pool.active_bytes);
-        let (answer, text) = if free >= asked.0 {
-            ("after_defragmentation", "fits at best: only the sum of what is free is known")
-        } else {
-            ("needs_more", "does not fit into what is reserved")
-        };
-        let text = format!("{asked} in pool {}: {text} ({} free)", pool.pool, Bytes(free));
-        Some(WouldFit { device: pool.device, bytes: asked.0, answer, text })
+pub(crate) fn answer(facts: &Facts, would_fit: Option<Bytes>) -> export::Fragmentation {
+    let found = fragmentation::analyse(&facts.segments, &facts.pools, &facts.settings);
+    let fits = would_fit.map(|asked| {
+        let devices = found.devices.iter().map(|device| device.device);
+        devices.map(|device| fit(device, asked, found.would_fit(device, asked.0))).collect()
+    });
+    export::Fragmentation {
+        pools: found.pools.iter().map(pool).collect(),
+        advice: found.advice.iter().map(advice).collect(),
+        would_fit: fits.unwrap_or_default(),
+    }
+}
+
+fn pool(pool: &Pool) -> export::Pool {
+    export::Pool {
+        device: pool.device,
+        pool: name(pool.owner),
+        stream: pool.stream,
+        reserved_bytes: pool.reserved_bytes,
+        active_bytes: pool.active_bytes,
+        requested_bytes: pool.requested_bytes,
+        largest_free_bytes: pool.largest_free_bytes,
+        internal: pool.internal,
+        external: pool.external,
+        releasable_bytes: pool.releasable_bytes,
+        stuck_bytes: pool.stuck_bytes,
+    }
+}
+
+/// `large`, `small of 2:0`, `driver 0x90`.
+fn name(owner: Owner) -> String {
+    match owner {
+        Owner::Driver(0) => "driver default".to_owned(),
+        Owner::Driver(handle) => format!("driver {handle:#x}"),
+        Owner::Cache(CachePool { id, part }) => {
+            let part = match part {
+                Part::Whole => "all",
+                Part::Small => "small",
+                Part::Large => "large",
+            };
+            if id == (0, 0) { part.to_owned() } else { format!("{part} of {}:{}", id.0, id.1) }
+        }
+    }
+}
+
+fn advice(advice: &Advice) -> export::Advice {
+    let what = advice.what.setting().unwrap_or_else(|| "no setting".to_owned());
+    export::Advice { what, why: advice.what.reason() }
+}
+
+fn fit(device: Option<DeviceId>, asked: Bytes, fit: Fit) -> export::WouldFit {
+    let (answer, how) = match fit {
+        Fit::InFreeBlock { block_bytes } => {
+            ("free_block", format!("fits into a free block of {}", Bytes(block_bytes)))
+        }
+        Fit::AfterEmptyCache { releasable_bytes } => (
+            "after_empty_cache",
+            format!("fits after empty_cache(), which gives back {}", Bytes(releasable_bytes)),
+        ),
+        Fit::OnlyDefragmented { free_bytes, more_bytes } => (
+            "after_defragmentation",
+            format!(
+                "does not fit: {} are free, in pieces; the device has to give {}",
+                Bytes(free_bytes),
+                Bytes(more_bytes)
+            ),
+        ),
+        Fit::NeedsMore { more_bytes } => {
+            ("needs_more", format!("does not fit: the device has to give {}", Bytes(more_bytes)))
+        }
     };
-    let would_fit = would_fit
-        .map(|asked| pools.iter().filter_map(|pool| fits(pool, asked)).collect())
-        .unwrap_or_default();
-    Fragmentation { pools, advice: Vec::new(), would_fit }
+    let on = device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
+    let text = format!("{asked} on {on}: {how}");
+    export::WouldFit { device, bytes: asked.0, answer, text }
 }

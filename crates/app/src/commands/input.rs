@@ -1,19 +1,17 @@
 //! Files in, whoever made them: what every verb that reads files begins with.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use engine::change::Change;
-use engine::event::{Event, What};
-use engine::ids::{DeviceId, Pid};
-use engine::ledger::Ledger;
+use engine::ids::{DeviceId, FunctionId, Pid};
 use formats::import::gather::{Facts, Gather, Only};
-use formats::import::{Imported, Sink, Source};
+use formats::import::{self, Imported, Source};
 use formats::plain::plain;
 
+use super::events;
 use crate::cli;
 
 /// How long a file may take before progress is shown.
@@ -31,17 +29,7 @@ pub(crate) struct Input {
 
 /// Who made a file, by its content.
 pub(crate) fn recognise(path: &Path) -> Result<Source> {
-    let mut first = [0];
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let read = io::Read::read(&mut BufReader::new(file), &mut first)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    match &first[..read] {
-        b"{" => Ok(Source::Recording),
-        _ => bail!(
-            "{}: no file that this version knows begins like it; give a recording",
-            path.display()
-        ),
-    }
+    if events::are_in(path) { Ok(Source::Recording) } else { Ok(import::recognise(path)?) }
 }
 
 /// Reads a file; each wanted change goes to `each`.
@@ -53,7 +41,11 @@ pub(crate) fn read(
     let mut progress = Progress::new(path);
     let mut tell = |done, total| progress.tell(done, total);
     let mut gather = Gather::new(only, each, &mut tell);
-    let imported = read_events(path, &mut gather)?;
+    let imported = if events::are_in(path) {
+        events::read(path, &mut gather)?
+    } else {
+        import::open(path, &mut gather, &function)?
+    };
     let facts = gather.facts;
     progress.end();
     Ok(Input { name: plain(&path.display().to_string()).into_owned(), imported, facts })
@@ -64,30 +56,17 @@ pub(crate) fn only(part: &cli::Part) -> Only {
     Only { pid: part.process.map(Pid), device: part.device.map(DeviceId) }
 }
 
-/// Events, one JSON object a line, as `trace --events` writes them.
-fn read_events(path: &Path, sink: &mut dyn Sink) -> Result<Imported> {
-    let place = || path.display().to_string();
-    let file = File::open(path).with_context(|| format!("cannot read {}", place()))?;
-    let total = file.metadata().map_or(0, |metadata| metadata.len());
-    let mut ledger = Ledger::observed();
-    let (mut changes, mut events, mut done) = (Vec::new(), 0_u64, 0_u64);
-    for line in BufReader::new(file).lines() {
-        let line = line.with_context(|| format!("cannot read {}", place()))?;
-        events += 1;
-        done = done.saturating_add(line.len() as u64 + 1);
-        let event: Event = serde_json::from_str(&line)
-            .with_context(|| format!("{}: line {events} is no event", place()))?;
-        if let What::Process(facts) = &event.what {
-            sink.process(event.pid, &facts.name);
-        }
-        ledger.apply(&event);
-        ledger.take_changes(&mut changes);
-        changes.drain(..).for_each(|change| sink.change(&change));
-        if events % 65_536 == 0 {
-            sink.progress(done, total);
-        }
-    }
-    Ok(Imported { source: Source::Recording, events, producer: None })
+/// The hook of a driver function, for errors in recordings.
+#[cfg(feature = "capture")]
+fn function(name: &str) -> Option<FunctionId> {
+    let position = capture::hooks::HOOKS.iter().position(|hook| hook.symbol == name)?;
+    u16::try_from(position).ok().map(FunctionId)
+}
+
+/// Without the hook table, names stay names.
+#[cfg(not(feature = "capture"))]
+const fn function(_name: &str) -> Option<FunctionId> {
+    None
 }
 
 /// How far a reader is, on a terminal, when it takes long enough to wonder.

@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 #[cfg(feature = "capture")]
 mod ended;
+mod events;
 pub(crate) mod export;
 mod fragmentation;
 mod input;

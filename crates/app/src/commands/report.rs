@@ -2,17 +2,19 @@
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use engine::analysis::Measure;
 use engine::analysis::groups::Groups;
 use engine::analysis::leakage::Leakage;
 use engine::analysis::summary::Summary;
 use engine::analysis::suspects::Suspects;
-use engine::analysis::usage::Usage;
+use engine::analysis::usage::{Courses, Usage};
 use engine::analysis::watermark::Watermark;
 use engine::change::Change;
-use engine::units::Bytes;
+use engine::units::{Bytes, Moment};
 use formats::export::analysis::{self, Answer, Overlay, Subject};
+use formats::import::smi;
+use formats::plain::plain;
 
 use super::input::Input;
 use super::{fragmentation, input};
@@ -139,7 +141,7 @@ impl Question {
             }
             Self::Usage(usage) => {
                 let courses = usage.finish();
-                write(Answer::Usage(&courses, &overlays(options)?))
+                write(Answer::Usage(&courses, &overlays(options, &courses, input)?))
             }
             Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
             Self::Rest if options.analysis == Analysis::Trace => {
@@ -161,12 +163,39 @@ fn points(options: &Report) -> Option<usize> {
     })
 }
 
-/// What other tools saw over time.
-fn overlays(options: &Report) -> Result<Vec<Overlay>> {
-    match &options.smi {
-        None => Ok(Vec::new()),
-        Some(path) => bail!("{}: this build cannot read it; leave --smi out", path.display()),
+/// What `nvidia-smi` saw over time, each GPU beside the device whose changes are most like its own.
+fn overlays(options: &Report, courses: &Courses, input: &Input) -> Result<Vec<Overlay>> {
+    let Some(path) = &options.smi else { return Ok(Vec::new()) };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let log = smi::parse(&text).with_context(|| path.display().to_string())?;
+    // A given offset is between the clocks; moments have their own zero.
+    let offset = options.smi_offset.map(|ahead| {
+        let (moment, utc) = input.facts.clock.unwrap_or_default();
+        let zero = i64::try_from(moment.0).unwrap_or(i64::MAX);
+        zero.saturating_sub(utc).saturating_sub(ahead)
+    });
+    let mut found = Vec::new();
+    for gpu in &log.gpus {
+        let aligned = courses.totals.iter().map(|total| {
+            let points: Vec<_> = total.points.iter().map(|point| (point.at, point.bytes)).collect();
+            (total.device, smi::align(gpu, &points, offset))
+        });
+        let aligned: Vec<_> = aligned.collect();
+        let best = aligned.iter().filter_map(|(device, fit)| fit.ok().map(|fit| (*device, fit)));
+        let best = best.max_by(|one, other| one.1.score.total_cmp(&other.1.score));
+        let Some((device, fit)) = best else {
+            if let Some((_, Err(why))) = aligned.into_iter().next() {
+                output::complain(&format!("{}, GPU {}: {why}", path.display(), plain(&gpu.gpu)));
+            }
+            continue;
+        };
+        let name = format!("nvidia-smi, GPU {} (score {:.2})", gpu.gpu, fit.score);
+        let moment = |at: i64| Moment(u64::try_from(at.saturating_add(fit.offset)).unwrap_or(0));
+        let points = gpu.points.iter().map(|(at, bytes)| (moment(*at), *bytes)).collect();
+        found.push(Overlay { name, device, points });
     }
+    Ok(found)
 }
 
 fn write(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::cache::{PoolSums, Segment};
+use engine::cache::{CacheSettings, PoolSums, Segment};
 use engine::change::{Change, How, Turn};
 use engine::ids::{DeviceId, Pid};
 use engine::stack::Stacks;
@@ -26,6 +26,8 @@ pub struct Facts {
     pub clock: Option<(Moment, i64)>,
     /// What caches hold at the end.
     pub segments: Vec<Segment>,
+    /// How those caches are set up.
+    pub settings: CacheSettings,
     /// Sums of pools at the end.
     pub pools: Vec<PoolSums>,
     /// What the reader could not use.
@@ -148,6 +150,10 @@ impl Sink for Gather<'_> {
             Some(known) => *known = *pool,
             None => self.facts.pools.push(*pool),
         }
+    }
+
+    fn cache_settings(&mut self, settings: &CacheSettings) {
+        self.facts.settings = settings.clone();
     }
 
     fn warn(&mut self, warning: Warning) {
