@@ -5,5 +5,6 @@ mod clock;
 pub mod export;
 pub mod import;
 pub mod plain;
+pub mod recording;
 
 pub use clock::WallClock;
