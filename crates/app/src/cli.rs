@@ -26,6 +26,9 @@ enum Verb {
     /// Report live GPU memory, by process and thread, every few seconds
     #[command(after_help = TRACE_EXAMPLES)]
     Trace(Box<Trace>),
+    /// Write every event to a file, to be read later
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Box<Record>),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -41,6 +44,15 @@ EXAMPLES
   vramscope trace --json --duration 1m      one JSON object a line, for a minute
 
 Live tracing needs root. Ctrl-C ends with a last report.";
+
+const RECORD_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope record -o all.arrows --duration 10m       every process, for ten minutes
+  vramscope record -o one.arrows -p 4711              process 4711, until it ends
+  vramscope record -o run.arrows -- python train.py   start a program and miss nothing of it
+
+A recording is an Apache Arrow stream: pyarrow, polars and DuckDB read it too. Recording needs root.
+Ctrl-C ends it.";
 
 /// Whom to trace; the same for every verb that traces.
 #[derive(Args)]
@@ -108,9 +120,9 @@ pub(crate) struct Trace {
     /// Write the reports to a file
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Write down every event, one JSON object a line
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub(crate) events: Option<PathBuf>,
+    /// Write every event to a file too, for `report` and other tools
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Exit with 1 when a process ends with more than SIZE (default 0) not freed
     #[arg(
         long,
@@ -121,6 +133,18 @@ pub(crate) struct Trace {
         value_parser = quantity::size
     )]
     pub(crate) fail_on_leak: Option<Bytes>,
+}
+
+#[derive(Args)]
+pub(crate) struct Record {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The file; one that is there is replaced
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    pub(crate) duration: Option<Duration>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -159,10 +183,14 @@ pub(crate) fn run() -> Result<Outcome> {
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run(&options),
         #[cfg(feature = "capture")]
+        Verb::Record(options) => commands::record::run(*options),
+        #[cfg(feature = "capture")]
         Verb::Doctor => commands::doctor::run(),
         #[cfg(feature = "capture")]
         Verb::Demo(options) => commands::demo::run(&options),
         #[cfg(not(feature = "capture"))]
-        Verb::Trace(_) | Verb::Doctor | Verb::Demo(_) => Err(commands::no_capture()),
+        Verb::Trace(_) | Verb::Record(_) | Verb::Doctor | Verb::Demo(_) => {
+            Err(commands::no_capture())
+        }
     }
 }

@@ -4,12 +4,16 @@
 pub(crate) mod demo;
 #[cfg(feature = "capture")]
 pub(crate) mod doctor;
-#[cfg(feature = "capture")]
 mod ended;
 #[cfg(feature = "capture")]
 pub(crate) mod launch;
 #[cfg(feature = "capture")]
 mod live;
+mod print;
+#[cfg(feature = "capture")]
+pub(crate) mod record;
+#[cfg_attr(not(test), allow(dead_code, reason = "for the verb that reads files"))]
+pub(crate) mod replay;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
 

@@ -1,7 +1,6 @@
 //! `vramscope trace`: the live report.
 
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +17,7 @@ use engine::units::{Bytes, Nanos};
 
 use super::live::{Format, LiveReport};
 use crate::pipeline::Live;
+use crate::recorder::{self, Recorder};
 use crate::{Outcome, cli, output};
 
 /// How long a command may take to end after Ctrl-C before its last report is made without it.
@@ -28,10 +28,16 @@ const ATTENTION: Duration = Duration::from_millis(50);
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
+    run_as(options, Some(if options.json { Format::Json } else { Format::Text }))
+}
+
+/// Runs a trace; without a format it reports nothing.
+pub(crate) fn run_as(options: &cli::Trace, format: Option<Format>) -> Result<Outcome> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
+    let recording = options.record.as_deref().map(recorder::create).transpose()?;
     let stopped = match options.target.command.as_slice() {
         [] => None,
         command => Some(command::start(command, command_stdout(options))?),
@@ -43,15 +49,11 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         output::complain(warning);
     }
     let command = stopped.map(Command::release).transpose()?;
-    let format = if options.json { Format::Json } else { Format::Text };
     let mut report = LiveReport::new(&live, view(options), format, out);
-    report.events = options
-        .events
-        .as_deref()
-        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
-        .transpose()?
-        .map(BufWriter::new);
-    let mut trace = Trace { options, target, command, report };
+    if let Some(file) = recording {
+        report.record(|names| Recorder::start(file, names, &options.target));
+    }
+    let mut trace = Trace { options, target, command, records_only: format.is_none(), report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
 }
@@ -130,6 +132,7 @@ struct Trace<'a> {
     options: &'a cli::Trace,
     target: Target,
     command: Option<Command>,
+    records_only: bool,
     report: LiveReport,
 }
 
@@ -146,7 +149,9 @@ impl Trace<'_> {
                 // The terminal interrupts the command too: let it finish and see its last frees.
                 give_up = Some(if self.command.is_some() { now + GRACE } else { now });
             }
-            let ended = self.targets_ended()?;
+            self.report.keep_up();
+            // Who only records has nothing to do once that failed.
+            let ended = self.targets_ended()? || (self.records_only && !self.report.records());
             if ended || [end, give_up].into_iter().flatten().any(|deadline| now >= deadline) {
                 return Ok(());
             }
@@ -176,8 +181,9 @@ impl Trace<'_> {
 
     /// Detaches, reports for the last time, and judges.
     fn finish(self, live: Live) -> Result<Outcome> {
-        let last = self.report.finish(live)?;
-        let outcome = judge(&last, self.options.fail_on_leak);
+        let (last, recorded) = self.report.finish(live)?;
+        let judged = judge(&last, self.options.fail_on_leak);
+        let outcome = if recorded == Outcome::Fine { judged } else { recorded };
         match self.command {
             Some(Command { status: None, pid, .. }) => {
                 output::complain(&format!("the command (process {pid}) runs on, untraced"));

@@ -163,14 +163,13 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// The last report is made at this moment; nothing follows. Gives the file or pipe back.
-    pub fn finish(mut self, at: Moment) -> io::Result<(W, u64)> {
+    /// The last report is made at this moment; nothing may follow.
+    pub fn finish(&mut self, at: Moment) -> io::Result<()> {
         self.sheet.row("end");
         self.sheet.number(Column::At, at.0);
-        self.flush()?;
+        self.encode()?;
         self.stream.finish().map_err(no_arrow)?;
-        self.put()?;
-        Ok((self.out, self.bytes))
+        self.put()
     }
 
     /// Events so far.
@@ -192,8 +191,13 @@ impl<W: Write> Writer<W> {
     }
 
     /// Where it writes to.
-    pub const fn out(&mut self) -> &mut W {
-        &mut self.out
+    pub const fn out(&self) -> &W {
+        &self.out
+    }
+
+    /// Gives that back.
+    pub fn into_out(self) -> W {
+        self.out
     }
 
     fn added(&mut self, at: Moment, news: bool) -> io::Result<()> {
@@ -215,12 +219,17 @@ impl<W: Write> Writer<W> {
 
     /// Writes all rows that wait, as one message.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.encode()?;
+        self.put()
+    }
+
+    fn encode(&mut self) -> io::Result<()> {
         self.waiting = None;
         if self.sheet.rows() > 0 {
             let batch = self.sheet.finish(SchemaRef::clone(&self.schema)).map_err(no_arrow)?;
             self.stream.write(&batch).map_err(no_arrow)?;
         }
-        self.put()
+        Ok(())
     }
 
     fn put(&mut self) -> io::Result<()> {

@@ -59,7 +59,8 @@ fn record(events: &[Event]) -> Vec<u8> {
     for event in events {
         writer.event(event).unwrap();
     }
-    writer.finish(Moment(99)).unwrap().0
+    writer.finish(Moment(99)).unwrap();
+    writer.into_out()
 }
 
 fn reader(bytes: &[u8]) -> Result<Reader<&[u8]>, Error> {

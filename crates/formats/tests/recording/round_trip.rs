@@ -91,7 +91,9 @@ fn stacks_are_written_once_and_before_the_events_that_name_them() {
     };
     let event = at(5, What::Allocate(call));
     writer.event(&event).unwrap();
-    let (bytes, length) = writer.finish(Moment(6)).unwrap();
+    writer.finish(Moment(6)).unwrap();
+    let length = writer.bytes();
+    let bytes = writer.into_out();
     assert_eq!(bytes.len() as u64, length);
     let (rows, _) = read(&bytes).unwrap();
     assert_eq!(
@@ -145,7 +147,8 @@ fn an_unknown_function_keeps_its_name() {
     };
     let mut writer = Writer::new(Vec::new(), &header(), other).unwrap();
     writer.event(&at(1, What::Failed(failed))).unwrap();
-    let bytes = writer.finish(Moment(2)).unwrap().0;
+    writer.finish(Moment(2)).unwrap();
+    let bytes = writer.into_out();
     let mut reader = reader(&bytes).unwrap();
     let mut found = None;
     while let Some(row) = reader.next_row().unwrap() {

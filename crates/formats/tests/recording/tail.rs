@@ -21,7 +21,8 @@ fn three() -> (Vec<u8>, Vec<usize>) {
         writer.flush().unwrap();
         ends.push(writer.bytes() as usize);
     }
-    (writer.finish(Moment(9)).unwrap().0, ends)
+    writer.finish(Moment(9)).unwrap();
+    (writer.into_out(), ends)
 }
 
 #[test]
