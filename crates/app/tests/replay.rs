@@ -10,7 +10,7 @@
 use std::fs;
 use std::path::Path;
 
-use capture::hooks::function_id;
+use capture::hooks::{function_id, function_name};
 use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
 use engine::units::Moment;
@@ -57,6 +57,12 @@ fn recorded_calls_give_the_reported_ledger() {
                 ("failed_allocations", process.failed_allocations),
             ] {
                 assert_eq!(other[name], ours, "{name} of {}", folder.display());
+            }
+            for (failure, other) in
+                process.failures.iter().zip(other["failures"].as_array().unwrap())
+            {
+                assert_eq!(other["function"], function_name(failure.function));
+                assert_eq!(other["count"], failure.count);
             }
             for kind in &process.kinds {
                 assert_eq!(other["kinds"][kind.kind.name()], kind.live_bytes.0);
