@@ -12,7 +12,7 @@ mod live;
 mod print;
 #[cfg(feature = "capture")]
 pub(crate) mod record;
-#[cfg_attr(not(test), allow(dead_code, reason = "for the verb that reads files"))]
+#[allow(dead_code, reason = "for the verb that reads files")]
 pub(crate) mod replay;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
