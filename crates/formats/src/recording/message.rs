@@ -114,13 +114,18 @@ pub(super) fn described(meta: &[u8]) -> Result<Message<'_>, Trouble> {
     root_as_message(meta).map_err(|error| Trouble::Broken(error.to_string()))
 }
 
-/// Nodes and buffers of a column.
-fn shape_of(of: &DataType) -> Option<(usize, usize)> {
+/// How many nodes a column has, and how many bytes the items of each of its buffers. Bits are bytes
+/// here, and offsets have four.
+fn shape_of(of: &DataType) -> Option<(usize, Vec<usize>)> {
     match of {
-        DataType::Utf8 => Some((1, 3)),
-        DataType::Boolean | DataType::Timestamp(..) => Some((1, 2)),
-        DataType::List(item) if item.data_type().is_integer() => Some((2, 4)),
-        number if number.is_integer() || number.is_floating() => Some((1, 2)),
+        DataType::Utf8 => Some((1, vec![1, 4, 1])),
+        DataType::Boolean => Some((1, vec![1, 1])),
+        DataType::List(item) if item.data_type().is_integer() => {
+            Some((2, vec![1, 4, 1, item.data_type().primitive_width()?]))
+        }
+        number if number.is_numeric() || matches!(number, DataType::Timestamp(..)) => {
+            Some((1, vec![1, number.primitive_width()?]))
+        }
         _ => None,
     }
 }
@@ -148,24 +153,28 @@ pub(super) fn check_batch(
     if !(0..=ROWS_MOST).contains(&rows) {
         return broken("a batch has an impossible number of rows");
     }
-    check_nodes(batch, rows, schema)?;
+    let widths = check_nodes(batch, rows, schema)?;
     let compressed = match batch.compression() {
         None => false,
         Some(compression) if compression.codec() == CompressionType::ZSTD => true,
         Some(_) => return broken("a batch is compressed in another way than zstd"),
     };
     let mut sum = 0_u64;
-    for buffer in batch.buffers().into_iter().flatten() {
-        let end = buffer.offset().checked_add(buffer.length());
-        let range = usize::try_from(buffer.offset())
-            .ok()
-            .zip(end.and_then(|end| usize::try_from(end).ok()));
+    for (buffer, width) in batch.buffers().into_iter().flatten().zip(widths) {
+        let end = buffer.offset().checked_add(buffer.length()).map(usize::try_from);
+        let range = usize::try_from(buffer.offset()).ok().zip(end.and_then(Result::ok));
         let Some(bytes) = range.and_then(|(from, to)| body.get(from..to)) else {
             return broken("a buffer is outside of its batch");
         };
-        if compressed && !bytes.is_empty() {
-            sum = sum.saturating_add(uncompressed(bytes)?);
+        let length = match bytes {
+            [] => 0,
+            bytes if compressed => uncompressed(bytes)?,
+            bytes => bytes.len() as u64,
+        };
+        if !length.is_multiple_of(width as u64) {
+            return broken("a buffer ends inside of an item");
         }
+        sum = sum.saturating_add(length);
     }
     if sum > BODY_MOST {
         return broken("a batch is larger than any recording has");
@@ -173,12 +182,13 @@ pub(super) fn check_batch(
     Ok(())
 }
 
-fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<(), Trouble> {
+/// Whether columns are as long as they should be; gives the widths of the items of all buffers.
+fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<Vec<usize>, Trouble> {
     let mut nodes = batch.nodes().into_iter().flatten();
-    let mut buffers = 0;
+    let mut widths = Vec::new();
     for field in schema.fields() {
         let (own, needed) = shape_of(field.data_type()).unwrap_or_default();
-        buffers += needed;
+        widths.extend(needed);
         for inner in 0..own {
             let Some(node) = nodes.next() else { return broken("a batch lacks columns") };
             let possible = if inner == 0 { rows..=rows } else { 0..=ROWS_MOST << 3 };
@@ -190,10 +200,10 @@ fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<()
         }
     }
     let there = batch.buffers().map_or(0, |buffers| buffers.len());
-    if nodes.next().is_some() || there != buffers || batch.variadicBufferCounts().is_some() {
+    if nodes.next().is_some() || there != widths.len() || batch.variadicBufferCounts().is_some() {
         return broken("a batch does not fit the schema");
     }
-    Ok(())
+    Ok(widths)
 }
 
 /// What a compressed buffer says that it becomes.
@@ -201,7 +211,7 @@ fn uncompressed(bytes: &[u8]) -> Result<u64, Trouble> {
     let prefix = bytes.get(..8).and_then(|prefix| <[u8; 8]>::try_from(prefix).ok());
     match prefix.map(i64::from_le_bytes) {
         // Stored as it is.
-        Some(-1) => Ok(bytes.len() as u64),
+        Some(-1) => Ok(bytes.len().saturating_sub(8) as u64),
         Some(length) if length >= 0 => Ok(length.unsigned_abs()),
         _ => broken("a compressed buffer has an impossible length"),
     }
