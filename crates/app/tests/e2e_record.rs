@@ -74,8 +74,11 @@ impl Place {
     }
 }
 
+/// A workload and what the driver is told.
+type Story = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+
 /// Programs that end on the way, fail, run out of memory, use pools and graphs, change their program.
-const STORIES: &[(&[&str], &[(&str, &str)])] = &[
+const STORIES: &[Story] = &[
     (&["kinds"], &[]),
     (&["exec"], &[]),
     (&["fork"], &[]),
