@@ -49,7 +49,7 @@ class Bench:
         report = os.path.join(self.out, name + ".jsonl")
         run = subprocess.run(
             [self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000", "-o", report,
-             "--events", os.path.join(self.out, name + ".events"), *extra, "--", *command],
+             "--record", os.path.join(self.out, name + ".arrows"), *extra, "--", *command],
             env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
         with open(report) as lines:
             reports = [json.loads(line) for line in lines]

@@ -33,6 +33,9 @@ enum Verb {
     /// Count kernel launches by name, copies by direction, and failing calls
     #[command(after_help = KERNELS_EXAMPLES)]
     Kernels(Box<Kernels>),
+    /// Write every event to a file, to be read later
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Box<Record>),
     /// Answer questions about a file: leaks, peaks, memory over time
     #[command(after_help = files::REPORT_EXAMPLES)]
     Report(Box<Report>),
@@ -66,6 +69,15 @@ EXAMPLES
   vramscope kernels --json --duration 1m    one JSON object a line, for a minute
 
 Live tracing needs root. Ctrl-C ends with a last report.";
+
+const RECORD_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope record -o all.arrows --duration 10m       every process, for ten minutes
+  vramscope record -o one.arrows -p 4711              process 4711, until it ends
+  vramscope record -o run.arrows -- python train.py   start a program and miss nothing of it
+
+A recording is an Apache Arrow stream: pyarrow, polars and DuckDB read it too. Recording needs root.
+Ctrl-C ends it.";
 
 /// Whom to trace; the same for every verb that traces.
 #[derive(Args)]
@@ -138,9 +150,9 @@ pub(crate) struct Trace {
     pub(crate) kernels: bool,
     #[command(flatten)]
     pub(crate) work: WorkOptions,
-    /// Write down every event, one JSON object a line
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub(crate) events: Option<PathBuf>,
+    /// Write every event to a file too, for `report` and other tools
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Exit with 1 when a process ends with more than SIZE (default 0) not freed
     #[arg(
         long,
@@ -199,6 +211,23 @@ pub(crate) enum CheckLaunches {
     All,
 }
 
+#[derive(Args)]
+pub(crate) struct Record {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The file; one that is there is replaced
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    pub(crate) duration: Option<Duration>,
+    /// Record kernel launches and copies, too
+    #[arg(long)]
+    pub(crate) kernels: bool,
+    #[command(flatten)]
+    pub(crate) work: WorkOptions,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum SortBy {
     /// The biggest
@@ -240,11 +269,13 @@ pub(crate) fn run() -> Result<Outcome> {
         #[cfg(feature = "capture")]
         Verb::Kernels(options) => commands::kernels::run(&options),
         #[cfg(feature = "capture")]
+        Verb::Record(options) => commands::record::run(&options),
+        #[cfg(feature = "capture")]
         Verb::Doctor => commands::doctor::run(),
         #[cfg(feature = "capture")]
         Verb::Demo(options) => commands::demo::run(&options),
         #[cfg(not(feature = "capture"))]
-        Verb::Trace(_) | Verb::Kernels(_) | Verb::Doctor | Verb::Demo(_) => {
+        Verb::Trace(_) | Verb::Kernels(_) | Verb::Record(_) | Verb::Doctor | Verb::Demo(_) => {
             Err(commands::no_capture())
         }
     }

@@ -11,6 +11,8 @@ mod output;
 #[cfg(feature = "capture")]
 mod pipeline;
 mod quantity;
+#[cfg(feature = "capture")]
+mod recorder;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,8 @@ pub(crate) enum Outcome {
     Fine,
     /// Something was found over a limit that was asked for.
     Findings,
+    /// A part of what was asked for could not be done, and the user was told.
+    Incomplete,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
     match cli::run() {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),
+        Ok(Outcome::Incomplete) => ExitCode::from(2),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&format!("error: {error:#}"));

@@ -12,6 +12,14 @@ pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "vramscope: {message}");
 }
 
+/// A sign of life, on a terminal only: the next message takes its place.
+pub(crate) fn progress(message: &str) {
+    let mut stderr = io::stderr();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "vramscope: {message}\x1b[K\r");
+    }
+}
+
 /// Where results go.
 pub(crate) struct Results {
     /// The place.

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 use harness::{Stage, VRAMSCOPE, simulator};
 
 /// Verbs whose help promises examples: those that trace or read files.
-const WITH_EXAMPLES: &[&str] = &["trace", "report", "diff", "export"];
+const WITH_EXAMPLES: &[&str] = &["trace", "kernels", "record", "report", "diff", "export"];
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).args(arguments).output().unwrap()
@@ -80,7 +80,9 @@ fn section(verb: &str) -> String {
 #[test]
 fn the_help_lists_the_verbs_and_each_has_its_own_help() {
     let verbs = verbs();
-    assert!(["trace", "doctor", "demo"].iter().all(|verb| verbs.contains(&verb.to_string())));
+    assert!(
+        ["trace", "record", "doctor", "demo"].iter().all(|verb| verbs.contains(&verb.to_string()))
+    );
     for verb in &verbs {
         let text = help(Some(verb));
         assert!(text.contains(&format!("Usage: vramscope {verb}")), "{text}");

@@ -1,5 +1,5 @@
 //! Calls that were recorded on a real GPU, applied again: the same ledger, without the GPU. Each
-//! folder of `fixtures/h200` has the events of a program and the last report that was made of them.
+//! folder of `fixtures/h200` has the recording of a program and the last report that was made of them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,20 +10,24 @@
 use std::fs;
 use std::path::Path;
 
-use engine::event::Event;
+use capture::hooks::{function_id, function_name};
 use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
 use engine::units::Moment;
+use formats::recording::{Reader, Row};
 use serde_json::Value;
 
 fn replay(file: &Path) -> Snapshot {
     let mut ledger = Ledger::new();
     let mut last = Moment(0);
-    for line in fs::read_to_string(file).unwrap().lines() {
-        let event: Event = serde_json::from_str(line).unwrap();
-        last = last.max(event.at);
-        ledger.apply(&event);
+    let mut reader = Reader::open(file, function_id).unwrap();
+    while let Some(row) = reader.next_row().unwrap() {
+        if let Row::Event(event) = row {
+            last = last.max(event.at);
+            ledger.apply(&event);
+        }
     }
+    assert!(reader.warnings().is_empty(), "{}", file.display());
     ledger.snapshot(last, &View { top: 1_000_000, ..View::default() })
 }
 
@@ -35,7 +39,7 @@ fn recorded_calls_give_the_reported_ledger() {
         let folder = entry.unwrap().path();
         let report = fs::read_to_string(folder.join("last.json")).unwrap();
         let report: Value = serde_json::from_str(&report).unwrap();
-        let snapshot = replay(&folder.join("events.jsonl"));
+        let snapshot = replay(&folder.join("events.arrows"));
         let reported = report["processes"].as_array().unwrap();
         assert_eq!(snapshot.processes.len(), reported.len(), "{}", folder.display());
         for process in &snapshot.processes {
@@ -53,6 +57,12 @@ fn recorded_calls_give_the_reported_ledger() {
                 ("failed_allocations", process.failed_allocations),
             ] {
                 assert_eq!(other[name], ours, "{name} of {}", folder.display());
+            }
+            for (failure, other) in
+                process.failures.iter().zip(other["failures"].as_array().unwrap())
+            {
+                assert_eq!(other["function"], function_name(failure.function));
+                assert_eq!(other["count"], failure.count);
             }
             for kind in &process.kinds {
                 assert_eq!(other["kinds"][kind.kind.name()], kind.live_bytes.0);

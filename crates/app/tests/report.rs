@@ -21,7 +21,7 @@ fn fixtures() -> PathBuf {
 }
 
 fn file(program: &str) -> String {
-    fixtures().join("h200").join(program).join("events.jsonl").to_str().unwrap().to_owned()
+    fixtures().join("h200").join(program).join("events.arrows").to_str().unwrap().to_owned()
 }
 
 fn expected() -> BTreeMap<String, Value> {

@@ -11,7 +11,6 @@ use crate::work::Work;
 
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Event {
     /// The process it happened in.
     pub pid: Pid,
@@ -28,7 +27,6 @@ pub struct Event {
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum What {
     /// A process was seen for the first time. Events of a pid that was never announced make the
     /// ledger open an anonymous process.
@@ -73,7 +71,6 @@ pub enum What {
 
 /// What is known of a process when it is first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ProcessFacts {
     /// When it started, nanoseconds since boot; 0 when unknown.
     pub start: u64,
@@ -87,7 +84,6 @@ pub struct ProcessFacts {
 
 /// Memory begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Allocate {
     /// The driver's name for it.
     pub key: Key,
@@ -112,7 +108,6 @@ pub struct Allocate {
 /// The function family that a free came through; a family that does not fit the memory is a
 /// mistake worth telling, even where the driver forgives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FreeBy {
     /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
     Free,
@@ -159,7 +154,6 @@ impl FreeBy {
 
 /// Memory ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Free {
     /// The driver's name for it. A null pointer is a legal no-op and never becomes an event.
     pub key: Key,
@@ -171,7 +165,6 @@ pub struct Free {
 
 /// Where physical memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Place {
     /// On a device.
     Device(DeviceId),
@@ -182,7 +175,6 @@ pub enum Place {
 /// Calls of the virtual memory management API. Physical memory begins with `Create` and ends when
 /// its last reference is released *and* its last mapping is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum VmmCall {
     /// `cuMemCreate`.
     Create {
@@ -251,7 +243,6 @@ pub enum VmmCall {
 /// Calls about memory pools. What a pool *uses* is the sum of its live stream-ordered allocations;
 /// what it *reserves* of the device only the driver knows, and callers learn it by asking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PoolCall {
     /// `cuMemPoolCreate`, or an import of another process's pool.
     Created {
@@ -293,7 +284,6 @@ pub enum PoolCall {
 
 /// Calls about graphs with memory nodes, and about stream capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum GraphCall {
     /// `cuStreamBeginCapture`: calls on the stream become nodes. With a graph: of that graph.
     CaptureBegan {
@@ -367,7 +357,6 @@ pub enum GraphCall {
 
 /// A driver call returned an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Failed {
     /// Which function.
     pub function: FunctionId,
@@ -394,7 +383,6 @@ pub const INVALID_HANDLE: i32 = 400;
 
 /// Contexts decide the device of an allocation and how long it can live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ContextChange {
     /// `cuCtxCreate`: a context of its own.
     Created {
@@ -441,7 +429,6 @@ pub enum ContextChange {
 /// before that moment are delivered first. Bounds of a snapshot hold for losses that were told
 /// before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lost {
     /// Allocating calls that succeeded.
     pub allocations: u64,
@@ -455,9 +442,7 @@ pub struct Lost {
     /// graphs and captures.
     pub other: u64,
     /// Launches that were not counted by kernel.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub launches: u64,
     /// Copies and memsets that were not counted.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub copies: u64,
 }

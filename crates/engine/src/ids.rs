@@ -5,18 +5,15 @@ use std::fmt;
 /// A process id as the host's root namespace sees it. Reused by the kernel: alone it is no
 /// identity, see [`ProcessKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Pid(pub u32);
 
 /// A thread id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tid(pub u32);
 
 /// A process without doubt: the pid and the moment it started (nanoseconds since boot). An exec
 /// keeps both, so the ledger adds a generation of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ProcessKey {
     /// The process id.
     pub pid: Pid,
@@ -26,65 +23,53 @@ pub struct ProcessKey {
 
 /// A device ordinal *inside* a process (`CUDA_VISIBLE_DEVICES` makes it relative).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceId(pub u16);
 
 /// A physical GPU of the host, by the index that NVML and `nvidia-smi` use. A MIG instance counts as
 /// its GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GpuId(pub u16);
 
 /// A `CUcontext` value of one process; 0 is "no context".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ContextId(pub u64);
 
 /// A `CUmemGenericAllocationHandle` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HandleId(pub u64);
 
 /// A `CUmemoryPool` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PoolId(pub u64);
 
 /// A `CUstream` of one process; the default streams are 0, 1 and 2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StreamId(pub u64);
 
 /// A `CUgraph` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GraphId(pub u64);
 
 /// A `CUgraphExec` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExecId(pub u64);
 
 /// The call stack an allocation came from, interned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SiteId(pub u32);
 
 /// A `CUfunction` or `CUkernel` of one process, or a `CUgraphExec` that is launched as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KernelId(pub u64);
 
 /// An index of the hook table, so that an event can name its driver function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FunctionId(pub u16);
 
 /// Which set of numbers an allocation's name is taken from. A device pointer, a VMM handle and an
 /// array handle may be the same number and still be three things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Space {
     /// A pointer: device, managed, pinned, registered or stream-ordered memory.
     Address = 0,
@@ -100,7 +85,6 @@ pub enum Space {
 
 /// What the driver calls an allocation inside one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Key {
     /// The set of numbers.
     pub space: Space,

@@ -5,7 +5,6 @@ use std::fmt;
 /// The sort of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Kind {
     /// Plain device memory (`cuMemAlloc`, pitched memory too).
     Device = 0,

@@ -6,7 +6,6 @@ use std::ops::Sub;
 /// A moment: nanoseconds of the machine's monotonic clock. The engine never reads a clock; moments
 /// arrive with events and ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moment(pub u64);
 
 /// A span of time in nanoseconds.

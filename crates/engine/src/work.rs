@@ -5,7 +5,6 @@ use crate::ids::{ExecId, KernelId};
 
 /// News about the work of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Work {
     /// Launches of one kernel since the last such event.
     Launches(Launches),
@@ -38,7 +37,6 @@ pub enum Work {
 
 /// How the name of a kernel became known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NamedBy {
     /// A call named it.
     Call,
@@ -48,7 +46,6 @@ pub enum NamedBy {
 
 /// Launches of one kernel, as *increments* but for the shapes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Launches {
     /// What was launched.
     pub target: Launched,
@@ -70,7 +67,6 @@ pub struct Launches {
 
 /// What a launch launches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Launched {
     /// A kernel.
     Kernel(KernelId),
@@ -86,7 +82,6 @@ impl Default for Launched {
 
 /// The size of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Shape {
     /// Blocks in each direction.
     pub grid: [u32; 3],
@@ -98,7 +93,6 @@ pub struct Shape {
 
 /// Why the name of a kernel is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NoName {
     /// The process got the handle before tracing began.
     BeforeTrace,
@@ -110,7 +104,6 @@ pub enum NoName {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Direction {
     /// Host to device.
     HostToDevice,
@@ -132,7 +125,6 @@ pub enum Direction {
 
 /// Copies of one direction, as *increments*.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Copies {
     /// Which way, where the call says so.
     pub direction: Direction,

@@ -1,12 +1,12 @@
 //! The machine's monotonic clock and the wall's.
 
 use engine::units::Moment;
-use jiff::tz::TimeZone;
+use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
 /// Translates moments into times of day. Fixed when tracing begins, so that a clock that is set
 /// meanwhile does not reorder the report.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct WallClock {
     moment: Moment,
     time: Timestamp,
@@ -32,6 +32,34 @@ impl WallClock {
     pub fn told(moment: Moment, utc_nanos: i64) -> Self {
         let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
         Self { moment, time, zone: TimeZone::UTC }
+    }
+
+    /// A clock that was written down: what [`WallClock::utc_nanos`], [`WallClock::zone`] and
+    /// [`WallClock::offset`] said. A zone that this machine does not know is replaced by the offset.
+    #[must_use]
+    pub fn recorded(moment: Moment, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
+        let named = zone.and_then(|name| TimeZone::get(name).ok());
+        let fixed = || Offset::from_seconds(offset).map_or(TimeZone::UTC, TimeZone::fixed);
+        let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+        Self { moment, time, zone: named.unwrap_or_else(fixed) }
+    }
+
+    /// The wall clock at [`WallClock::start`], in nanoseconds since 1970, UTC.
+    #[must_use]
+    pub fn utc_nanos(&self) -> i64 {
+        i64::try_from(self.time.as_nanosecond()).unwrap_or(0)
+    }
+
+    /// The name of the time zone, where it has one.
+    #[must_use]
+    pub fn zone(&self) -> Option<&str> {
+        self.zone.iana_name()
+    }
+
+    /// How far the time zone was from UTC at [`WallClock::start`], in seconds to the east.
+    #[must_use]
+    pub fn offset(&self) -> i32 {
+        self.zone.to_offset(self.time).seconds()
     }
 
     /// The moment that the clock was set at: the beginning of a trace.
@@ -64,6 +92,23 @@ impl WallClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_was_written_down_shows_the_same_times() {
+        let (moment, nanos) = (Moment(5_000_000_000), 1_700_000_000_123_456_789);
+        for (zone, offset, time) in [
+            (Some("Europe/Berlin"), 3600, "2023-11-14T23:13:20.123+01:00"),
+            (Some("Nowhere/Else"), 5400, "2023-11-14T23:43:20.123+01:30"),
+            (None, -3600, "2023-11-14T21:13:20.123-01:00"),
+        ] {
+            let clock = WallClock::recorded(moment, nanos, zone, offset);
+            assert_eq!((clock.utc_nanos(), clock.offset()), (nanos, offset));
+            assert_eq!(clock.precise(moment), time);
+            let again =
+                WallClock::recorded(moment, clock.utc_nanos(), clock.zone(), clock.offset());
+            assert_eq!(again, clock);
+        }
+    }
 
     #[test]
     fn moments_become_times() {

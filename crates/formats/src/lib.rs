@@ -6,5 +6,6 @@ pub mod export;
 pub mod import;
 pub mod kernel;
 pub mod plain;
+pub mod recording;
 
 pub use clock::WallClock;

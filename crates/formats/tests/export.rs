@@ -24,6 +24,7 @@ fn names() -> Names {
     Names {
         clock: WallClock::fixed(Moment(0), 1_700_000_000),
         function: |FunctionId(row)| if row == 1 { "cuMemAlloc_v2" } else { "cuMemFree_v2" },
+        recorded: formats::recording::Functions::default(),
         gpus: vec![GpuName {
             id: GpuId(3),
             uuid: "GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1".into(),

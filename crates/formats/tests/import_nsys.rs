@@ -57,6 +57,7 @@ fn answer(found: &Collected) -> Value {
                 replaced += u64::from(how == How::Replaced);
                 total -= bytes;
             }
+            Turn::Learned { .. } => {}
         }
         if total > peak.0 {
             peak = (total, change.at.0);

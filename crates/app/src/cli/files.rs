@@ -130,6 +130,8 @@ pub(crate) enum Analysis {
     Suspects,
     /// The last report of the trace that a recording is of
     Trace,
+    /// The same of its launches and copies
+    Kernels,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

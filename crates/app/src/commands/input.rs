@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use engine::change::Change;
-use engine::ids::{DeviceId, FunctionId, Pid};
+use engine::ids::{DeviceId, Pid};
 use formats::import::gather::{Facts, Gather, Only};
 use formats::import::{self, Imported, Source};
 use formats::plain::plain;
 
-use super::events;
+use super::replay::known_function;
 use crate::cli;
 
 /// How long a file may take before progress is shown.
@@ -29,7 +29,7 @@ pub(crate) struct Input {
 
 /// Who made a file, by its content.
 pub(crate) fn recognise(path: &Path) -> Result<Source> {
-    if events::are_in(path) { Ok(Source::Recording) } else { Ok(import::recognise(path)?) }
+    Ok(import::recognise(path)?)
 }
 
 /// Reads a file; each wanted change goes to `each`.
@@ -41,11 +41,7 @@ pub(crate) fn read(
     let mut progress = Progress::new(path);
     let mut tell = |done, total| progress.tell(done, total);
     let mut gather = Gather::new(only, each, &mut tell);
-    let imported = if events::are_in(path) {
-        events::read(path, &mut gather)?
-    } else {
-        import::open(path, &mut gather, &function)?
-    };
+    let imported = import::open(path, &mut gather, known_function)?;
     let facts = gather.facts;
     progress.end();
     Ok(Input { name: plain(&path.display().to_string()).into_owned(), imported, facts })
@@ -54,19 +50,6 @@ pub(crate) fn read(
 /// Which changes a command line asks for.
 pub(crate) fn only(part: &cli::Part) -> Only {
     Only { pid: part.process.map(Pid), device: part.device.map(DeviceId) }
-}
-
-/// The hook of a driver function, for errors in recordings.
-#[cfg(feature = "capture")]
-fn function(name: &str) -> Option<FunctionId> {
-    let position = capture::hooks::HOOKS.iter().position(|hook| hook.symbol == name)?;
-    u16::try_from(position).ok().map(FunctionId)
-}
-
-/// Without the hook table, names stay names.
-#[cfg(not(feature = "capture"))]
-const fn function(_name: &str) -> Option<FunctionId> {
-    None
 }
 
 /// How far a reader is, on a terminal, when it takes long enough to wonder.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use engine::snapshot::View;
 
-use super::live::Subject;
+use super::live::{Format, Subject};
 use super::trace::{Settings, watch, work_options};
 use crate::{Outcome, cli};
 
@@ -13,9 +13,9 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         target: &options.target,
         interval: options.interval,
         duration: options.duration,
-        json: options.json,
+        format: Some(if options.json { Format::Json } else { Format::Text }),
         output: options.output.as_deref(),
-        events: None,
+        record: None,
         fail_on_leak: None,
         work: Some(work_options(&options.work)),
         subject: Subject::Work,

@@ -1,8 +1,5 @@
 //! The engine thread of a live verb: events into the ledger, reports out of it.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-
 use anyhow::{Result, anyhow};
 use capture::gpus::Gpu;
 use capture::hooks::function_name;
@@ -11,43 +8,30 @@ use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
 use formats::WallClock;
 use formats::export::text::Style;
-use formats::export::{GpuName, Names, json, text, work};
+use formats::export::{GpuName, Names};
 use formats::plain::plain;
+use formats::recording::Functions;
 
 use super::ended::Ended;
+use super::print::print;
+pub(crate) use super::print::{Format, Subject};
+use crate::Outcome;
 use crate::output::{self, Results};
 use crate::pipeline::{Live, Message};
-
-/// How reports look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Format {
-    /// For people.
-    Text,
-    /// One object a line.
-    Json,
-}
-
-/// What reports are about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Subject {
-    /// Memory, and work where it is counted.
-    Memory,
-    /// Launches and copies alone.
-    Work,
-}
+use crate::recorder::Recorder;
 
 /// The ledger and what is needed to report it.
 pub(crate) struct LiveReport {
     ledger: Ledger,
     view: View,
     subject: Subject,
-    format: Format,
+    /// None: nothing is reported, and no ledger is kept.
+    format: Option<Format>,
     names: Names,
     style: Style,
     out: Results,
     ended: Ended,
-    /// Where events are written down.
-    pub(crate) events: Option<BufWriter<File>>,
+    recorder: Option<Recorder>,
     /// Tell which libraries are watched.
     pub(crate) verbose: bool,
 }
@@ -57,22 +41,40 @@ impl LiveReport {
         live: &Live,
         view: View,
         subject: Subject,
-        format: Format,
+        format: impl Into<Option<Format>>,
         out: Results,
     ) -> Self {
         let clock = WallClock::now(capture::monotonic());
+        let gpus = gpu_names(&live.gpus);
         let ledger = Ledger::new();
         Self {
             ledger: if live.counts_work { ledger.following_work() } else { ledger },
             view,
             subject,
-            format,
-            names: Names { clock, function: function_name, gpus: gpu_names(&live.gpus) },
+            format: format.into(),
+            names: Names { clock, function: function_name, recorded: Functions::default(), gpus },
             style: out.style,
             out,
             ended: Ended::default(),
-            events: None,
+            recorder: None,
             verbose: true,
+        }
+    }
+
+    /// Writes everything down from now on.
+    pub(crate) fn record(&mut self, start: impl FnOnce(&Names) -> Recorder) {
+        self.recorder = Some(start(&self.names));
+    }
+
+    /// Whether everything is written down; not any more after a failure.
+    pub(crate) fn records(&self) -> bool {
+        self.recorder.as_ref().is_some_and(Recorder::is_running)
+    }
+
+    /// To be called several times a second.
+    pub(crate) fn keep_up(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.keep_up(capture::monotonic());
         }
     }
 
@@ -81,11 +83,12 @@ impl LiveReport {
         match message {
             Message::Events(events) => {
                 for event in &events {
-                    if let Some(file) = &mut self.events {
-                        serde_json::to_writer(&mut *file, event)?;
-                        file.write_all(b"\n")?;
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.event(event);
                     }
-                    self.ledger.apply(event);
+                    if self.format.is_some() {
+                        self.ledger.apply(event);
+                    }
                 }
             }
             Message::Notice(notice) if self.verbose || notice.is_trouble() => tell(&notice),
@@ -97,19 +100,25 @@ impl LiveReport {
 
     /// Reports what is live now.
     pub(crate) fn report(&mut self) -> Result<()> {
-        let snapshot = self.ledger.snapshot(capture::monotonic(), &self.view);
+        let now = capture::monotonic();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.tick(now, self.format.is_none());
+        }
+        let snapshot = self.ledger.snapshot(now, &self.view);
         self.print(&snapshot)?;
         self.ended.remember(snapshot);
         Ok(())
     }
 
     /// Detaches the probes and makes the last report, which is the whole story: processes that
-    /// ended on the way are in it again.
-    pub(crate) fn finish(mut self, live: Live) -> Result<Snapshot> {
+    /// ended on the way are in it again. A recording that failed makes the outcome incomplete.
+    pub(crate) fn finish(mut self, live: Live) -> Result<(Snapshot, Outcome)> {
         for message in live.finish() {
             self.take(message)?;
         }
-        let mut last = self.ledger.snapshot(capture::monotonic(), &self.view);
+        let now = capture::monotonic();
+        let outcome = self.recorder.take().map_or(Outcome::Fine, |recorder| recorder.finish(now));
+        let mut last = self.ledger.snapshot(now, &self.view);
         self.ended.recall_into(&mut last);
         self.print(&last)?;
         let unlisted = self.ended.dropped() + self.ledger.unlisted_ends();
@@ -118,27 +127,15 @@ impl LiveReport {
                 "{unlisted} processes that ended are not listed in the last report"
             ));
         }
-        Ok(last)
+        Ok((last, outcome))
     }
 
     fn print(&mut self, snapshot: &Snapshot) -> Result<()> {
-        let out = &mut self.out.writer;
-        match (self.subject, self.format) {
-            (Subject::Memory, Format::Json) => {
-                writeln!(out, "{}", json::line(snapshot, &self.names)?)?;
-            }
-            (Subject::Memory, Format::Text) => {
-                text::report(out, snapshot, &self.names, self.style)?;
-            }
-            (Subject::Work, Format::Json) => {
-                writeln!(out, "{}", work::json::line(snapshot, &self.names)?)?;
-            }
-            (Subject::Work, Format::Text) => {
-                work::text::report(out, snapshot, &self.names, self.style)?;
-            }
+        let out = &mut *self.out.writer;
+        match self.format {
+            Some(format) => print(out, self.subject, format, snapshot, &self.names, self.style),
+            None => Ok(()),
         }
-        out.flush()?;
-        Ok(())
     }
 }
 

@@ -5,9 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod diff;
 #[cfg(feature = "capture")]
 pub(crate) mod doctor;
-#[cfg(feature = "capture")]
 mod ended;
-mod events;
 pub(crate) mod export;
 mod fragmentation;
 mod input;
@@ -17,6 +15,10 @@ pub(crate) mod kernels;
 pub(crate) mod launch;
 #[cfg(feature = "capture")]
 mod live;
+mod print;
+#[cfg(feature = "capture")]
+pub(crate) mod record;
+mod replay;
 pub(crate) mod report;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;

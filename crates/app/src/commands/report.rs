@@ -11,13 +11,15 @@ use engine::analysis::suspects::Suspects;
 use engine::analysis::usage::{Courses, Usage};
 use engine::analysis::watermark::Watermark;
 use engine::change::Change;
+use engine::snapshot::View;
 use engine::units::{Bytes, Moment};
 use formats::export::analysis::{self, Answer, Overlay, Subject};
-use formats::import::smi;
+use formats::import::{Source, smi};
 use formats::plain::plain;
 
 use super::input::Input;
-use super::{fragmentation, input};
+use super::replay::final_report;
+use super::{fragmentation, input, print};
 use crate::cli::{Analysis, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
@@ -34,8 +36,12 @@ const POINTS: (usize, usize) = (288, 4000);
 /// Runs the verb.
 pub(crate) fn run(options: &Report) -> Result<Outcome> {
     check(options)?;
-    let measure = input::recognise(&options.file)?.measure();
+    let source = input::recognise(&options.file)?;
     let mut out = output::results(options.output.as_deref())?;
+    if let Some(subject) = again(options.analysis) {
+        return last_report(options, source, subject, &mut out);
+    }
+    let measure = source.measure();
     let mut question = Question::new(options, measure);
     // Limits on leaks hold for every question.
     let mut limit = options.fail_on_leak.map(|limit| (limit, Groups::new(measure)));
@@ -51,6 +57,42 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         Some((limit, groups)) => judge(limit, &Leakage::of(&groups)),
         None => Outcome::Fine,
     })
+}
+
+/// Which report of a live verb a question asks for.
+const fn again(analysis: Analysis) -> Option<print::Subject> {
+    match analysis {
+        Analysis::Trace => Some(print::Subject::Memory),
+        Analysis::Kernels => Some(print::Subject::Work),
+        _ => None,
+    }
+}
+
+/// The last report of the trace that was recorded.
+fn last_report(
+    options: &Report,
+    source: Source,
+    subject: print::Subject,
+    out: &mut Results,
+) -> Result<Outcome> {
+    if source != Source::Recording {
+        bail!(
+            "the last report of a trace is only in a recording; this is a file of {}",
+            source.name()
+        );
+    }
+    let (format, top) = match options.format {
+        Format::Text => (print::Format::Text, 10),
+        Format::Json => (print::Format::Json, 1000),
+        Format::Tsv | Format::Html => bail!("the last report of a trace is text or json"),
+    };
+    let view = View { top: options.top.unwrap_or(top), ..View::default() };
+    let (path, style) = (&options.file, out.style);
+    let warnings = final_report(path, subject, format, &view, style, &mut *out.writer)?;
+    for warning in warnings {
+        output::complain(&plain(&warning.text));
+    }
+    Ok(Outcome::Fine)
 }
 
 /// Options that mean nothing for the question are mistakes.
@@ -100,7 +142,7 @@ impl Question {
             }
             Analysis::Usage => Self::Usage(Usage::new(measure, points(options))),
             Analysis::Suspects => Self::Suspects(Suspects::new(measure)),
-            Analysis::Fragmentation | Analysis::Trace => Self::Rest,
+            Analysis::Fragmentation | Analysis::Trace | Analysis::Kernels => Self::Rest,
         }
     }
 
@@ -144,9 +186,6 @@ impl Question {
                 write(Answer::Usage(&courses, &overlays(options, &courses, input)?))
             }
             Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
-            Self::Rest if options.analysis == Analysis::Trace => {
-                bail!("the last report of a trace is only in a recording; give one")
-            }
             Self::Rest => {
                 let answer = fragmentation::answer(&input.facts, options.would_fit);
                 write(Answer::Fragmentation(&answer))

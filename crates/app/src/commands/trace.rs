@@ -1,7 +1,6 @@
 //! `vramscope trace`: the live report.
 
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use engine::units::{Bytes, Nanos};
 
 use super::live::{Format, LiveReport, Subject};
 use crate::pipeline::Live;
+use crate::recorder::{self, Recorder};
 use crate::{Outcome, cli, output};
 
 /// How long a command may take to end after Ctrl-C before its last report is made without it.
@@ -33,9 +33,9 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         target: &options.target,
         interval: options.interval,
         duration: options.duration,
-        json: options.json,
+        format: Some(if options.json { Format::Json } else { Format::Text }),
         output: options.output.as_deref(),
-        events: options.events.as_deref(),
+        record: options.record.as_deref(),
         fail_on_leak: options.fail_on_leak,
         work: options.kernels.then(|| work_options(&options.work)),
         subject: Subject::Memory,
@@ -48,9 +48,10 @@ pub(crate) struct Settings<'a> {
     pub(crate) target: &'a cli::Target,
     pub(crate) interval: Duration,
     pub(crate) duration: Option<Duration>,
-    pub(crate) json: bool,
+    /// None: nothing is reported, only recorded.
+    pub(crate) format: Option<Format>,
     pub(crate) output: Option<&'a Path>,
-    pub(crate) events: Option<&'a Path>,
+    pub(crate) record: Option<&'a Path>,
     pub(crate) fail_on_leak: Option<Bytes>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
@@ -63,6 +64,7 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
+    let recording = settings.record.map(recorder::create).transpose()?;
     let stopped = match settings.target.command.as_slice() {
         [] => None,
         command => Some(command::start(command, command_stdout(settings))?),
@@ -75,14 +77,13 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
         output::complain(warning);
     }
     let command = stopped.map(Command::release).transpose()?;
-    let format = if settings.json { Format::Json } else { Format::Text };
-    let mut report = LiveReport::new(&live, settings.view, settings.subject, format, out);
-    report.events = settings
-        .events
-        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
-        .transpose()?
-        .map(BufWriter::new);
-    let mut trace = Trace { settings, target, command, report };
+    let mut report = LiveReport::new(&live, settings.view, settings.subject, settings.format, out);
+    if let Some(file) = recording {
+        let works = settings.work.is_some();
+        report.record(|names| Recorder::start(file, names, settings.target, works));
+    }
+    let records_only = settings.format.is_none();
+    let mut trace = Trace { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
 }
@@ -98,7 +99,7 @@ pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
 
 /// Reports that a program reads from standard output must be alone there.
 fn command_stdout(settings: &Settings<'_>) -> command::Stdout {
-    if settings.json && settings.output.is_none() {
+    if settings.format == Some(Format::Json) && settings.output.is_none() {
         command::Stdout::Error
     } else {
         command::Stdout::Same
@@ -171,6 +172,7 @@ struct Trace<'a> {
     settings: &'a Settings<'a>,
     target: Target,
     command: Option<Command>,
+    records_only: bool,
     report: LiveReport,
 }
 
@@ -187,7 +189,9 @@ impl Trace<'_> {
                 // The terminal interrupts the command too: let it finish and see its last frees.
                 give_up = Some(if self.command.is_some() { now + GRACE } else { now });
             }
-            let ended = self.targets_ended()?;
+            self.report.keep_up();
+            // Who only records has nothing to do once that failed.
+            let ended = self.targets_ended()? || (self.records_only && !self.report.records());
             if ended || [end, give_up].into_iter().flatten().any(|deadline| now >= deadline) {
                 return Ok(());
             }
@@ -217,8 +221,9 @@ impl Trace<'_> {
 
     /// Detaches, reports for the last time, and judges.
     fn finish(self, live: Live) -> Result<Outcome> {
-        let last = self.report.finish(live)?;
-        let outcome = judge(&last, self.settings.fail_on_leak);
+        let (last, recorded) = self.report.finish(live)?;
+        let judged = judge(&last, self.settings.fail_on_leak);
+        let outcome = if recorded == Outcome::Fine { judged } else { recorded };
         match self.command {
             Some(Command { status: None, pid, .. }) => {
                 output::complain(&format!("the command (process {pid}) runs on, untraced"));

@@ -321,6 +321,13 @@ pub struct Hook {
     pub meaning: Meaning,
 }
 
+/// The row of a driver function by its name.
+#[must_use]
+pub fn function_id(name: &str) -> Option<FunctionId> {
+    let row = HOOKS.iter().position(|hook| hook.symbol == name)?;
+    u16::try_from(row).ok().map(FunctionId)
+}
+
 /// The name of a driver function by its row.
 #[must_use]
 pub fn function_name(function: FunctionId) -> &'static str {

@@ -142,7 +142,7 @@ struct Pool {
 
 #[derive(Serialize)]
 struct Failure {
-    function: &'static str,
+    function: String,
     code: i32,
     name: &'static str,
     count: u64,
@@ -318,7 +318,7 @@ impl Device {
 impl Failure {
     fn new(view: FailureCount, names: &Names) -> Self {
         Self {
-            function: (names.function)(view.function),
+            function: names.function(view.function).into_owned(),
             code: view.code,
             name: result_name(view.code),
             count: view.count,

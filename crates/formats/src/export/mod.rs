@@ -6,11 +6,15 @@ pub mod json;
 pub mod text;
 pub mod work;
 
+use std::borrow::Cow;
+
 use engine::ids::{FunctionId, GpuId};
 use engine::snapshot::{Certainty, Snapshot};
 use engine::units::Bytes;
 
 use crate::WallClock;
+use crate::plain::plain;
+use crate::recording::Functions;
 
 /// Why an allocation has no device.
 pub const UNKNOWN_DEVICE: &str = "allocated by threads whose context was set before the trace and \
@@ -41,6 +45,8 @@ pub struct Names {
     pub clock: WallClock,
     /// The driver function of a row of the hook table.
     pub function: fn(FunctionId) -> &'static str,
+    /// The driver functions that a recording names itself; they come first.
+    pub recorded: Functions,
     /// The GPUs of the host.
     pub gpus: Vec<GpuName>,
 }
@@ -59,6 +65,15 @@ pub struct GpuName {
 }
 
 impl Names {
+    /// What a driver function is called, fit for a terminal.
+    #[must_use]
+    pub fn function(&self, id: FunctionId) -> Cow<'_, str> {
+        match self.recorded.name(id) {
+            Some(name) => plain(name),
+            None => Cow::Borrowed((self.function)(id)),
+        }
+    }
+
     /// What a GPU is called, where the host could be asked.
     #[must_use]
     pub fn gpu(&self, id: GpuId) -> Option<&GpuName> {

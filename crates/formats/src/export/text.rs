@@ -234,7 +234,7 @@ fn failures(
     for failure in &view.failures {
         let text = format!(
             "failed: {} returned {} ({}) {}",
-            (names.function)(failure.function),
+            names.function(failure.function),
             failure.code,
             result_name(failure.code),
             if failure.count == 1 { "once".to_owned() } else { format!("{} times", failure.count) }

@@ -26,7 +26,7 @@ const ACCEPTED: &str = "recordings of this program, SQLite exports of Nsight Sys
 pub fn open(
     path: &Path,
     sink: &mut dyn Sink,
-    function: &dyn Fn(&str) -> Option<FunctionId>,
+    function: fn(&str) -> Option<FunctionId>,
 ) -> Result<Imported, Error> {
     match recognise(path)? {
         Source::Recording => recording::read(path, sink, function),

@@ -1,21 +1,193 @@
-//! Recordings of this program.
+//! A recording: its events go through the ledger again, which tells what began and ended.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use engine::ids::FunctionId;
+use engine::cache::PoolSums;
+use engine::change::Change;
+use engine::event::{Event, VmmCall, What};
+use engine::ids::{DeviceId, GpuId, SiteId};
+use engine::ledger::Ledger;
+use engine::snapshot::{ProcessView, Snapshot, View};
+use engine::stack::FrameId;
+use engine::units::Moment;
 
-use super::{Error, Imported, Sink};
+use super::{Error, Imported, Sink, Source, Warning};
+use crate::export::GpuName;
+use crate::recording::{Reader, Resolver, Row};
 
-/// Reads a recording; `function` knows the driver functions by name.
-///
-/// # Errors
-///
-/// This build has no reader of recordings.
-pub fn read(
-    path: &Path,
-    _sink: &mut dyn Sink,
-    _function: &dyn Fn(&str) -> Option<FunctionId>,
-) -> Result<Imported, Error> {
-    let why = "a recording, which this build cannot read; use a newer one".into();
-    Err(Error::NotRecognised { path: path.into(), why })
+/// Rows between two signs of progress.
+const STEP: u64 = 16_384;
+
+/// Pools of ended processes that are kept at most.
+const POOLS_KEPT: usize = 65_536;
+
+/// Reads a recording. `known` finds driver functions in this version's hook table.
+pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Imported, Error> {
+    let mut reader = Reader::open(path, known)?;
+    let mut import = Import {
+        sink,
+        ledger: Ledger::observed(),
+        changes: Vec::new(),
+        frames: HashMap::new(),
+        sites: HashMap::new(),
+        gpus: Vec::new(),
+        devices: BTreeMap::new(),
+        differing: 0,
+        pools: Vec::new(),
+        last: Moment(0),
+        before_trace: 0,
+        events: 0,
+        producer: None,
+    };
+    let mut rows = 0_u64;
+    while let Some(row) = reader.next_row()? {
+        import.take(row);
+        rows += 1;
+        if rows.is_multiple_of(STEP) {
+            let (done, total) = reader.progress();
+            import.sink.progress(done, total.unwrap_or(done));
+        }
+    }
+    import.finish();
+    for warning in reader.warnings() {
+        import.sink.warn(warning);
+    }
+    Ok(Imported { source: Source::Recording, events: import.events, producer: import.producer })
 }
+
+struct Import<'a> {
+    sink: &'a mut dyn Sink,
+    ledger: Ledger,
+    changes: Vec<Change>,
+    /// The recording's numbers of frames and stacks, and those of the sink.
+    frames: HashMap<u32, FrameId>,
+    sites: HashMap<SiteId, SiteId>,
+    gpus: Vec<GpuName>,
+    /// Which GPUs the devices are, by the first process that told.
+    devices: BTreeMap<DeviceId, GpuId>,
+    /// Processes that count the GPUs otherwise.
+    differing: u64,
+    pools: Vec<PoolSums>,
+    last: Moment,
+    before_trace: u64,
+    events: u64,
+    producer: Option<String>,
+}
+
+impl Import<'_> {
+    fn take(&mut self, row: Row) {
+        match row {
+            Row::About { key, value } if &*key == "vramscope" => {
+                self.producer = Some(format!("vramscope {value}"));
+            }
+            Row::Clock(clock) => self.sink.clock(clock.start(), clock.utc_nanos()),
+            Row::Gpu(gpu) => self.gpus.push(gpu),
+            Row::Event(event) => self.apply(event),
+            Row::Frame { id, frame } => {
+                self.frames.insert(id, self.sink.stacks().frame(frame));
+            }
+            Row::Stack { id, frames } => {
+                let frames = frames.iter().filter_map(|id| self.frames.get(id)).copied();
+                let frames: Vec<FrameId> = frames.collect();
+                self.sites.insert(SiteId(id), self.sink.stacks().site(&frames));
+            }
+            Row::Tick(at) => {
+                self.last = self.last.max(at);
+                let snapshot = self.ledger.snapshot(at, &VIEW);
+                let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
+                self.keep_pools(ended, at);
+            }
+            Row::End(at) => self.last = self.last.max(at),
+            Row::About { .. } | Row::Unknown => {}
+        }
+    }
+
+    fn apply(&mut self, mut event: Event) {
+        self.events += 1;
+        self.last = self.last.max(event.at);
+        match &mut event.what {
+            What::Process(facts) => {
+                self.before_trace += u64::from(facts.before_trace);
+                self.sink.process(event.pid, &facts.name);
+            }
+            What::Allocate(call) => call.site = self.site(call.site),
+            What::Vmm(VmmCall::Create { site, .. }) => *site = self.site(*site),
+            What::Gpus(gpus) => self.name_devices(gpus),
+            _ => {}
+        }
+        self.ledger.apply(&event);
+        self.ledger.take_changes(&mut self.changes);
+        for change in self.changes.drain(..) {
+            self.sink.change(&change);
+        }
+    }
+
+    fn site(&self, recorded: Option<SiteId>) -> Option<SiteId> {
+        self.sites.get(&recorded?).copied()
+    }
+
+    fn name_devices(&mut self, gpus: &[Option<GpuId>]) {
+        let mut differs = false;
+        for (ordinal, gpu) in gpus.iter().enumerate() {
+            let (Ok(ordinal), Some(gpu)) = (u16::try_from(ordinal), *gpu) else { continue };
+            let device = DeviceId(ordinal);
+            if let Some(known) = self.devices.get(&device) {
+                differs |= *known != gpu;
+                continue;
+            }
+            self.devices.insert(device, gpu);
+            if let Some(named) = self.gpus.iter().find(|named| named.id == gpu) {
+                self.sink.device(device, &named.name, Some(named.total_bytes));
+            }
+        }
+        self.differing += u64::from(differs);
+    }
+
+    fn keep_pools<'a>(&mut self, of: impl Iterator<Item = &'a ProcessView>, at: Moment) {
+        let sums = of.flat_map(|process| &process.pools).map(|pool| PoolSums {
+            device: pool.device,
+            pool: pool.pool.map_or(0, |pool| pool.0),
+            reserved: pool.reserved.map(|told| told.bytes.0),
+            used: pool.used.0,
+            at,
+        });
+        self.pools.extend(sums.take(POOLS_KEPT.saturating_sub(self.pools.len())));
+    }
+
+    /// The last snapshot, and what makes figures inexact.
+    fn finish(&mut self) {
+        let last: Snapshot = self.ledger.snapshot(self.last, &VIEW);
+        self.keep_pools(last.processes.iter(), self.last);
+        for pool in &self.pools {
+            self.sink.pool(pool);
+        }
+        for (text, count) in [
+            (
+                "events were lost, because the kernel's ring was full; figures are without them",
+                last.certainty.lost.events(),
+            ),
+            (
+                "processes ran before the trace began; what they allocated then is not in the file",
+                self.before_trace,
+            ),
+            (
+                "processes count the GPUs otherwise than the first one; names of devices are those \
+                 of the first",
+                self.differing,
+            ),
+        ] {
+            if count > 0 {
+                self.sink.warn(Warning { text: text.to_owned(), count, inexact: true });
+            }
+        }
+    }
+}
+
+/// Sums alone.
+const VIEW: View = View {
+    top: 0,
+    min_size: engine::units::Bytes(0),
+    older: engine::units::Nanos(0),
+    sort: engine::snapshot::Sort::Size,
+};

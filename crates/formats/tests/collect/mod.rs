@@ -28,7 +28,7 @@ impl Collected {
     /// Reads a file; the readers' promises are checked on the way.
     pub(crate) fn read(path: &Path) -> Result<(Self, Imported), Error> {
         let mut found = Self::default();
-        let imported = formats::import::open(path, &mut found, &|_| None)?;
+        let imported = formats::import::open(path, &mut found, |_| None)?;
         Ok((found, imported))
     }
 
@@ -86,6 +86,7 @@ impl Sink for Collected {
                 assert_eq!(began, begun.at);
                 assert!(matches!(how, How::Freed | How::Replaced));
             }
+            Turn::Learned { .. } => panic!("other tools learn nothing late: {change:?}"),
         }
         self.changes.push(*change);
     }

@@ -1,0 +1,29 @@
+//! `vramscope record`: a trace that only writes down.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use engine::snapshot::View;
+
+use super::live::Subject;
+use super::trace::{Settings, watch, work_options};
+use crate::{Outcome, cli};
+
+/// Time between signs of life on a terminal.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs the verb.
+pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
+    watch(&Settings {
+        target: &options.target,
+        interval: INTERVAL,
+        duration: options.duration,
+        format: None,
+        output: None,
+        record: Some(&options.output),
+        fail_on_leak: None,
+        work: options.kernels.then(|| work_options(&options.work)),
+        subject: Subject::Memory,
+        view: View::default(),
+    })
+}

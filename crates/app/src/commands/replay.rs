@@ -1,0 +1,93 @@
+//! The last report of a trace, made again from its recording: the same bytes, for the same view.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use engine::ids::FunctionId;
+use engine::ledger::Ledger;
+use engine::snapshot::View;
+use engine::units::Moment;
+use formats::WallClock;
+use formats::export::Names;
+use formats::export::text::Style;
+use formats::import::{Error, Warning};
+use formats::recording::{Functions, Reader, Row};
+
+use super::ended::Ended;
+use super::print::{Format, Subject, print};
+
+/// Writes the last report of the trace that a recording is of. Gives what the user should know of
+/// the file; that belongs on standard error.
+pub(crate) fn final_report(
+    path: &Path,
+    subject: Subject,
+    format: Format,
+    view: &View,
+    style: Style,
+    out: &mut dyn Write,
+) -> Result<Vec<Warning>> {
+    let mut reader = Reader::open(path, known_function)?;
+    let mut ledger = Ledger::new();
+    let mut ended = Ended::default();
+    let mut clock = None;
+    let mut gpus = Vec::new();
+    let mut at = Moment(0);
+    while let Some(row) = reader.next_row()? {
+        match row {
+            Row::Clock(told) => clock = Some(told),
+            Row::Gpu(gpu) => gpus.push(gpu),
+            Row::Event(event) => {
+                at = at.max(event.at);
+                ledger.apply(&event);
+            }
+            // Reports on the way decide what the last one still has of processes that ended.
+            Row::Tick(moment) => {
+                at = at.max(moment);
+                ended.remember(ledger.snapshot(moment, view));
+            }
+            Row::End(moment) => at = moment,
+            Row::About { key, value } if &*key == "work" && &*value == "yes" => {
+                ledger = ledger.following_work();
+            }
+            Row::About { .. } | Row::Frame { .. } | Row::Stack { .. } | Row::Unknown => {}
+        }
+    }
+    let clock = clock.ok_or_else(|| no_clock(path))?;
+    let mut last = ledger.snapshot(at, view);
+    ended.recall_into(&mut last);
+    let names = names(clock, reader.functions().clone(), gpus);
+    print(out, subject, format, &last, &names, style)?;
+    let mut warnings = reader.warnings();
+    let unlisted = ended.dropped() + ledger.unlisted_ends();
+    if unlisted > 0 {
+        let text = "processes that ended are not listed in the last report".to_owned();
+        warnings.push(Warning { text, count: unlisted, inexact: false });
+    }
+    Ok(warnings)
+}
+
+fn names(clock: WallClock, recorded: Functions, gpus: Vec<formats::export::GpuName>) -> Names {
+    Names { clock, function: |_| "an unknown function", recorded, gpus }
+}
+
+fn no_clock(path: &Path) -> Error {
+    Error::Broken {
+        path: path.into(),
+        what: "the file ends before its header".to_owned(),
+        place: "its end".to_owned(),
+        advice: "record again".to_owned(),
+    }
+}
+
+/// The row of a driver function in the hook table of this build.
+#[cfg(feature = "capture")]
+pub(crate) fn known_function(name: &str) -> Option<FunctionId> {
+    capture::hooks::function_id(name)
+}
+
+/// This build has no hook table: functions keep the numbers that they were recorded with.
+#[cfg(not(feature = "capture"))]
+pub(crate) fn known_function(_: &str) -> Option<FunctionId> {
+    None
+}

@@ -1,0 +1,300 @@
+//! Recordings of real probes: what is read from them is what the live trace said.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use formats::recording::{Reader, Row};
+use harness::{Stage, Tracer, VRAMSCOPE, send_signal, simulator};
+
+/// The last report of the trace that a recording is of, and the warnings.
+fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {
+    let mut command = Command::new(VRAMSCOPE);
+    command.arg("report").arg(file).args(["--analysis", "trace"]).args(options);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let warnings = text(&output.stderr).lines().map(str::to_owned).collect();
+    (String::from_utf8(output.stdout).unwrap(), warnings)
+}
+
+fn rows(file: &Path) -> Vec<Row> {
+    let mut reader = Reader::open(file, capture::hooks::function_id).unwrap();
+    let mut rows = Vec::new();
+    while let Some(row) = reader.next_row().unwrap() {
+        rows.push(row);
+    }
+    rows
+}
+
+fn count_events(file: &Path) -> usize {
+    rows(file).iter().filter(|row| matches!(row, Row::Event(_))).count()
+}
+
+fn run(stage: &Stage, arguments: &[&str], workload: &[&str]) -> Output {
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(arguments).arg("--").arg(simulator().join("workload")).args(workload);
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// A workload and what the driver is told.
+type Story = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+
+/// Programs that end on the way, fail, run out of memory, use pools and graphs, change their program.
+const STORIES: &[Story] = &[
+    (&["kinds"], &[]),
+    (&["exec"], &[]),
+    (&["launches", "--iterations", "300", "--graphs", "2", "--failing", "3"], &[]),
+    (&["copies", "--iterations", "2"], &[]),
+    (&["fork"], &[]),
+    (&["stressor", "--duration", "1", "--sleep-ms", "5"], &[]),
+    (&["oom", "--chunk-mb", "300"], &[("SIM_MEMORY", "2G")]),
+    (
+        &["train", "--steps", "60", "--step-ms", "5"],
+        &[("SIM_FAIL", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1")],
+    ),
+    (&["--seed", "7", "random", "--ops", "400", "--threads", "2", "--devices", "2"], &[]),
+];
+
+#[test]
+fn a_replay_prints_the_last_live_report_byte_for_byte() {
+    let place = Place::new();
+    for (number, (workload, environment)) in STORIES.iter().enumerate() {
+        for (live, again) in [
+            (&["--json"][..], &["--format", "json"][..]),
+            (&[], &[]),
+            (&["--top", "2", "--kernels"], &["--top", "2"]),
+        ] {
+            let file = place.file(&number.to_string());
+            // A zone of its own: the replay shows the times of the recording's machine.
+            let mut stage = Stage::new().env("TZ", "Asia/Kolkata");
+            for (name, value) in *environment {
+                stage = stage.env(name, value);
+            }
+            let mut arguments = vec!["trace", "--interval", "40ms", "--record"];
+            arguments.push(file.to_str().unwrap());
+            arguments.extend(live);
+            let is_json = live == ["--json"];
+            let output = run(&stage, &arguments, workload);
+            let live = text(&output.stdout);
+            let (again, warnings) = replayed(&file, again);
+            assert!(warnings.is_empty(), "{warnings:?}");
+            assert!(again.lines().count() >= if is_json { 1 } else { 3 });
+            assert!(live.ends_with(&again), "{workload:?}\nlive {live}\nagain {again}");
+            assert!(again.contains("+05:30"), "{again}");
+            let ticks = rows(&file).iter().filter(|row| matches!(row, Row::Tick(_))).count();
+            if is_json {
+                assert_eq!(live.lines().count(), ticks + 1, "a tick for each report but the last");
+            }
+        }
+    }
+}
+
+#[test]
+fn record_writes_down_what_trace_would_have_seen() {
+    let (place, stage) = (Place::new(), Stage::new());
+    let file = place.file("run.arrows");
+    let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
+    let messages = text(&output.stderr);
+    assert!(output.status.success(), "{messages}");
+    let events = count_events(&file);
+    let length = fs::metadata(&file).unwrap().len();
+    let size = engine::units::Bytes(length);
+    let last = messages.lines().last().unwrap();
+    let expected =
+        format!("vramscope: recorded {events} events in {} ({size}), nothing lost", file.display());
+    assert_eq!(last, expected);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // The oracle of the driver, and the replay of the recording.
+    let (report, warnings) = replayed(&file, &["--format", "json"]);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for (pid, oracle) in stage.oracles() {
+        harness::assert_same(harness::process(&report, pid), &oracle);
+    }
+}
+
+#[test]
+fn a_longer_file_that_was_there_is_replaced() {
+    let (place, stage) = (Place::new(), Stage::new());
+    let file = place.file("run.arrows");
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(fs::metadata(&file).unwrap().len() < 1 << 20);
+    assert!(count_events(&file) > 5);
+}
+
+#[test]
+fn what_is_no_file_is_refused_before_the_command_runs() {
+    let (place, stage) = (Place::new(), Stage::new());
+    for bad in [place.folder.path().to_str().unwrap(), "/dev/null", "/no/such/folder/file"] {
+        for verb in [&["record", "-o", bad][..], &["trace", "--record", bad]] {
+            let output = run(&stage, verb, &["kinds"]);
+            assert_eq!(output.status.code(), Some(2));
+            let message = text(&output.stderr);
+            assert!(message.contains(bad) && message.contains("choose another"), "{message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+    assert!(stage.oracles().is_empty(), "the command never ran");
+}
+
+#[test]
+fn a_recording_goes_into_a_pipe() {
+    let (place, stage) = (Place::new(), Stage::new());
+    let (pipe, copy) = (place.file("pipe"), place.file("copy"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let cat =
+        Command::new("cat").arg(&pipe).stdout(fs::File::create(&copy).unwrap()).spawn().unwrap();
+    let output = run(&stage, &["record", "-o", pipe.to_str().unwrap()], &["kinds"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(cat.wait_with_output().unwrap().status.success());
+    assert!(count_events(&copy) > 5);
+}
+
+/// A small disk of its own, gone at the end.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new(size: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(folder.path());
+        assert!(mount.status().unwrap().success());
+        Self(folder)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+const BUSY: &[&str] = &["spam", "--throughput", "max", "--count", "200000"];
+
+#[test]
+fn a_full_disk_ends_the_recording_and_not_the_trace() {
+    let (disk, stage) = (Disk::new("256k"), Stage::new());
+    let file = disk.0.path().join("run.arrows");
+    let path = file.to_str().unwrap();
+    let output = run(&stage, &["trace", "--json", "--record", path], BUSY);
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{messages}");
+    assert_eq!(messages.matches("No space left on device").count(), 1, "{messages}");
+    assert_eq!(messages.matches("run.arrows").count(), 1, "{messages}");
+    // The trace saw it all.
+    let live = text(&output.stdout);
+    let last: serde_json::Value = serde_json::from_str(live.lines().last().unwrap()).unwrap();
+    for (pid, oracle) in stage.oracles() {
+        harness::assert_same(harness::process(&last, pid), &oracle);
+    }
+    // What was written is readable, and nothing of a torn batch is left.
+    let (_, warnings) = replayed(&file, &[]);
+    let length = fs::metadata(&file).unwrap().len();
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].contains(&format!("cut off at byte {length}:")), "{warnings:?}");
+    assert!(count_events(&file) > 1000);
+}
+
+#[test]
+fn record_ends_when_it_cannot_write_on() {
+    let (disk, stage) = (Disk::new("256k"), Stage::new());
+    let file = disk.0.path().join("run.arrows");
+    let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("the recording ends"));
+    assert!(count_events(&file) > 1000);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_like_a_full_disk() {
+    let (place, stage) = (Place::new(), Stage::new());
+    let file = place.file("run.arrows");
+    let line = format!(
+        "ulimit -f 300; exec {VRAMSCOPE} trace --json --record {} -- {} {}",
+        file.display(),
+        simulator().join("workload").display(),
+        BUSY.join(" ")
+    );
+    let output = stage.command("bash").args(["-c", &line]).output().unwrap();
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{messages}");
+    assert_eq!(messages.matches("File too large").count(), 1, "{messages}");
+    assert!(count_events(&file) > 100);
+}
+
+#[test]
+fn a_tracer_that_is_killed_loses_the_last_second_at_most() {
+    let (place, stage) = (Place::new(), Stage::new());
+    let file = place.file("run.arrows");
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["trace", "--json", "--interval", "100ms", "--record"]).arg(&file).arg("--");
+    command.arg(simulator().join("workload"));
+    command.args(["train", "--steps", "100000", "--step-ms", "5", "--keep-every", "25"]);
+    let mut tracer = Tracer::start(&mut command);
+    let start = Instant::now();
+    let mut last = tracer.next();
+    while start.elapsed() < Duration::from_secs(3) {
+        last = tracer.next();
+    }
+    let pid = last["processes"][0]["pid"].as_u64().unwrap() as u32;
+    tracer.child.kill().unwrap();
+    tracer.child.wait().unwrap();
+    send_signal(pid, 9);
+    let (_, warnings) = replayed(&file, &["--format", "json"]);
+    assert!(warnings[0].contains("cut off at byte"), "{warnings:?}");
+    let moments = rows(&file).into_iter().filter_map(|row| match row {
+        Row::Event(event) => Some(event.at.0),
+        _ => None,
+    });
+    let moments: Vec<u64> = moments.collect();
+    let seen = moments.last().unwrap() - moments.first().unwrap();
+    assert!(seen > 1_500_000_000, "only {seen} ns of 3 s were kept");
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_trace_and_the_recording_is_whole_up_to_there() {
+    let (place, stage) = (Place::new(), Stage::new());
+    let file = place.file("run.arrows");
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["trace", "--json", "--interval", "50ms", "--record"]).arg(&file).arg("--");
+    command.arg(simulator().join("workload"));
+    command.args(["train", "--steps", "200", "--step-ms", "5"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut byte = [0];
+    child.stdout.take().unwrap().read_exact(&mut byte).unwrap();
+    assert!(child.wait().unwrap().success());
+    let (_, warnings) = replayed(&file, &["--format", "json"]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}

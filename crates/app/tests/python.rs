@@ -1,0 +1,162 @@
+//! Recordings are everybody's: the real pyarrow and DuckDB read them, and the page's examples work.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use engine::event::{Event, What};
+use formats::recording::{Reader, Row};
+use harness::{Stage, VRAMSCOPE, simulator};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The interpreter that `contrib/python-env` made. Without it these tests fail: a format that nobody
+/// else has read is not one.
+fn python() -> PathBuf {
+    let python = root().join("target/python/bin/python");
+    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
+    python
+}
+
+/// A recording of a workload, in a folder of its own.
+fn record(stage: &Stage, workload: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["record", "-o"]).arg(folder.path().join("run.arrows")).arg("--");
+    let output = command.arg(simulator().join("workload")).args(workload).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+/// Runs a script beside a recording; the JSON of its last line.
+fn run(folder: &Path, script: &str) -> Value {
+    fs::write(folder.join("script.py"), script).unwrap();
+    let output = Command::new(python()).arg("script.py").current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+/// The examples of the page, as one program.
+fn examples() -> String {
+    let page = fs::read_to_string(root().join("docs/recording.md")).unwrap();
+    let blocks = page.split("```python\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+const SUMS: &str = r#"
+import json
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+recording = pa.ipc.open_stream("run.arrows").read_all()
+grouped = recording.group_by("row").aggregate([("row", "count"), ("bytes", "sum"), ("at", "max")])
+arrow = {row["row"]: [row["row_count"], row["bytes_sum"] or 0] for row in grouped.to_pylist()}
+rows = duckdb.sql('SELECT row, count(*), coalesce(sum(bytes), 0) FROM recording GROUP BY row').fetchall()
+duck = {row: [count, int(sum)] for row, count, sum in rows}
+failed = duckdb.sql("SELECT DISTINCT function FROM recording WHERE row = 'failed' ORDER BY 1").fetchall()
+print(json.dumps({"arrow": arrow, "duck": duck, "failed": [name for name, in failed],
+                  "version": recording.schema.metadata[b"vramscope.recording"].decode()}))
+"#;
+
+/// What this program reads of the same file: how many events of a word, and their bytes.
+fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
+    let mut sums = BTreeMap::new();
+    let mut reader = Reader::open(file, |_| None).unwrap();
+    while let Some(row) = reader.next_row().unwrap() {
+        let Row::Event(Event { what, .. }) = row else { continue };
+        let (word, bytes) = match what {
+            What::Allocate(call) => ("allocate", call.bytes),
+            What::Free(_) => ("free", 0),
+            What::Failed(call) => ("failed", call.asked.map_or(0, |(_, bytes)| bytes)),
+            What::Process(_) => ("process", 0),
+            What::Exit => ("exit", 0),
+            _ => continue,
+        };
+        let (count, sum) = sums.entry(word).or_insert((0, 0));
+        *count += 1;
+        *sum += bytes;
+    }
+    sums
+}
+
+#[test]
+fn pyarrow_and_duckdb_read_the_same_sums() {
+    let stage = Stage::new().env("SIM_FAIL", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
+    let workload = ["--seed", "7", "random", "--ops", "2000", "--threads", "2"];
+    let folder = record(&stage, &workload);
+    let theirs = run(folder.path(), SUMS);
+    let ours = ours(&folder.path().join("run.arrows"));
+    assert_eq!(ours.len(), 5, "{ours:?}");
+    for (word, (count, bytes)) in &ours {
+        for reader in ["arrow", "duck"] {
+            let expected = serde_json::json!([count, bytes]);
+            assert_eq!(theirs[reader][word], expected, "{word} by {reader}");
+        }
+    }
+    let failed = theirs["failed"].as_array().unwrap();
+    for function in ["cuMemAlloc_v2", "cuMemFree_v2"] {
+        assert!(failed.contains(&function.into()), "{failed:?}");
+    }
+    assert_eq!(theirs["version"], "1");
+}
+
+#[test]
+fn the_examples_of_the_page_answer_what_they_promise() {
+    let stage = Stage::new();
+    let folder = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
+    let script = format!(
+        "{}\nimport json\nprint(json.dumps([totals.fetchall(), never_freed.fetchall(), \
+         [calls for _, calls, _ in rates.fetchall()]], default=int))\n",
+        examples()
+    );
+    let answers = run(folder.path(), &script);
+    let [totals, never_freed, rates] = &answers.as_array().unwrap()[..] else {
+        panic!("three answers");
+    };
+    let oracles = stage.oracles();
+    let (pid, oracle) = oracles.iter().next().unwrap();
+    assert_eq!(*totals, serde_json::json!([["workload", pid, "device", 3, 24 << 20]]));
+    let calls: u64 = rates.as_array().unwrap().iter().map(|calls| calls.as_u64().unwrap()).sum();
+    assert_eq!(calls, 5, "three allocations and two frees");
+    let live = oracle["live"].as_array().unwrap();
+    let found = never_freed.as_array().unwrap();
+    assert_eq!(found.len(), live.len());
+    for (found, live) in found.iter().zip(live) {
+        let address = live["address"].as_str().unwrap().trim_start_matches("0x");
+        assert_eq!(found[2], u64::from_str_radix(address, 16).unwrap());
+        assert_eq!((&found[3], &found[4]), (&live["bytes"], &live["kind"]));
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_read_by_others_up_to_there() {
+    let stage = Stage::new();
+    let folder = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
+    let file = folder.path().join("run.arrows");
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() - 100]).unwrap();
+    let page = examples();
+    let example = page.split("batches = []").nth(1).unwrap().split("import duckdb").next().unwrap();
+    let script = format!(
+        "import json\nimport pyarrow as pa\nbatches = []{example}\n\
+         print(json.dumps([batch.num_rows for batch in batches]))\n"
+    );
+    let rows = run(folder.path(), &script);
+    // The header is the first batch: four facts, the clock, two GPUs.
+    assert_eq!(rows[0], 7);
+}

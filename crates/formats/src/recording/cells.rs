@@ -1,0 +1,124 @@
+//! Reading single cells of a batch whose columns were checked.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Int32Type, TimestampNanosecondType, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::Schema;
+
+use super::schema::{COLUMNS, Column};
+use super::words::Word;
+
+/// Where the columns are in a file, which may have others too.
+pub(super) struct Places(Vec<Option<usize>>);
+
+impl Places {
+    /// Finds the columns; those that an older version did not have are always null. Says what is
+    /// wrong where a column is something else.
+    pub(super) fn find(schema: &Schema) -> Result<Self, String> {
+        let places = COLUMNS.iter().map(|(name, of, _)| match schema.column_with_name(name) {
+            None => Ok(None),
+            Some((place, field)) if *field.data_type() == of.arrow() => Ok(Some(place)),
+            Some((_, field)) => Err(format!(
+                "the column `{name}` is {} instead of {}",
+                field.data_type(),
+                of.name()
+            )),
+        });
+        let places: Vec<_> = places.collect::<Result<_, _>>()?;
+        match places.get(Column::Row as usize) {
+            Some(Some(_)) => Ok(Self(places)),
+            _ => Err(format!("there is no column `{}`", Column::Row.name())),
+        }
+    }
+}
+
+/// A row of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Cells<'a> {
+    pub(super) batch: &'a RecordBatch,
+    pub(super) places: &'a Places,
+    pub(super) row: usize,
+}
+
+/// What a row lacks, or has wrong.
+#[derive(Debug)]
+pub(super) struct Bad(pub(super) String);
+
+impl<'a> Cells<'a> {
+    fn column(self, column: Column) -> Option<&'a dyn Array> {
+        let place = self.places.0.get(column as usize).copied().flatten()?;
+        let array = self.batch.columns().get(place)?;
+        (self.row < array.len() && array.is_valid(self.row)).then_some(&**array)
+    }
+
+    fn value<T: ArrowPrimitiveType>(self, column: Column) -> Option<T::Native> {
+        Some(self.column(column)?.as_primitive_opt::<T>()?.value(self.row))
+    }
+
+    pub(super) fn u16(self, column: Column) -> Option<u16> {
+        self.value::<UInt16Type>(column)
+    }
+
+    pub(super) fn u32(self, column: Column) -> Option<u32> {
+        self.value::<UInt32Type>(column)
+    }
+
+    pub(super) fn u64(self, column: Column) -> Option<u64> {
+        self.value::<UInt64Type>(column)
+    }
+
+    pub(super) fn i32(self, column: Column) -> Option<i32> {
+        self.value::<Int32Type>(column)
+    }
+
+    pub(super) fn time(self, column: Column) -> Option<i64> {
+        self.value::<TimestampNanosecondType>(column)
+    }
+
+    pub(super) fn flag(self, column: Column) -> Option<bool> {
+        Some(self.column(column)?.as_boolean_opt()?.value(self.row))
+    }
+
+    pub(super) fn text(self, column: Column) -> Option<&'a str> {
+        Some(self.column(column)?.as_string_opt::<i32>()?.value(self.row))
+    }
+
+    /// The list, empty where there is none.
+    pub(super) fn numbers(self, column: Column) -> Vec<Option<u64>> {
+        let list = self.column(column).and_then(|array| array.as_list_opt::<i32>());
+        let values = list.map(|list| list.value(self.row));
+        let numbers = values.as_ref().and_then(|values| values.as_primitive_opt::<UInt64Type>());
+        numbers.map(|numbers| numbers.iter().collect()).unwrap_or_default()
+    }
+
+    /// The list, where all of it has to be there.
+    pub(super) fn all_numbers(self, column: Column) -> Result<Vec<u64>, Bad> {
+        let all: Option<Vec<u64>> = self.numbers(column).into_iter().collect();
+        all.ok_or_else(|| self.bad(column))
+    }
+
+    /// A word of a closed list, where there is one.
+    pub(super) fn word<T: Word>(self, column: Column) -> Result<Option<T>, Bad> {
+        match self.text(column) {
+            None => Ok(None),
+            Some(word) => T::from_word(word).map(Some).ok_or_else(|| self.bad(column)),
+        }
+    }
+
+    pub(super) fn is_null(self, column: Column) -> bool {
+        self.column(column).is_none()
+    }
+
+    /// The value, which such a row must have.
+    pub(super) fn must<T>(self, column: Column, value: Option<T>) -> Result<T, Bad> {
+        value.ok_or_else(|| self.bad(column))
+    }
+
+    pub(super) fn bad(self, column: Column) -> Bad {
+        let why = if self.is_null(column) { "has no" } else { "has an impossible" };
+        let word = self.text(Column::Row).unwrap_or("nameless");
+        Bad(format!("a row `{}` {why} `{}`", crate::plain::plain(word), column.name()))
+    }
+}

@@ -1,0 +1,410 @@
+//! Rows → events, and the rows about the recording itself.
+
+use engine::event::{
+    Allocate, ContextChange, Event, Failed, Free, GraphCall, Lost, Place, PoolCall, ProcessFacts,
+    VmmCall, What,
+};
+use engine::ids::{
+    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, KernelId, Key, Pid, PoolId,
+    SiteId, StreamId, Tid,
+};
+use engine::kind::Kind;
+use engine::stack::Frame;
+use engine::units::Moment;
+use engine::work::{Copies, Launched, Launches, NamedBy, Shape, Work};
+
+use super::cells::{Bad, Cells};
+use super::functions::{Functions, Resolver};
+use super::schema::Column;
+use super::{Row, WallClock};
+use crate::export::GpuName;
+
+/// The table of driver functions that grows while rows are read.
+pub(super) struct Names<'a> {
+    pub(super) functions: &'a mut Functions,
+    pub(super) known: Resolver,
+}
+
+/// One row.
+pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Row, Bad> {
+    let word = cells.must(Column::Row, cells.text(Column::Row))?;
+    Ok(match word {
+        "about" => Row::About {
+            key: cells.must_text(Column::Name)?,
+            value: cells.must_text(Column::Text)?,
+        },
+        "clock" => clock(cells)?,
+        "gpu" => Row::Gpu(GpuName {
+            id: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
+            uuid: cells.text(Column::Text).unwrap_or_default().to_owned(),
+            name: cells.text(Column::Name).unwrap_or_default().to_owned(),
+            total_bytes: cells.must_u64(Column::Bytes)?,
+        }),
+        "frame" => frame(cells)?,
+        "stack" => stack(cells)?,
+        "tick" => Row::Tick(Moment(cells.must_u64(Column::At)?)),
+        "end" => Row::End(Moment(cells.must_u64(Column::At)?)),
+        word => match what(word, cells, names)? {
+            Some(what) => Row::Event(event(cells, what)?),
+            None => Row::Unknown,
+        },
+    })
+}
+
+impl Cells<'_> {
+    fn must_u64(self, column: Column) -> Result<u64, Bad> {
+        self.must(column, self.u64(column))
+    }
+
+    fn must_text(self, column: Column) -> Result<Box<str>, Bad> {
+        self.must(column, self.text(column)).map(Into::into)
+    }
+
+    fn device(self) -> Result<DeviceId, Bad> {
+        self.must(Column::Device, self.u16(Column::Device)).map(DeviceId)
+    }
+
+    fn context(self) -> Result<ContextId, Bad> {
+        self.must_u64(Column::Context).map(ContextId)
+    }
+
+    fn pool(self) -> Result<PoolId, Bad> {
+        self.must_u64(Column::Pool).map(PoolId)
+    }
+
+    fn graph(self) -> Result<GraphId, Bad> {
+        self.must_u64(Column::Graph).map(GraphId)
+    }
+
+    fn exec(self) -> Result<ExecId, Bad> {
+        self.must_u64(Column::Exec).map(ExecId)
+    }
+
+    fn kernel(self) -> Result<KernelId, Bad> {
+        self.must_u64(Column::Kernel).map(KernelId)
+    }
+
+    fn handle(self) -> Result<HandleId, Bad> {
+        self.must_u64(Column::Handle).map(HandleId)
+    }
+
+    fn site(self) -> Option<SiteId> {
+        self.u32(Column::Site).map(SiteId)
+    }
+
+    fn key(self) -> Result<Key, Bad> {
+        let space = self.word(Column::Space)?;
+        Ok(Key { space: self.must(Column::Space, space)?, value: self.must_u64(Column::Address)? })
+    }
+
+    /// A kind that a later version added is memory all the same.
+    fn kind(self) -> Option<Kind> {
+        let known = |word: &str| Kind::ALL.into_iter().find(|kind| kind.name() == word);
+        self.text(Column::Kind).map(|word| known(word).unwrap_or(Kind::Unknown))
+    }
+
+    fn place(self) -> Result<Option<Place>, Bad> {
+        match self.text(Column::Place) {
+            None => Ok(None),
+            Some("device") => Ok(Some(Place::Device(self.device()?))),
+            Some("host") => Ok(Some(Place::Host)),
+            Some(_) => Err(self.bad(Column::Place)),
+        }
+    }
+
+    fn must_place(self) -> Result<Place, Bad> {
+        let place = self.place()?;
+        self.must(Column::Place, place)
+    }
+
+    fn count(self, column: Column) -> u64 {
+        self.u64(column).unwrap_or(0)
+    }
+}
+
+fn event(cells: Cells<'_>, what: What) -> Result<Event, Bad> {
+    let at = cells.must_u64(Column::At)?;
+    Ok(Event {
+        pid: Pid(cells.must(Column::Pid, cells.u32(Column::Pid))?),
+        tid: Tid(cells.must(Column::Tid, cells.u32(Column::Tid))?),
+        entered: Moment(cells.u64(Column::Entered).unwrap_or(at)),
+        at: Moment(at),
+        what,
+    })
+}
+
+fn clock(cells: Cells<'_>) -> Result<Row, Bad> {
+    let moment = Moment(cells.must_u64(Column::At)?);
+    let utc = cells.must(Column::Utc, cells.time(Column::Utc))?;
+    let offset = cells.i32(Column::Code).unwrap_or(0);
+    Ok(Row::Clock(WallClock::recorded(moment, utc, cells.text(Column::Text), offset)))
+}
+
+fn frame(cells: Cells<'_>) -> Result<Row, Bad> {
+    let frame = Frame {
+        function: cells.text(Column::Function).unwrap_or_default().into(),
+        file: cells.text(Column::File).map(Into::into),
+        line: cells.u32(Column::Line).unwrap_or(0),
+        module: cells.text(Column::Module).map(Into::into),
+        language: cells.word(Column::Language)?.unwrap_or_default(),
+        unknown: cells.word(Column::Reason)?,
+    };
+    Ok(Row::Frame { id: cells.must(Column::Frame, cells.u32(Column::Frame))?, frame })
+}
+
+fn stack(cells: Cells<'_>) -> Result<Row, Bad> {
+    let id = cells.must(Column::Site, cells.u32(Column::Site))?;
+    let frames = cells.all_numbers(Column::Numbers)?.into_iter().map(u32::try_from);
+    let frames: Result<Vec<u32>, _> = frames.collect();
+    Ok(Row::Stack { id, frames: frames.map_err(|_| cells.bad(Column::Numbers))? })
+}
+
+/// What happened, if this version knows the word.
+fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<What>, Bad> {
+    Ok(Some(match word {
+        "process" => What::Process(ProcessFacts {
+            start: cells.count(Column::Start),
+            uid: cells.must(Column::Uid, cells.u32(Column::Uid))?,
+            name: cells.must_text(Column::Name)?,
+            before_trace: cells.flag(Column::Flag).unwrap_or(false),
+        }),
+        "thread_name" => What::ThreadName(cells.must_text(Column::Name)?),
+        "exec" => What::Exec,
+        "exit" => What::Exit,
+        "thread_exit" => What::ThreadExit,
+        "allocate" => What::Allocate(Allocate {
+            key: cells.key()?,
+            kind: cells.must(Column::Kind, cells.kind())?,
+            bytes: cells.must_u64(Column::Bytes)?,
+            context: cells.u64(Column::Context).map(ContextId),
+            device: cells.u16(Column::Device).map(DeviceId),
+            pool: cells.u64(Column::Pool).map(PoolId),
+            stream: cells.u64(Column::Stream).map(StreamId),
+            site: cells.site(),
+        }),
+        "free" => {
+            let by = cells.word(Column::By)?;
+            What::Free(Free {
+                key: cells.key()?,
+                by: cells.must(Column::By, by)?,
+                stream: cells.u64(Column::Stream).map(StreamId),
+            })
+        }
+        "failed" => What::Failed(failed(cells, names)?),
+        "gpus" => What::Gpus(gpus(cells)?),
+        "driver_account" => What::DriverAccount {
+            gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
+            bytes: cells.must_u64(Column::Bytes)?,
+        },
+        "lost" => What::Lost(Lost {
+            allocations: cells.count(Column::Allocations),
+            allocated_bytes: cells.count(Column::Bytes),
+            frees: cells.count(Column::Frees),
+            failures: cells.count(Column::Failures),
+            other: cells.count(Column::Other),
+            launches: cells.count(Column::Launches),
+            copies: cells.count(Column::Copies),
+        }),
+        word => {
+            let physical = physical(word, cells)?.map(What::Vmm);
+            let call = match physical.or(pool(word, cells)?.map(What::Pool)) {
+                Some(call) => Some(call),
+                None => graph(word, cells)?.map(What::Graph),
+            };
+            return Ok(match call.or(context(word, cells)?.map(What::Context)) {
+                Some(call) => Some(call),
+                None => work(word, cells)?.map(What::Work),
+            });
+        }
+    }))
+}
+
+fn physical(word: &str, cells: Cells<'_>) -> Result<Option<VmmCall>, Bad> {
+    let address = || cells.must_u64(Column::Address);
+    let bytes = || cells.must_u64(Column::Bytes);
+    Ok(Some(match word {
+        "physical_create" => VmmCall::Create {
+            handle: cells.handle()?,
+            bytes: bytes()?,
+            place: cells.must_place()?,
+            site: cells.site(),
+        },
+        "physical_import" => VmmCall::Import { handle: cells.handle()? },
+        "physical_multicast" => VmmCall::Multicast { handle: cells.handle()? },
+        "physical_retain" => VmmCall::Retain { handle: cells.handle()? },
+        "physical_release" => VmmCall::Release { handle: cells.handle()? },
+        "map" => VmmCall::Map { address: address()?, bytes: bytes()?, handle: cells.handle()? },
+        "unmap" => VmmCall::Unmap { address: address()?, bytes: bytes()? },
+        "reserve" => VmmCall::Reserve { address: address()?, bytes: bytes()? },
+        "unreserve" => VmmCall::Unreserve { address: address()?, bytes: bytes()? },
+        _ => return Ok(None),
+    }))
+}
+
+fn pool(word: &str, cells: Cells<'_>) -> Result<Option<PoolCall>, Bad> {
+    let bytes = || cells.must_u64(Column::Bytes);
+    Ok(Some(match word {
+        "pool_create" => PoolCall::Created { pool: cells.pool()?, place: cells.place()? },
+        "pool_destroy" => PoolCall::Destroyed { pool: cells.pool()? },
+        "pool_trim" => PoolCall::Trimmed { pool: cells.pool()?, keep: bytes()? },
+        "pool_reserved" => PoolCall::ToldReserved { pool: cells.pool()?, bytes: bytes()? },
+        "pool_of_device" => PoolCall::OfDevice {
+            pool: cells.pool()?,
+            device: cells.device()?,
+            current: cells.flag(Column::Flag).unwrap_or(false),
+        },
+        _ => return Ok(None),
+    }))
+}
+
+fn graph(word: &str, cells: Cells<'_>) -> Result<Option<GraphCall>, Bad> {
+    let address = || cells.must_u64(Column::Address);
+    let bytes = || cells.must_u64(Column::Bytes);
+    let stream = || cells.must_u64(Column::Stream).map(StreamId);
+    let named = || cells.u64(Column::Graph).map(GraphId);
+    Ok(Some(match word {
+        "capture_begin" => GraphCall::CaptureBegan { stream: stream()?, graph: named() },
+        "capture_end" => GraphCall::CaptureEnded { stream: stream()?, graph: named() },
+        "node_allocate" => GraphCall::AllocNode {
+            graph: cells.graph()?,
+            address: address()?,
+            bytes: bytes()?,
+            place: cells.must_place()?,
+        },
+        "node_free" => GraphCall::FreeNode { graph: cells.graph()?, address: address()? },
+        "graph_instantiate" => GraphCall::Instantiated {
+            exec: cells.exec()?,
+            graph: cells.graph()?,
+            frees_before_launch: cells.flag(Column::Flag).unwrap_or(false),
+        },
+        "graph_launch" => GraphCall::Launched { exec: cells.exec()? },
+        "graph_exec_destroy" => GraphCall::ExecDestroyed { exec: cells.exec()? },
+        "graph_destroy" => GraphCall::GraphDestroyed { graph: cells.graph()? },
+        "graph_reserved" => GraphCall::ToldReserved { device: cells.device()?, bytes: bytes()? },
+        "graph_trim" => GraphCall::Trimmed { device: cells.device()? },
+        _ => return Ok(None),
+    }))
+}
+
+fn context(word: &str, cells: Cells<'_>) -> Result<Option<ContextChange>, Bad> {
+    let both = || Ok((cells.context()?, cells.device()?));
+    Ok(Some(match word {
+        "context_create" => {
+            let (context, device) = both()?;
+            ContextChange::Created { context, device }
+        }
+        "context_destroy" => ContextChange::Destroyed { context: cells.context()? },
+        "primary_retain" => {
+            let (context, device) = both()?;
+            ContextChange::PrimaryRetained { context, device }
+        }
+        "primary_release" => ContextChange::PrimaryReleased { device: cells.device()? },
+        "primary_reset" => ContextChange::PrimaryReset { device: cells.device()? },
+        "context_learned" => {
+            let (context, device) = both()?;
+            ContextChange::Learned { context, device }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn work(word: &str, cells: Cells<'_>) -> Result<Option<Work>, Bad> {
+    Ok(Some(match word {
+        "launches" => Work::Launches(launches(cells)?),
+        "kernel_name" => {
+            let by = cells.word(Column::By)?;
+            let (kernel, name) = (cells.kernel()?, cells.must_text(Column::Name)?);
+            Work::Named { kernel, name, by: by.unwrap_or(NamedBy::Call) }
+        }
+        "kernel_alias" => Work::Alias {
+            function: KernelId(cells.must_u64(Column::Alias)?),
+            kernel: cells.kernel()?,
+        },
+        "kernel_nameless" => {
+            let why = cells.word(Column::Reason)?;
+            Work::Nameless { kernel: cells.kernel()?, why: cells.must(Column::Reason, why)? }
+        }
+        "copies" => Work::Copies(Box::new(copies(cells)?)),
+        _ => return Ok(None),
+    }))
+}
+
+fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
+    let function = cells.must(Column::Function, cells.text(Column::Function))?;
+    let recorded = FunctionId(cells.u16(Column::FunctionId).unwrap_or(u16::MAX));
+    let asked = match cells.kind() {
+        None => None,
+        Some(kind) => Some((kind, cells.must_u64(Column::Bytes)?)),
+    };
+    Ok(Failed {
+        function: names.functions.id(function, recorded, names.known),
+        code: cells.must(Column::Code, cells.i32(Column::Code))?,
+        asked,
+        freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },
+        device: cells.u16(Column::Device).map(DeviceId),
+        context: cells.u64(Column::Context).map(ContextId),
+    })
+}
+
+fn gpus(cells: Cells<'_>) -> Result<Box<[Option<GpuId>]>, Bad> {
+    let gpu = |number: Option<u64>| number.map(u16::try_from).transpose();
+    let gpus: Result<Vec<_>, _> = cells.numbers(Column::Numbers).into_iter().map(gpu).collect();
+    let gpus = gpus.map_err(|_| cells.bad(Column::Numbers))?;
+    Ok(gpus.into_iter().map(|gpu| gpu.map(GpuId)).collect())
+}
+
+fn launches(cells: Cells<'_>) -> Result<Launches, Bad> {
+    let target = match cells.u64(Column::Exec) {
+        Some(exec) => Launched::Graph(ExecId(exec)),
+        None => Launched::Kernel(cells.kernel()?),
+    };
+    let last = match &*cells.all_numbers(Column::Last)? {
+        [] => None,
+        numbers => Some(cells.must(Column::Last, shape(numbers))?),
+    };
+    let numbers = cells.all_numbers(Column::Numbers)?;
+    let shapes = numbers.chunks(8).map(|group| {
+        let (calls, of) = group.split_last()?;
+        Some((shape(of)?, *calls))
+    });
+    let shapes: Option<Vec<_>> = shapes.collect();
+    Ok(Launches {
+        target,
+        calls: cells.must_u64(Column::Calls)?,
+        captured: cells.count(Column::Captured),
+        checked: cells.count(Column::Checked),
+        failed: cells.count(Column::Failures),
+        last,
+        shapes: cells.must(Column::Numbers, shapes)?,
+        other_shapes: cells.count(Column::Other),
+    })
+}
+
+fn shape(numbers: &[u64]) -> Option<Shape> {
+    let small: Result<Vec<u32>, _> = numbers.iter().map(|number| u32::try_from(*number)).collect();
+    match *small.ok()? {
+        [gx, gy, gz, bx, by, bz, shared_bytes] => {
+            Some(Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes })
+        }
+        _ => None,
+    }
+}
+
+fn copies(cells: Cells<'_>) -> Result<Copies, Bad> {
+    let direction = cells.word(Column::Direction)?;
+    let numbers = cells.all_numbers(Column::Numbers)?;
+    let pairs = numbers.chunks(2).map(|pair| match *pair {
+        [bucket, calls] => Some((u8::try_from(bucket).ok()?, calls)),
+        _ => None,
+    });
+    let bandwidths: Option<Vec<_>> = pairs.collect();
+    Ok(Copies {
+        direction: cells.must(Column::Direction, direction)?,
+        pointers: cells.u64(Column::Address).zip(cells.u64(Column::Source)),
+        asynchronous: cells.flag(Column::Flag).unwrap_or(false),
+        calls: cells.must_u64(Column::Calls)?,
+        bytes: cells.must_u64(Column::Bytes)?,
+        nanos: cells.count(Column::Nanos),
+        bandwidths: cells.must(Column::Numbers, bandwidths)?,
+    })
+}

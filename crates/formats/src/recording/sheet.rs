@@ -1,0 +1,174 @@
+//! Rows that are being filled. A row sets few of the columns, so a column is padded with nulls only
+//! when it is set again, or when the batch is finished: a row costs what it says.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    ArrayBuilder, BooleanBuilder, Int32Builder, ListBuilder, StringBuilder,
+    TimestampNanosecondBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
+};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, SchemaRef};
+
+use super::schema::{COLUMNS, Column, Type};
+
+/// The rows of a batch.
+pub(super) struct Sheet {
+    columns: Vec<Cells>,
+    rows: usize,
+    /// Bytes of texts and lists, which rows do not bound.
+    pub(super) loose_bytes: usize,
+}
+
+enum Cells {
+    U16(UInt16Builder),
+    U32(UInt32Builder),
+    U64(UInt64Builder),
+    I32(Int32Builder),
+    Bool(BooleanBuilder),
+    Text(StringBuilder),
+    Time(TimestampNanosecondBuilder),
+    Numbers(ListBuilder<UInt64Builder>),
+}
+
+impl Cells {
+    fn new(of: Type) -> Self {
+        match of {
+            Type::U16 => Self::U16(UInt16Builder::new()),
+            Type::U32 => Self::U32(UInt32Builder::new()),
+            Type::U64 => Self::U64(UInt64Builder::new()),
+            Type::I32 => Self::I32(Int32Builder::new()),
+            Type::Bool => Self::Bool(BooleanBuilder::new()),
+            Type::Text => Self::Text(StringBuilder::new()),
+            Type::Time => Self::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
+            Type::Numbers => Self::Numbers(ListBuilder::new(UInt64Builder::new())),
+        }
+    }
+
+    /// Nulls up to this row.
+    fn pad(&mut self, rows: usize) {
+        match self {
+            Self::U16(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::U32(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::U64(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::I32(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Bool(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Text(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Time(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Numbers(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+        }
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        match self {
+            Self::U16(cells) => Arc::new(cells.finish()),
+            Self::U32(cells) => Arc::new(cells.finish()),
+            Self::U64(cells) => Arc::new(cells.finish()),
+            Self::I32(cells) => Arc::new(cells.finish()),
+            Self::Bool(cells) => Arc::new(cells.finish()),
+            Self::Text(cells) => Arc::new(cells.finish()),
+            Self::Time(cells) => Arc::new(cells.finish()),
+            Self::Numbers(cells) => Arc::new(cells.finish()),
+        }
+    }
+}
+
+impl Sheet {
+    pub(super) fn new() -> Self {
+        let columns = COLUMNS.iter().map(|(_, of, _)| Cells::new(*of)).collect();
+        Self { columns, rows: 0, loose_bytes: 0 }
+    }
+
+    pub(super) const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Begins a row.
+    pub(super) fn row(&mut self, word: &str) {
+        self.rows += 1;
+        self.text(Column::Row, word);
+    }
+
+    /// The column, ready for the value of the row that was begun.
+    fn cells(&mut self, column: Column) -> Option<&mut Cells> {
+        let before = self.rows.saturating_sub(1);
+        let cells = self.columns.get_mut(column as usize)?;
+        cells.pad(before);
+        Some(cells)
+    }
+
+    /// Sets an unsigned number of any width; `None` leaves the cell null.
+    pub(super) fn number(&mut self, column: Column, value: impl Into<Option<u64>>) {
+        let Some(value) = value.into() else { return };
+        match self.cells(column) {
+            Some(Cells::U16(cells)) => {
+                cells.append_value(u16::try_from(value).unwrap_or(u16::MAX));
+            }
+            Some(Cells::U32(cells)) => {
+                cells.append_value(u32::try_from(value).unwrap_or(u32::MAX));
+            }
+            Some(Cells::U64(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no numbers", column.name()),
+        }
+    }
+
+    pub(super) fn code(&mut self, column: Column, value: i32) {
+        match self.cells(column) {
+            Some(Cells::I32(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no codes", column.name()),
+        }
+    }
+
+    pub(super) fn flag(&mut self, column: Column, value: bool) {
+        match self.cells(column) {
+            Some(Cells::Bool(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no flags", column.name()),
+        }
+    }
+
+    pub(super) fn time(&mut self, column: Column, value: i64) {
+        match self.cells(column) {
+            Some(Cells::Time(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no times", column.name()),
+        }
+    }
+
+    pub(super) fn text<'a>(&mut self, column: Column, value: impl Into<Option<&'a str>>) {
+        let Some(value) = value.into() else { return };
+        self.loose_bytes += value.len();
+        match self.cells(column) {
+            Some(Cells::Text(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no text", column.name()),
+        }
+    }
+
+    pub(super) fn numbers(
+        &mut self,
+        column: Column,
+        values: impl IntoIterator<Item = Option<u64>>,
+    ) {
+        let mut count = 0;
+        match self.cells(column) {
+            Some(Cells::Numbers(cells)) => {
+                for value in values {
+                    cells.values().append_option(value);
+                    count += size_of::<u64>();
+                }
+                cells.append(true);
+            }
+            _ => debug_assert!(false, "{} holds no lists", column.name()),
+        }
+        self.loose_bytes += count;
+    }
+
+    /// The rows as a batch; the sheet is empty again.
+    pub(super) fn finish(&mut self, schema: SchemaRef) -> Result<RecordBatch, ArrowError> {
+        let rows = std::mem::take(&mut self.rows);
+        self.loose_bytes = 0;
+        let columns = self.columns.iter_mut().map(|cells| {
+            cells.pad(rows);
+            cells.finish()
+        });
+        RecordBatch::try_new(schema, columns.collect())
+    }
+}

@@ -1,0 +1,172 @@
+//! Files that lie, files of others, files of the future.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{DataType, Field, Schema};
+use formats::import::Error;
+use formats::recording::VERSION_KEY;
+use proptest::collection::vec;
+use proptest::prelude::{ProptestConfig, any};
+use proptest::proptest;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use super::{events, read, record};
+
+fn some_recording() -> Vec<u8> {
+    let mut runner = TestRunner::deterministic();
+    record(&vec(events::event(), 40).new_tree(&mut runner).unwrap().current())
+}
+
+/// Arrow must not even get to panic: what it would stumble over is refused before.
+#[test]
+fn any_byte_may_be_any_other() {
+    let stumbled = Arc::new(AtomicUsize::new(0));
+    let (count, usual) = (Arc::clone(&stumbled), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map_or("", |place| place.file());
+        count.fetch_add(usize::from(place.contains("arrow")), Ordering::Relaxed);
+        usual(panic);
+    }));
+    let good = some_recording();
+    let mut refused = 0;
+    for place in 0..good.len() {
+        let mut bad = good.clone();
+        bad[place] ^= [0x01, 0x80, 0xff][place % 3];
+        match read(&bad) {
+            Ok(_) => {}
+            Err(Error::Broken { place, advice, .. }) => {
+                refused += 1;
+                assert!(place.starts_with("byte ") && !advice.is_empty());
+            }
+            Err(Error::NotRecognised { why, .. }) => assert!(!why.is_empty()),
+            Err(Error::Io { source, .. }) => panic!("{source}"),
+        }
+    }
+    assert!(refused > good.len() / 10, "only {refused} changes were noticed");
+    assert_eq!(stumbled.load(Ordering::Relaxed), 0, "Arrow panicked");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    #[test]
+    fn random_bytes_are_survived(
+        bytes in vec(any::<u8>(), 0..200),
+        place in any::<proptest::sample::Index>(),
+    ) {
+        let _ = read(&bytes);
+        let mut marked = vec![0xff; 4];
+        marked.extend(&bytes);
+        let _ = read(&marked);
+        let mut inside = some_recording();
+        let place = place.index(inside.len());
+        let end = inside.len().min(place + bytes.len());
+        inside[place..end].copy_from_slice(&bytes[..end - place]);
+        let _ = read(&inside);
+    }
+}
+
+#[test]
+fn huge_lengths_take_no_memory() {
+    let good = some_recording();
+    let meta = u32::from_le_bytes(good[4..8].try_into().unwrap()) as usize;
+    let batch = 8 + meta;
+    for (place, value) in [(4, i32::MAX), (batch + 4, i32::MAX), (batch + 4, -5), (4, 1 << 23)] {
+        let mut bad = good.clone();
+        bad[place..place + 4].copy_from_slice(&value.to_le_bytes());
+        // Either it is impossible, or it looks cut off.
+        if let Ok((rows, warnings)) = read(&bad) {
+            assert!(rows.is_empty() && !warnings.is_empty(), "{place} {value}");
+        }
+    }
+}
+
+/// The buffers of a compressed batch begin with what they become uncompressed.
+#[test]
+fn a_buffer_that_would_become_huge_is_refused() {
+    let good = some_recording();
+    let start = good.windows(8).skip(8).position(|w| w == [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    assert!(start.is_some(), "the end mark is there");
+    let mut refused = 0;
+    for place in (0..good.len() - 8).step_by(8) {
+        let mut bad = good.clone();
+        bad[place..place + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
+        if let Err(Error::Broken { what, .. }) = read(&bad) {
+            refused += usize::from(what.contains("larger than any recording"));
+        }
+    }
+    assert!(refused > 10, "only {refused} of them");
+}
+
+fn stream(schema: Schema, columns: Vec<ArrayRef>) -> Vec<u8> {
+    let schema = Arc::new(schema);
+    let mut writer = StreamWriter::try_new(Vec::new(), &schema).unwrap();
+    writer.write(&RecordBatch::try_new(schema, columns).unwrap()).unwrap();
+    writer.finish().unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn words(words: &[&str]) -> ArrayRef {
+    Arc::new(StringArray::from(words.to_vec()))
+}
+
+fn marked(fields: Vec<Field>, version: &str) -> Schema {
+    let metadata = HashMap::from([(VERSION_KEY.to_owned(), version.to_owned())]);
+    Schema::new_with_metadata(fields, metadata)
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    read(bytes).unwrap_err().to_string()
+}
+
+#[test]
+fn files_of_others_are_told_from_recordings() {
+    let field = Field::new("row", DataType::Utf8, false);
+    let foreign = stream(Schema::new(vec![field.clone()]), vec![words(&["tick"])]);
+    assert!(refusal(&foreign).contains("not one that vramscope wrote"), "{}", refusal(&foreign));
+    for other in [&b""[..], b"ARROW1\0\0", b"SQLite format 3\0", b"\x80\x04\x95", b"{}"] {
+        let refusal = refusal(other);
+        assert!(refusal.contains("vramscope record"), "{refusal}");
+    }
+}
+
+#[test]
+fn a_version_of_the_future_is_refused_with_advice() {
+    let field = Field::new("row", DataType::Utf8, false);
+    let newer = stream(marked(vec![field.clone()], "2"), vec![words(&["tick"])]);
+    assert!(refusal(&newer).contains("read it with a newer vramscope"), "{}", refusal(&newer));
+    let odd = stream(marked(vec![field], "one"), vec![words(&["tick"])]);
+    assert!(refusal(&odd).contains("never was"));
+}
+
+#[test]
+fn columns_of_another_type_are_refused() {
+    let field = Field::new("row", DataType::UInt64, false);
+    let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
+    let wrong = stream(marked(vec![field], "1"), vec![numbers]);
+    let refusal = refusal(&wrong);
+    assert!(refusal.contains("`row` is UInt64 instead of string"), "{refusal}");
+}
+
+#[test]
+fn rows_without_what_they_need_are_refused_and_new_words_are_left_out() {
+    let field = || Field::new("row", DataType::Utf8, false);
+    let bare = stream(marked(vec![field()], "1"), vec![words(&["allocate"])]);
+    let refusal = refusal(&bare);
+    assert!(refusal.contains("a row `allocate` has no `space`, at byte"), "{refusal}");
+    let extra = Field::new("colour", DataType::UInt64, true);
+    let at = Field::new("at", DataType::UInt64, true);
+    let moments: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));
+    let new = stream(
+        marked(vec![extra, at, field()], "1"),
+        vec![Arc::clone(&moments), moments, words(&["teleport", "end"])],
+    );
+    let (rows, warnings) = read(&new).unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].contains("newer versions"), "{warnings:?}");
+}

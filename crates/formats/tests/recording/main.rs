@@ -1,0 +1,88 @@
+//! Recordings: everything that is written is read again, and nothing that a file says is believed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod events;
+mod hostile;
+mod import;
+mod page;
+mod round_trip;
+mod tail;
+
+use std::path::Path;
+
+use engine::event::Event;
+use engine::ids::{FunctionId, GpuId};
+use engine::units::Moment;
+use formats::WallClock;
+use formats::export::GpuName;
+use formats::import::Error;
+use formats::recording::{Header, Reader, Row, Writer};
+
+/// The driver functions of these tests.
+const FUNCTIONS: [&str; 4] = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemCreate", "cuMemMap"];
+
+fn function(id: FunctionId) -> &'static str {
+    FUNCTIONS[usize::from(id.0)]
+}
+
+fn known(name: &str) -> Option<FunctionId> {
+    let place = FUNCTIONS.iter().position(|known| *known == name)?;
+    Some(FunctionId(place as u16))
+}
+
+fn header() -> Header {
+    Header {
+        version: "1.2.3".into(),
+        hostname: "box".into(),
+        kernel: "6.12".into(),
+        target: "every process".into(),
+        work: true,
+        clock: WallClock::recorded(Moment(7), 1_700_000_000_000_000_000, Some("UTC"), 0),
+        gpus: vec![GpuName {
+            id: GpuId(0),
+            uuid: "GPU-1".into(),
+            name: "Simulated".into(),
+            total_bytes: 8 << 30,
+        }],
+    }
+}
+
+/// Rows of the header of these tests: four facts, the clock, a GPU.
+const HEADER_ROWS: usize = 6;
+
+fn record(events: &[Event]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    for event in events {
+        writer.event(event).unwrap();
+    }
+    writer.finish(Moment(99)).unwrap();
+    writer.into_out()
+}
+
+fn reader(bytes: &[u8]) -> Result<Reader<&[u8]>, Error> {
+    Reader::new(bytes, Path::new("test.arrows"), Some(bytes.len() as u64), known)
+}
+
+/// All rows, and the warnings.
+fn read(bytes: &[u8]) -> Result<(Vec<Row>, Vec<String>), Error> {
+    let mut reader = reader(bytes)?;
+    let mut rows = Vec::new();
+    while let Some(row) = reader.next_row()? {
+        rows.push(row);
+    }
+    let warnings = reader.warnings().into_iter().map(|warning| warning.text).collect();
+    Ok((rows, warnings))
+}
+
+fn events(rows: Vec<Row>) -> Vec<Event> {
+    let events = rows.into_iter().filter_map(|row| match row {
+        Row::Event(event) => Some(event),
+        _ => None,
+    });
+    events.collect()
+}

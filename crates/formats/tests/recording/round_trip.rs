@@ -1,0 +1,186 @@
+//! What is written is read again.
+
+use std::collections::BTreeSet;
+
+use engine::event::{Allocate, Event, Failed, What};
+use engine::ids::{FunctionId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::stack::{Frame, Language, Stacks, Unknown};
+use engine::units::Moment;
+use formats::recording::schema::{COLUMNS, ROWS};
+use formats::recording::{Row, Writer};
+use proptest::collection::vec;
+use proptest::prelude::{ProptestConfig, Strategy};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use proptest::{prop_assert, prop_assert_eq, proptest};
+
+use super::{HEADER_ROWS, events, function, header, read, reader, record};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_event_is_read_as_it_was_written(written in vec(events::event(), 0..60)) {
+        let (rows, warnings) = read(&record(&written)).unwrap();
+        prop_assert!(warnings.is_empty(), "{:?}", warnings);
+        prop_assert_eq!(rows.last(), Some(&Row::End(Moment(99))));
+        prop_assert_eq!(super::events(rows), written);
+    }
+}
+
+fn at(moment: u64, what: What) -> Event {
+    Event { pid: Pid(1), tid: Tid(2), entered: Moment(moment), at: Moment(moment), what }
+}
+
+#[test]
+fn the_header_is_read_as_it_was_written() {
+    let (rows, _) = read(&record(&[])).unwrap();
+    let header = header();
+    let about = |key: &str, value: &str| Row::About { key: key.into(), value: value.into() };
+    assert_eq!(
+        rows,
+        [
+            about("vramscope", &header.version),
+            about("hostname", &header.hostname),
+            about("kernel", &header.kernel),
+            about("target", &header.target),
+            Row::Clock(header.clock),
+            Row::Gpu(header.gpus[0].clone()),
+            Row::End(Moment(99)),
+        ]
+    );
+    assert_eq!(rows.len(), HEADER_ROWS + 1);
+}
+
+#[test]
+fn more_events_than_a_batch_has_rows_stay_in_order() {
+    let many: Vec<Event> = (0..40_000).map(|moment| at(moment, What::ThreadExit)).collect();
+    let (rows, _) = read(&record(&many)).unwrap();
+    assert_eq!(super::events(rows), many);
+}
+
+#[test]
+fn stacks_are_written_once_and_before_the_events_that_name_them() {
+    let mut stacks = Stacks::default();
+    let main = Frame {
+        function: "main".into(),
+        file: Some("a.c".into()),
+        line: 3,
+        module: Some("prog".into()),
+        ..Frame::default()
+    };
+    let step =
+        Frame { language: Language::Python, unknown: Some(Unknown::Jit), ..Frame::default() };
+    let main_id = stacks.frame(main.clone());
+    stacks.site(&[main_id]);
+    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    writer.stacks(&stacks).unwrap();
+    let step_id = stacks.frame(step.clone());
+    let site = stacks.site(&[step_id, main_id]);
+    writer.stacks(&stacks).unwrap();
+    writer.stacks(&stacks).unwrap();
+    let call = Allocate {
+        key: Key::address(1),
+        kind: Kind::Device,
+        bytes: 1,
+        context: None,
+        device: None,
+        pool: None,
+        stream: None,
+        site: Some(site),
+    };
+    let event = at(5, What::Allocate(call));
+    writer.event(&event).unwrap();
+    writer.finish(Moment(6)).unwrap();
+    let length = writer.bytes();
+    let bytes = writer.into_out();
+    assert_eq!(bytes.len() as u64, length);
+    let (rows, _) = read(&bytes).unwrap();
+    assert_eq!(
+        rows[HEADER_ROWS..],
+        [
+            Row::Frame { id: 0, frame: main },
+            Row::Stack { id: 0, frames: vec![0] },
+            Row::Frame { id: 1, frame: step },
+            Row::Stack { id: 1, frames: vec![1, 0] },
+            Row::Event(event),
+            Row::End(Moment(6)),
+        ]
+    );
+    assert_eq!(site, SiteId(1));
+}
+
+#[test]
+fn a_row_waits_a_second_at_most_and_ticks_longer() {
+    let second = 1_000_000_000;
+    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    let header = writer.bytes();
+    writer.tick(Moment(10)).unwrap();
+    writer.flush_due(Moment(10 + 20 * second)).unwrap();
+    assert_eq!(writer.bytes(), header, "a tick alone waits");
+    writer.event(&at(20 * second, What::Exec)).unwrap();
+    writer.flush_due(Moment(21 * second - 1)).unwrap();
+    assert_eq!(writer.bytes(), header, "not yet");
+    writer.flush_due(Moment(21 * second)).unwrap();
+    let flushed = writer.bytes();
+    assert!(flushed > header);
+    writer.flush_due(Moment(90 * second)).unwrap();
+    assert_eq!(writer.bytes(), flushed, "nothing waits");
+    writer.tick(Moment(90 * second)).unwrap();
+    writer.flush_due(Moment(120 * second)).unwrap();
+    assert!(writer.bytes() > flushed, "ticks do not wait for ever");
+    assert_eq!((writer.events(), writer.lost()), (1, 0));
+}
+
+#[test]
+fn an_unknown_function_keeps_its_name() {
+    fn other(_: FunctionId) -> &'static str {
+        "cuMemAllocTomorrow"
+    }
+    let failed = Failed {
+        function: FunctionId(300),
+        code: 2,
+        asked: None,
+        freed: None,
+        device: None,
+        context: None,
+    };
+    let mut writer = Writer::new(Vec::new(), &header(), other).unwrap();
+    writer.event(&at(1, What::Failed(failed))).unwrap();
+    writer.finish(Moment(2)).unwrap();
+    let bytes = writer.into_out();
+    let mut reader = reader(&bytes).unwrap();
+    let mut found = None;
+    while let Some(row) = reader.next_row().unwrap() {
+        if let Row::Event(Event { what: What::Failed(failed), .. }) = row {
+            found = Some(failed.function);
+        }
+    }
+    assert_eq!(found, Some(FunctionId(300)));
+    assert_eq!(reader.functions().name(FunctionId(300)), Some("cuMemAllocTomorrow"));
+}
+
+#[test]
+fn every_row_of_the_table_is_written_and_names_columns_that_exist() {
+    let mut runner = TestRunner::deterministic();
+    let strategy = vec(events::event(), 3000);
+    let mut words: BTreeSet<String> = BTreeSet::new();
+    let many = strategy.new_tree(&mut runner).unwrap().current();
+    let bytes = record(&many);
+    // The words are stored compressed: ask Arrow for them, not our own reader.
+    let stream = arrow_ipc::reader::StreamReader::try_new(&*bytes, None).unwrap();
+    for batch in stream {
+        let batch = batch.unwrap();
+        let column = arrow_array::cast::as_string_array(batch.column(0));
+        words.extend(column.iter().map(|word| word.unwrap().to_owned()));
+    }
+    words.extend(["frame", "stack", "tick"].map(str::to_owned));
+    let listed: BTreeSet<String> = ROWS.iter().map(|(word, ..)| (*word).to_owned()).collect();
+    assert_eq!(words, listed);
+    for (word, _, columns) in ROWS {
+        for column in columns.split(", ").flat_map(|text| text.split(" or ")) {
+            let exists = COLUMNS.iter().any(|(name, ..)| *name == column);
+            assert!(exists || column.is_empty(), "{word}: {column}");
+        }
+    }
+}

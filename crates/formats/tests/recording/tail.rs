@@ -1,0 +1,61 @@
+//! Files that end too early are read up to there.
+
+use engine::event::{Event, What};
+use engine::ids::{Pid, Tid};
+use engine::units::Moment;
+use formats::recording::Writer;
+
+use super::{events, function, header, read};
+
+fn event(moment: u64) -> Event {
+    let at = Moment(moment);
+    Event { pid: Pid(1), tid: Tid(1), entered: at, at, what: What::Exec }
+}
+
+/// A recording of three batches with an event each; where each of them ends.
+fn three() -> (Vec<u8>, Vec<usize>) {
+    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    let mut ends = vec![writer.bytes() as usize];
+    for moment in 1..4 {
+        writer.event(&event(moment)).unwrap();
+        writer.flush().unwrap();
+        ends.push(writer.bytes() as usize);
+    }
+    writer.finish(Moment(9)).unwrap();
+    (writer.into_out(), ends)
+}
+
+#[test]
+fn a_file_cut_anywhere_is_read_up_to_the_cut_and_says_where_that_is() {
+    let (bytes, ends) = three();
+    let mut readable = 0;
+    for length in 0..bytes.len() {
+        let Ok((rows, warnings)) = read(&bytes[..length]) else {
+            assert!(length < ends[0], "{length} bytes cannot be read");
+            continue;
+        };
+        readable += 1;
+        let whole = ends.iter().skip(1).filter(|end| length >= **end).count();
+        assert_eq!(events(rows).len(), whole, "{length}");
+        let from = ends.iter().rev().find(|end| length >= **end);
+        match from {
+            // After the row that says so, the end is known even without the mark.
+            Some(from) if length < bytes.len() - 8 => {
+                assert!(warnings[0].contains(&format!("cut off at byte {from}:")), "{warnings:?}");
+            }
+            _ => assert_eq!(warnings.len(), 1, "{length} {warnings:?}"),
+        }
+    }
+    assert!(readable > ends[3] - ends[0]);
+    assert!(read(&bytes).unwrap().1.is_empty());
+}
+
+#[test]
+fn zeros_after_a_power_failure_are_a_cut() {
+    let (bytes, ends) = three();
+    let mut bytes = bytes[..ends[2]].to_vec();
+    bytes.resize(ends[2] + 4096, 0);
+    let (rows, warnings) = read(&bytes).unwrap();
+    assert_eq!(events(rows), [event(1), event(2)]);
+    assert!(warnings[0].contains(&format!("cut off at byte {}:", ends[2])), "{warnings:?}");
+}
