@@ -33,7 +33,9 @@ pub struct Leakage {
     pub sites: Vec<Leak>,
     /// Managed memory, which may lie on the host.
     pub managed: Vec<Leak>,
-    /// Host memory by kind.
+    /// Host memory.
+    pub host: Vec<Leak>,
+    /// `host` by kind.
     pub host_by_kind: Vec<(Kind, Amount)>,
     /// What is neither: reserves of pools, imports, unknown kinds, caches beside device memory.
     pub other_by_kind: Vec<(Kind, Amount)>,
@@ -45,7 +47,7 @@ impl Leakage {
     pub fn of(groups: &Groups) -> Self {
         let measure = groups.measure();
         let mut leakage = Self::default();
-        let mut rest = Vec::new();
+        let mut other = Vec::new();
         for group in groups.iter().filter(|group| group.never_freed().allocations > 0) {
             let kind = group.place.kind;
             if measure.counts(kind) {
@@ -56,16 +58,18 @@ impl Leakage {
                 leakage.sites.push(Leak::of(&group));
             } else if is_managed(kind) {
                 leakage.managed.push(Leak::of(&group));
+            } else if is_host(kind) {
+                leakage.host.push(Leak::of(&group));
             } else {
-                rest.push((kind, group.never_freed()));
+                other.push((kind, group.never_freed()));
             }
         }
-        leakage.by_kind = by_kind(leakage.sites.iter().map(|leak| (leak.place.kind, leak.amount)));
-        let (host, other): (Vec<_>, Vec<_>) =
-            rest.into_iter().partition(|(kind, _)| is_host(*kind));
-        leakage.host_by_kind = by_kind(host.into_iter());
+        let kinds =
+            |leaks: &[Leak]| by_kind(leaks.iter().map(|leak| (leak.place.kind, leak.amount)));
+        leakage.by_kind = kinds(&leakage.sites);
+        leakage.host_by_kind = kinds(&leakage.host);
         leakage.other_by_kind = by_kind(other.into_iter());
-        for list in [&mut leakage.sites, &mut leakage.managed] {
+        for list in [&mut leakage.sites, &mut leakage.managed, &mut leakage.host] {
             list.sort_by_key(|leak| {
                 (leak.place.kind.is_static(), Reverse(leak.amount.bytes), leak.place)
             });

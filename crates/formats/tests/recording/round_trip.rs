@@ -44,6 +44,7 @@ fn the_header_is_read_as_it_was_written() {
             about("hostname", &header.hostname),
             about("kernel", &header.kernel),
             about("target", &header.target),
+            about("work", "yes"),
             Row::Clock(header.clock),
             Row::Gpu(header.gpus[0].clone()),
             Row::End(Moment(99)),

@@ -198,6 +198,7 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
             }),
         ),
         ("host_by_kind", json!(by_kind(&leakage.host_by_kind))),
+        ("host_sites", list(&leakage.host).into()),
         ("other_by_kind", json!(by_kind(&leakage.other_by_kind))),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));

@@ -6,7 +6,7 @@ use engine::kind::Kind;
 use engine::units::Bytes;
 
 use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames, left_out};
+use super::{Subject, frames, left_out, location};
 use crate::export::text::count;
 
 pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
@@ -24,12 +24,9 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
     if leakage.by_kind.len() > 1 {
         lines.push(Line::Plain(format!("by kind: {}", kinds(&leakage.by_kind))));
     }
-    for (what, amounts) in
-        [("host memory", &leakage.host_by_kind), ("not counted", &leakage.other_by_kind)]
-    {
-        if !amounts.is_empty() {
-            lines.push(Line::Dim(format!("{what}, also never freed: {}", kinds(amounts))));
-        }
+    if !leakage.other_by_kind.is_empty() {
+        let other = kinds(&leakage.other_by_kind);
+        lines.push(Line::Dim(format!("not counted, also never freed: {other}")));
     }
     let (statics, others): (Vec<_>, Vec<_>) =
         leakage.sites.iter().partition(|leak| leak.place.kind.is_static());
@@ -39,14 +36,13 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
         let title = format!("Static variables: {sum}, there as long as their modules");
         sections.push(section(&title, &statics, subject));
     }
-    if !leakage.managed.is_empty() {
-        let sum = leakage.managed.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
-        let title = format!(
-            "Managed memory, on the host or a device: {} in {}",
-            Bytes(sum.bytes),
-            count(sum.allocations)
-        );
-        sections.push(section(&title, &leakage.managed.iter().collect::<Vec<_>>(), subject));
+    for (what, leaks) in [
+        ("Managed memory, on the host or a device", &leakage.managed),
+        ("Host memory that the driver knows of", &leakage.host),
+    ] {
+        let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+        let title = format!("{what}: {} in {}", Bytes(sum.bytes), count(sum.allocations));
+        sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), subject));
     }
     sections.retain(|section| !section.table.rows.is_empty());
     Page { headline, alarm: places > 0, lines, sections, notes: Vec::new() }
@@ -66,7 +62,7 @@ fn section(title: &str, leaks: &[&Leak], subject: &Subject<'_>) -> Section {
             Cell::Bytes(leak.amount.bytes),
             Cell::Count(leak.amount.allocations),
             Cell::Text(leak.place.kind.to_string()),
-            device(leak.place.device),
+            location(leak.place.device, leak.place.kind),
             Cell::Text(leak.place.pid.to_string()),
             frames::cell(&subject.facts.stacks, leak.place.site),
         ]
