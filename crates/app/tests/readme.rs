@@ -353,9 +353,9 @@ fn the_simulators_variables_and_programs_are_described() {
     }
 }
 
-/// The fields of `docs/json.md`: type, and whether they are always there.
-fn contract() -> BTreeMap<String, (String, bool)> {
-    let page = read("docs/json.md");
+/// The fields of a page: type, and whether they are always there.
+fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
+    let page = read(page);
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -416,7 +416,7 @@ fn faults(
 
 #[test]
 fn the_json_contract_is_what_is_printed() {
-    let contract = contract();
+    let contract = contract("docs/json.md");
     let mut found = BTreeSet::new();
     for (memory, options, workload) in [
         ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
@@ -447,9 +447,26 @@ fn the_json_contract_is_what_is_printed() {
 }
 
 #[test]
+fn the_contract_of_kernels_is_what_is_printed() {
+    let contract = contract("docs/kernels.md");
+    let mut found = BTreeSet::new();
+    for (options, workload) in [
+        (&[][..], &["launches", "--iterations", "40", "--graphs", "2", "--failing", "2"][..]),
+        (&[], &["copies"]),
+        (&["--work-table-size", "8"], &["launches", "--iterations", "9", "--kernels", "50"]),
+    ] {
+        let traced = Stage::new().kernels(options, workload);
+        assert!(traced.status.success(), "{}", traced.messages);
+        traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
+    }
+    assert!(found.is_empty(), "docs/kernels.md: {found:#?}");
+}
+
+#[test]
 fn the_readme_names_fields_of_the_contract() {
     let last = |path: &str| path.trim_end_matches("[]").rsplit('.').next().unwrap().to_owned();
-    let known: BTreeSet<String> = contract().keys().map(|field| last(field)).collect();
+    let known: BTreeSet<String> =
+        contract("docs/json.md").keys().map(|field| last(field)).collect();
     for row in table(&read("README.md"), "| field |") {
         for field in quoted(&row[0]) {
             assert!(known.contains(&last(field)), "docs/json.md does not describe {field}");

@@ -48,7 +48,9 @@ fn described_as(path: &str) -> String {
     if let Some(at) = path.rfind("frames[]") {
         return path[at..].to_owned();
     }
-    path.replace("managed.sites[]", "sites[]").replace("sites[].after.", "sites[].before.")
+    path.replace("managed.sites[]", "sites[]")
+        .replace("host.sites[]", "sites[]")
+        .replace("sites[].after.", "sites[].before.")
 }
 
 fn faults(object: &Value, path: &str, contract: &Contract, found: &mut BTreeSet<String>) {

@@ -180,7 +180,9 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
             })
             .collect()
     };
-    let managed = leakage.managed.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+    let sum =
+        |leaks: &[Leak]| leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+    let (managed, host) = (sum(&leakage.managed), sum(&leakage.host));
     let fields = [
         ("leaked_bytes", leakage.leaked.bytes.into()),
         ("leaked_allocations", leakage.leaked.allocations.into()),
@@ -198,7 +200,14 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
             }),
         ),
         ("host_by_kind", json!(by_kind(&leakage.host_by_kind))),
-        ("host_sites", list(&leakage.host).into()),
+        (
+            "host",
+            json!({
+                "bytes": host.bytes,
+                "allocations": host.allocations,
+                "sites": list(&leakage.host),
+            }),
+        ),
         ("other_by_kind", json!(by_kind(&leakage.other_by_kind))),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
