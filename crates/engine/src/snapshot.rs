@@ -198,7 +198,7 @@ impl ProcessView {
 pub struct WorkView {
     /// Launches of kernels and of whole graphs, without those that failed.
     pub launches: u64,
-    /// Of those: since the last snapshot.
+    /// Of those: since the last snapshot; of a process that ended, all.
     pub recent_launches: u64,
     /// Launches that were recorded into a graph, and not launched by that.
     pub captured: u64,
@@ -206,10 +206,8 @@ pub struct WorkView {
     pub failed: u64,
     /// Launches whose result was looked at.
     pub checked: u64,
-    /// The time since the last snapshot.
+    /// The time since the last snapshot; of a process that ended, since it was first seen.
     pub window: Nanos,
-    /// The time since the process was first seen.
-    pub whole: Nanos,
     /// How many kernels there are; the list may be shorter.
     pub kernels_total: u64,
     /// Kernels, the most launched first.

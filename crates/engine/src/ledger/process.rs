@@ -178,6 +178,9 @@ impl Process {
         }
         self.ended = Some((end, at));
         self.freed = Freed::default();
+        if let Some(work) = &mut self.work {
+            work.finish();
+        }
     }
 
     pub(super) fn name_thread(&mut self, tid: Tid, name: &str) {

@@ -168,6 +168,14 @@ impl Work {
         own.or_else(|| self.names.get(self.aliases.get(&kernel)?))
     }
 
+    /// The process ended: from now on, what is recent is all that it did.
+    pub(super) fn finish(&mut self) {
+        self.shown_at = None;
+        let past = self.past.values_mut().map(|(_, kernel)| kernel);
+        self.kernels.values_mut().chain(past).for_each(|kernel| kernel.shown = 0);
+        self.copies.values_mut().for_each(|copies| copies.shown = 0);
+    }
+
     /// What a snapshot shows: kernels by name, the most launched first. What happened since the last
     /// one is counted from here on.
     pub(super) fn view(&mut self, at: Moment, began: Moment, top: usize) -> WorkView {
@@ -204,7 +212,6 @@ impl Work {
             failed: sum(|row| row.failed),
             checked: sum(|row| row.checked),
             window: at - self.shown_at.unwrap_or(began),
-            whole: at - began,
             kernels_total: kernels.len() as u64,
             copies: self.copy_views(),
             kernels: {

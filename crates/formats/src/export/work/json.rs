@@ -104,7 +104,7 @@ struct Bandwidth {
 
 #[derive(Serialize)]
 struct Failure {
-    function: &'static str,
+    function: String,
     code: i32,
     name: &'static str,
     count: u64,
@@ -144,7 +144,7 @@ impl Process {
 impl Failure {
     fn new(view: FailureCount, names: &Names) -> Self {
         Self {
-            function: (names.function)(view.function),
+            function: names.function(view.function).into_owned(),
             code: view.code,
             name: result_name(view.code),
             count: view.count,

@@ -61,7 +61,7 @@ fn process(
     for failure in &view.failures {
         let line = format!(
             "  ERROR: {} failed {} with {} ({})",
-            (names.function)(failure.function),
+            names.function(failure.function),
             times(failure.count),
             result_name(failure.code),
             failure.code
