@@ -226,7 +226,16 @@ impl Session {
             events.push(Event { pid: Pid(0), tid: Tid(0), entered: now, at: now, what });
         }
         events.append(&mut lost);
-        for mut event in self.living.take_dead(now) {
+        let dead = self.living.take_dead(now);
+        if !dead.is_empty()
+            && let Some(sums) = &mut self.work
+        {
+            // Their sums are read before they are forgotten.
+            for (pid, mut more) in sums.take(now)? {
+                work.entry(pid).or_default().append(&mut more);
+            }
+        }
+        for mut event in dead {
             events.extend(work.remove(&event.pid).into_iter().flatten());
             self.follow(&mut event, now);
             events.push(event);
