@@ -317,3 +317,26 @@ impl CopyKey {
         .concat()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_of_the_program_that_made_them() {
+        let event = |at| {
+            let (pid, at) = (Pid(1), Moment(at));
+            Event { pid, tid: Tid(1), entered: at, at, what: What::Exit }
+        };
+        let mut news = News::default();
+        // The number starts again after the largest.
+        let all = [(65_534, 1), (65_535, 2), (0, 3)];
+        let all = all.map(|(program, at)| (Program(program), event(at)));
+        news.0.insert(Pid(1), all.to_vec());
+        assert_eq!(news.before(Pid(2), Program(0)), []);
+        assert_eq!(news.before(Pid(1), Program(65_535)), [event(1)]);
+        assert_eq!(news.before(Pid(1), Program(0)), [event(2)]);
+        assert_eq!(news.of(Pid(1)).collect::<Vec<_>>(), [event(3)]);
+        assert_eq!(news.rest().count(), 0);
+    }
+}
