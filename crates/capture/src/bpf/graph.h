@@ -23,8 +23,8 @@ static __always_inline bool graph_launch_matters(__u32 pid)
 	return state && state->memory;
 }
 
-/* Results of an end of a capture by which it has ended: none, or one that is about captures, but for
- * CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD (908). */
+/* Results of an end of a capture by which it has ended: none, or one that is about captures, but
+ * for CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD (908). */
 static __always_inline bool capture_ended(int result)
 {
 	return !result || (result >= 900 && result < 908);

@@ -11,8 +11,8 @@
 #define VS_TRUST 16
 /* A trusted kernel is checked once in so many launches, per CPU; a power of two. */
 #define VS_RECHECK 64
-/* With the handle, from a call's entry to its return: it becomes a node, unless it fails. Handles are
- * addresses of user space, so the bit is free. */
+/* With the handle, from a call's entry to its return: it becomes a node, unless it fails. Handles
+ * are addresses of user space, so the bit is free. */
 #define VS_CAPTURED (1ULL << 63)
 
 const volatile bool check_every_launch = 0;
