@@ -192,9 +192,9 @@ pub(crate) struct Kernels {
 #[derive(Args)]
 pub(crate) struct WorkOptions {
     /// Which launches to look at for errors: those of kernels and shapes that are new and one in 64
-    /// of the others, or all, which makes each launch about twice as expensive to count
-    #[arg(long, value_enum, default_value = "new", value_name = "WHICH")]
-    pub(crate) check_launches: CheckLaunches,
+    /// of the others, or all, which makes each launch about twice as expensive to count [default: new]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub(crate) check_launches: Option<CheckLaunches>,
     /// Entries of the kernel's tables of launches and copies
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) work_table_size: Option<u32>,

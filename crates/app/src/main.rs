@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Incomplete) => ExitCode::from(2),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("error: {error:#}"));
+            output::complain(&format!("error: {}", output::reasons(&error)));
             ExitCode::from(2)
         }
     }

@@ -1,8 +1,8 @@
 //! The recording that a trace writes. When it cannot be written on, the trace goes on without it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,6 +33,8 @@ pub(crate) fn create(path: &Path) -> Result<Created> {
     let kind = file.metadata().with_context(advice)?.file_type();
     if kind.is_file() {
         file.set_len(0).with_context(advice)?;
+        // One that was there may have been for everybody. Some file systems have no such rights.
+        let _ = file.set_permissions(Permissions::from_mode(0o600));
     } else if !kind.is_fifo() {
         bail!("{shown} is neither a file nor a pipe; choose another place for the recording");
     }

@@ -1,7 +1,7 @@
 //! What a framework's or driver's cache holds at one moment: segments taken from the device, and
 //! the blocks they are cut into. Fragmentation is judged from this.
 
-use crate::ids::{DeviceId, SiteId, StreamId};
+use crate::ids::{DeviceId, Pid, SiteId, StreamId};
 use crate::units::Moment;
 
 /// A pool of a cache. Memory is never shared between pools, nor between streams of one.
@@ -73,6 +73,8 @@ pub enum BlockState {
 /// What is known of a pool of which only sums are told (the driver's own pools).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolSums {
+    /// Whose pool it is: handles of two processes may be equal.
+    pub pid: Pid,
     /// The device.
     pub device: Option<DeviceId>,
     /// The pool's handle; 0 is a default pool whose handle was never told.

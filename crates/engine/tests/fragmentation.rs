@@ -8,7 +8,7 @@
 
 use engine::analysis::fragmentation::{Fit, Fragmentation, Owner, Suggestion, analyse};
 use engine::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
-use engine::ids::{DeviceId, StreamId};
+use engine::ids::{DeviceId, Pid, StreamId};
 use engine::units::Moment;
 use proptest::prelude::*;
 
@@ -198,6 +198,7 @@ fn a_limit_keeps_large_blocks_for_large_requests() {
 #[test]
 fn of_the_drivers_pools_only_sums_are_known() {
     let sums = PoolSums {
+        pid: Pid(7),
         device: Some(DeviceId(0)),
         pool: 5,
         reserved: Some(100),
@@ -206,7 +207,7 @@ fn of_the_drivers_pools_only_sums_are_known() {
     };
     let unknown = PoolSums { reserved: None, pool: 6, ..sums };
     let found = analyse(&[], &[sums, unknown], &CacheSettings::default());
-    assert_eq!(found.pools[0].owner, Owner::Driver(5));
+    assert_eq!(found.pools[0].owner, Owner::Driver(Pid(7), 5));
     assert_eq!(found.pools[0].unallocated, Some(0.6));
     assert_eq!(found.pools[0].external, None);
     assert_eq!(found.pools[0].would_fit(1, &found.settings), None);

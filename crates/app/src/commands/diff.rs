@@ -18,7 +18,8 @@ const TOP: usize = 20;
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
-    let mut out = output::results(options.output.as_deref())?;
+    let inputs = [options.before.as_path(), &options.after];
+    let mut out = output::results_from(&inputs, options.output.as_deref())?;
     let (before, old) = read(&options.before)?;
     let (after, new) = read(&options.after)?;
     let diff = Diff::of(

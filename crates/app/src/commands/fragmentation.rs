@@ -22,8 +22,13 @@ pub(crate) fn answer(facts: &Facts, would_fit: Option<Bytes>) -> export::Fragmen
 }
 
 fn pool(pool: &Pool) -> export::Pool {
+    let pid = match pool.owner {
+        Owner::Driver(pid, _) => Some(pid),
+        Owner::Cache(_) => None,
+    };
     export::Pool {
         device: pool.device,
+        pid,
         pool: name(pool.owner),
         stream: pool.stream,
         reserved_bytes: pool.reserved_bytes,
@@ -40,8 +45,8 @@ fn pool(pool: &Pool) -> export::Pool {
 /// `large`, `small of 2:0`, `driver 0x90`.
 fn name(owner: Owner) -> String {
     match owner {
-        Owner::Driver(0) => "driver default".to_owned(),
-        Owner::Driver(handle) => format!("driver {handle:#x}"),
+        Owner::Driver(_, 0) => "driver default".to_owned(),
+        Owner::Driver(_, handle) => format!("driver {handle:#x}"),
         Owner::Cache(CachePool { id, part }) => {
             let part = match part {
                 Part::Whole => "all",

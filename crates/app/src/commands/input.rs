@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use engine::change::Change;
 use engine::ids::{DeviceId, Pid};
 use formats::import::gather::{Facts, Gather, Only};
@@ -16,6 +16,9 @@ use crate::cli;
 
 /// How long a file may take before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Processes or devices that an error lists.
+const LISTED: usize = 10;
 
 /// A file that was read.
 pub(crate) struct Input {
@@ -44,7 +47,33 @@ pub(crate) fn read(
     let imported = import::open(path, &mut gather, known_function)?;
     let facts = gather.facts;
     progress.end();
-    Ok(Input { name: plain(&path.display().to_string()).into_owned(), imported, facts })
+    let name = plain(&path.display().to_string()).into_owned();
+    refuse_strangers(&name, only, &facts)?;
+    Ok(Input { name, imported, facts })
+}
+
+/// An answer about a process or device that the file does not know would read as good news.
+fn refuse_strangers(name: &str, only: Only, facts: &Facts) -> Result<()> {
+    let known = |list: Vec<String>| match list.as_slice() {
+        [] => "it tells none".to_owned(),
+        list => format!("it tells of {}", list.join(", ")),
+    };
+    let seen = &facts.seen;
+    if let Some(pid) = only.pid
+        && !seen.processes.contains(&pid)
+        && !facts.processes.contains_key(&pid)
+    {
+        let list = seen.processes.iter().take(LISTED).map(ToString::to_string).collect();
+        bail!("{name}: there is no process {pid} in this file; {}", known(list));
+    }
+    if let Some(device) = only.device
+        && !seen.devices.contains(&device)
+        && !facts.devices.contains_key(&device)
+    {
+        let list = seen.devices.iter().take(LISTED).map(|device| device.0.to_string()).collect();
+        bail!("{name}: there is no device {} in this file; {}", device.0, known(list));
+    }
+    Ok(())
 }
 
 /// Which changes a command line asks for.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use engine::snapshot::View;
 
 use super::live::Subject;
-use super::trace::{Settings, watch, work_options};
+use super::trace::{Settings, wanted_work, watch};
 use crate::{Outcome, cli};
 
 /// Time between signs of life on a terminal.
@@ -22,7 +22,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         output: None,
         record: Some(&options.output),
         fail_on_leak: None,
-        work: options.kernels.then(|| work_options(&options.work)),
+        work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
         view: View::default(),
     })

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use engine::ids::FunctionId;
 use engine::ledger::Ledger;
 use engine::snapshot::View;
@@ -12,6 +12,7 @@ use formats::WallClock;
 use formats::export::Names;
 use formats::export::text::Style;
 use formats::import::{Error, Warning};
+use formats::plain::plain;
 use formats::recording::{Functions, Reader, Row};
 
 use super::ended::Ended;
@@ -33,6 +34,7 @@ pub(crate) fn final_report(
     let mut clock = None;
     let mut gpus = Vec::new();
     let mut at = Moment(0);
+    let mut has_work = false;
     while let Some(row) = reader.next_row()? {
         match row {
             Row::Clock(told) => clock = Some(told),
@@ -49,11 +51,17 @@ pub(crate) fn final_report(
             Row::End(moment) => at = moment,
             Row::About { key, value } if &*key == "work" && &*value == "yes" => {
                 ledger = ledger.following_work();
+                has_work = true;
             }
             Row::About { .. } | Row::Frame { .. } | Row::Stack { .. } | Row::Unknown => {}
         }
     }
     let clock = clock.ok_or_else(|| no_clock(path))?;
+    if subject == Subject::Work && !has_work {
+        let name = path.to_string_lossy();
+        let name = plain(&name);
+        bail!("{name}: launches and copies were not recorded; record again with --kernels");
+    }
     let mut last = ledger.snapshot(at, view);
     ended.recall_into(&mut last);
     let names = names(clock, reader.functions().clone(), gpus);

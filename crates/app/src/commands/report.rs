@@ -1,6 +1,7 @@
 //! `vramscope report`: one question about one file.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use engine::analysis::Measure;
@@ -14,6 +15,7 @@ use engine::change::Change;
 use engine::snapshot::View;
 use engine::units::{Bytes, Moment};
 use formats::export::analysis::{self, Answer, Overlay, Subject};
+use formats::import::gather::Only;
 use formats::import::{Source, smi};
 use formats::plain::plain;
 
@@ -37,7 +39,12 @@ const POINTS: (usize, usize) = (288, 4000);
 pub(crate) fn run(options: &Report) -> Result<Outcome> {
     check(options)?;
     let source = input::recognise(&options.file)?;
-    let mut out = output::results(options.output.as_deref())?;
+    let inputs: Vec<&Path> = [Some(&options.file), options.smi.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let mut out = output::results_from(&inputs, options.output.as_deref())?;
     if let Some(subject) = again(options.analysis) {
         return last_report(options, source, subject, &mut out);
     }
@@ -92,7 +99,10 @@ fn last_report(
     for warning in warnings {
         output::complain(&plain(&warning.text));
     }
-    Ok(Outcome::Fine)
+    let Some(limit) = options.fail_on_leak else { return Ok(Outcome::Fine) };
+    let mut groups = Groups::new(source.measure());
+    input::read(path, Only::default(), &mut |change, _| groups.change(change))?;
+    Ok(judge(limit, &Leakage::of(&groups)))
 }
 
 /// Options that mean nothing for the question are mistakes.
@@ -104,6 +114,13 @@ fn check(options: &Report) -> Result<()> {
         }
         Ok(())
     };
+    let part = options.part.process.is_some() || options.part.device.is_some();
+    if part && again(asked).is_some() {
+        bail!(
+            "--process and --device do not go with the last report of a trace, which is of \
+             everything; leave them out, or ask for --analysis summary"
+        );
+    }
     needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
     needs(options.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
     needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")
@@ -188,6 +205,9 @@ impl Question {
             Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
             Self::Rest => {
                 let answer = fragmentation::answer(&input.facts, options.would_fit);
+                if options.would_fit.is_some() && answer.would_fit.is_empty() {
+                    output::complain("the file tells no free blocks: nobody knows what would fit");
+                }
                 write(Answer::Fragmentation(&answer))
             }
         }

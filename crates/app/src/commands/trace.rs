@@ -37,7 +37,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         output: options.output.as_deref(),
         record: options.record.as_deref(),
         fail_on_leak: options.fail_on_leak,
-        work: options.kernels.then(|| work_options(&options.work)),
+        work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
         view: view(options),
     })
@@ -65,6 +65,11 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     let recording = settings.record.map(recorder::create).transpose()?;
+    if let (Some(record), Some(file)) = (settings.record, settings.output)
+        && output::is_same(record, file)
+    {
+        bail!("{} cannot hold reports and the recording; choose two files", file.display());
+    }
     let stopped = match settings.target.command.as_slice() {
         [] => None,
         command => Some(command::start(command, command_stdout(settings))?),
@@ -88,10 +93,18 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     trace.finish(live)
 }
 
+/// How launches and copies are counted, where they are.
+pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<Option<Work>> {
+    if !kernels && options.check_launches.is_some() {
+        bail!("--check-launches goes with --kernels; add that, or leave it out");
+    }
+    Ok(kernels.then(|| work_options(options)))
+}
+
 /// How launches and copies are counted.
 pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
     Work {
-        check_every_launch: options.check_launches == cli::CheckLaunches::All,
+        check_every_launch: options.check_launches == Some(cli::CheckLaunches::All),
         table_entries: options.work_table_size,
         baseline: options.baseline,
     }

@@ -223,7 +223,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
-		graph_apply(pid, action, hooks[hook].flags);
+		graph_apply(pid, action, hooks[hook].flags, result);
 		capture_apply(thread, action, call->args[0], result);
 		if (!bpf_map_lookup_elem(&processes, &pid))
 			announce_process();

@@ -94,6 +94,7 @@ static __noinline int copy_add(const struct copy *copy)
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	key.direction = copy->direction;
 	key.asynchronous = copy->asynchronous;
+	key.program = own_program();
 	if (copy->direction == VS_UNIFIED) {
 		key.to = (copy->to >> NEIGHBOURHOOD) + 1;
 		key.from = (copy->from >> NEIGHBOURHOOD) + 1;

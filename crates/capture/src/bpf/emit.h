@@ -66,8 +66,8 @@ static __always_inline void fill_head(struct vs_head *head, __u16 kind)
 	head->at = bpf_ktime_get_ns();
 }
 
-/* A record that is nothing but its head. */
-static __always_inline void emit_life(__u16 kind)
+/* A record that is nothing but its head; of an exec, the result is the program's number. */
+static __always_inline void emit_life(__u16 kind, __s32 result)
 {
 	struct vs_head *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
@@ -76,6 +76,7 @@ static __always_inline void emit_life(__u16 kind)
 		return;
 	}
 	fill_head(record, kind);
+	record->result = result;
 	submit(record);
 }
 

@@ -11,6 +11,9 @@
 #define VS_TRUST 16
 /* A trusted kernel is checked once in so many launches, per CPU; a power of two. */
 #define VS_RECHECK 64
+/* With the handle, from a call's entry to its return: it becomes a node, unless it fails. Handles
+ * are addresses of user space, so the bit is free. */
+#define VS_CAPTURED (1ULL << 63)
 
 const volatile bool check_every_launch = 0;
 
@@ -126,6 +129,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	if (!is_target(key.pid))
 		return 1;
+	key.program = own_program();
 	if (hooks[hook].action == VS_ACTION_LAUNCH) {
 		/* gridX, gridY, gridZ, blockX, blockY in registers; blockZ, shared, stream not */
 		__u64 more[3] = {};
@@ -154,15 +158,16 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	if (!sum)
 		return 1;
 	__u64 before = __sync_fetch_and_add(&sum->calls, 1);
-	if (is_captured(key.pid, stream))
-		__sync_fetch_and_add(&sum->captured, 1);
+	bool captured = is_captured(key.pid, stream);
 	sum->last_at = bpf_jiffies64();
 	fresh = shape_count(sum, &shape);
-	if (!can_skip_returns)
+	if (!can_skip_returns || (!check_every_launch && !fresh && sum->trust >= VS_TRUST &&
+				  before & (VS_RECHECK - 1))) {
+		if (captured)
+			__sync_fetch_and_add(&sum->captured, 1);
 		return 1;
-	if (!check_every_launch && !fresh && sum->trust >= VS_TRUST && before & (VS_RECHECK - 1))
-		return 1;
-	*cookie = key.target;
+	}
+	*cookie = key.target | (captured ? VS_CAPTURED : 0);
 	return 0;
 }
 
@@ -177,14 +182,19 @@ static __always_inline void launch_return(struct pt_regs *ctx, __u64 hook, __u64
 		COUNT(canary);
 		return;
 	}
+	bool captured = target & VS_CAPTURED;
+	target &= ~VS_CAPTURED;
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	key.target = target;
+	key.program = own_program();
 	sum = launches_of(&key);
 	if (!sum)
 		return;
 	__sync_fetch_and_add(&sum->checked, 1);
 	if (!result) {
 		sum->trust++;
+		if (captured)
+			__sync_fetch_and_add(&sum->captured, 1);
 		return;
 	}
 	sum->trust = 0;
@@ -206,7 +216,12 @@ static __always_inline void launch_return(struct pt_regs *ctx, __u64 hook, __u64
 /* A whole graph, whose result is known. */
 static __always_inline void graph_launch_count(__u32 pid, __u64 exec, int result)
 {
-	struct vs_launch_key key = {.target = exec, .pid = pid, .graph = 1};
+	struct vs_launch_key key = {
+		.target = exec,
+		.pid = pid,
+		.graph = 1,
+		.program = own_program(),
+	};
 	struct vs_launches *sum = launches_of(&key);
 
 	if (!sum)

@@ -30,7 +30,7 @@ int process_exec(void *ctx)
 		return 0;
 	bpf_map_delete_elem(&processes, &pid);
 	graph_forget(pid);
-	emit_life(VS_EXEC);
+	emit_life(VS_EXEC, own_program());
 	thread_forget();
 	return 0;
 }
@@ -49,9 +49,9 @@ int process_exit(void *ctx)
 	if (last) {
 		bpf_map_delete_elem(&processes, &pid);
 		graph_forget(pid);
-		emit_life(VS_EXIT);
+		emit_life(VS_EXIT, 0);
 	} else if (thread_find()) {
-		emit_life(VS_THREAD_EXIT);
+		emit_life(VS_THREAD_EXIT, 0);
 	}
 	thread_forget();
 	return 0;

@@ -18,6 +18,7 @@ static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64
 {
 	fill_head(&named->head, VS_NAMED);
 	named->head.hook = hook;
+	named->head.result = own_program();
 	named->kernel = kernel;
 	named->text = text;
 	named->length = read > 0 ? read - 1 : 0;
@@ -30,7 +31,11 @@ static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64
 /* A handle that is given out again: what was launched under it so far was another kernel. */
 static __always_inline void named_before(struct vs_named *named)
 {
-	struct vs_launch_key key = {.target = named->kernel, .pid = named->head.pid};
+	struct vs_launch_key key = {
+		.target = named->kernel,
+		.pid = named->head.pid,
+		.program = named->head.result,
+	};
 
 	named->calls = 0;
 	named->captured = 0;

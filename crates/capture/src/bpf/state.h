@@ -64,6 +64,7 @@ struct {
 struct graph_state {
 	__u32 captures; /* streams that capture */
 	__u32 memory;	/* some graph has memory nodes, so launches matter */
+	__u32 streams;	/* streams that capture, as in `captures_under_way` */
 };
 
 /* Processes that capture or build graphs. Launches of all others need no record. */
@@ -170,6 +171,7 @@ struct task_struct___x {
 	struct task_struct___x *group_leader;
 	struct signal_struct___x *signal;
 	__u64 start_boottime;
+	__u32 self_exec_id;
 	char comm[VS_NAME];
 } __attribute__((preserve_access_index));
 
@@ -229,6 +231,15 @@ static __always_inline void thread_forget(void)
 	}
 	__u64 key = bpf_get_current_pid_tgid();
 	bpf_map_delete_elem(&thread_table, &key);
+}
+
+/* Which program the process runs: another number after each exec. Sums are read a moment later, and
+ * must not be taken for those of the program before. */
+static __always_inline __u16 own_program(void)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+
+	return BPF_CORE_READ(task, self_exec_id);
 }
 
 static __always_inline bool is_target(__u32 pid)

@@ -197,7 +197,8 @@ VS_SIZE(vs_named, 80);
 struct vs_launch_key {
 	__u64 target; /* a kernel, or a graph that can be launched */
 	__u32 pid;
-	__u32 graph;
+	__u16 graph;
+	__u16 program; /* which of those that the process has run */
 };
 VS_SIZE(vs_launch_key, 16);
 
@@ -229,7 +230,7 @@ struct vs_copy_key {
 	__u32 pid;
 	__u8 direction;
 	__u8 asynchronous;
-	__u16 reserved;
+	__u16 program;
 	/* the neighbourhoods of the pointers, where they decide the direction; else 0 */
 	__u64 to;
 	__u64 from;

@@ -23,6 +23,8 @@ pub struct Unreadable;
 pub enum Decoded {
     /// Something that happened.
     Event(Event),
+    /// A process replaced its program.
+    Exec(Event, Program),
     /// Which GPU an ordinal is.
     DeviceUuid(DeviceUuid),
     /// What a handle stands for.
@@ -31,11 +33,26 @@ pub enum Decoded {
     Named(NamedKernel),
 }
 
+/// Which of the programs that a process has run: the number grows with each exec, and starts again
+/// after the largest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Program(pub u16);
+
+impl Program {
+    /// Whether it ran before the other one.
+    #[must_use]
+    pub const fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i16) < 0
+    }
+}
+
 /// A call told the name of a kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedKernel {
     /// The process.
     pub pid: Pid,
+    /// Its program.
+    pub program: Program,
     /// When.
     pub at: Moment,
     /// The handle.
@@ -139,7 +156,13 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
     if let Some(named) = named(bytes) {
         return Ok(Some(Decoded::Named(named)));
     }
-    event(bytes).map(|event| event.map(Decoded::Event))
+    let event = event(bytes)?;
+    Ok(event.map(|event| match event.what {
+        What::Exec => {
+            Decoded::Exec(event, Program(parse::<Head>(bytes).map_or(0, |head| head.result as u16)))
+        }
+        _ => Decoded::Event(event),
+    }))
 }
 
 fn named(bytes: &[u8]) -> Option<NamedKernel> {
@@ -151,6 +174,7 @@ fn named(bytes: &[u8]) -> Option<NamedKernel> {
     let name = bytes.get(size_of::<Named>()..)?.get(..length as usize)?;
     Some(NamedKernel {
         pid: Pid(head.pid),
+        program: Program(head.result as u16),
         at: Moment(head.at),
         kernel: KernelId(kernel),
         name: (length > 0).then(|| String::from_utf8_lossy(name).into()),

@@ -20,7 +20,7 @@ pub use drivers::Notice;
 pub use log::last_messages;
 pub use object::Work;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::clock;
-use crate::decode::{Decoded, NamedKernel};
+use crate::decode::{Decoded, NamedKernel, Program};
 use crate::error::Error;
 use crate::gpus::Gpu;
 use crate::host::Host;
@@ -42,7 +42,7 @@ use counters::Losses;
 use drivers::Drivers;
 use object::{Filter, Knobs, Loaded};
 use ring::Ring;
-use work::WorkSums;
+use work::{News, WorkSums};
 
 /// Which processes to trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -227,20 +227,18 @@ impl Session {
         }
         events.append(&mut lost);
         let dead = self.living.take_dead(now);
+        // Whoever died unseen has its last sums here, and they are forgotten with it.
         if !dead.is_empty()
             && let Some(sums) = &mut self.work
         {
-            // Their sums are read before they are forgotten.
-            for (pid, mut more) in sums.take(now)? {
-                work.entry(pid).or_default().append(&mut more);
-            }
+            sums.take(now, &mut work)?;
         }
         for mut event in dead {
-            events.extend(work.remove(&event.pid).into_iter().flatten());
-            self.follow(&mut event, now);
+            events.extend(work.of(event.pid));
+            self.follow(&mut event, None, now);
             events.push(event);
         }
-        events.extend(work.into_values().flatten());
+        events.extend(work.rest());
         if may_have_missed_deaths || self.living.is_due(now) {
             self.living.sweep(now);
         }
@@ -258,43 +256,36 @@ impl Session {
     }
 
     /// What the probes added up: from time to time, and when somebody's sums are the last ones.
-    fn take_work(
-        &mut self,
-        records: &[Decoded],
-        last: bool,
-        now: Moment,
-    ) -> Result<HashMap<Pid, Vec<Event>>, Error> {
+    fn take_work(&mut self, records: &[Decoded], last: bool, now: Moment) -> Result<News, Error> {
         let ends = |record: &Decoded| {
-            matches!(record, Decoded::Event(Event { what: What::Exit | What::Exec, .. }))
+            matches!(record, Decoded::Exec(..) | Decoded::Event(Event { what: What::Exit, .. }))
         };
-        match &mut self.work {
-            Some(work) => {
-                work.note(records);
-                if last || work.is_due() || records.iter().any(ends) {
-                    work.take(now)
-                } else {
-                    Ok(HashMap::new())
-                }
+        let mut news = News::default();
+        if let Some(work) = &mut self.work {
+            work.note(records);
+            if last || work.is_due() || records.iter().any(ends) {
+                work.take(now, &mut news)?;
             }
-            None => Ok(HashMap::new()),
         }
+        Ok(news)
     }
 
     /// What a record tells becomes an event, or is kept for those that come.
-    fn take(
-        &mut self,
-        record: Decoded,
-        now: Moment,
-        work: &mut HashMap<Pid, Vec<Event>>,
-        events: &mut Vec<Event>,
-    ) {
+    fn take(&mut self, record: Decoded, now: Moment, work: &mut News, events: &mut Vec<Event>) {
         match record {
             Decoded::Event(mut event) => {
-                if matches!(event.what, What::Exit | What::Exec) {
-                    events.extend(work.remove(&event.pid).into_iter().flatten());
+                if matches!(event.what, What::Exit) {
+                    events.extend(work.of(event.pid));
                 }
                 self.bindings.resolve(&mut event);
-                let more = self.follow(&mut event, now);
+                let more = self.follow(&mut event, None, now);
+                events.push(event);
+                events.extend(more);
+            }
+            Decoded::Exec(mut event, program) => {
+                events.extend(work.before(event.pid, program));
+                self.bindings.resolve(&mut event);
+                let more = self.follow(&mut event, Some(program), now);
                 events.push(event);
                 events.extend(more);
             }
@@ -319,8 +310,14 @@ impl Session {
         }
     }
 
-    /// Keeps what has to be known of processes; an event more where one began.
-    fn follow(&mut self, event: &mut Event, now: Moment) -> Option<Event> {
+    /// Keeps what has to be known of processes; an event more where one began. `program`: the one
+    /// that runs after an exec.
+    fn follow(
+        &mut self,
+        event: &mut Event,
+        program: Option<Program>,
+        now: Moment,
+    ) -> Option<Event> {
         match &mut event.what {
             What::Process(facts) => {
                 facts.before_trace = self.drivers.was_there_before(event.pid);
@@ -338,7 +335,7 @@ impl Session {
                 self.living.ended(event.pid);
                 self.losses.forget(event.pid);
                 if let Some(work) = &mut self.work {
-                    work.forget(event.pid);
+                    work.forget(event.pid, program);
                 }
                 self.accounts.ended(event.pid);
                 None

@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapHandle};
 use super::names::Names;
 use super::object::Loaded;
 use super::sums::read_all;
-use crate::decode::{Decoded, LaunchCounts, NamedKernel};
+use crate::decode::{Decoded, LaunchCounts, NamedKernel, Program};
 use crate::error::Error;
 use crate::hooks::row::direction;
 use crate::wire::{self, parse};
@@ -36,15 +36,40 @@ pub(crate) struct WorkSums {
     next: Instant,
 }
 
+/// What was added since the last time, by process and program.
+#[derive(Default)]
+pub(crate) struct News(HashMap<Pid, Vec<(Program, Event)>>);
+
+impl News {
+    /// All of a process.
+    pub(crate) fn of(&mut self, pid: Pid) -> impl Iterator<Item = Event> {
+        self.0.remove(&pid).into_iter().flatten().map(|(_, event)| event)
+    }
+
+    /// That of the programs that a process ran before this one.
+    pub(crate) fn before(&mut self, pid: Pid, program: Program) -> Vec<Event> {
+        let Some(news) = self.0.get_mut(&pid) else { return Vec::new() };
+        let old = news.extract_if(.., |(of, _)| of.is_before(program));
+        old.map(|(_, event)| event).collect()
+    }
+
+    /// All of everybody.
+    pub(crate) fn rest(self) -> impl Iterator<Item = Event> {
+        self.0.into_values().flatten().map(|(_, event)| event)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct LaunchKey {
     pid: Pid,
+    program: Program,
     launched: Launched,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct CopyKey {
     pid: Pid,
+    program: Program,
     direction: u8,
     asynchronous: bool,
     to: u64,
@@ -82,12 +107,12 @@ impl WorkSums {
         self.settled.clear();
         for record in records {
             self.names.note(record);
-            let Decoded::Named(NamedKernel { pid, kernel, at, before, guessed: false, .. }) =
-                record
-            else {
+            let Decoded::Named(named @ NamedKernel { guessed: false, .. }) = record else {
                 continue;
             };
-            let key = LaunchKey { pid: *pid, launched: Launched::Kernel(*kernel) };
+            let NamedKernel { pid, program, kernel, at, before, .. } = named;
+            let launched = Launched::Kernel(*kernel);
+            let key = LaunchKey { pid: *pid, program: *program, launched };
             let told = self.launches_told.entry(key).or_default();
             if before.calls > told.calls {
                 let launches = since(key.launched, before, told);
@@ -104,36 +129,36 @@ impl WorkSums {
         settled.into_iter().chain(self.names.resolve(named)).collect()
     }
 
-    /// What was added since the last time, by process.
-    pub(crate) fn take(&mut self, now: Moment) -> Result<HashMap<Pid, Vec<Event>>, Error> {
+    /// What was added since the last time is added to the news.
+    pub(crate) fn take(&mut self, now: Moment, news: &mut News) -> Result<(), Error> {
         let start = Instant::now();
-        let mut events: HashMap<Pid, Vec<Event>> = HashMap::new();
-        let mut tell = |pid: Pid, work| {
+        let mut tell = |pid: Pid, program, work| {
             let what = What::Work(work);
             let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
-            events.entry(pid).or_default().push(event);
+            news.0.entry(pid).or_default().push((program, event));
         };
         for (key, values) in read_all(&self.launches)? {
             let Some((key, launches)) = self.launched(&key, &values) else { continue };
             if let Launched::Kernel(kernel) = key.launched {
                 let name = self.names.look_up(key.pid, kernel);
-                name.into_iter().for_each(|work| tell(key.pid, work));
+                name.into_iter().for_each(|work| tell(key.pid, key.program, work));
             }
-            tell(key.pid, Work::Launches(launches));
+            tell(key.pid, key.program, Work::Launches(launches));
         }
         for (key, value) in read_all(&self.copies)? {
-            let Some((pid, copies)) = self.copied(&key, &value) else { continue };
-            tell(pid, Work::Copies(Box::new(copies)));
+            let Some((key, copies)) = self.copied(&key, &value) else { continue };
+            tell(key.pid, key.program, Work::Copies(Box::new(copies)));
         }
         self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
-        Ok(events)
+        Ok(())
     }
 
-    /// A process ended or changed its program: its handles mean nothing any more.
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    /// A process ended, or runs another program now: handles of those before mean nothing any more.
+    pub(crate) fn forget(&mut self, pid: Pid, now_runs: Option<Program>) {
         self.names.forget(pid);
+        let is_over = |program: Program| now_runs.is_none_or(|other| program.is_before(other));
         self.launches_told.retain(|key, _| {
-            let keep = key.pid != pid;
+            let keep = key.pid != pid || !is_over(key.program);
             if !keep {
                 // Absent is as good as deleted.
                 let _ = self.launches.delete(&key.bytes());
@@ -141,7 +166,7 @@ impl WorkSums {
             keep
         });
         self.copies_told.retain(|key, _| {
-            let keep = key.pid != pid;
+            let keep = key.pid != pid || !is_over(key.program);
             if !keep {
                 let _ = self.copies.delete(&key.bytes());
             }
@@ -163,7 +188,8 @@ impl WorkSums {
         };
         let told = self.launches_told.entry(key).or_default();
         let before = std::mem::replace(told, now);
-        if now.calls == before.calls && now.failed == before.failed {
+        // A launch may be counted by its entry now and by its result the next time.
+        if now == before {
             return None;
         }
         let (shapes, last, other_shapes) = match key.launched {
@@ -174,7 +200,7 @@ impl WorkSums {
         Some((key, Launches { last, shapes, other_shapes, ..launches }))
     }
 
-    fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(Pid, Copies)> {
+    fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(CopyKey, Copies)> {
         let key = CopyKey::from(parse::<wire::CopyKey>(key)?);
         let now: wire::Copies = parse(value)?;
         let told = self.copies_told.entry(key).or_default();
@@ -203,7 +229,7 @@ impl WorkSums {
             nanos: now.nanos,
             bandwidths: now.bandwidths.to_vec(),
         };
-        Some((key.pid, copies))
+        Some((key, copies))
     }
 }
 
@@ -246,17 +272,23 @@ impl From<wire::LaunchKey> for LaunchKey {
             0 => Launched::Kernel(KernelId(key.target)),
             _ => Launched::Graph(ExecId(key.target)),
         };
-        Self { pid: Pid(key.pid), launched }
+        Self { pid: Pid(key.pid), program: Program(key.program), launched }
     }
 }
 
 impl LaunchKey {
     fn bytes(&self) -> Vec<u8> {
         let (target, graph) = match self.launched {
-            Launched::Kernel(kernel) => (kernel.0, 0_u32),
+            Launched::Kernel(kernel) => (kernel.0, 0_u16),
             Launched::Graph(exec) => (exec.0, 1),
         };
-        [&target.to_ne_bytes()[..], &self.pid.0.to_ne_bytes(), &graph.to_ne_bytes()].concat()
+        [
+            &target.to_ne_bytes()[..],
+            &self.pid.0.to_ne_bytes(),
+            &graph.to_ne_bytes(),
+            &self.program.0.to_ne_bytes(),
+        ]
+        .concat()
     }
 }
 
@@ -264,6 +296,7 @@ impl From<wire::CopyKey> for CopyKey {
     fn from(key: wire::CopyKey) -> Self {
         Self {
             pid: Pid(key.pid),
+            program: Program(key.program),
             direction: key.direction,
             asynchronous: key.asynchronous != 0,
             to: key.to,
@@ -276,10 +309,34 @@ impl CopyKey {
     fn bytes(&self) -> Vec<u8> {
         [
             &self.pid.0.to_ne_bytes()[..],
-            &[self.direction, u8::from(self.asynchronous), 0, 0],
+            &[self.direction, u8::from(self.asynchronous)],
+            &self.program.0.to_ne_bytes(),
             &self.to.to_ne_bytes(),
             &self.from.to_ne_bytes(),
         ]
         .concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_of_the_program_that_made_them() {
+        let event = |at| {
+            let (pid, at) = (Pid(1), Moment(at));
+            Event { pid, tid: Tid(1), entered: at, at, what: What::Exit }
+        };
+        let mut news = News::default();
+        // The number starts again after the largest.
+        let all = [(65_534, 1), (65_535, 2), (0, 3)];
+        let all = all.map(|(program, at)| (Program(program), event(at)));
+        news.0.insert(Pid(1), all.to_vec());
+        assert_eq!(news.before(Pid(2), Program(0)), []);
+        assert_eq!(news.before(Pid(1), Program(65_535)), [event(1)]);
+        assert_eq!(news.before(Pid(1), Program(0)), [event(2)]);
+        assert_eq!(news.of(Pid(1)).collect::<Vec<_>>(), [event(3)]);
+        assert_eq!(news.rest().count(), 0);
     }
 }

@@ -15,7 +15,7 @@ pub use fit::Fit;
 use std::collections::BTreeMap;
 
 use crate::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
-use crate::ids::{DeviceId, StreamId};
+use crate::ids::{DeviceId, Pid, StreamId};
 
 /// Requests up to this size are served from small segments.
 const SMALL_REQUEST: u64 = 1 << 20;
@@ -45,8 +45,8 @@ pub struct Fragmentation {
 pub enum Owner {
     /// A framework's cache.
     Cache(CachePool),
-    /// The driver; the handle, or 0 for a default pool whose handle was never told.
-    Driver(u64),
+    /// The driver; the process, and the handle, or 0 for a default pool whose handle was never told.
+    Driver(Pid, u64),
 }
 
 /// The memory of one pool for one stream. Of the driver's pools only sums are known: what depends
@@ -237,7 +237,7 @@ fn driver_pool(sums: &PoolSums) -> Pool {
     let free = sums.reserved.map_or(0, |reserved| reserved.saturating_sub(sums.used));
     Pool {
         device: sums.device,
-        owner: Owner::Driver(sums.pool),
+        owner: Owner::Driver(sums.pid, sums.pool),
         stream: None,
         segments: 0,
         expandable: false,

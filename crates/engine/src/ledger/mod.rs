@@ -30,6 +30,7 @@ mod device;
 mod ended;
 mod freed;
 mod graph;
+mod kernel_rows;
 mod lifetime;
 mod loss;
 mod observer;

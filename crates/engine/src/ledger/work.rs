@@ -11,10 +11,11 @@ use crate::snapshot::{CopyView, KernelView, WorkView};
 use crate::units::{Bytes, Moment, Nanos};
 use crate::work::{self, Copies, Direction, Launched, Launches, NamedBy, NoName, Shape};
 
+use super::kernel_rows::{Row, RowKey};
 use super::places::{Place, Places};
 
 /// Names that are kept of a process. Programs that make kernels at run time have thousands; beyond
-/// this, names of kernels that were never launched make room.
+/// this, names of kernels that were never launched make room now and then.
 const NAMES: usize = 200_000;
 
 /// The work of one process.
@@ -25,33 +26,49 @@ pub(super) struct Work {
     past: HashMap<Arc<str>, (KernelId, Kernel)>,
     names: HashMap<KernelId, Name>,
     aliases: HashMap<KernelId, KernelId>,
+    /// Names that may be there before some make room again; at least `NAMES`.
+    names_kept: usize,
+    /// What the shapes of a handle were when it was given to another kernel.
+    shapes_before: HashMap<KernelId, Shapes>,
+    /// Events of launches so far.
+    told: u64,
     copies: HashMap<(Direction, bool), CopySum>,
     places: Places,
     /// When the last snapshot was made.
     shown_at: Option<Moment>,
 }
 
+/// What is known of a kernel's name.
 #[derive(Clone, Debug)]
-enum Name {
+pub(super) enum Name {
     Known(Arc<str>, NamedBy),
     Unknown(NoName),
 }
 
+/// Launches under one handle.
 #[derive(Clone, Debug, Default)]
-struct Kernel {
-    calls: u64,
-    captured: u64,
-    checked: u64,
-    failed: u64,
-    last: Option<Shape>,
-    shapes: Vec<(Shape, u64)>,
-    other_shapes: u64,
+pub(super) struct Kernel {
+    pub(super) calls: u64,
+    pub(super) captured: u64,
+    pub(super) checked: u64,
+    pub(super) failed: u64,
+    /// The last shape, and the number of the event that told it.
+    pub(super) last: Option<(u64, Shape)>,
+    /// Of every kernel that had the handle.
+    pub(super) shapes: Shapes,
     /// Launches up to the last snapshot.
-    shown: u64,
+    pub(super) shown: u64,
+}
+
+/// Calls by shape, as the probes tell them: from the beginning.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shapes {
+    pub(super) kept: Vec<(Shape, u64)>,
+    pub(super) other: u64,
 }
 
 impl Kernel {
-    const fn launches(&self) -> u64 {
+    pub(super) const fn launches(&self) -> u64 {
         self.calls.saturating_sub(self.captured).saturating_sub(self.failed)
     }
 }
@@ -81,6 +98,11 @@ impl Work {
                 }
             }
             work::Work::Alias { function, kernel } => {
+                // The kernel's handle may be another's later, and this one is not then.
+                if let Some(name @ Name::Known(..)) = self.name(*kernel).cloned() {
+                    self.rename(*function, name);
+                    return;
+                }
                 self.names.remove(function);
                 if self.aliases.len() >= NAMES {
                     self.aliases.clear();
@@ -106,9 +128,10 @@ impl Work {
     }
 
     fn rename(&mut self, kernel: KernelId, name: Name) {
-        if self.names.len() >= NAMES {
+        if self.names.len() >= self.names_kept.max(NAMES) {
             let kernels = &self.kernels;
             self.names.retain(|kernel, _| kernels.contains_key(&Launched::Kernel(*kernel)));
+            self.names_kept = self.names.len().saturating_mul(2);
         }
         self.retire(kernel, &name);
         self.aliases.remove(&kernel);
@@ -131,8 +154,9 @@ impl Work {
             past.checked = past.checked.saturating_add(kernel.checked);
             past.failed = past.failed.saturating_add(kernel.failed);
             past.shown = past.shown.saturating_add(kernel.shown);
-            past.last = kernel.last.or(past.last);
-            past.other_shapes = past.other_shapes.saturating_add(kernel.calls);
+            past.last = kernel.last.max(past.last);
+            past.shapes.other = past.shapes.other.saturating_add(kernel.calls);
+            self.shapes_before.insert(handle, kernel.shapes);
         }
     }
 
@@ -143,9 +167,9 @@ impl Work {
         kernel.checked = kernel.checked.saturating_add(new.checked);
         kernel.failed = kernel.failed.saturating_add(new.failed);
         if new.last.is_some() || new.other_shapes > 0 {
-            kernel.last = new.last.or(kernel.last);
-            kernel.shapes.clone_from(&new.shapes);
-            kernel.other_shapes = new.other_shapes;
+            self.told += 1;
+            kernel.last = new.last.map(|shape| (self.told, shape)).or(kernel.last);
+            kernel.shapes = Shapes { kept: new.shapes.clone(), other: new.other_shapes };
         }
     }
 
@@ -159,7 +183,8 @@ impl Work {
         sum.bytes = sum.bytes.saturating_add(new.bytes);
         sum.nanos = sum.nanos.saturating_add(new.nanos);
         for (bucket, count) in &new.bandwidths {
-            *sum.bandwidths.entry(*bucket).or_default() += count;
+            let sum = sum.bandwidths.entry(*bucket).or_default();
+            *sum = sum.saturating_add(*count);
         }
     }
 
@@ -179,26 +204,27 @@ impl Work {
     /// What a snapshot shows: kernels by name, the most launched first. What happened since the last
     /// one is counted from here on.
     pub(super) fn view(&mut self, at: Moment, began: Moment, top: usize) -> WorkView {
-        let mut rows: HashMap<RowKey, KernelView> = HashMap::new();
+        let mut rows: HashMap<RowKey, Row> = HashMap::new();
         for (launched, kernel) in &self.kernels {
-            let name = match launched {
-                Launched::Kernel(kernel) => self.name(*kernel),
-                Launched::Graph(_) => None,
+            let (name, before) = match launched {
+                Launched::Kernel(kernel) => (self.name(*kernel), self.shapes_before.get(kernel)),
+                Launched::Graph(_) => (None, None),
             };
             let key = match name {
                 Some(Name::Known(name, _)) => RowKey::Named(Arc::clone(name)),
                 _ => RowKey::Handle(*launched),
             };
-            let row = rows.entry(key).or_insert_with(|| empty(*launched, name));
-            add(row, kernel);
+            let row = rows.entry(key).or_insert_with(|| Row::new(*launched, name));
+            row.add(*launched, name, kernel, before);
         }
         for (name, (handle, kernel)) in &self.past {
             let known = Name::Known(Arc::clone(name), NamedBy::Call);
             let target = Launched::Kernel(*handle);
             let row = rows.entry(RowKey::Named(Arc::clone(name)));
-            add(row.or_insert_with(|| empty(target, Some(&known))), kernel);
+            let row = row.or_insert_with(|| Row::new(target, Some(&known)));
+            row.add(target, Some(&known), kernel, None);
         }
-        let mut kernels: Vec<_> = rows.into_values().collect();
+        let mut kernels: Vec<_> = rows.into_values().map(Row::finish).collect();
         kernels.sort_by(|a, b| {
             let rank = |row: &KernelView| (Reverse(row.launches), row.name.clone(), row.target);
             rank(a).cmp(&rank(b))
@@ -251,54 +277,5 @@ impl Work {
             .collect();
         views.sort_by_key(|view| (view.direction, view.asynchronous));
         views
-    }
-}
-
-#[derive(PartialEq, Eq, Hash)]
-enum RowKey {
-    Named(Arc<str>),
-    Handle(Launched),
-}
-
-fn empty(target: Launched, name: Option<&Name>) -> KernelView {
-    let (name, by, why) = match (target, name) {
-        (_, Some(Name::Known(name, by))) => (Some(Arc::clone(name)), Some(*by), None),
-        (_, Some(Name::Unknown(why))) => (None, None, Some(*why)),
-        (Launched::Kernel(_), None) => (None, None, Some(NoName::Lost)),
-        (Launched::Graph(_), None) => (None, None, None),
-    };
-    KernelView {
-        target,
-        name,
-        by,
-        why,
-        handles: 0,
-        launches: 0,
-        recent: 0,
-        captured: 0,
-        failed: 0,
-        checked: 0,
-        last: None,
-        common: None,
-        common_is_exact: true,
-    }
-}
-
-/// One more handle of the same kernel.
-fn add(row: &mut KernelView, kernel: &Kernel) {
-    row.handles += 1;
-    row.launches = row.launches.saturating_add(kernel.launches());
-    row.recent = row.recent.saturating_add(kernel.launches().saturating_sub(kernel.shown));
-    row.captured = row.captured.saturating_add(kernel.captured);
-    row.failed = row.failed.saturating_add(kernel.failed);
-    row.checked = row.checked.saturating_add(kernel.checked);
-    row.last = kernel.last.or(row.last);
-    let most = kernel.shapes.first().copied();
-    let runner_up = kernel.shapes.get(1).map_or(0, |(_, count)| *count);
-    // Launches whose shape was not kept could all have had another one.
-    row.common_is_exact &=
-        most.is_none_or(|(_, count)| count >= runner_up.saturating_add(kernel.other_shapes));
-    if most.map(|(_, count)| count) > row.common.map(|(_, count)| count) {
-        row.common = most;
     }
 }

@@ -1,6 +1,6 @@
 //! Takes what a reader finds: changes go on to whoever asked for them, the rest is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use engine::cache::{CacheSettings, PoolSums, Segment};
 use engine::change::{Change, How, Turn};
@@ -34,6 +34,17 @@ pub struct Facts {
     pub warnings: Vec<Warning>,
     /// The moments of the first and last change.
     pub span: Option<(Moment, Moment)>,
+    /// Whose changes there are, where only a part of them is wanted.
+    pub seen: Seen,
+}
+
+/// Processes and devices that a file tells changes of, wanted or not.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Processes.
+    pub processes: BTreeSet<Pid>,
+    /// Devices.
+    pub devices: BTreeSet<DeviceId>,
 }
 
 impl Facts {
@@ -91,6 +102,8 @@ impl Only {
 pub struct Gather<'a> {
     /// What is kept.
     pub facts: Facts,
+    /// Where in the facts a pool is.
+    pools: HashMap<(Pid, Option<DeviceId>, u64), usize>,
     only: Only,
     each: &'a mut dyn FnMut(&Change, &Facts),
     progress: &'a mut dyn FnMut(u64, u64),
@@ -104,7 +117,7 @@ impl<'a> Gather<'a> {
         each: &'a mut dyn FnMut(&Change, &Facts),
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Self {
-        Self { facts: Facts::default(), only, each, progress }
+        Self { facts: Facts::default(), pools: HashMap::new(), only, each, progress }
     }
 }
 
@@ -118,7 +131,11 @@ impl Sink for Gather<'_> {
         self.facts.span = Some((first, change.at));
         if self.only == Only::default() {
             (self.each)(change, &self.facts);
-        } else if let Some(change) = self.only.wanted(change) {
+            return;
+        }
+        self.facts.seen.processes.insert(change.pid);
+        self.facts.seen.devices.extend(change.device);
+        if let Some(change) = self.only.wanted(change) {
             (self.each)(&change, &self.facts);
         }
     }
@@ -142,13 +159,15 @@ impl Sink for Gather<'_> {
     }
 
     fn pool(&mut self, pool: &PoolSums) {
-        if self.only.device.is_some() && self.only.device != pool.device {
+        let Only { pid, device } = self.only;
+        if pid.is_some_and(|pid| pid != pool.pid) || device.is_some() && device != pool.device {
             return;
         }
-        let same = |other: &&mut PoolSums| (other.device, other.pool) == (pool.device, pool.pool);
-        match self.facts.pools.iter_mut().find(same) {
+        let pools = &mut self.facts.pools;
+        let index = *self.pools.entry((pool.pid, pool.device, pool.pool)).or_insert(pools.len());
+        match pools.get_mut(index) {
             Some(known) => *known = *pool,
-            None => self.facts.pools.push(*pool),
+            None => pools.push(*pool),
         }
     }
 
@@ -234,13 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn the_last_sums_of_a_pool_are_kept() {
-        let (mut each, mut progress) = (|_: &Change, _: &Facts| {}, |_, _| {});
-        let mut gather = Gather::new(Only::default(), &mut each, &mut progress);
-        let pool = PoolSums { device: None, pool: 7, reserved: None, used: 1, at: Moment(1) };
-        gather.pool(&pool);
-        gather.pool(&PoolSums { used: 2, ..pool });
-        assert_eq!(gather.facts.pools.len(), 1);
-        assert_eq!(gather.facts.pools[0].used, 2);
+    fn the_last_sums_of_each_pool_of_each_wanted_process_are_kept() {
+        let kept = |only: Only| {
+            let (mut each, mut progress) = (|_: &Change, _: &Facts| {}, |_, _| {});
+            let mut gather = Gather::new(only, &mut each, &mut progress);
+            let (device, at) = (None, Moment(1));
+            let pool = PoolSums { pid: Pid(1), device, pool: 7, reserved: None, used: 1, at };
+            gather.pool(&pool);
+            gather.pool(&PoolSums { pid: Pid(2), used: 5, ..pool });
+            gather.pool(&PoolSums { used: 2, ..pool });
+            gather.facts.pools.iter().map(|pool| (pool.pid.0, pool.used)).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(Only::default()), [(1, 2), (2, 5)]);
+        assert_eq!(kept(Only { pid: Some(Pid(2)), device: None }), [(2, 5)]);
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use engine::analysis::is_host;
 use engine::cache::PoolSums;
-use engine::change::Change;
+use engine::change::{Change, Turn};
 use engine::event::{Event, VmmCall, What};
 use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
@@ -118,7 +119,14 @@ impl Import<'_> {
         }
         self.ledger.apply(&event);
         self.ledger.take_changes(&mut self.changes);
-        for change in self.changes.drain(..) {
+        for mut change in self.changes.drain(..) {
+            // Host memory has the context of the thread that took it, and lies on no device.
+            if is_host(change.kind) {
+                change.device = None;
+                if let Turn::Learned { before, .. } = &mut change.what {
+                    before.device = None;
+                }
+            }
             self.sink.change(&change);
         }
     }
@@ -138,14 +146,17 @@ impl Import<'_> {
             }
             self.devices.insert(device, gpu);
             if let Some(named) = self.gpus.iter().find(|named| named.id == gpu) {
-                self.sink.device(device, &named.name, Some(named.total_bytes));
+                let total = (named.total_bytes > 0).then_some(named.total_bytes);
+                self.sink.device(device, &named.name, total);
             }
         }
         self.differing += u64::from(differs);
     }
 
     fn keep_pools<'a>(&mut self, of: impl Iterator<Item = &'a ProcessView>, at: Moment) {
-        let sums = of.flat_map(|process| &process.pools).map(|pool| PoolSums {
+        let pools = of.flat_map(|process| process.pools.iter().map(|pool| (process.key.pid, pool)));
+        let sums = pools.map(|(pid, pool)| PoolSums {
+            pid,
             device: pool.device,
             pool: pool.pool.map_or(0, |pool| pool.0),
             reserved: pool.reserved.map(|told| told.bytes.0),

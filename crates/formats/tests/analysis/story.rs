@@ -210,6 +210,7 @@ impl Story {
 pub(crate) fn fragmentation() -> Fragmentation {
     let pool = Pool {
         device: Some(DeviceId(0)),
+        pid: None,
         pool: "large".into(),
         stream: Some(StreamId(0)),
         reserved_bytes: Some(100 * MIB),
@@ -222,6 +223,7 @@ pub(crate) fn fragmentation() -> Fragmentation {
         stuck_bytes: Some(30 * MIB),
     };
     let sums = Pool {
+        pid: Some(Pid(7)),
         pool: "0x90".into(),
         stream: None,
         requested_bytes: None,

@@ -176,6 +176,7 @@ fn names_clock_and_pools_are_told() {
     assert_eq!(
         seen.pools,
         [PoolSums {
+            pid: Pid(1),
             device: Some(DeviceId(0)),
             pool: 0x900,
             reserved: Some(4096),

@@ -42,7 +42,7 @@ impl Pool {
                 Part::Large => !small,
                 Part::Whole => true,
             },
-            Owner::Driver(_) => true,
+            Owner::Driver(..) => true,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What caches and pools hold of a device and cannot use.
 
-use engine::ids::{DeviceId, StreamId};
+use engine::ids::{DeviceId, Pid, StreamId};
 use engine::units::Bytes;
 
 use super::device;
@@ -23,6 +23,8 @@ pub struct Fragmentation {
 pub struct Pool {
     /// The device.
     pub device: Option<DeviceId>,
+    /// The process, of the driver's pools.
+    pub pid: Option<Pid>,
     /// What it is called.
     pub pool: String,
     /// The stream.
@@ -68,10 +70,15 @@ pub struct WouldFit {
 }
 
 pub(super) fn page(answer: &Fragmentation) -> Page {
-    let stuck: u64 = answer.pools.iter().filter_map(|pool| pool.stuck_bytes).sum();
-    let reserved: u64 = answer.pools.iter().filter_map(|pool| pool.reserved_bytes).sum();
+    let sum = |of: fn(&Pool) -> Option<u64>| {
+        answer.pools.iter().filter_map(of).fold(0, u64::saturating_add)
+    };
+    let (stuck, reserved) = (sum(|pool| pool.stuck_bytes), sum(|pool| pool.reserved_bytes));
     let headline = if answer.pools.is_empty() {
         "Nothing to judge: the file tells of no cache and no pool".to_owned()
+    } else if answer.pools.iter().all(|pool| pool.stuck_bytes.is_none()) {
+        let used = Bytes(sum(|pool| Some(pool.active_bytes)));
+        format!("{used} in use; the file tells only sums of pools, so fragments cannot be judged")
     } else {
         format!("{} of {} reserved are stuck in fragments", Bytes(stuck), Bytes(reserved))
     };
@@ -83,6 +90,7 @@ pub(super) fn page(answer: &Fragmentation) -> Page {
         table: Table {
             columns: vec![
                 "device",
+                "pid",
                 "pool",
                 "stream",
                 "reserved",
@@ -112,9 +120,14 @@ fn stream(pool: &Pool) -> Cell {
     pool.stream.map_or(Cell::Empty, |stream| Cell::Address(stream.0))
 }
 
+fn process(pool: &Pool) -> Cell {
+    pool.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string()))
+}
+
 fn row(pool: &Pool) -> Vec<Cell> {
     vec![
         device(pool.device),
+        process(pool),
         Cell::Text(pool.pool.clone()),
         stream(pool),
         bytes(pool.reserved_bytes),
@@ -142,6 +155,7 @@ pub(super) fn table(answer: &Fragmentation) -> Table {
             share(pool.external),
             bytes(pool.releasable_bytes),
             bytes(pool.stuck_bytes),
+            process(pool),
         ]
     };
     let columns = vec![
@@ -156,6 +170,7 @@ pub(super) fn table(answer: &Fragmentation) -> Table {
         "external",
         "releasable_bytes",
         "stuck_bytes",
+        "pid",
     ];
     Table { columns, rows: answer.pools.iter().map(row).collect() }
 }

@@ -286,6 +286,7 @@ fn fragmentation(object: &mut Object, answer: &Fragmentation) {
     let pool = |pool: &Pool| {
         json!({
             "device": ordinal(pool.device),
+            "pid": pool.pid.map(|pid| pid.0),
             "pool": clean(&pool.pool),
             "stream": pool.stream.map(|stream| stream.0),
             "reserved_bytes": pool.reserved_bytes,

@@ -99,7 +99,7 @@ fn read_events(
     state.note(notes);
     let Progress { mut pools, used, .. } = state;
     pools.read(database, &mut processes)?;
-    pools.finish(zero, sink);
+    pools.finish(&processes, zero, sink);
     about::tell_processes(database, &mut strings, |global| processes.pid(global), sink)?;
     let text = "processes of different machines have the same pid; the later ones are shown with a \
                 larger one";

@@ -1,7 +1,7 @@
 //! What pools hold and give out. Only the last state of each is told: it is the one at the end.
 
 use engine::cache::PoolSums;
-use engine::ids::DeviceId;
+use engine::ids::{DeviceId, Pid};
 use engine::units::Moment;
 use hashbrown::HashMap;
 
@@ -51,11 +51,12 @@ impl Pools {
     }
 
     /// Tells the state of all pools at the end, by time.
-    pub(super) fn finish(self, zero: i64, sink: &mut dyn Sink) {
+    pub(super) fn finish(self, processes: &Processes, zero: i64, sink: &mut dyn Sink) {
         let mut pools: Vec<_> = self.0.into_iter().collect();
         pools.sort_by_key(|&((process, pool), state)| (state.start, process, pool));
-        for ((_, pool), state) in pools {
+        for ((process, pool), state) in pools {
             sink.pool(&PoolSums {
+                pid: processes.shown(process).unwrap_or(Pid(0)),
                 device: state.device,
                 pool: pool as u64,
                 reserved: state.reserved.map(|reserved| u64::try_from(reserved).unwrap_or(0)),

@@ -93,6 +93,11 @@ impl Processes {
         self.list.get(number as usize).map(|process| process.pid)
     }
 
+    /// The pid that the process of a number is shown with.
+    pub(super) fn shown(&self, number: u32) -> Option<Pid> {
+        self.list.get(number as usize).map(|process| process.pid)
+    }
+
     /// Calls `each` with all of them.
     pub(super) fn each(&mut self, each: impl FnMut(&mut Process)) {
         self.list.iter_mut().for_each(each);

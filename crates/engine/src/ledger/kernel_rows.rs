@@ -1,0 +1,116 @@
+//! Kernels as a snapshot shows them: a row for each name, whatever handles it was launched under.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use crate::snapshot::KernelView;
+use crate::work::{Launched, NoName, Shape};
+
+use super::work::{Kernel, Name, Shapes};
+
+/// What is shown in one row.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) enum RowKey {
+    Named(Arc<str>),
+    Handle(Launched),
+}
+
+/// A row while it is added up. Handles come in any order, and the row is the same for all of them.
+pub(super) struct Row {
+    view: KernelView,
+    handles: HashSet<Launched>,
+    last: Option<(u64, Shape)>,
+    shapes: HashMap<Shape, u64>,
+    /// Calls of which the shape is not known, or may be another one's.
+    other: u64,
+}
+
+impl Row {
+    pub(super) fn new(target: Launched, name: Option<&Name>) -> Self {
+        let (name, by, why) = match (target, name) {
+            (_, Some(Name::Known(name, by))) => (Some(Arc::clone(name)), Some(*by), None),
+            (_, Some(Name::Unknown(why))) => (None, None, Some(*why)),
+            (Launched::Kernel(_), None) => (None, None, Some(NoName::Lost)),
+            (Launched::Graph(_), None) => (None, None, None),
+        };
+        let view = KernelView {
+            target,
+            name,
+            by,
+            why,
+            handles: 0,
+            launches: 0,
+            recent: 0,
+            captured: 0,
+            failed: 0,
+            checked: 0,
+            last: None,
+            common: None,
+            common_is_exact: true,
+        };
+        let (handles, shapes) = (HashSet::new(), HashMap::new());
+        Self { view, handles, last: None, shapes, other: 0 }
+    }
+
+    /// One more handle. `before`: the shapes of what had the handle before.
+    pub(super) fn add(
+        &mut self,
+        handle: Launched,
+        name: Option<&Name>,
+        kernel: &Kernel,
+        before: Option<&Shapes>,
+    ) {
+        let row = &mut self.view;
+        row.target = row.target.min(handle);
+        if let Some(Name::Known(_, by)) = name {
+            row.by = row.by.map(|known| known.min(*by));
+        }
+        row.launches = row.launches.saturating_add(kernel.launches());
+        row.recent = row.recent.saturating_add(kernel.launches().saturating_sub(kernel.shown));
+        row.captured = row.captured.saturating_add(kernel.captured);
+        row.failed = row.failed.saturating_add(kernel.failed);
+        row.checked = row.checked.saturating_add(kernel.checked);
+        self.handles.insert(handle);
+        self.last = self.last.max(kernel.last);
+        self.add_shapes(kernel, before);
+    }
+
+    fn add_shapes(&mut self, kernel: &Kernel, before: Option<&Shapes>) {
+        let mut other = kernel.shapes.other;
+        let mut taken = HashMap::new();
+        if let Some(before) = before {
+            other = other.saturating_sub(before.other);
+            taken.extend(before.kept.iter().copied());
+        }
+        // Where the handle was another's, some calls of that one can still be among these.
+        let mut left = kernel.calls;
+        for (shape, count) in &kernel.shapes.kept {
+            let own = count.saturating_sub(taken.get(shape).copied().unwrap_or(0));
+            let sure = own.min(left);
+            left -= sure;
+            other = other.saturating_add(own - sure);
+            if sure > 0 {
+                let sum = self.shapes.entry(*shape).or_default();
+                *sum = sum.saturating_add(sure);
+            }
+        }
+        self.other = self.other.saturating_add(other);
+    }
+
+    /// The row with what follows from all handles.
+    pub(super) fn finish(self) -> KernelView {
+        let Self { mut view, handles, last, shapes, other } = self;
+        let mut counts: Vec<(Shape, u64)> = shapes.into_iter().collect();
+        counts.sort_unstable_by_key(|(shape, count)| (Reverse(*count), *shape));
+        view.handles = handles.len() as u64;
+        view.last = last.map(|(_, shape)| shape);
+        view.common = counts.first().copied();
+        let runner_up = counts.get(1).map_or(0, |(_, count)| *count);
+        // Calls whose shape is not known could all have had another one.
+        view.common_is_exact =
+            view.common.is_none_or(|(_, count)| count >= runner_up.saturating_add(other));
+        view
+    }
+}
