@@ -174,10 +174,10 @@ fn a_batch_is_done_as_a_whole_or_not_at_all() {
         assert_eq!(cuda.call("cuMemcpyBatchAsync", &none), INVALID_VALUE);
         assert_eq!(blamed, u64::MAX, "no copy is at fault");
     });
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2", "H2D", "async"), (1, 3100, 1));
+    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2", "H2D", "async"), (2, 3100, 1));
     assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2", "D2D", "async"), (1, 200, 0));
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2_ptsz", "H2D", "async"), (1, 3100, 0));
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync", "H2D", "async"), (1, 3100, 1));
+    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2_ptsz", "H2D", "async"), (2, 3100, 0));
+    assert_eq!(counts(&account, "cuMemcpyBatchAsync", "H2D", "async"), (2, 3100, 1));
 }
 
 /// `CUDA_MEMCPY2D` as numbers: x, y, sort, host, device, array, pitch of either side, then size.
