@@ -142,9 +142,6 @@ pub struct Copies {
     pub bandwidths: Vec<(u8, u64)>,
 }
 
-/// Buckets of bandwidths.
-pub const BANDWIDTH_BUCKETS: usize = 128;
-
 /// The lower edge of a bucket in bytes per second: four buckets for each doubling, the first one
 /// from 0, the second from 1 KiB/s on.
 #[must_use]

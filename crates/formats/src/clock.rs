@@ -27,13 +27,6 @@ impl WallClock {
         Self { moment, time, zone: TimeZone::UTC }
     }
 
-    /// The clock of a file: `moment` was at so many nanoseconds since 1970, UTC.
-    #[must_use]
-    pub fn told(moment: Moment, utc_nanos: i64) -> Self {
-        let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
-        Self { moment, time, zone: TimeZone::UTC }
-    }
-
     /// A clock that was written down: what [`WallClock::utc_nanos`], [`WallClock::zone`] and
     /// [`WallClock::offset`] said. A zone that this machine does not know is replaced by the offset.
     #[must_use]

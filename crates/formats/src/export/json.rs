@@ -140,8 +140,9 @@ struct Pool {
     destroyed: bool,
 }
 
+/// A failed call; also a part of the report of `kernels`.
 #[derive(Serialize)]
-struct Failure {
+pub(super) struct Failure {
     function: String,
     code: i32,
     name: &'static str,
@@ -316,7 +317,7 @@ impl Device {
 }
 
 impl Failure {
-    fn new(view: FailureCount, names: &Names) -> Self {
+    pub(super) fn new(view: FailureCount, names: &Names) -> Self {
         Self {
             function: names.function(view.function).into_owned(),
             code: view.code,

@@ -168,7 +168,7 @@ pub fn write_diff_tsv(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::R
 impl Subject<'_> {
     /// The wall clock of the file, if it has one.
     fn clock(&self) -> Option<WallClock> {
-        self.facts.clock.map(|(moment, nanos)| WallClock::told(moment, nanos))
+        self.facts.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
     }
 
     /// A moment for people: RFC 3339, or seconds since the beginning.

@@ -1,11 +1,11 @@
 //! Launches and copies as JSON. The names are a contract: fields are added, never renamed.
 
-use engine::result::result_name;
-use engine::snapshot::{CopyView, FailureCount, KernelView, ProcessView, Snapshot, WorkView};
+use engine::snapshot::{CopyView, KernelView, ProcessView, Snapshot, WorkView};
 use engine::work::{Launched, Shape};
 use serde::Serialize;
 
 use super::super::Names;
+use super::super::json::Failure;
 use super::{bandwidth_at, direction, exact, kernel_name, mean_bandwidth, named_by, rate};
 use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
 
@@ -102,14 +102,6 @@ struct Bandwidth {
     p99: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Failure {
-    function: String,
-    code: i32,
-    name: &'static str,
-    count: u64,
-}
-
 impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
         let lost = &snapshot.certainty.lost;
@@ -138,17 +130,6 @@ impl Process {
             work: Work::new(view.work.as_ref()?),
             errors: view.failures.iter().map(|failure| Failure::new(*failure, names)).collect(),
         })
-    }
-}
-
-impl Failure {
-    fn new(view: FailureCount, names: &Names) -> Self {
-        Self {
-            function: names.function(view.function).into_owned(),
-            code: view.code,
-            name: result_name(view.code),
-            count: view.count,
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use engine::result::result_name;
 use engine::snapshot::{KernelView, ProcessView, Snapshot, WorkView};
 use engine::units::Bytes;
-use engine::work::{NoName, Shape};
+use engine::work::Shape;
 
 use super::super::Names;
 use super::super::text::Style;
@@ -106,13 +106,9 @@ pub(crate) fn section(out: &mut dyn Write, work: &WorkView, style: Style) -> io:
     }
     let nameless = work.kernels.iter().filter_map(|kernel| kernel.why).max();
     if let Some(why) = nameless {
-        writeln!(out, "  kernels without a name: {}", reason(why))?;
+        writeln!(out, "  kernels without a name: {}", why_nameless(why))?;
     }
     copies(out, work, style)
-}
-
-const fn reason(why: NoName) -> &'static str {
-    why_nameless(why)
 }
 
 fn kernel_line(out: &mut dyn Write, kernel: &KernelView, work: &WorkView) -> io::Result<()> {
