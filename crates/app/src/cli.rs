@@ -192,7 +192,7 @@ pub(crate) struct Kernels {
 #[derive(Args)]
 pub(crate) struct WorkOptions {
     /// Which launches to look at for errors: those of kernels and shapes that are new and one in 64
-    /// of the others, or all, which makes each launch about twice as expensive to count [default: new]
+    /// of the others, or all, which makes counting a launch up to half again as expensive [default: new]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub(crate) check_launches: Option<CheckLaunches>,
     /// Entries of the kernel's tables of launches and copies
