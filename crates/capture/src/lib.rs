@@ -17,6 +17,7 @@ mod life;
 pub mod plan;
 pub mod prologue;
 pub mod session;
+mod stacks;
 mod wire;
 
 pub use clock::monotonic;

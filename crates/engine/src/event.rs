@@ -6,6 +6,7 @@ use crate::ids::{
     StreamId, Tid,
 };
 use crate::kind::Kind;
+use crate::stack::Frame;
 use crate::units::Moment;
 use crate::work::Work;
 
@@ -67,6 +68,18 @@ pub enum What {
     Lost(Lost),
     /// What the GPU was asked to do besides memory: launches, names of kernels, copies.
     Work(Work),
+    /// What a site looks like. It can come after the first event that names the site, because
+    /// names take time to find; the pid is of no meaning.
+    Site(SiteFacts),
+}
+
+/// The stack that a site is, innermost frame first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SiteFacts {
+    /// The site.
+    pub site: SiteId,
+    /// Its frames; all text is hostile.
+    pub frames: Box<[Frame]>,
 }
 
 /// What is known of a process when it is first seen.
@@ -370,6 +383,8 @@ pub struct Failed {
     pub device: Option<DeviceId>,
     /// The context of the calling thread, where known.
     pub context: Option<ContextId>,
+    /// Where in the program, for an allocating call.
+    pub site: Option<SiteId>,
 }
 
 /// `CUDA_ERROR_INVALID_VALUE`.
@@ -445,4 +460,6 @@ pub struct Lost {
     pub launches: u64,
     /// Copies and memsets that were not counted.
     pub copies: u64,
+    /// Allocations that are known, but not where they came from.
+    pub stacks: u64,
 }

@@ -93,6 +93,8 @@ pub struct Loss {
     pub launches: u64,
     /// Copies and memsets that were not counted; the same.
     pub copies: u64,
+    /// Allocations that are known, but not where they came from.
+    pub stacks: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
 }

@@ -59,6 +59,16 @@ pub enum Unknown {
     Unreadable,
     /// The tool that made the file did not say.
     NotTold,
+    /// The process was gone before anybody could look.
+    Gone,
+    /// A probe of somebody else stands where the address was.
+    Probed,
+    /// What the interpreter keeps there is not understood.
+    Interpreter,
+    /// Frames from here on are missing: the stack is deeper than what is read of it.
+    Deep,
+    /// Frames from here on are missing: nothing says how to go on from there.
+    NoRule,
 }
 
 impl Unknown {
@@ -71,6 +81,11 @@ impl Unknown {
             Self::Jit => "code made at run time",
             Self::Unreadable => "the file cannot be read",
             Self::NotTold => "not told by the tool that made the file",
+            Self::Gone => "the process was gone",
+            Self::Probed => "hidden by another probe",
+            Self::Interpreter => "an interpreter that is not understood",
+            Self::Deep => "the stack goes on",
+            Self::NoRule => "no unwind information there; the stack goes on",
         }
     }
 }
@@ -139,6 +154,36 @@ impl Stacks {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
+    }
+}
+
+/// What the sites of a trace or recording look like, as far as it was told.
+#[derive(Clone, Debug, Default)]
+pub struct Sites {
+    stacks: Stacks,
+    told: HashMap<SiteId, SiteId>,
+    first: HashMap<SiteId, SiteId>,
+}
+
+impl Sites {
+    /// A site's frames, innermost first. Sites that look the same are one for whoever reads.
+    pub fn tell(&mut self, site: SiteId, frames: &[Frame]) {
+        let ids: Vec<_> = frames.iter().map(|frame| self.stacks.frame(frame.clone())).collect();
+        let stack = self.stacks.site(&ids);
+        self.told.insert(site, stack);
+        self.first.entry(stack).or_insert(site);
+    }
+
+    /// The first of the sites that look like this one; itself while nothing was told of it.
+    #[must_use]
+    pub fn same(&self, site: SiteId) -> SiteId {
+        self.told.get(&site).and_then(|stack| self.first.get(stack)).copied().unwrap_or(site)
+    }
+
+    /// The frames, innermost first; `None` while nothing was told.
+    #[must_use]
+    pub fn frames(&self, site: SiteId) -> Option<Vec<&Frame>> {
+        self.told.get(&site).map(|stack| self.stacks.frames(*stack).collect())
     }
 }
 

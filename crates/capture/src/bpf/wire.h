@@ -16,6 +16,8 @@
 #define VS_DESCRIPTOR 136
 /* "no argument" in a hook's description */
 #define VS_NONE 255
+/* "no such field" among the offsets of Python's structures */
+#define VS_NO_FIELD 65535
 /* context slots a thread's stack of contexts has; deeper pushes make the device unknown */
 #define VS_CONTEXTS 8
 /* calls of one thread that can be inside the driver at once, nested */
@@ -27,6 +29,18 @@
 /* longest names of kernels, with their zero: most, and all others */
 #define VS_SHORT_NAME 512
 #define VS_LONG_NAME  8192
+/* return addresses by which a stack that is known already is recognised */
+#define VS_SLOTS 128
+/* return addresses of outer functions that are in the kernel's hands */
+#define VS_PENDING 8
+/* addresses of a walk along frame pointers */
+#define VS_ADDRESSES_MAX 128
+/* frames of a Python stack */
+#define VS_PYTHON_MAX 128
+/* sizes of a copy of a stack */
+#define VS_COPY_SMALL  4096
+#define VS_COPY_MEDIUM 16384
+#define VS_COPY_BIG    65536
 
 enum vs_record_kind {
 	VS_CALL = 1,		/* struct vs_call */
@@ -38,6 +52,16 @@ enum vs_record_kind {
 	VS_THREAD_EXIT = 7,	/* struct vs_head */
 	VS_LEARNED = 8,		/* struct vs_learned: a query told a context's device */
 	VS_NAMED = 9,		/* struct vs_named, followed by the name: a kernel's */
+	VS_STACK = 10,		/* struct vs_stack, followed by a copy of the stack */
+	VS_ADDRESSES = 11,	/* struct vs_addresses */
+	VS_PYTHON = 12,		/* struct vs_python_stack */
+};
+
+/* Which stacks are taken of allocating calls. */
+enum vs_stacks {
+	VS_STACKS_OFF = 0,
+	VS_STACKS_POINTERS = 1, /* a walk along frame pointers */
+	VS_STACKS_COPY = 2,	/* a copy of the stack, for user space to unwind */
 };
 
 /* What a probe does; from VS_ACTION_CAPTURE_BEGIN on besides recording. See struct vs_hook. */
@@ -102,6 +126,9 @@ enum vs_call_flag {
 	VS_CONTEXT_KNOWN = 1,  /* context is the calling thread's current one (0: it has none) */
 	VS_DEVICE_KNOWN = 2,   /* device is the calling thread's current one */
 	VS_OUT_UNREADABLE = 4, /* an out value or descriptor could not be read */
+	VS_STACK_KNOWN = 8,    /* stack is a number that user space gave, not a token */
+	VS_STACK_LOST = 16,    /* there was no room for the stack */
+	VS_PYTHON_LOST = 32,   /* there was no room for the Python stack */
 };
 
 enum vs_filter {
@@ -147,14 +174,16 @@ struct vs_call {
 	__u64 outs[2];
 	__s32 device;
 	__u32 flags;
+	__u64 stack;  /* token of a record of the stack, or its number; 0: none */
+	__u64 python; /* token of a record of the Python stack; 0: none */
 };
-VS_SIZE(vs_call, 112);
+VS_SIZE(vs_call, 128);
 
 struct vs_call_descriptor {
 	struct vs_call call;
 	__u8 descriptor[136];
 };
-VS_SIZE(vs_call_descriptor, 248);
+VS_SIZE(vs_call_descriptor, 264);
 
 struct vs_process {
 	struct vs_head head;
@@ -248,6 +277,115 @@ struct vs_copies {
 };
 VS_SIZE(vs_copies, 1064);
 
+/* A return address that a probe of somebody has replaced on the stack. */
+struct vs_pending {
+	__u64 at;      /* where on the stack */
+	__u64 address; /* what belongs there */
+};
+VS_SIZE(vs_pending, 16);
+
+/* The stack below the caller of a driver function, when that has returned. */
+struct vs_stack {
+	struct vs_head head; /* result: the number of the process's program */
+	__u64 token;
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+	__u32 bytes;   /* of the stack, from sp upwards; they follow */
+	__u32 pending; /* entries of the list */
+	struct vs_pending list[8];
+};
+VS_SIZE(vs_stack, 192);
+
+/* Return addresses along the frame pointers, innermost first. */
+struct vs_addresses {
+	struct vs_head head; /* result: the number of the process's program */
+	__u64 token;
+	__u32 count;
+	__u32 pending;
+	struct vs_pending list[8];
+	__u64 addresses[128];
+};
+VS_SIZE(vs_addresses, 1192);
+
+/* How to find the Python stack of a thread of one process. Offsets are in bytes, those of frames
+ * and code in words of 8 bytes from the beginning of what is read of them. */
+struct vs_python {
+	__u64 interpreters;	/* where the pointer to the first interpreter is */
+	__u16 interpreter_next; /* in an interpreter */
+	__u16 threads;		/* the first thread */
+	__u16 thread_next;	/* in a thread */
+	__u16 thread_id;	/* pthread_self() */
+	__u16 thread_frame;	/* the frame, or what has it */
+	__u16 frame_of;		/* in what has it; VS_NO_FIELD: it is there itself */
+	__u16 code_from;	/* what is read of a code object begins there */
+	__u16 version;		/* 0x030b: 3.11 */
+	__u8 frame_code;	/* word of a frame: its code object, perhaps with marks in the lowest bits */
+	__u8 frame_instruction; /* word: the instruction, or the number of it */
+	__u8 frame_previous;	/* word: the frame that called */
+	__u8 frame_owner;	/* byte: who the frame belongs to */
+	__u8 owner_entry;	/* from that owner on the frame is the interpreter's own */
+	__u8 frame_is_entry;	/* byte that is 1 where the interpreter was called anew; VS_NONE: none */
+	__u8 every_is_entry;	/* the interpreter is called anew for each frame */
+	__u8 code_name;		/* word of the code: the qualified name, or the name */
+	__u8 code_lines;	/* word: the table of lines */
+	__u8 code_first_line;	/* half word: the first line */
+	__u8 reserved[6];
+};
+VS_SIZE(vs_python, 40);
+
+struct vs_python_frame {
+	__u64 code;
+	__u64 instruction;
+	__u64 name;
+	__u64 lines;
+	__u32 first_line;
+	__u32 entry; /* the interpreter was called anew for it */
+};
+VS_SIZE(vs_python_frame, 40);
+
+/* The Python frames of a thread, innermost first. */
+struct vs_python_stack {
+	struct vs_head head; /* result: the number of the process's program */
+	__u64 token;
+	__u32 count;
+	__u32 cut; /* there are more */
+	struct vs_python_frame frames[128];
+};
+VS_SIZE(vs_python_stack, 5160);
+
+/* Stacks that user space knows are recognised by their return addresses. */
+struct vs_known_key {
+	__u64 ip;
+	__u64 sp;
+	__u32 pid;
+	__u16 program;
+	__u16 turn; /* several stacks can have the rest of the key */
+};
+VS_SIZE(vs_known_key, 24);
+
+struct vs_slot {
+	__u64 offset; /* from sp */
+	__u64 value;
+};
+VS_SIZE(vs_slot, 16);
+
+struct vs_known {
+	__u64 number;
+	__u64 count;
+	struct vs_slot slots[128];
+};
+VS_SIZE(vs_known, 2064);
+
+/* Lists of frames that user space was told of. */
+struct vs_told_key {
+	__u64 token;
+	__u32 pid;
+	__u16 program;
+	__u16 kind;
+};
+VS_SIZE(vs_told_key, 16);
+
 /* Records that could not be delivered, per process; only ever grows. */
 struct vs_lost {
 	__u64 allocations;
@@ -257,8 +395,9 @@ struct vs_lost {
 	__u64 other;
 	__u64 launches;
 	__u64 copies;
+	__u64 stacks; /* of delivered calls */
 };
-VS_SIZE(vs_lost, 56);
+VS_SIZE(vs_lost, 64);
 
 /* Counters of the probes themselves. */
 struct vs_counters {

@@ -159,6 +159,7 @@ impl Seen<'_> {
             freed,
             device,
             context: self.context(),
+            site: None,
         })
     }
 

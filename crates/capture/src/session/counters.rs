@@ -91,6 +91,7 @@ impl Losses {
                 other: lost.other.saturating_sub(before.other),
                 launches: lost.launches.saturating_sub(before.launches),
                 copies: lost.copies.saturating_sub(before.copies),
+                stacks: lost.stacks.saturating_sub(before.stacks),
             };
             if new == Lost::default() {
                 continue;
@@ -103,6 +104,7 @@ impl Losses {
                 other: lost.other,
                 launches: lost.launches,
                 copies: lost.copies,
+                stacks: lost.stacks,
             };
             let what = What::Lost(new);
             events.push(Event { pid: Pid(pid), tid: Tid(pid), entered: now, at: now, what });

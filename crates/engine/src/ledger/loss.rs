@@ -77,6 +77,7 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.other = sum.other.saturating_add(lost.other);
     sum.launches = sum.launches.saturating_add(lost.launches);
     sum.copies = sum.copies.saturating_add(lost.copies);
+    sum.stacks = sum.stacks.saturating_add(lost.stacks);
     sum.since = sum.since.or(Some(at));
 }
 

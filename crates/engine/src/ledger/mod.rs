@@ -188,6 +188,7 @@ impl Ledger {
             }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
+            What::Site(_) => {}
         }
     }
 

@@ -110,6 +110,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             freed: value(rest, "freed").map(key),
             context: find(rest, "C").map(ContextId),
             device: device(rest),
+            site: find(rest, "S").map(|site| SiteId(site as u32)),
         }),
         "ctx" => What::Context(change(rest)),
         "vmm" => What::Vmm(vmm(rest)),
@@ -125,6 +126,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             other: value(rest, "other").map_or(0, decimal),
             launches: value(rest, "launches").map_or(0, decimal),
             copies: value(rest, "copies").map_or(0, decimal),
+            stacks: value(rest, "stacks").map_or(0, decimal),
         }),
         other => panic!("no such event: {other}"),
     }

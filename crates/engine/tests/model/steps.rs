@@ -176,7 +176,7 @@ fn failed() -> impl Strategy<Value = What> {
     (0..3_u16, code, about, option::of(device()), option::of(context())).prop_map(
         |(function, code, (asked, freed), device, context)| {
             let function = FunctionId(function);
-            What::Failed(Failed { function, code, asked, freed, device, context })
+            What::Failed(Failed { function, code, asked, freed, device, context, site: None })
         },
     )
 }

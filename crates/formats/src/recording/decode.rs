@@ -204,6 +204,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             other: cells.count(Column::Other),
             launches: cells.count(Column::Launches),
             copies: cells.count(Column::Copies),
+            stacks: cells.count(Column::Stacks),
         }),
         word => {
             let physical = physical(word, cells)?.map(What::Vmm);
@@ -343,6 +344,7 @@ fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
         freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },
         device: cells.u16(Column::Device).map(DeviceId),
         context: cells.u64(Column::Context).map(ContextId),
+        site: cells.site(),
     })
 }
 

@@ -55,6 +55,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         }
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
+        What::Site(_) => {}
     }
     sheet.number(Column::At, event.at.0);
     sheet.number(Column::Entered, (event.entered != event.at).then_some(event.entered.0));
@@ -225,6 +226,7 @@ fn failed(sheet: &mut Sheet, call: &Failed, function: FunctionName) {
     }
     sheet.number(Column::Device, call.device.map(|device| u64::from(device.0)));
     sheet.number(Column::Context, call.context.map(|context| context.0));
+    sheet.number(Column::Site, call.site.map(|site| u64::from(site.0)));
 }
 
 fn context(sheet: &mut Sheet, change: ContextChange) {
@@ -257,6 +259,7 @@ fn losses(sheet: &mut Sheet, lost: &Lost) {
         (Column::Other, lost.other),
         (Column::Launches, lost.launches),
         (Column::Copies, lost.copies),
+        (Column::Stacks, lost.stacks),
     ] {
         sheet.number(column, count);
     }

@@ -121,6 +121,7 @@ columns! {
     Other "other" U64 "lost: other records",
     Launches "launches" U64 "lost: launches",
     Copies "copies" U64 "lost: copies and memsets",
+    Stacks "stacks" U64 "lost: stacks of allocations that are recorded",
     File "file" Text "the source file of a frame",
     Line "line" U32 "the line in it; 0 when unknown",
     Module "module" Text "the library or program of a frame",

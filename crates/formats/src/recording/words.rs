@@ -76,8 +76,18 @@ impl Word for FreeBy {
 }
 
 impl Word for Unknown {
-    const ALL: &'static [Self] =
-        &[Self::Stripped, Self::Unmapped, Self::Jit, Self::Unreadable, Self::NotTold];
+    const ALL: &'static [Self] = &[
+        Self::Stripped,
+        Self::Unmapped,
+        Self::Jit,
+        Self::Unreadable,
+        Self::NotTold,
+        Self::Gone,
+        Self::Probed,
+        Self::Interpreter,
+        Self::Deep,
+        Self::NoRule,
+    ];
 
     fn word(self) -> &'static str {
         match self {
@@ -86,6 +96,11 @@ impl Word for Unknown {
             Self::Jit => "jit",
             Self::Unreadable => "unreadable",
             Self::NotTold => "not_told",
+            Self::Gone => "gone",
+            Self::Probed => "probed",
+            Self::Interpreter => "interpreter",
+            Self::Deep => "deep",
+            Self::NoRule => "no_rule",
         }
     }
 }

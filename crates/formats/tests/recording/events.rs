@@ -139,7 +139,7 @@ fn failed() -> impl Strategy<Value = What> {
     (functions, any::<i32>(), asked, rest).prop_map(
         |(function, code, asked, (freed, device, context))| {
             let function = FunctionId(function);
-            What::Failed(Failed { function, code, asked, freed, device, context })
+            What::Failed(Failed { function, code, asked, freed, device, context, site: None })
         },
     )
 }
@@ -259,7 +259,8 @@ fn listed(what: &What) {
         | What::Gpus(_)
         | What::DriverAccount { .. }
         | What::Lost(_)
-        | What::Work(_) => {}
+        | What::Work(_)
+        | What::Site(_) => {}
     }
 }
 

@@ -95,7 +95,7 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) => {}
+            What::Work(_) | What::Site(_) => {}
             What::Failed(failed) => {
                 self.called(event).fail(failed);
                 self.note_out_of_memory(event, failed);

@@ -322,6 +322,7 @@ impl World {
             freed: None,
             device: None,
             context: None,
+            site: None,
         };
         self.called(pid, dice, What::Failed(failed));
     }
