@@ -3,7 +3,7 @@
 #![allow(clippy::panic, reason = "tests fail so")]
 
 use capture::plan::Tier;
-use capture::session::{Options, Session, Target, Work};
+use capture::session::{Options, Session, Stacks, Target, Work};
 
 #[test]
 fn every_tier_works_on_a_new_kernel() {
@@ -34,6 +34,8 @@ fn every_tier_counts_work() {
             table_entries: None,
             tier: Some(tier),
             work: Some(Work::default()),
+            stacks: Stacks::Full,
+            stack_ring_bytes: Options::STACK_RING_BYTES,
         };
         if let Err(error) = Session::start(&options) {
             panic!("{tier}: {error}\n{}", capture::session::last_messages().join("\n"));

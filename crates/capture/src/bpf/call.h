@@ -27,8 +27,14 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, 0, 0);
 		return 1;
 	}
-	if (!thread->ready)
+	if (!thread->ready) {
+		__u32 pid = bpf_get_current_pid_tgid() >> 32;
+
 		thread_setup(thread);
+		/* The reader has to look at the process before its first stack can be read. */
+		if (stacks && !bpf_map_lookup_elem(&processes, &pid))
+			announce_process();
+	}
 	/* Some frameworks set the same context again and again: nothing changes, whatever the
 	 * driver says to it. */
 	if (hooks[hook].action == VS_ACTION_CONTEXT_SET && thread->context_known &&
@@ -82,7 +88,8 @@ static __always_inline struct inflight_call *call_take(struct thread_state *thre
 }
 
 static __always_inline void fill_call(struct vs_call *record, struct thread_state *thread,
-				      const struct inflight_call *call, int result, __u64 *out)
+				      const struct inflight_call *call, int result,
+				      const struct taken_stack *taken, __u64 *out)
 {
 	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
 
@@ -91,7 +98,9 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 	record->entered = call->entered;
 	for (int i = 0; i < VS_ARGS; i++)
 		record->args[i] = call->args[i];
-	record->flags = 0;
+	record->flags = taken->flags;
+	record->stack = taken->stack;
+	record->python = taken->python;
 	record->outs[0] = 0;
 	record->outs[1] = 0;
 	if (!result) {
@@ -109,7 +118,8 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 
 /* Returns the first out value. */
 static __always_inline __u64 record_call(struct thread_state *thread,
-					 const struct inflight_call *call, int result)
+					 const struct inflight_call *call, int result,
+					 const struct taken_stack *taken)
 {
 	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
 	__u8 bytes = hooks[hook].descriptor_bytes;
@@ -124,7 +134,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 			__u64 from = argument(call, hooks[hook].descriptor_argument);
 
 			fill_head(&full->call.head, VS_CALL_DESCRIPTOR);
-			fill_call(&full->call, thread, call, result, &out);
+			fill_call(&full->call, thread, call, result, taken, &out);
 			__builtin_memset(full->descriptor, 0, sizeof(full->descriptor));
 			if (bytes > VS_DESCRIPTOR)
 				bytes = VS_DESCRIPTOR;
@@ -137,7 +147,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 		record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 		if (record) {
 			fill_head(&record->head, VS_CALL);
-			fill_call(record, thread, call, result, &out);
+			fill_call(record, thread, call, result, taken, &out);
 			submit(record);
 			return out;
 		}
@@ -228,7 +238,11 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		if (!bpf_map_lookup_elem(&processes, &pid))
 			announce_process();
 		announce_thread(thread);
-		out = record_call(thread, call, result);
+		struct taken_stack taken = {};
+
+		if (stacks && hooks[hook].loss_class == VS_CLASS_ALLOCATE)
+			take_stack(ctx, thread, &taken);
+		out = record_call(thread, call, result, &taken);
 	} else if (!result &&
 		   (action == VS_ACTION_CONTEXT_GET || action == VS_ACTION_CONTEXT_DEVICE)) {
 		if (read_out(call, hook, 0, &out))

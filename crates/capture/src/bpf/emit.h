@@ -104,7 +104,9 @@ static __noinline int announce_process(void)
 	__builtin_memset(record->name, 0, sizeof(record->name));
 	/* The process is called what its first thread is called. */
 	BPF_CORE_READ_STR_INTO(&record->name, task, group_leader, comm);
-	submit(record);
+	COUNT(records);
+	/* Stacks of the process can be read once the reader has looked at it. */
+	bpf_ringbuf_submit(record, stacks ? BPF_RB_FORCE_WAKEUP : wakeup_flags());
 	return 0;
 }
 

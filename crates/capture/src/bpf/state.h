@@ -17,6 +17,10 @@ const volatile __u32 own_pid = 0;
 const volatile bool count_work = 0;
 /* Results can be looked at for some calls only where the kernel has session probes. */
 const volatile bool can_skip_returns = 0;
+/* enum vs_stacks: of allocating calls. */
+const volatile __u32 stacks = VS_STACKS_OFF;
+/* Python stacks, too. */
+const volatile bool walk_python = 0;
 /* CPUs that there can be. */
 const volatile __u32 cpus = 1;
 
@@ -137,7 +141,8 @@ struct thread_state {
 	__u32 ready;	     /* the fields below and above were set up */
 	__u32 began_empty;   /* the thread started after the probes, so without a context */
 	__u32 captures;	     /* captures that the thread began */
-	__u32 reserved;
+	__u32 stacks;	     /* stacks that were sent of it */
+	__u64 python;	     /* Python's own state of the thread, as it was found last */
 	__u64 name[2];
 };
 
@@ -166,8 +171,30 @@ struct signal_struct___x {
 	struct vs_atomic___x live;
 } __attribute__((preserve_access_index));
 
+/* A return that a probe waits for: the address that belongs on the stack is kept here. */
+struct return_instance___x {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance___x *next;
+} __attribute__((preserve_access_index));
+
+struct uprobe_task___x {
+	struct return_instance___x *return_instances;
+} __attribute__((preserve_access_index));
+
+struct mm_struct___x {
+	unsigned long start_stack;
+} __attribute__((preserve_access_index));
+
+struct thread_struct___x {
+	unsigned long fsbase;
+} __attribute__((preserve_access_index));
+
 struct task_struct___x {
 	int tgid;
+	struct uprobe_task___x *utask;
+	struct mm_struct___x *mm;
+	struct thread_struct___x thread;
 	struct task_struct___x *group_leader;
 	struct signal_struct___x *signal;
 	__u64 start_boottime;

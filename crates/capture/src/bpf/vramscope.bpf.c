@@ -21,6 +21,8 @@
 #include "name.h"
 #include "launch.h"
 #include "copy.h"
+#include "python.h"
+#include "stack.h"
 #include "call.h"
 #include "life.h"
 

@@ -330,7 +330,8 @@ struct vs_python {
 	__u8 code_name;		/* word of the code: the qualified name, or the name */
 	__u8 code_lines;	/* word: the table of lines */
 	__u8 code_first_line;	/* half word: the first line */
-	__u8 reserved[6];
+	__u16 program; /* which of those that the process has run */
+	__u8 reserved[4];
 };
 VS_SIZE(vs_python, 40);
 
@@ -340,7 +341,8 @@ struct vs_python_frame {
 	__u64 name;
 	__u64 lines;
 	__u32 first_line;
-	__u32 entry; /* the interpreter was called anew for it */
+	/* The interpreter was called anew for this frame; without code: for the one before it. */
+	__u32 entry;
 };
 VS_SIZE(vs_python_frame, 40);
 

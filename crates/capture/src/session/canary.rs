@@ -11,6 +11,7 @@ use super::object::{Filter, Knobs, Loaded, Serves};
 use crate::error::Error;
 use crate::host::Host;
 use crate::plan::{self, Tier};
+use crate::stacks::Stacks;
 use crate::wire;
 
 /// Small enough for any kernel's limits.
@@ -31,6 +32,9 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         ring_bytes: RING,
         table_entries: None,
         work: None,
+        stacks: Stacks::Off,
+        python: false,
+        stack_ring_bytes: RING,
     };
     let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
     for program in loaded.life() {

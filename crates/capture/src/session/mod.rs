@@ -15,6 +15,7 @@ mod ring;
 mod sums;
 mod work;
 
+pub use crate::stacks::Stacks;
 pub use counters::Counters;
 pub use drivers::Notice;
 pub use log::last_messages;
@@ -73,12 +74,18 @@ pub struct Options {
     pub tier: Option<Tier>,
     /// Count launches and copies, too.
     pub work: Option<Work>,
+    /// Take stacks of allocating calls.
+    pub stacks: Stacks,
+    /// Bytes of the kernel ring for stacks, like the other.
+    pub stack_ring_bytes: u32,
 }
 
 impl Options {
     /// The ring's size unless told otherwise: 130,000 calls, against a reader that comes by every
     /// few milliseconds.
     pub const RING_BYTES: u32 = 16 * 1024 * 1024;
+    /// The same for stacks, which come once each.
+    pub const STACK_RING_BYTES: u32 = 16 * 1024 * 1024;
 }
 
 /// How often processes are looked at for new copies of the driver, besides being told of them.
@@ -143,6 +150,9 @@ impl Session {
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,
             work: options.work,
+            stacks: options.stacks,
+            python: options.stacks.are_taken() && plan.python,
+            stack_ring_bytes: options.stack_ring_bytes,
         })?;
         let targets = loaded.map("targets")?;
         if let Target::Processes { pids, .. } = &options.target {

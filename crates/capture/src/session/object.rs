@@ -10,6 +10,7 @@ use super::log;
 use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::plan::Tier;
+use crate::stacks::Stacks;
 use crate::wire::{self, WireHook};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
@@ -33,6 +34,11 @@ pub(crate) struct Knobs {
     pub(crate) table_entries: Option<u32>,
     /// Launches and copies are counted, too.
     pub(crate) work: Option<Work>,
+    /// Stacks of allocating calls.
+    pub(crate) stacks: Stacks,
+    /// Python stacks, too.
+    pub(crate) python: bool,
+    pub(crate) stack_ring_bytes: u32,
 }
 
 /// How launches and copies are counted.
@@ -111,6 +117,13 @@ impl Loaded {
                     }
                 }
                 Some("capturing_streams") => set(map.set_autocreate(knobs.work.is_some()))?,
+                Some("stack_records") => {
+                    set(map.set_autocreate(knobs.stacks.are_taken()))?;
+                    set(map.set_max_entries(knobs.stack_ring_bytes))?;
+                }
+                Some("known_stacks" | "told_frames" | "pythons") => {
+                    set(map.set_autocreate(knobs.stacks.are_taken()))?;
+                }
                 Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
                 Some("thread_table") => set(map.set_autocreate(!knobs.task_storage))?,
                 _ => {}
@@ -218,6 +231,8 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     put("check_every_launch", &[u8::from(work.check_every_launch)])?;
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
     put("cpus", &cpus.to_ne_bytes())?;
+    put("stacks", &knobs.stacks.wire().to_ne_bytes())?;
+    put("walk_python", &[u8::from(knobs.python)])?;
     put("can_skip_returns", &[u8::from(knobs.tier == Tier::Session)])?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Where an allocating call came from. Taken when the driver's function has returned: then the
+ * instruction pointer, the stack pointer and the registers that functions preserve are those of its
+ * caller, and no probe of ours is left on the stack.
+ *
+ * A stack goes over the ring once. With frame pointers the probe walks it and sends the addresses
+ * when their hash is new. Without, it sends a copy of the stack; user space unwinds that and says
+ * where on the stack the return addresses were, so that the probe recognises the same stack by
+ * reading those few words.
+ */
+#ifndef VS_STACK_H
+#define VS_STACK_H
+
+/* Stacks that user space knows and that begin at the same place; others are sent again. */
+#define KNOWN_TURNS 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vs_known_key);
+	__type(value, struct vs_known);
+} known_stacks SEC(".maps");
+
+/* The oldest return that a probe of an outer function waits for. */
+static __always_inline struct return_instance___x *first_pending(__u64 sp)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	struct return_instance___x *instance = BPF_CORE_READ(task, utask, return_instances);
+
+	/* Some kernels still have the call that returns just now in the list. */
+	for (int i = 0; i < VS_INFLIGHT; i++) {
+		if (!instance || BPF_CORE_READ(instance, stack) >= sp)
+			break;
+		instance = BPF_CORE_READ(instance, next);
+	}
+	return instance;
+}
+
+static __always_inline __u32 fill_pending(struct vs_pending *list,
+					  struct return_instance___x *instance)
+{
+	__u32 count = 0;
+
+	for (int i = 0; i < VS_PENDING; i++) {
+		list[i].at = instance ? BPF_CORE_READ(instance, stack) : 0;
+		list[i].address = instance ? BPF_CORE_READ(instance, orig_ret_vaddr) : 0;
+		if (instance) {
+			count++;
+			instance = BPF_CORE_READ(instance, next);
+		}
+	}
+	return count;
+}
+
+/* How much of the stack there is above sp: up to where the process was given its arguments, or to
+ * what the C library keeps at the top of a thread's stack. */
+static __always_inline __u32 stack_bytes(__u64 sp)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	__u64 first = BPF_CORE_READ(task, mm, start_stack) + 16 - sp;
+	__u64 other = VS_COPY_BIG;
+
+	if (bpf_core_field_exists(task->thread.fsbase))
+		other = BPF_CORE_READ(task, thread.fsbase) - sp;
+	if (other < first)
+		first = other;
+	return first < VS_COPY_BIG ? first : VS_COPY_BIG;
+}
+
+/* Copies as much as can be read. Close to the end of its mapping a big read fails as a whole. */
+static __always_inline __u32 copy_stack(void *to, __u32 bytes, const __u32 room, __u64 sp)
+{
+	for (int i = 0; i < 8; i++) {
+		if (bytes > room)
+			bytes = room;
+		if (!bpf_probe_read_user(to, bytes, (void *)sp))
+			return bytes;
+		bytes /= 2;
+	}
+	return 0;
+}
+
+static __always_inline void fill_stack(struct pt_regs *ctx, struct vs_stack *record, __u64 token,
+				       struct return_instance___x *pending)
+{
+	fill_head(&record->head, VS_STACK);
+	record->head.result = own_program();
+	record->token = token;
+	record->ip = PT_REGS_IP(ctx);
+	record->sp = PT_REGS_SP(ctx);
+	record->bp = PT_REGS_FP(ctx);
+	record->pending = fill_pending(record->list, pending);
+}
+
+/* A size of record for each size of stack: the kernel wants to know it beforehand. */
+#define SEND_COPY(room)                                                                            \
+	do {                                                                                       \
+		struct vs_stack *record;                                                           \
+                                                                                                   \
+		record = bpf_ringbuf_reserve(&stack_records, sizeof(*record) + (room), 0);         \
+		if (!record)                                                                       \
+			return 1;                                                                  \
+		fill_stack(ctx, record, token, pending);                                           \
+		record->bytes = copy_stack(record + 1, bytes, room, PT_REGS_SP(ctx));              \
+		/* Soon: the process may end, and with it what is needed to unwind. */             \
+		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);                                   \
+	} while (0)
+
+static __noinline int send_copy(struct pt_regs *ctx, __u64 token,
+				struct return_instance___x *pending)
+{
+	__u32 bytes = stack_bytes(PT_REGS_SP(ctx));
+
+	if (bytes <= VS_COPY_SMALL)
+		SEND_COPY(VS_COPY_SMALL);
+	else if (bytes <= VS_COPY_MEDIUM)
+		SEND_COPY(VS_COPY_MEDIUM);
+	else
+		SEND_COPY(VS_COPY_BIG);
+	return 0;
+}
+
+static __noinline bool is_known(const struct vs_known *known, __u64 sp)
+{
+	for (__u32 i = 0; i < VS_SLOTS; i++) {
+		__u64 value;
+
+		if (i >= known->count)
+			return 1;
+		if (bpf_probe_read_user(&value, 8, (void *)(sp + known->slots[i].offset)) ||
+		    value != known->slots[i].value)
+			return 0;
+	}
+	return 1;
+}
+
+/* The number of a stack that user space knows; 0 when it does not. */
+static __noinline __u64 recognise(struct pt_regs *ctx)
+{
+	struct vs_known_key key = {
+		.ip = PT_REGS_IP(ctx),
+		.sp = PT_REGS_SP(ctx),
+		.pid = bpf_get_current_pid_tgid() >> 32,
+		.program = own_program(),
+	};
+
+	for (__u16 turn = 0; turn < KNOWN_TURNS; turn++) {
+		struct vs_known *known;
+
+		key.turn = turn;
+		known = bpf_map_lookup_elem(&known_stacks, &key);
+		if (!known)
+			return 0;
+		if (is_known(known, key.sp))
+			return known->number;
+	}
+	return 0;
+}
+
+/* Follows the frame pointers; writes the addresses down where there is a record. */
+static __always_inline __u64 walk_pointers(struct pt_regs *ctx, struct vs_addresses *record)
+{
+	__u64 words[2] = {PT_REGS_FP(ctx), PT_REGS_IP(ctx)};
+	__u64 hash = mix(VS_ADDRESSES, words[1]);
+	__u64 above = PT_REGS_SP(ctx);
+
+	if (record) {
+		record->addresses[0] = words[1];
+		record->count = 1;
+	}
+	for (__u32 i = 1; i < VS_ADDRESSES_MAX; i++) {
+		__u64 pointer = words[0];
+
+		if (pointer < above || bpf_probe_read_user(words, sizeof(words), (void *)pointer) ||
+		    !words[1])
+			break;
+		above = pointer + sizeof(words);
+		hash = mix(hash, words[1]);
+		if (record) {
+			record->addresses[i] = words[1];
+			record->count = i + 1;
+		}
+	}
+	return hash;
+}
+
+static __noinline int send_pointers(struct pt_regs *ctx, __u64 token,
+				    struct return_instance___x *pending)
+{
+	struct vs_addresses *record = bpf_ringbuf_reserve(&stack_records, sizeof(*record), 0);
+
+	if (!record)
+		return 1;
+	fill_head(&record->head, VS_ADDRESSES);
+	record->head.result = own_program();
+	record->token = token;
+	record->pending = fill_pending(record->list, pending);
+	walk_pointers(ctx, record);
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+static __always_inline int take_pointers(struct pt_regs *ctx, struct taken_stack *taken)
+{
+	struct return_instance___x *pending = first_pending(PT_REGS_SP(ctx));
+	__u64 token = walk_pointers(ctx, NULL);
+
+	taken->stack = token;
+	/* Hidden addresses are not in the hash. */
+	if (pending)
+		taken->stack = token = mix(token, bpf_ktime_get_ns());
+	else if (was_told(token, VS_ADDRESSES))
+		return 0;
+	if (send_pointers(ctx, token, pending))
+		return 1;
+	if (!pending)
+		set_told(token, VS_ADDRESSES);
+	return 0;
+}
+
+static __always_inline int take_copy(struct pt_regs *ctx, struct thread_state *thread,
+				     struct taken_stack *taken)
+{
+	struct return_instance___x *pending = first_pending(PT_REGS_SP(ctx));
+
+	if (!pending) {
+		taken->stack = recognise(ctx);
+		if (taken->stack) {
+			taken->flags |= VS_STACK_KNOWN;
+			return 0;
+		}
+	}
+	thread->stacks++;
+	taken->stack = bpf_get_current_pid_tgid() << 32 | thread->stacks;
+	return send_copy(ctx, taken->stack, pending);
+}
+
+static __noinline int take_stack(struct pt_regs *ctx, struct thread_state *thread,
+				 struct taken_stack *taken)
+{
+	int lost = stacks == VS_STACKS_COPY ? take_copy(ctx, thread, taken)
+					    : take_pointers(ctx, taken);
+
+	if (lost) {
+		taken->stack = 0;
+		taken->flags |= VS_STACK_LOST;
+	}
+	if (walk_python && take_python(thread, taken))
+		lost = 1;
+	if (lost)
+		count_lost_stack();
+	return 0;
+}
+
+#endif
