@@ -100,6 +100,12 @@ pub(crate) struct Target {
     /// Bytes of the kernel ring
     #[arg(long, hide = true, value_parser = quantity::size)]
     pub(crate) ring_size: Option<Bytes>,
+    /// Bytes of the kernel ring for stacks
+    #[arg(long, hide = true, value_parser = quantity::size)]
+    pub(crate) stack_ring_size: Option<Bytes>,
+    /// Probe with programs that do nothing, to measure against
+    #[arg(long, hide = true)]
+    pub(crate) empty_probes: bool,
     /// Entries of the kernel's tables of processes
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) table_size: Option<u32>,

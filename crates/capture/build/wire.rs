@@ -70,6 +70,7 @@ fn structure<'a>(name: &str, fields: impl Iterator<Item = &'a str>) -> Result<St
         camel(name)
     );
     let mut reads = String::new();
+    let mut writes = String::new();
     for line in fields {
         let field = line.strip_suffix(';').ok_or(format!("field: {line}"))?;
         let (kind, name) = field.rsplit_once(' ').ok_or(format!("field: {line}"))?;
@@ -80,12 +81,16 @@ fn structure<'a>(name: &str, fields: impl Iterator<Item = &'a str>) -> Result<St
         };
         out.push_str(&format!("    /// See `wire.h`.\n    pub {name}: {kind},\n"));
         reads.push_str(&format!("            {name}: reader.take()?,\n"));
+        writes.push_str(&format!("        self.{name}.to_wire(out);\n"));
     }
     out.push_str("}\n");
     let camel = camel(name);
     // Natural alignment with explicit padding makes field order the byte order.
     out.push_str(&format!(
         "impl FromWire for {camel} {{\n    fn from_wire(reader: &mut Reader<'_>) -> Option<Self> {{\n        Some(Self {{\n{reads}        }})\n    }}\n}}\n"
+    ));
+    out.push_str(&format!(
+        "impl ToWire for {camel} {{\n    fn to_wire(&self, out: &mut Vec<u8>) {{\n{writes}    }}\n}}\n"
     ));
     Ok(out)
 }

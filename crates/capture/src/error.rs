@@ -36,6 +36,9 @@ pub enum Error {
     /// The object lacks something: the build is broken.
     #[error("the probes have no {0}: this build of vramscope is broken, build it again")]
     Broken(&'static str),
+    /// The thread that finds names did not start.
+    #[error("cannot start a thread to find the names of code: {0}; `--stacks off` does without")]
+    Names(io::Error),
     /// A target that is not there.
     #[error("there is no process {0}; `ps -e` lists those that run")]
     NoProcess(Pid),

@@ -26,6 +26,17 @@ pub(crate) trait FromWire: Sized {
     fn from_wire(reader: &mut Reader<'_>) -> Option<Self>;
 }
 
+/// What can be written for the probes to read.
+pub(crate) trait ToWire {
+    fn to_wire(&self, out: &mut Vec<u8>);
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.to_wire(&mut out);
+        out
+    }
+}
+
 /// A whole value from the front of `bytes`; `None` when they are too few.
 pub(crate) fn parse<T: FromWire>(bytes: &[u8]) -> Option<T> {
     Reader::new(bytes).take()
@@ -37,6 +48,13 @@ macro_rules! integers {
             #[inline]
             fn from_wire(reader: &mut Reader<'_>) -> Option<Self> {
                 reader.bytes().map(<$t>::from_ne_bytes)
+            }
+        }
+
+        impl ToWire for $t {
+            #[inline]
+            fn to_wire(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_ne_bytes());
             }
         }
     )*};
@@ -54,28 +72,39 @@ impl<T: FromWire + Copy, const N: usize> FromWire for [T; N] {
     }
 }
 
+impl<T: ToWire, const N: usize> ToWire for [T; N] {
+    fn to_wire(&self, out: &mut Vec<u8>) {
+        for one in self {
+            one.to_wire(out);
+        }
+    }
+}
+
 #[allow(dead_code, unreachable_pub, reason = "generated: constants for both sides of the wire")]
 mod generated {
-    use super::{FromWire, Reader};
+    use super::{FromWire, Reader, ToWire};
     include!(concat!(env!("OUT_DIR"), "/wire.rs"));
 }
 
 pub(crate) use generated::{
-    Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, LaunchKey, Launches,
-    Learned, Lost, Named, Process, Shape, ThreadName,
+    Addresses, Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, Known,
+    KnownKey, LaunchKey, Launches, Learned, Lost, Named, Pending as WirePending, Process, Python,
+    PythonFrame, Shape, Slot as WireSlot, Stack, ThreadName, ToldKey,
 };
 pub(crate) use generated::{
     VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_DEVICE, VS_ACTION_CONTEXT_GET,
     VS_ACTION_CONTEXT_POP, VS_ACTION_CONTEXT_PUSH, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY,
     VS_ACTION_GRAPH_LAUNCH, VS_ACTION_GRAPH_NODE, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG,
-    VS_ACTION_NAME, VS_ACTION_RECORD, VS_ACTION_TOLD_NAME, VS_ARRAY, VS_CALL, VS_CALL_DESCRIPTOR,
-    VS_CANARY, VS_CLASS_ALLOCATE, VS_CLASS_COPY, VS_CLASS_FREE, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
-    VS_DEVICE_KNOWN, VS_EXEC, VS_EXIT, VS_FILL, VS_FILTER_FOLLOW, VS_FILTER_NONE,
+    VS_ACTION_NAME, VS_ACTION_RECORD, VS_ACTION_TOLD_NAME, VS_ADDRESSES, VS_ARRAY, VS_CALL,
+    VS_CALL_DESCRIPTOR, VS_CANARY, VS_CLASS_ALLOCATE, VS_CLASS_COPY, VS_CLASS_FREE, VS_CLASS_OTHER,
+    VS_CONTEXT_KNOWN, VS_DEVICE_KNOWN, VS_EXEC, VS_EXIT, VS_FILL, VS_FILTER_FOLLOW, VS_FILTER_NONE,
     VS_FILTER_TARGETS, VS_LEARNED, VS_MAX_HOOKS, VS_MEASURE_2D, VS_MEASURE_3D, VS_MEASURE_ARGUMENT,
-    VS_MEASURE_BATCH, VS_NAME_CUT, VS_NAME_GUESSED, VS_NAMED, VS_NONE, VS_ON_DEVICE, VS_ON_HOST,
-    VS_OUT_UNREADABLE, VS_PEER, VS_PROCESS, VS_STACKS_COPY, VS_STACKS_OFF, VS_STACKS_POINTERS,
-    VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT, VS_TO_DEVICE, VS_TO_HOST, VS_UNIFIED,
+    VS_MEASURE_BATCH, VS_NAME_CUT, VS_NAME_GUESSED, VS_NAMED, VS_NO_FIELD, VS_ANY_PROGRAM, VS_NONE, VS_ON_DEVICE,
+    VS_ON_HOST, VS_OUT_UNREADABLE, VS_PEER, VS_PROCESS, VS_PYTHON, VS_PYTHON_LOST, VS_PYTHON_MAX,
+    VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACK_LOST, VS_STACKS_COPY, VS_STACKS_OFF,
+    VS_STACKS_POINTERS, VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT, VS_TO_DEVICE, VS_TO_HOST,
+    VS_UNIFIED,
 };
 
 #[cfg(test)]

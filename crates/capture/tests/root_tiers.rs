@@ -36,6 +36,7 @@ fn every_tier_counts_work() {
             work: Some(Work::default()),
             stacks: Stacks::Full,
             stack_ring_bytes: Options::STACK_RING_BYTES,
+            empty_probes: false,
         };
         if let Err(error) = Session::start(&options) {
             panic!("{tier}: {error}\n{}", capture::session::last_messages().join("\n"));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use capture::command;
 use capture::plan::Tier;
-use capture::session::{Options, Target, Work};
+use capture::session::{Options, Stacks, Target, Work};
 use engine::ids::Pid;
 use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
@@ -130,17 +130,19 @@ fn target(options: &cli::Target, command: Option<Pid>) -> Target {
     }
 }
 
+/// Bytes of a kernel ring.
+fn ring(wanted: Option<Bytes>, default: u32) -> Result<u32> {
+    let Some(Bytes(bytes)) = wanted else { return Ok(default) };
+    let bytes = u32::try_from(bytes).context("the ring cannot be that large")?;
+    if !bytes.is_power_of_two() || bytes < 4096 {
+        bail!("the ring's size must be a power of two of at least 4096 bytes");
+    }
+    Ok(bytes)
+}
+
 pub(crate) fn session_options(options: &cli::Target, target: Target) -> Result<Options> {
-    let ring_bytes = match options.ring_size {
-        None => Options::RING_BYTES,
-        Some(Bytes(bytes)) => {
-            let bytes = u32::try_from(bytes).context("the ring cannot be that large")?;
-            if !bytes.is_power_of_two() || bytes < 4096 {
-                bail!("the ring's size must be a power of two of at least 4096 bytes");
-            }
-            bytes
-        }
-    };
+    let ring_bytes = ring(options.ring_size, Options::RING_BYTES)?;
+    let stack_ring_bytes = ring(options.stack_ring_size, Options::STACK_RING_BYTES)?;
     let tier = options.tier.map(|tier| match tier {
         cli::Tier::Session => Tier::Session,
         cli::Tier::Multi => Tier::Multi,
@@ -149,7 +151,19 @@ pub(crate) fn session_options(options: &cli::Target, target: Target) -> Result<O
     });
     let table_entries = options.table_size;
     let drivers = options.driver.clone();
-    Ok(Options { target, drivers, ring_bytes, table_entries, tier, work: None })
+    let stacks = Stacks::Off;
+    let empty_probes = options.empty_probes;
+    Ok(Options {
+        target,
+        drivers,
+        ring_bytes,
+        table_entries,
+        tier,
+        work: None,
+        stacks,
+        stack_ring_bytes,
+        empty_probes,
+    })
 }
 
 /// The command that is traced: its end comes through a channel, from a thread that waits for it.

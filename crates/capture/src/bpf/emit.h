@@ -98,6 +98,7 @@ static __noinline int announce_process(void)
 		return 0;
 	}
 	fill_head(&record->head, VS_PROCESS);
+	record->head.result = own_program();
 	record->start = start;
 	record->uid = (__u32)bpf_get_current_uid_gid();
 	record->reserved = 0;

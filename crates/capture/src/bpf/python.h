@@ -227,7 +227,8 @@ static __noinline int take_python(struct thread_state *thread, struct taken_stac
 	struct vs_python *python = bpf_map_lookup_elem(&pythons, &pid);
 	__u64 state, frame, token;
 
-	if (!python || python->program != own_program())
+	if (!python ||
+	    (python->program != own_program() && python->program != VS_ANY_PROGRAM))
 		return 0;
 	state = python_thread(python, thread);
 	if (!state)

@@ -18,6 +18,8 @@
 #define VS_NONE 255
 /* "no such field" among the offsets of Python's structures */
 #define VS_NO_FIELD 65535
+/* "whatever program the process runs" */
+#define VS_ANY_PROGRAM 65535
 /* context slots a thread's stack of contexts has; deeper pushes make the device unknown */
 #define VS_CONTEXTS 8
 /* calls of one thread that can be inside the driver at once, nested */

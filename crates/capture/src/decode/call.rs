@@ -190,6 +190,7 @@ impl Seen<'_> {
             | Meaning::ContextPop
             | Meaning::ContextGet
             | Meaning::ContextDevice { .. }
+            | Meaning::Initialise
             | Meaning::DeviceUuid
             | Meaning::StreamCreate
             | Meaning::GreenStreamCreate

@@ -6,7 +6,7 @@ mod call;
 #[cfg(test)]
 mod tests;
 
-use engine::event::{ContextChange, Event, ProcessFacts, What};
+use engine::event::{ContextChange, Event, ProcessFacts, VmmCall, What};
 use engine::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
 use engine::units::Moment;
 
@@ -23,6 +23,10 @@ pub struct Unreadable;
 pub enum Decoded {
     /// Something that happened.
     Event(Event),
+    /// A call, and what it says of its stack.
+    Called(Event, Taken),
+    /// A process was seen first, with the program that it runs.
+    Began(Event, Program),
     /// A process replaced its program.
     Exec(Event, Program),
     /// Which GPU an ordinal is.
@@ -31,6 +35,19 @@ pub enum Decoded {
     Bound(Bound),
     /// What a kernel is called.
     Named(NamedKernel),
+}
+
+/// What a call says of its stack: tokens that records of the stack ring carry, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// The row of the hook table.
+    pub hook: u16,
+    /// The native stack: a token, or a number that the probes were told; 0: none.
+    pub stack: u64,
+    /// `stack` is a number.
+    pub known: bool,
+    /// The Python stack; 0: none.
+    pub python: u64,
 }
 
 /// Which of the programs that a process has run: the number grows with each exec, and starts again
@@ -157,12 +174,25 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
         return Ok(Some(Decoded::Named(named)));
     }
     let event = event(bytes)?;
+    let program = || Program(parse::<Head>(bytes).map_or(0, |head| head.result as u16));
     Ok(event.map(|event| match event.what {
-        What::Exec => {
-            Decoded::Exec(event, Program(parse::<Head>(bytes).map_or(0, |head| head.result as u16)))
+        What::Exec => Decoded::Exec(event, program()),
+        What::Process(_) => Decoded::Began(event, program()),
+        What::Allocate(_) | What::Vmm(VmmCall::Create { .. }) | What::Failed(_) => {
+            match taken(bytes) {
+                Some(taken) => Decoded::Called(event, taken),
+                None => Decoded::Event(event),
+            }
         }
         _ => Decoded::Event(event),
     }))
+}
+
+fn taken(bytes: &[u8]) -> Option<Taken> {
+    let call: Call = parse(bytes)?;
+    let known = call.flags & wire::VS_STACK_KNOWN != 0;
+    let Call { stack, python, .. } = call;
+    (stack != 0 || python != 0).then_some(Taken { hook: call.head.hook, stack, known, python })
 }
 
 fn named(bytes: &[u8]) -> Option<NamedKernel> {

@@ -57,6 +57,7 @@ impl Meaning {
             Self::GreenCreate | Self::GreenDestroy | Self::ContextFromGreen => {
                 "a view of a primary context"
             }
+            Self::Initialise => "a process begins to use the driver",
             Self::DeviceUuid => "tells which GPU an ordinal is",
             Self::KernelByName | Self::KernelName => "tells the name of a kernel",
             Self::KernelFunction => "another handle of a kernel",

@@ -192,6 +192,8 @@ pub enum Meaning {
     GreenDestroy,
     /// context*, green.
     ContextFromGreen,
+    /// The process will use the driver.
+    Initialise,
     /// The UUID of the device in argument 1 is told, behind argument 0.
     DeviceUuid,
     /// The primary context of the device in argument 1 has one user more.

@@ -143,7 +143,8 @@ impl Hook {
             Meaning::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
             Meaning::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
             Meaning::Copy(copy) => self::copy(copy),
-            Meaning::VmmMap
+            Meaning::Initialise
+            | Meaning::VmmMap
             | Meaning::VmmUnreserve
             | Meaning::PoolDestroy
             | Meaning::PoolTrim

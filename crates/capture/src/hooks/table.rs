@@ -162,6 +162,8 @@ const MEMORY: &[Hook] = &[
     hook("cuGreenCtxCreate", Meaning::GreenCreate),
     hook("cuGreenCtxDestroy", Meaning::GreenDestroy),
     hook("cuCtxFromGreenCtx", Meaning::ContextFromGreen),
+    // A process that will use the driver, long before its first allocation.
+    hook("cuInit", Meaning::Initialise),
     // Which GPU an ordinal is.
     hook("cuDeviceGetUuid", Meaning::DeviceUuid),
     hook("cuDeviceGetUuid_v2", Meaning::DeviceUuid),

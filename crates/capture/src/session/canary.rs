@@ -35,6 +35,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         stacks: Stacks::Off,
         python: false,
         stack_ring_bytes: RING,
+        empty_probes: false,
     };
     let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
     for program in loaded.life() {

@@ -159,6 +159,11 @@ impl Drivers {
         self.before.contains(&pid)
     }
 
+    /// Processes that had the driver before their calls could be seen.
+    pub(crate) fn users(&self) -> impl Iterator<Item = Pid> {
+        self.before.iter().copied()
+    }
+
     /// A process ended or changed its program.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.before.remove(&pid);
@@ -253,7 +258,7 @@ impl Drivers {
         let mut attachments = Vec::new();
         for scope in scopes {
             let launched = Serves::launches(loaded.knobs.work.unwrap_or_default());
-            for (places, serves) in [(&calls, Serves::Calls), (&launches, launched)] {
+            for (places, serves) in [(&calls, loaded.knobs.calls()), (&launches, launched)] {
                 let outcome = attach(loaded, &file, &image.path, places, serves, scope);
                 attachments.push(outcome.map_err(|error| gone(error, scope))?);
             }

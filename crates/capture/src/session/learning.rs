@@ -81,7 +81,7 @@ impl Learning {
                     &image.attach_path(),
                     &image.path,
                     &places,
-                    Serves::Calls,
+                    loaded.knobs.calls(),
                     *scope,
                 );
                 attachments.extend(attached.ok());

@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use engine::event::{Event, Lost, What};
+use engine::event::{Event, Lost, VmmCall, What};
 use engine::ids::{Pid, Tid};
 use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -37,6 +37,7 @@ use crate::gpus::Gpu;
 use crate::host::Host;
 use crate::life::Living;
 use crate::plan::{self, Plan, Tier};
+use crate::stacks::{Desk, Maps};
 use account::Accounts;
 use binding::Bindings;
 use counters::Losses;
@@ -78,6 +79,8 @@ pub struct Options {
     pub stacks: Stacks,
     /// Bytes of the kernel ring for stacks, like the other.
     pub stack_ring_bytes: u32,
+    /// For measurements: probes that do nothing, on kernels with session probes.
+    pub empty_probes: bool,
 }
 
 impl Options {
@@ -127,6 +130,7 @@ pub struct Session {
     accounts: Accounts,
     bindings: Bindings,
     work: Option<WorkSums>,
+    desk: Option<Desk>,
     target: Target,
     counters: MapHandle,
     last_scan: Instant,
@@ -153,6 +157,7 @@ impl Session {
             stacks: options.stacks,
             python: options.stacks.are_taken() && plan.python,
             stack_ring_bytes: options.stack_ring_bytes,
+            empty_probes: options.empty_probes,
         })?;
         let targets = loaded.map("targets")?;
         if let Target::Processes { pids, .. } = &options.target {
@@ -169,6 +174,13 @@ impl Session {
         let mut drivers = Drivers::new(options, &plan);
         drivers.attach_all(&loaded)?;
         loaded.set_attached_at(clock::boot())?;
+        let mut desk = options.stacks.are_taken().then(|| desk(&loaded)).transpose()?;
+        if let Some(desk) = &mut desk {
+            // Their stacks are readable from the first call on.
+            for pid in drivers.users() {
+                desk.began(pid, None);
+            }
+        }
         Ok(Self {
             losses: Losses::new(&loaded)?,
             counters: loaded.map("counters")?,
@@ -176,6 +188,7 @@ impl Session {
             accounts: Accounts::open(),
             bindings: Bindings::default(),
             work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
+            desk,
             target: options.target.clone(),
             last_scan: Instant::now(),
             plan,
@@ -212,12 +225,16 @@ impl Session {
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
         let records = self.ring.take();
+        let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
         let mut lost = self.losses.take(now)?;
         let may_have_missed_deaths =
             lost.iter().any(|event| matches!(&event.what, What::Lost(lost) if lost.other > 0));
         let mut work = self.take_work(&records, last, now)?;
         let mut events = Vec::with_capacity(records.len());
+        if let Some(desk) = &mut self.desk {
+            stacks.into_iter().for_each(|stack| desk.take(stack));
+        }
         for record in records {
             self.take(record, now, &mut work, &mut events);
         }
@@ -249,6 +266,13 @@ impl Session {
             events.push(event);
         }
         events.extend(work.rest());
+        if let Some(desk) = &mut self.desk {
+            let event = |facts| {
+                let what = What::Site(facts);
+                Event { pid: Pid(0), tid: Tid(0), entered: now, at: now, what }
+            };
+            events.extend(desk.named(last).into_iter().map(event));
+        }
         if may_have_missed_deaths || self.living.is_due(now) {
             self.living.sweep(now);
         }
@@ -288,6 +312,27 @@ impl Session {
                     events.extend(work.of(event.pid));
                 }
                 self.bindings.resolve(&mut event);
+                let more = self.follow(&mut event, None, now);
+                events.push(event);
+                events.extend(more);
+            }
+            Decoded::Called(mut event, taken) => {
+                let site = self.desk.as_mut().and_then(|desk| desk.site(event.pid, taken));
+                match &mut event.what {
+                    What::Allocate(allocate) => allocate.site = site,
+                    What::Vmm(VmmCall::Create { site: place, .. }) => *place = site,
+                    What::Failed(failed) => failed.site = site,
+                    _ => {}
+                }
+                self.bindings.resolve(&mut event);
+                let more = self.follow(&mut event, None, now);
+                events.push(event);
+                events.extend(more);
+            }
+            Decoded::Began(mut event, program) => {
+                if let Some(desk) = &mut self.desk {
+                    desk.began(event.pid, Some(program));
+                }
                 let more = self.follow(&mut event, None, now);
                 events.push(event);
                 events.extend(more);
@@ -344,6 +389,9 @@ impl Session {
                 self.drivers.forget(event.pid);
                 self.living.ended(event.pid);
                 self.losses.forget(event.pid);
+                if let Some(desk) = &mut self.desk {
+                    desk.forget(event.pid);
+                }
                 if let Some(work) = &mut self.work {
                     work.forget(event.pid, program);
                 }
@@ -364,6 +412,16 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The desk for stacks, with its maps.
+fn desk(loaded: &Loaded) -> Result<Desk, Error> {
+    let maps = Maps {
+        known: loaded.map("known_stacks")?,
+        told: loaded.map("told_frames")?,
+        pythons: loaded.map("pythons")?,
+    };
+    Desk::new(maps).map_err(Error::Names)
 }
 
 fn require(pid: Pid) -> Result<(), Error> {

@@ -39,6 +39,15 @@ pub(crate) struct Knobs {
     /// Python stacks, too.
     pub(crate) python: bool,
     pub(crate) stack_ring_bytes: u32,
+    /// For measurements: calls are probed by a program that does nothing.
+    pub(crate) empty_probes: bool,
+}
+
+impl Knobs {
+    /// What calls are probed with.
+    pub(crate) const fn calls(&self) -> Serves {
+        if self.empty_probes { Serves::NothingOfCalls } else { Serves::Calls }
+    }
 }
 
 /// How launches and copies are counted.
@@ -67,8 +76,10 @@ pub(crate) enum Serves {
     Calls,
     /// Launches, which are summed.
     Launches,
-    /// Nothing, for measurements.
+    /// Launches, by doing nothing, for measurements.
     Nothing,
+    /// The same of calls: both sides.
+    NothingOfCalls,
 }
 
 impl Serves {
@@ -86,6 +97,7 @@ pub(crate) const fn programs(tier: Tier, serves: Serves) -> (&'static str, Optio
         (Serves::Calls, Tier::Single) => ("call_single_enter", Some("call_single_return")),
         (Serves::Calls, Tier::Constant) => ("call_constant_enter", Some("call_constant_return")),
         (Serves::Nothing, _) => ("launch_nothing", None),
+        (Serves::NothingOfCalls, _) => ("call_nothing", None),
         (Serves::Launches, Tier::Session) => ("launch_session", None),
         (Serves::Launches, Tier::Multi) => ("launch_multi", None),
         (Serves::Launches, Tier::Single) => ("launch_single", None),
@@ -97,7 +109,7 @@ impl Loaded {
     /// Opens and loads the object for a tier, with the tracepoints of process life.
     pub(crate) fn new(knobs: Knobs) -> Result<Self, Error> {
         let mut wanted: Vec<&str> = LIFE.to_vec();
-        let (enter, leave) = programs(knobs.tier, Serves::Calls);
+        let (enter, leave) = programs(knobs.tier, knobs.calls());
         wanted.push(enter);
         wanted.extend(leave);
         wanted.extend(knobs.work.map(|work| programs(knobs.tier, Serves::launches(work)).0));

@@ -9,10 +9,12 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use super::object::Loaded;
 use crate::decode::{Decoded, decode};
 use crate::error::Error;
+use crate::stacks::{StackRecord, read};
 
 #[derive(Default)]
 struct Batch {
     records: Vec<Decoded>,
+    stacks: Vec<StackRecord>,
     unreadable: u64,
 }
 
@@ -38,6 +40,22 @@ impl Ring {
             0
         };
         builder.add(&map, on_record).map_err(load)?;
+        // After the calls: a stack is sent before its call, so whatever calls were read, their
+        // stacks are read with them.
+        let stacks = loaded.knobs.stacks.are_taken().then(|| loaded.map("stack_records"));
+        let sink = Rc::clone(&batch);
+        let on_stack = move |bytes: &[u8]| {
+            let mut batch = sink.borrow_mut();
+            match read(bytes) {
+                Some(stack) => batch.stacks.push(stack),
+                None => batch.unreadable += 1,
+            }
+            0
+        };
+        let stacks = stacks.transpose()?;
+        if let Some(stacks) = &stacks {
+            builder.add(stacks, on_stack).map_err(load)?;
+        }
         Ok(Self { ring: builder.build().map_err(load)?, batch })
     }
 
@@ -51,6 +69,11 @@ impl Ring {
     pub(crate) fn take(&mut self) -> Vec<Decoded> {
         let _ = self.ring.consume_raw();
         std::mem::take(&mut self.batch.borrow_mut().records)
+    }
+
+    /// Stacks that came with the records taken last, or before them.
+    pub(crate) fn take_stacks(&mut self) -> Vec<StackRecord> {
+        std::mem::take(&mut self.batch.borrow_mut().stacks)
     }
 
     /// Records since the last call that this version could not read; any is a bug.

@@ -1,7 +1,15 @@
 //! Where in a program an allocation was made: stacks, native and Python, and the names in them.
 
+mod desk;
+mod known;
+mod mixed;
+mod naming;
 mod native;
 mod python;
+mod records;
+
+pub(crate) use desk::{Desk, Maps};
+pub(crate) use records::{StackRecord, read};
 
 use crate::wire;
 

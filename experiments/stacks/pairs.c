@@ -1,0 +1,60 @@
+/* How long an allocation and its free take, under a stack of a given depth.
+ *
+ * usage: pairs DEPTH PAIRS
+ *
+ * Prints "NS ns per pair". Linked with the driver, real or simulated. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef unsigned long long u64;
+int cuInit(unsigned);
+int cuDeviceGet(int *, int);
+int cuDevicePrimaryCtxRetain(u64 *, int);
+int cuCtxSetCurrent(u64);
+int cuMemAlloc_v2(u64 *, unsigned long);
+int cuMemFree_v2(u64);
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+static double pairs(int count)
+{
+	double start = now();
+
+	for (int i = 0; i < count; i++) {
+		u64 pointer;
+
+		if (cuMemAlloc_v2(&pointer, 4096) || cuMemFree_v2(pointer))
+			exit(1);
+	}
+	return (now() - start) / count;
+}
+
+__attribute__((noinline)) static double deeper(int depth, int count)
+{
+	double time = depth > 0 ? deeper(depth - 1, count) : pairs(count);
+
+	__asm__ volatile("" ::: "memory");
+	return time;
+}
+
+int main(int argc, char **argv)
+{
+	int depth = argc > 1 ? atoi(argv[1]) : 10;
+	int count = argc > 2 ? atoi(argv[2]) : 20000;
+	int device;
+	u64 context;
+
+	if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
+	    cuCtxSetCurrent(context))
+		return 1;
+	deeper(depth, count / 10);
+	printf("%.1f ns per pair\n", deeper(depth, count));
+	return 0;
+}
