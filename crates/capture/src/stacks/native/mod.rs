@@ -1,1 +1,24 @@
 //! Native stacks: what a process has mapped, how to unwind it, what the code is called.
+//!
+//! Read in this order: `maps` and `space` (what is mapped where), `image` and `modules` (which
+//! files that are), `rules` and `unwind` (from a copy of a stack to places in files), `symbols`
+//! (from places to names, on a thread of its own).
+#![allow(dead_code, unused_imports, reason = "the session does not take stacks yet")]
+
+mod debug_file;
+mod demangle;
+mod image;
+mod maps;
+mod modules;
+mod perf_map;
+mod rules;
+mod shrunk;
+mod space;
+mod symbols;
+#[cfg(test)]
+mod tests;
+mod unwind;
+
+pub(crate) use modules::{ModuleId, Registry};
+pub(crate) use symbols::Symbols;
+pub(crate) use unwind::{Code, End, Native, Pending, Registers, Slot, Unwound};

@@ -1,0 +1,87 @@
+//! Whether a file can be given to the reader of names, and where its debug information is if not in
+//! itself.
+//!
+//! The reader follows links in a file to other files, and believes it how large its packed parts
+//! become. Programs of anybody are traced, so both are looked at here first.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use object::{Object, ObjectSection};
+
+use super::image::{Image, open_regular};
+
+/// Where distributions put debug information.
+const FOLDER: &str = "/usr/lib/debug";
+/// Bytes that all packed parts of a file may become.
+const MOST_UNPACKED: u64 = 4 << 30;
+/// What deflate can reach at most is 1032.
+const MOST_RATIO: u64 = 1100;
+
+/// How far the names of a file can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Readable {
+    /// Symbols and debug information.
+    All,
+    /// Symbols: following its links could lead anywhere.
+    Symbols,
+    /// Not at all: it claims to unpack to more than it can be.
+    Nothing,
+}
+
+/// How far a file of anybody can be read.
+pub(super) fn readable(image: &Image) -> Readable {
+    let Some(elf) = image.elf() else { return Readable::Nothing };
+    let mut unpacked: u64 = 0;
+    for section in elf.sections() {
+        let Ok(range) = section.compressed_file_range() else { return Readable::Nothing };
+        if range.format == object::CompressionFormat::None {
+            continue;
+        }
+        unpacked = unpacked.saturating_add(range.uncompressed_size);
+        let most = range.compressed_size.saturating_mul(MOST_RATIO);
+        if range.uncompressed_size > most || unpacked > MOST_UNPACKED {
+            return Readable::Nothing;
+        }
+    }
+    let links = [".gnu_debuglink", ".gnu_debugaltlink", ".debug_sup"];
+    let has_link = links.iter().any(|name| elf.section_by_name(name).is_some());
+    if has_link { Readable::Symbols } else { Readable::All }
+}
+
+/// The separate file with the debug information of a module. It must have the module's build id.
+pub(super) fn find(path: &str, image: &Image) -> Option<Image> {
+    let build_id = image.build_id()?;
+    let found = by_build_id(build_id).and_then(|path| open(&path, build_id));
+    // What the distribution installed may share parts with other such files.
+    if let Some(found) = found.filter(|found| readable(found) != Readable::Nothing) {
+        return Some(found);
+    }
+    let candidates = by_link(Path::new(path), image).unwrap_or_default();
+    let found = candidates.iter().find_map(|path| open(path, build_id))?;
+    (readable(&found) == Readable::All).then_some(found)
+}
+
+fn open(path: &Path, build_id: &Arc<[u8]>) -> Option<Image> {
+    let image = Image::of(open_regular(path).ok()?).ok()?;
+    (image.build_id() == Some(build_id)).then_some(image)
+}
+
+fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first().filter(|(_, rest)| rest.len() >= 7)?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(PathBuf::from(format!("{FOLDER}/.build-id/{first:02x}/{rest}.debug")))
+}
+
+/// The file that the debug link names, in the places that debuggers look at.
+fn by_link(path: &Path, image: &Image) -> Option<Vec<PathBuf>> {
+    let elf = image.elf()?;
+    let (name, _) = elf.gnu_debuglink().ok()??;
+    let name = std::str::from_utf8(name).ok()?;
+    if name.is_empty() || name.contains('/') {
+        return None;
+    }
+    let folder = path.parent()?;
+    let installed = Path::new(FOLDER).join(folder.strip_prefix("/").ok()?);
+    Some(vec![folder.join(name), folder.join(".debug").join(name), installed.join(name)])
+}

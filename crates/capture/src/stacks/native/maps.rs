@@ -1,0 +1,143 @@
+//! The executable lines of `/proc/PID/maps`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Mappings of one process that are kept; the kernel allows about as many of any kind.
+pub(super) const MOST: usize = 1 << 16;
+
+/// What is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sort {
+    /// A file.
+    File,
+    /// The kernel's library for programs.
+    Vdso,
+    /// Where functions with return probes return to.
+    Probes,
+    /// Memory without a file: code that was made at run time.
+    Anonymous,
+}
+
+/// One executable mapping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Mapping {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Where in the file it begins.
+    pub(super) offset: u64,
+    /// Major and minor number of the device, as `/proc` says them.
+    pub(super) device: (u32, u32),
+    pub(super) inode: u64,
+    pub(super) sort: Sort,
+    /// As the process sees it, without the mark of a deleted file.
+    pub(super) path: PathBuf,
+    /// The name is gone, or leads to another file now.
+    pub(super) deleted: bool,
+}
+
+/// The executable mappings, sorted by address.
+pub(super) fn parse(text: &[u8]) -> Vec<Mapping> {
+    let mut mappings: Vec<_> =
+        text.split(|&byte| byte == b'\n').filter_map(line).take(MOST).collect();
+    // The kernel sorts them; a copy that was cut while the process changed may not be.
+    mappings.sort_by_key(|mapping| mapping.start);
+    mappings
+}
+
+/// `start-end perms offset major:minor inode   path`, where the path may hold blanks.
+fn line(line: &[u8]) -> Option<Mapping> {
+    let mut rest = line;
+    let range = field(&mut rest)?;
+    if field(&mut rest)?.as_bytes().get(2) != Some(&b'x') {
+        return None;
+    }
+    let hex = |word: &str| u64::from_str_radix(word, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (hex(start)?, hex(end)?);
+    let offset = hex(field(&mut rest)?)?;
+    let (major, minor) = field(&mut rest)?.split_once(':')?;
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let inode = field(&mut rest)?.parse().ok()?;
+    let name = rest.trim_ascii_start();
+    let plain = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    let sort = match name {
+        b"[vdso]" => Sort::Vdso,
+        name if name.starts_with(b"[uprobes") => Sort::Probes,
+        name if name.starts_with(b"/") => Sort::File,
+        // No program returns there.
+        b"[vsyscall]" => return None,
+        _ => Sort::Anonymous,
+    };
+    (start < end).then(|| Mapping {
+        start,
+        end,
+        offset,
+        device,
+        inode,
+        sort,
+        path: OsString::from_vec(plain.to_vec()).into(),
+        deleted: plain.len() < name.len(),
+    })
+}
+
+/// The next word.
+fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    let trimmed = rest.trim_ascii_start();
+    let end = trimmed.iter().position(|&byte| byte == b' ').unwrap_or(trimmed.len());
+    let (word, after) = trimmed.split_at_checked(end)?;
+    *rest = after;
+    std::str::from_utf8(word).ok().filter(|word| !word.is_empty())
+}
+
+impl Mapping {
+    /// The path below the root of a process.
+    pub(super) fn relative(&self) -> &Path {
+        self.path.strip_prefix("/").unwrap_or(&self.path)
+    }
+
+    /// The name for people.
+    pub(super) fn name(&self) -> String {
+        let bytes: &OsStr = self.path.as_os_str();
+        String::from_utf8_lossy(bytes.as_bytes()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"\
+7f00000-7f10000 r-xp 00001000 fe:01 1234                       /a b/lib.so\n\
+7f10000-7f11000 rw-p 00002000 fe:01 1234                       /a b/lib.so\n\
+7f20000-7f21000 r-xp 00000000 00:01 99                         /memfd:jit (deleted)\n\
+7f30000-7f31000 rwxp 00000000 00:00 0 \n\
+7f40000-7f42000 r-xp 00000000 00:00 0                          [vdso]\n\
+7f50000-7f51000 --xp 00000000 00:00 0                          [uprobes]\n\
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0        [vsyscall]\n";
+
+    #[test]
+    fn executable_lines_are_understood() {
+        let mappings = parse(TEXT);
+        let sorts: Vec<_> = mappings.iter().map(|mapping| mapping.sort).collect();
+        let expected = [Sort::File, Sort::File, Sort::Anonymous, Sort::Vdso, Sort::Probes];
+        assert_eq!(sorts, expected);
+        let library = &mappings[0];
+        assert_eq!((library.start, library.end, library.offset), (0x7f0_0000, 0x7f1_0000, 0x1000));
+        assert_eq!((library.device, library.inode), ((0xfe, 1), 1234));
+        assert_eq!((library.name().as_str(), library.deleted), ("/a b/lib.so", false));
+        assert_eq!(library.relative(), Path::new("a b/lib.so"));
+        assert_eq!((mappings[1].name().as_str(), mappings[1].deleted), ("/memfd:jit", true));
+    }
+
+    #[test]
+    fn lines_that_are_cut_anywhere_are_survived() {
+        for end in 0..TEXT.len() {
+            assert!(parse(&TEXT[..end]).len() <= 5);
+        }
+        for line in [&b"-"[..], b"1-0 r-xp 0 0:0 0", b"\xff\xff-1 r-xp", b"1-2 r-xp 0 00 1 /x"] {
+            assert!(parse(line).is_empty(), "{line:?}");
+        }
+    }
+}
