@@ -62,9 +62,8 @@ pub struct Plan {
     /// Whether a link may be limited to one process. Kernels before 6.10 then saw its first
     /// thread only.
     pub link_per_process: bool,
-    /// Whether Python stacks can be walked: older kernels have no loops that are
-    /// long enough.
-    pub python: bool,
+    /// Whether probes can loop (5.17): without, stacks are shorter and Python has none.
+    pub loops: bool,
     /// What the user should know, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -147,7 +146,7 @@ pub fn plan(host: &Host) -> Result<Plan, Impossible> {
         tier: *tier,
         task_storage: task_storage(host),
         link_per_process: link_per_process(host, *tier),
-        python: host.kernel >= (5, 17) && host.machine == "x86_64",
+        loops: host.kernel >= (5, 17),
         warnings: warnings(host, *tier),
     })
 }

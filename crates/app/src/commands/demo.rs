@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capture::session::{Options, Target};
+use capture::session::{Options, Stacks, Target};
 use engine::ids::Pid;
 use engine::snapshot::View;
 
@@ -61,6 +61,9 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         table_entries: None,
         tier: None,
         work: None,
+        stacks: Stacks::Full,
+        stack_ring_bytes: Options::STACK_RING_BYTES,
+        empty_probes: false,
     })?;
     let view = View { top: 6, ..View::default() };
     let mut report =

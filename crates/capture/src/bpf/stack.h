@@ -12,6 +12,9 @@
 #ifndef VS_STACK_H
 #define VS_STACK_H
 
+/* Addresses where the kernel has no loops for programs. */
+#define SHORT_WALK 32
+
 /* Stacks that user space knows and that begin at the same place; others are sent again. */
 #define KNOWN_TURNS 4
 
@@ -122,15 +125,95 @@ static __noinline int send_copy(struct pt_regs *ctx, __u64 token,
 	return 0;
 }
 
+/* A piece of the calling thread's stack. Many words are read one by one, and a read of one word costs
+ * as much as that of some hundred. */
+#define WINDOW 4096
+
+struct window {
+	__u8 bytes[WINDOW + 8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct window);
+} stack_windows SEC(".maps");
+
+static __always_inline struct window *own_window(void)
+{
+	if (!use_task_storage)
+		return NULL;
+	return bpf_task_storage_get(&stack_windows, (void *)bpf_get_current_task_btf(), NULL,
+				    BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* What the window shows: addresses, from and to. */
+struct view {
+	struct window *window;
+	__u64 from;
+	__u64 to;
+	__u64 end; /* there is no stack from there on */
+};
+
+/* Reads a word of the stack. Returns 1 when that cannot be done. */
+static __always_inline int stack_word(struct view *view, __u64 address, __u64 *word)
+{
+	__u64 offset;
+
+	if (!view->window)
+		return bpf_probe_read_user(word, 8, (void *)address) != 0;
+	if (address < view->from || address + 8 > view->to) {
+		__u64 length = view->end - address;
+
+		if (length > WINDOW)
+			length = WINDOW;
+		view->from = address;
+		view->to = address + length;
+		if (length < 8 ||
+		    bpf_probe_read_user(view->window->bytes, length, (void *)address)) {
+			view->to = address;
+			return bpf_probe_read_user(word, 8, (void *)address) != 0;
+		}
+	}
+	offset = (address - view->from) & (WINDOW - 1);
+	__builtin_memcpy(word, view->window->bytes + offset, 8);
+	return 0;
+}
+
+struct slot_check {
+	struct view view;
+	const struct vs_known *known;
+	__u64 sp;
+	__u32 differs;
+};
+
+static long next_slot(__u32 i, struct slot_check *check)
+{
+	__u64 value;
+
+	if (i >= check->known->count || i >= VS_SLOTS)
+		return 1;
+	check->differs =
+		stack_word(&check->view, check->sp + check->known->slots[i].offset, &value) ||
+		value != check->known->slots[i].value;
+	return check->differs;
+}
+
 static __noinline bool is_known(const struct vs_known *known, __u64 sp)
 {
-	for (__u32 i = 0; i < VS_SLOTS; i++) {
-		__u64 value;
+	struct slot_check check = {.known = known, .sp = sp};
 
+	if (can_loop) {
+		check.view.window = own_window();
+		check.view.end = sp + known->bytes;
+		bpf_loop(VS_SLOTS, next_slot, &check, 0);
+		return !check.differs;
+	}
+	for (__u32 i = 0; i < VS_SLOTS; i++) {
 		if (i >= known->count)
-			return 1;
-		if (bpf_probe_read_user(&value, 8, (void *)(sp + known->slots[i].offset)) ||
-		    value != known->slots[i].value)
+			break;
+		if (user_word(sp + known->slots[i].offset) != known->slots[i].value)
 			return 0;
 	}
 	return 1;
@@ -159,31 +242,64 @@ static __noinline __u64 recognise(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Follows the frame pointers; writes the addresses down where there is a record. */
-static __always_inline __u64 walk_pointers(struct pt_regs *ctx, struct vs_addresses *record)
+struct pointer_walk {
+	struct view view;
+	struct vs_addresses *record; /* where the addresses are written down, or nowhere */
+	__u64 pointer;
+	__u64 above;
+	__u64 hash;
+	__u32 count;
+};
+
+static __always_inline bool next_pointer(__u32 i, struct pointer_walk *walk)
 {
-	__u64 words[2] = {PT_REGS_FP(ctx), PT_REGS_IP(ctx)};
-	__u64 hash = mix(VS_ADDRESSES, words[1]);
-	__u64 above = PT_REGS_SP(ctx);
+	struct vs_addresses *record = walk->record;
+	__u64 next, address;
 
-	if (record) {
-		record->addresses[0] = words[1];
-		record->count = 1;
-	}
-	for (__u32 i = 1; i < VS_ADDRESSES_MAX; i++) {
-		__u64 pointer = words[0];
+	if (walk->pointer < walk->above || stack_word(&walk->view, walk->pointer, &next) ||
+	    stack_word(&walk->view, walk->pointer + 8, &address) || !address)
+		return 1;
+	walk->above = walk->pointer + 16;
+	walk->pointer = next;
+	walk->hash = mix(walk->hash, address);
+	walk->count = i + 2;
+	if (record && i + 1 < VS_ADDRESSES_MAX)
+		record->addresses[i + 1] = address;
+	return 0;
+}
 
-		if (pointer < above || bpf_probe_read_user(words, sizeof(words), (void *)pointer) ||
-		    !words[1])
-			break;
-		above = pointer + sizeof(words);
-		hash = mix(hash, words[1]);
-		if (record) {
-			record->addresses[i] = words[1];
-			record->count = i + 1;
+static long looped_pointer(__u32 i, struct pointer_walk *walk)
+{
+	return next_pointer(i, walk);
+}
+
+/* Follows the frame pointers; writes the addresses down where there is a record. Gives their hash. */
+static __noinline __u64 walk_pointers(struct pt_regs *ctx, struct vs_addresses *record)
+{
+	__u64 sp = PT_REGS_SP(ctx);
+	struct pointer_walk walk = {
+		.record = record,
+		.pointer = PT_REGS_FP(ctx),
+		.above = sp,
+		.hash = mix(VS_ADDRESSES, PT_REGS_IP(ctx)),
+		.count = 1,
+	};
+
+	if (record)
+		record->addresses[0] = PT_REGS_IP(ctx);
+	if (can_loop) {
+		walk.view.window = own_window();
+		walk.view.end = sp + stack_bytes(sp);
+		bpf_loop(VS_ADDRESSES_MAX - 1, looped_pointer, &walk, 0);
+	} else {
+		for (__u32 i = 0; i < SHORT_WALK; i++) {
+			if (next_pointer(i, &walk))
+				break;
 		}
 	}
-	return hash;
+	if (record)
+		record->count = walk.count;
+	return walk.hash;
 }
 
 static __noinline int send_pointers(struct pt_regs *ctx, __u64 token,

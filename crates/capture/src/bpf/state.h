@@ -21,6 +21,8 @@ const volatile bool can_skip_returns = 0;
 const volatile __u32 stacks = VS_STACKS_OFF;
 /* Python stacks, too. */
 const volatile bool walk_python = 0;
+/* The kernel has loops for programs. */
+const volatile bool can_loop = 0;
 /* CPUs that there can be. */
 const volatile __u32 cpus = 1;
 

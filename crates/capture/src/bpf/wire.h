@@ -376,8 +376,9 @@ VS_SIZE(vs_slot, 16);
 
 struct vs_known {
 	__u64 number;
-	__u64 count;
-	struct vs_slot slots[128];
+	__u32 count;
+	__u32 bytes; /* of the stack, up to the end of the last slot */
+	struct vs_slot slots[128]; /* ascending */
 };
 VS_SIZE(vs_known, 2064);
 

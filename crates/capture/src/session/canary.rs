@@ -33,7 +33,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         table_entries: None,
         work: None,
         stacks: Stacks::Off,
-        python: false,
+        loops: false,
         stack_ring_bytes: RING,
         empty_probes: false,
     };

@@ -12,7 +12,7 @@ use engine::ids::Pid;
 
 use super::attach::{Attachment, attach};
 use super::drivers::places;
-use super::object::{Loaded, Serves};
+use super::object::Loaded;
 use crate::hooks::Group;
 use crate::libraries::Image;
 

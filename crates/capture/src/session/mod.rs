@@ -155,7 +155,7 @@ impl Session {
             table_entries: options.table_entries,
             work: options.work,
             stacks: options.stacks,
-            python: options.stacks.are_taken() && plan.python,
+            loops: plan.loops,
             stack_ring_bytes: options.stack_ring_bytes,
             empty_probes: options.empty_probes,
         })?;

@@ -36,8 +36,8 @@ pub(crate) struct Knobs {
     pub(crate) work: Option<Work>,
     /// Stacks of allocating calls.
     pub(crate) stacks: Stacks,
-    /// Python stacks, too.
-    pub(crate) python: bool,
+    /// The kernel has loops for programs: without, stacks are shorter and Python has none.
+    pub(crate) loops: bool,
     pub(crate) stack_ring_bytes: u32,
     /// For measurements: calls are probed by a program that does nothing.
     pub(crate) empty_probes: bool,
@@ -135,6 +135,9 @@ impl Loaded {
                 }
                 Some("known_stacks" | "told_frames" | "pythons") => {
                     set(map.set_autocreate(knobs.stacks.are_taken()))?;
+                }
+                Some("stack_windows") => {
+                    set(map.set_autocreate(knobs.stacks.are_taken() && knobs.task_storage))?;
                 }
                 Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
                 Some("thread_table") => set(map.set_autocreate(!knobs.task_storage))?,
@@ -244,7 +247,8 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
     put("cpus", &cpus.to_ne_bytes())?;
     put("stacks", &knobs.stacks.wire().to_ne_bytes())?;
-    put("walk_python", &[u8::from(knobs.python)])?;
+    put("walk_python", &[u8::from(knobs.loops)])?;
+    put("can_loop", &[u8::from(knobs.loops)])?;
     put("can_skip_returns", &[u8::from(knobs.tier == Tier::Session)])?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);

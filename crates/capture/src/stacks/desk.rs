@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use super::known::KnownStacks;
 use super::mixed::Run;
 use super::naming::{Job, Naming, NativeStack};
-use super::native::{Native, Symbols, Unwound};
+use super::native::{Native, Unwound};
 use super::python::Pythons;
 use super::records::{From, StackRecord};
 use crate::decode::{Program, Taken};
@@ -78,8 +78,8 @@ pub(crate) struct Desk {
 
 impl Desk {
     pub(crate) fn new(maps: Maps) -> std::io::Result<Self> {
-        let native = Native::default();
-        let naming = Naming::start(Symbols::new(&native))?;
+        let native = Native::new();
+        let naming = Naming::start(native.registry())?;
         let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?);
         Ok(Self {
             maps,

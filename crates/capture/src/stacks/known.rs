@@ -54,7 +54,8 @@ impl KnownStacks {
         *turns = if *turns + 1 == 2 * TURNS { TURNS } else { *turns + 1 };
         let mut known = Known {
             number,
-            count: slots.len() as u64,
+            count: slots.len() as u32,
+            bytes: slots.last().map_or(0, |slot| slot.offset as u32 + 8),
             slots: [WireSlot { offset: 0, value: 0 }; wire::VS_SLOTS],
         };
         for (to, slot) in known.slots.iter_mut().zip(slots) {

@@ -11,7 +11,7 @@ use engine::ids::SiteId;
 use engine::stack::{Frame, Unknown};
 
 use super::mixed::{Run, mix};
-use super::native::{Code, End, Symbols};
+use super::native::{Code, End, Registry, Symbols};
 
 /// A site that needs names.
 #[derive(Debug)]
@@ -43,11 +43,11 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
-    pub(crate) fn start(symbols: Symbols) -> std::io::Result<Self> {
+    pub(crate) fn start(registry: Registry) -> std::io::Result<Self> {
         let (jobs, work) = channel::<Job>();
         let (told, done) = channel();
         let run = move || {
-            let mut symbols = symbols;
+            let mut symbols = Symbols::new(registry);
             for job in work {
                 if told.send(name(&mut symbols, job)).is_err() {
                     return;
@@ -103,13 +103,13 @@ fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
         module: Some("libcuda.so.1".into()),
         ..Frame::default()
     }];
-    let (codes, end) = match &job.native {
-        Some(stack) => (&stack.codes[..], stack.end),
-        None => (&[][..], End::NoRule),
+    let (codes, missing) = match &job.native {
+        Some(stack) => (&stack.codes[..], stack.end.missing()),
+        None => (&[][..], Some(Unknown::NotTold)),
     };
     let native: Vec<_> = codes.iter().map(|code| symbols.frames(code, true)).collect();
     frames.extend(mix(&native, job.runs));
-    let missing = [job.python_unknown, missing(end, job.native.is_some())];
+    let missing = [job.python_unknown, missing];
     frames.extend(
         missing.into_iter().flatten().map(|unknown| Frame {
             unknown: Some(unknown),
@@ -117,15 +117,4 @@ fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
         }),
     );
     SiteFacts { site: job.site, frames: frames.into() }
-}
-
-/// Why the stack does not go on to where the thread began.
-const fn missing(end: End, taken: bool) -> Option<Unknown> {
-    match end {
-        _ if !taken => Some(Unknown::NotTold),
-        End::Start => None,
-        End::CopyTooShort | End::TooDeep => Some(Unknown::Deep),
-        End::NoRule => Some(Unknown::NoRule),
-        End::Gone => Some(Unknown::Gone),
-    }
 }
