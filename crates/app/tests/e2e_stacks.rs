@@ -207,3 +207,155 @@ fn rust_names_are_readable() {
     ];
     assert_eq!(site(&traced.last, &chain)["live_bytes"], 600);
 }
+
+/// Every Python there is: the one on the path, and those that are named to the tests.
+fn pythons() -> Vec<String> {
+    let named = std::env::var("VRAMSCOPE_PYTHONS").unwrap_or_default();
+    let named = named.split(':').filter(|path| !path.is_empty()).map(str::to_owned);
+    std::iter::once("python3".to_owned()).chain(named).collect()
+}
+
+/// From 3.12 on a comprehension is no function of its own, and before 3.11 names are not qualified.
+fn version(python: &str) -> (u64, u64) {
+    let code = "import sys; print(*sys.version_info[:2])";
+    let output = Command::new(python).args(["-c", code]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut words = text.split_whitespace().map(|word| word.parse().unwrap());
+    (words.next().unwrap(), words.next().unwrap())
+}
+
+fn assert_python(report: &Value, python: &str) {
+    let marks = marks("chain.py");
+    let leaf = ("allocate", marks["allocate"]);
+    let version = version(python);
+    let name = |qualified: &'static str| match version >= (3, 11) {
+        true => qualified,
+        false => qualified.rsplit('.').next().unwrap(),
+    };
+    let within = if version >= (3, 12) {
+        vec![(name("Model.Layer.forward"), marks["comprehension"])]
+    } else {
+        vec![
+            (name("Model.Layer.forward.<locals>.<listcomp>"), marks["comprehension"]),
+            (name("Model.Layer.forward"), 0),
+        ]
+    };
+    let chain: Vec<_> = [("cuMemAlloc_v2", 0), ("ffi_call", 0), leaf]
+        .into_iter()
+        .chain(within)
+        .chain([(name("Model.__call__"), marks["call"]), ("train", 0), ("<module>", marks["module"])])
+        .chain([("__libc_start", 0)])
+        .collect();
+    assert_eq!(site(report, &chain)["live_bytes"], 2000);
+    let chain = [leaf, ("generated", marks["generator"]), ("train", marks["list"])];
+    assert_eq!(site(report, &chain)["live_allocations"], 2);
+    // A built-in function calls back into Python: two runs of the interpreter.
+    let lambda = name("größe.<locals>.<lambda>");
+    let chain = [leaf, (lambda, marks["lambda"]), ("größe", marks["lambda"]), ("train", marks["non_ascii"])];
+    assert_eq!(site(report, &chain)["live_allocations"], 2);
+    let chain = [leaf, ("on_thread", marks["thread"]), (name("Thread.run"), 0), (name("Thread._bootstrap"), 0), ("clone", 0)];
+    assert_eq!(site(report, &chain)["live_bytes"], 5000);
+    for site in report["sites"].as_array().unwrap() {
+        let frames = site["frames"].as_array().unwrap();
+        assert!(frames.iter().all(|frame| frame["unknown"].is_null() || frame["language"] == "native"), "{site}");
+        let hidden = |frame: &Value| frame["function"].as_str().unwrap().starts_with("_PyEval");
+        assert!(!frames.iter().any(hidden), "{site}");
+        let own = frames.iter().find(|frame| frame["function"] == "allocate").unwrap();
+        assert_eq!(own["language"], "python");
+        assert!(own["file"].as_str().unwrap().ends_with("chain.py"));
+    }
+}
+
+#[test]
+fn python_code_is_found_by_name_and_line_among_native_code() {
+    for python in pythons() {
+        // As real drivers, this one takes its time to begin; the interpreter is looked at meanwhile.
+        let stage = Stage::new().env("SIM_INIT_MS", "300");
+        let script = source("chain.py");
+        let traced = trace(&stage, &["--stacks", "full"], &[&python, script.to_str().unwrap()]);
+        assert_python(&traced.last, &python);
+        assert_eq!(traced.last["exact"], true);
+    }
+}
+
+#[test]
+fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
+    for python in pythons() {
+        let stage = Stage::new();
+        let script = source("chain.py");
+        let mut player = harness::Player::start(stage.command(&python).args([script.to_str().unwrap(), "wait"]));
+        player.wait_for("ready");
+        let mut tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
+        tracer.wait_until_attached();
+        player.say("go");
+        player.wait_for("done");
+        let report = tracer.finish();
+        let marks = marks("chain.py");
+        let chain = [("cuMemAlloc_v2", 0), ("allocate", marks["allocate"]), ("<module>", marks["late"])];
+        let found = site(report.last(), &chain);
+        assert_eq!(found["live_allocations"], 3);
+        player.say("end");
+    }
+}
+
+/// A return probe of somebody else, on every process.
+fn probe_return(file: &Path, function: &str) -> Vec<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let symbols = Command::new("nm").arg(file).output().unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let line = symbols.lines().find(|line| line.ends_with(&format!(" t {function}"))).unwrap();
+    // The text of these programs is mapped as it lies in the file.
+    let offset = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").unwrap();
+    let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
+    let mut attr = perf_event_open_sys::bindings::perf_event_attr {
+        type_: kind.trim().parse().unwrap(),
+        size: size_of::<perf_event_open_sys::bindings::perf_event_attr>() as u32,
+        config: 1, // at the return
+        ..Default::default()
+    };
+    attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
+    attr.__bindgen_anon_4.probe_offset = offset;
+    let cpus = std::thread::available_parallelism().unwrap().get() as i32;
+    (0..cpus)
+        .map(|cpu| {
+            // SAFETY: a complete structure; path outlives the call.
+            let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu, -1, 0) };
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: nobody else owns it.
+            unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
+        })
+        .collect()
+}
+
+#[test]
+fn return_addresses_that_other_probes_took_are_put_back() {
+    for stacks in ["full", "fp"] {
+        let stage = Stage::new();
+        let options = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fcf-protection=none"];
+        let program = build(&stage, "gcc", "chain.c", &options);
+        let _outer = probe_return(Path::new(&program), "outer");
+        let _middle = probe_return(Path::new(&program), "middle");
+        let traced = trace(&stage, &["--stacks", stacks], &[&program]);
+        let marks = marks("chain.c");
+        let chain = [("inner", marks["inner"]), ("middle", marks["middle"]), ("outer", marks["outer"]), ("main", marks["main"])];
+        let found = site(&traced.last, &chain);
+        assert_eq!(found["allocations_total"], 10, "{stacks}: {found}");
+    }
+}
+
+#[test]
+fn a_full_stack_ring_loses_stacks_and_no_call() {
+    let stage = Stage::new();
+    let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
+    // Too small for a single copy.
+    let options = ["--stacks", "full", "--stack-ring-size", "4096"];
+    let traced = trace(&stage, &options, &[&program, "many"]);
+    assert_eq!(traced.last["exact"], true);
+    let process = &traced.last["processes"][0];
+    assert_eq!(process["allocations_total"], 1001);
+    assert_eq!(process["lost"]["stacks"], 1001, "{process}");
+    let sites = traced.last["sites"].as_array().unwrap();
+    assert_eq!(sites.len(), 1, "{sites:?}");
+    assert_eq!(sites[0]["live_allocations"], 501);
+}
