@@ -125,26 +125,26 @@ struct Tables {
 
 impl Tables {
     /// The rules for a frame, and its address as they know it.
-    fn rules(&mut self, code: Code, address: u64, registry: &Registry) -> (&Rules, u64) {
-        let Code::File { module, offset } = code else { return (&self.pointers, address) };
+    fn rules(&mut self, code: Code, address: u64, registry: &Registry) -> (&mut Rules, u64) {
+        let Code::File { module, offset } = code else { return (&mut self.pointers, address) };
         self.last = Some(module);
         let index = module.0 as usize;
         if self.known.len() <= index {
             self.known.resize_with(index.saturating_add(1), || None);
         }
-        let Some(place) = self.known.get_mut(index) else { return (&self.pointers, address) };
+        let Some(place) = self.known.get_mut(index) else { return (&mut self.pointers, address) };
         if place.is_none() {
             *place = registry.get(module).map(|module| {
                 let rules = module.image.as_ref().map_or_else(|_| Rules::pointers(), Rules::of);
                 Known { module, rules }
             });
         }
-        let known = place.as_ref().and_then(|known| {
+        let known = place.as_mut().and_then(|known| {
             let image = known.module.image.as_ref().ok()?;
             let call = image.address(offset.checked_sub(1)?)?;
-            Some((&known.rules, call.checked_add(1)?))
+            Some((&mut known.rules, call.checked_add(1)?))
         });
-        known.unwrap_or((&self.pointers, address))
+        known.unwrap_or((&mut self.pointers, address))
     }
 
     /// The tables that were used last are no good.

@@ -3,7 +3,8 @@
 use super::*;
 use crate::stacks::native::End;
 
-const CHAIN: [&str; 7] = ["leaf", "merged", "middle", "growing", "aligned", "outer", "main"];
+const CHAIN: [&str; 8] =
+    ["leaf", "merged", "middle", "growing", "aligned", "rearranged", "outer", "main"];
 
 fn assert_chain(test: &str, options: &[&str]) {
     let program = folder(test).join("chain");
@@ -82,8 +83,8 @@ fn a_thread_ends_where_it_began() {
     let unwound = stopped.unwind(&mut native);
     assert_eq!(unwound.end, End::Start);
     let names = functions(&frames(&native, &unwound.codes));
-    assert_eq!(names[..6], CHAIN[..6]);
-    assert_eq!(names[6], "thread");
+    assert_eq!(names[..7], CHAIN[..7]);
+    assert_eq!(names[7], "thread");
     assert!(!names.contains(&"main".to_owned()));
 }
 
