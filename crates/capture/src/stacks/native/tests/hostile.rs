@@ -145,3 +145,37 @@ fn look_at_everything(path: &Path) {
         }
     }
 }
+
+#[test]
+fn a_file_that_claims_to_unpack_to_more_than_it_can_is_not_unpacked() {
+    let folder = folder("bomb");
+    let (program, bomb) = (folder.join("chain"), folder.join("bomb"));
+    compile("chain.c", &program, &["-g", "-O2", "-gz=zlib"]);
+    let mut bytes = fs::read(&program).unwrap();
+    // The header of a packed section: type 1, a zero, and the size that it becomes.
+    let header = {
+        use object::{Object, ObjectSection};
+        let elf = object::File::parse(&*bytes).unwrap();
+        let section = elf.section_by_name(".debug_info").unwrap();
+        assert!(section.compressed_file_range().unwrap().uncompressed_size > 0);
+        usize::try_from(section.file_range().unwrap().0).unwrap()
+    };
+    assert_eq!(bytes[header..header + 8], [1, 0, 0, 0, 0, 0, 0, 0]);
+    bytes[header + 8..header + 16].copy_from_slice(&(1_u64 << 45).to_le_bytes());
+    fs::write(&bomb, bytes).unwrap();
+    fs::set_permissions(&bomb, fs::metadata(&program).unwrap().permissions()).unwrap();
+    let stopped = Stopped::run(&bomb, &[]);
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    let names = functions(&frames(&native, &unwound.codes));
+    assert_eq!(names[0], "Unreadable");
+}
+
+#[test]
+fn what_goes_to_other_threads_can() {
+    fn can_be_sent<T: Send>() {}
+    can_be_sent::<Native>();
+    can_be_sent::<Unwound>();
+    can_be_sent::<crate::stacks::native::Registry>();
+}

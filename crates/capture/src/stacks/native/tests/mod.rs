@@ -7,6 +7,7 @@
 //! Real programs, stopped where a probe would see them.
 
 mod chains;
+mod host;
 mod hostile;
 mod names;
 mod speed;

@@ -12,6 +12,10 @@ fn a_stack_that_is_known_costs_microseconds() {
     let began = Instant::now();
     let cold = stopped.unwind(&mut native);
     let first = began.elapsed();
+    native.forget(stopped.pid());
+    let began = Instant::now();
+    assert_eq!(stopped.unwind(&mut native), cold);
+    let again = began.elapsed();
     let rounds = 20_000;
     let mut fastest = Duration::MAX;
     for _ in 0..5 {
@@ -26,7 +30,7 @@ fn a_stack_that_is_known_costs_microseconds() {
     let named: usize = cold.codes.iter().map(|code| symbols.frames(code, true).len()).sum();
     let names = began.elapsed();
     println!(
-        "{} frames: first {first:?}, then {fastest:?}; {named} names {names:?}",
+        "{} frames: first {first:?}, in a new process {again:?}, then {fastest:?}; {named} names {names:?}",
         cold.codes.len()
     );
     assert!(fastest < Duration::from_micros(100), "{fastest:?}");
