@@ -7,8 +7,18 @@ const MOST: usize = 16 << 10;
 /// How deep a name may be nested.
 const DEEPEST: u32 = 256;
 
+/// What compilers add to the names of parts and variants of a function.
+const PARTS: [&str; 6] = [".isra.", ".part.", ".constprop.", ".cold", ".llvm.", ".lto_priv."];
+
+/// Whether a symbol tells more than a plain name does.
+pub(super) fn is_mangled(symbol: &str) -> bool {
+    symbol.starts_with("_Z") || symbol.starts_with("_R")
+}
+
 /// The name behind a symbol of Rust, C++ or anything else.
 pub(super) fn demangle(symbol: &str) -> String {
+    let end = PARTS.iter().filter_map(|part| symbol.find(part)).min();
+    let symbol = end.and_then(|end| symbol.get(..end)).unwrap_or(symbol);
     if symbol.len() <= MOST
         && let Some(name) = rust(symbol).or_else(|| cpp(symbol))
     {
@@ -74,6 +84,8 @@ mod tests {
             ("_ZN2at6Tensor4stepEi", "at::Tensor::step(int)"),
             ("_RNvC6_123foo3bar", "123foo::bar"),
             ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
+            ("_ZL6hiddeni.isra.0.cold", "hidden(int)"),
+            ("step.part.0", "step"),
             ("_Znonsense", "_Znonsense"),
         ] {
             assert_eq!(demangle(symbol), name);

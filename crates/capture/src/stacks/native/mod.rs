@@ -11,6 +11,7 @@ mod image;
 mod maps;
 mod modules;
 mod perf_map;
+mod realigned;
 mod rules;
 mod shrunk;
 mod space;

@@ -211,3 +211,49 @@ fn vdso(pid: Pid, mapping: &Mapping) -> Option<File> {
     file.write_all(&content).ok()?;
     Some(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stacks::native::maps;
+
+    /// A mapping of this process whose range is not right, so that `map_files` does not help.
+    fn of_this_program() -> Mapping {
+        let program = std::fs::read_link("/proc/self/exe").unwrap();
+        let text = std::fs::read("/proc/self/maps").unwrap();
+        let mut mappings = maps::parse(&text).into_iter();
+        let mut mapping = mappings.find(|mapping| mapping.path == program).unwrap();
+        mapping.end += 4096 << 20;
+        mapping
+    }
+
+    #[test]
+    fn a_path_counts_only_where_it_leads_to_the_mapped_file() {
+        let (me, nobody) = (Pid(std::process::id()), Pid(u32::MAX - 1));
+        let mapping = of_this_program();
+        let inode = |file: Result<File, Unknown>| file.map(|file| file.metadata().unwrap().ino());
+        assert_eq!(inode(open(me, &mapping)), Ok(mapping.inode));
+        // A process that is gone, and its file is not.
+        assert_eq!(inode(open(nobody, &mapping)), Ok(mapping.inode));
+        // Another file has the name now.
+        let replaced = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
+        assert_eq!(inode(open(me, &replaced)), Err(Unknown::Unreadable));
+        assert_eq!(inode(open(nobody, &replaced)), Err(Unknown::Gone));
+        // Nothing but regular files is opened.
+        let device = Mapping { path: "/dev/zero".into(), ..mapping };
+        assert_eq!(inode(open(me, &device)), Err(Unknown::Unreadable));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_a_module_all_the_same() {
+        let mapping = Mapping { path: "/not/there".into(), ..of_this_program() };
+        let mut modules = Modules::default();
+        let Some(Found::Module(id)) = modules.find(Pid(u32::MAX - 1), &mapping) else {
+            panic!("no module");
+        };
+        assert_eq!(&*modules.registry().path(id), "/not/there");
+        assert_eq!(modules.find(Pid(u32::MAX - 1), &mapping), Some(Found::Module(id)));
+        assert_eq!(modules.registry().get(id).unwrap().image.as_ref().err(), Some(&Unknown::Gone));
+        assert_eq!(&*modules.registry().path(ModuleId(7)), "");
+    }
+}

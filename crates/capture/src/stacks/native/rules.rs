@@ -6,39 +6,42 @@
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 
-use super::image::{Image, Piece};
+use super::image::{Elf, Image, Piece};
+use super::realigned::{Finder, Realigned};
 
 /// Caches among which addresses are divided; each has 509 places.
 const SHARDS: usize = 64;
 
 /// The rules of one file; or of none, then along frame pointers.
-pub(super) struct Rules(UnwinderX86_64<Piece>);
+pub(super) struct Rules {
+    unwinder: UnwinderX86_64<Piece>,
+    realigned: Option<Finder>,
+}
 
 impl Rules {
     /// Along frame pointers.
     pub(super) fn pointers() -> Self {
-        Self(UnwinderX86_64::new())
+        Self { unwinder: UnwinderX86_64::new(), realigned: None }
     }
 
     /// The rules of a file. Where it has none, frame pointers are all there is.
     pub(super) fn of(image: &Image) -> Self {
-        let mut unwinder = UnwinderX86_64::new();
+        let Some(elf) = image.elf() else { return Self::pointers() };
         let addresses = image.addresses();
-        if let Some(sections) = sections(image) {
-            let base = addresses.start;
-            unwinder.add_module(Module::new(String::new(), addresses, base, sections));
-        }
-        Self(unwinder)
+        let base = addresses.start;
+        let mut unwinder = UnwinderX86_64::new();
+        let sections = sections(image, &elf);
+        unwinder.add_module(Module::new(String::new(), addresses, base, sections));
+        Self { unwinder, realigned: Finder::new(image, &elf) }
     }
 }
 
-fn sections(image: &Image) -> Option<ExplicitModuleSectionInfo<Piece>> {
-    let elf = image.elf()?;
-    let section = |name| image.section(&elf, name).unzip();
+fn sections(image: &Image, elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Piece> {
+    let section = |name| image.section(elf, name).unzip();
     let (eh_frame_svma, eh_frame) = section(".eh_frame");
     let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr");
     let ((text_svma, _), (got_svma, _)) = (section(".text"), section(".got"));
-    Some(ExplicitModuleSectionInfo {
+    ExplicitModuleSectionInfo {
         base_svma: image.addresses().start,
         text_svma,
         got_svma,
@@ -53,7 +56,7 @@ fn sections(image: &Image) -> Option<ExplicitModuleSectionInfo<Piece>> {
         debug_frame: None,
         text_segment_svma: None,
         text_segment: None,
-    })
+    }
 }
 
 /// What came of a step.
@@ -83,7 +86,28 @@ impl Caches {
     /// addresses of the rules.
     pub(super) fn step(
         &mut self,
-        rules: &Rules,
+        rules: &mut Rules,
+        address: u64,
+        registers: &mut UnwindRegsX86_64,
+        stack: &StackCopy<'_>,
+    ) -> Step {
+        let (sp, bp) = (registers.sp(), registers.bp());
+        let step = self.plain_step(&rules.unwinder, address, registers, stack);
+        // Only a frame pointer leads there, and only what was aligned anew is aligned so well.
+        let is_suspect = registers.sp() == bp.wrapping_add(16) && registers.sp() % 32 == 0;
+        if is_suspect
+            && matches!(step, Step::Caller { .. })
+            && let Some(finder) = &mut rules.realigned
+            && let Some(way) = address.checked_sub(1).and_then(|call| finder.at(call))
+        {
+            return leave(way, sp, bp, registers, stack);
+        }
+        step
+    }
+
+    fn plain_step(
+        &mut self,
+        unwinder: &UnwinderX86_64<Piece>,
         address: u64,
         registers: &mut UnwindRegsX86_64,
         stack: &StackCopy<'_>,
@@ -94,7 +118,7 @@ impl Caches {
         let cache = shard.get_or_insert_with(CacheX86_64::new);
         let before = registers.sp();
         let (mut at, mut unread, mut failures) = (0, None, 0);
-        let result = rules.0.unwind_frame(frame, registers, cache, &mut |address| {
+        let result = unwinder.unwind_frame(frame, registers, cache, &mut |address| {
             at = address;
             stack.word(address).ok_or_else(|| {
                 unread = unread.or(Some(address));
@@ -115,6 +139,37 @@ impl Caches {
             (Ok(Some(address)), None) if registers.sp() > before => Step::Caller { address, at },
             _ => Step::NoRule,
         }
+    }
+}
+
+/// Out of a function that aligned the stack anew.
+fn leave(
+    way: Realigned,
+    sp: u64,
+    bp: u64,
+    registers: &mut UnwindRegsX86_64,
+    stack: &StackCopy<'_>,
+) -> Step {
+    let read = |address: u64| stack.word(address).ok_or(Step::Unread(address));
+    let leave = || {
+        let caller_sp = read(bp.wrapping_add_signed(way.stack))?;
+        let caller_bp = read(bp.wrapping_add_signed(way.frame))?;
+        let at = caller_sp.wrapping_sub(8);
+        let address = read(at)?;
+        if caller_sp <= sp {
+            return Err(Step::NoRule);
+        }
+        Ok((caller_sp, caller_bp, address, at))
+    };
+    match leave() {
+        Ok((_, _, 0, _)) => Step::Start,
+        Ok((caller_sp, caller_bp, address, at)) => {
+            registers.set_sp(caller_sp);
+            registers.set_bp(caller_bp);
+            registers.set_ip(address);
+            Step::Caller { address, at }
+        }
+        Err(step) => step,
     }
 }
 

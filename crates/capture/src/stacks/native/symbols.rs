@@ -1,7 +1,7 @@
 //! Names of code. Reading them takes long the first time, so it is done on a thread of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blazesym::symbolize::source::{Elf, Source};
@@ -10,7 +10,7 @@ use engine::stack::{Frame, Unknown};
 use hashbrown::HashMap;
 
 use super::debug_file::{self, Readable};
-use super::demangle::{cut, demangle};
+use super::demangle::{cut, demangle, is_mangled};
 use super::image::Image;
 use super::modules::{Module, ModuleId, Registry};
 use super::perf_map::PerfMaps;
@@ -179,30 +179,44 @@ fn names(
     answer.map_err(|()| Unknown::Unreadable)?.ok_or(Unknown::Stripped)
 }
 
+/// The functions that one file tells.
 fn ask(
     symbolizer: &Symbolizer,
-    path: &std::path::Path,
+    path: &Path,
     debug_syms: bool,
     address: u64,
 ) -> Result<Option<Vec<Frame>>, ()> {
+    let Some(symbol) = symbol(symbolizer, path, debug_syms, address)? else { return Ok(None) };
+    // Debug information has no namespaces and parameters of functions that are not exported. The
+    // symbol table has.
+    let better = (debug_syms && !is_mangled(&symbol.name))
+        .then(|| self::symbol(symbolizer, path, false, address).ok().flatten())
+        .flatten()
+        .filter(|better| is_mangled(&better.name));
+    let name = better.as_ref().map_or(&symbol.name, |better| &better.name);
+    let inlined = symbol.inlined.iter().rev();
+    let inlined = inlined.map(|function| frame(&function.name, function.code_info.as_ref()));
+    let outer = frame(name, symbol.code_info.as_deref());
+    Ok(Some(inlined.chain([outer]).collect()))
+}
+
+/// The symbol at an address, if it reaches that far.
+fn symbol<'a>(
+    symbolizer: &'a Symbolizer,
+    path: &Path,
+    debug_syms: bool,
+    address: u64,
+) -> Result<Option<Sym<'a>>, ()> {
     let source = Source::Elf(Elf { debug_syms, ..Elf::new(path) });
     match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
-        Ok(Symbolized::Sym(symbol)) => Ok(frames(&symbol)),
+        Ok(Symbolized::Sym(symbol)) => {
+            // Where a size is known, blazesym has looked at it.
+            let covers = symbol.size.is_some() || symbol.offset < MOST_WITHOUT_SIZE;
+            Ok((covers && !symbol.name.is_empty()).then_some(symbol))
+        }
         Ok(Symbolized::Unknown(Reason::IgnoredError)) | Err(_) => Err(()),
         Ok(Symbolized::Unknown(_)) => Ok(None),
     }
-}
-
-/// The frames of a symbol, innermost first; `None` where it says too little.
-fn frames(symbol: &Sym<'_>) -> Option<Vec<Frame>> {
-    let covers = symbol.offset < symbol.size.unwrap_or(MOST_WITHOUT_SIZE);
-    if symbol.name.is_empty() || !covers {
-        return None;
-    }
-    let inlined = symbol.inlined.iter().rev();
-    let inlined = inlined.map(|function| frame(&function.name, function.code_info.as_ref()));
-    let outer = frame(&symbol.name, symbol.code_info.as_deref());
-    Some(inlined.chain([outer]).collect())
 }
 
 fn frame(name: &str, code: Option<&CodeInfo<'_>>) -> Frame {

@@ -125,26 +125,26 @@ struct Tables {
 
 impl Tables {
     /// The rules for a frame, and its address as they know it.
-    fn rules(&mut self, code: Code, address: u64, registry: &Registry) -> (&Rules, u64) {
-        let Code::File { module, offset } = code else { return (&self.pointers, address) };
+    fn rules(&mut self, code: Code, address: u64, registry: &Registry) -> (&mut Rules, u64) {
+        let Code::File { module, offset } = code else { return (&mut self.pointers, address) };
         self.last = Some(module);
         let index = module.0 as usize;
         if self.known.len() <= index {
             self.known.resize_with(index.saturating_add(1), || None);
         }
-        let Some(place) = self.known.get_mut(index) else { return (&self.pointers, address) };
+        let Some(place) = self.known.get_mut(index) else { return (&mut self.pointers, address) };
         if place.is_none() {
             *place = registry.get(module).map(|module| {
                 let rules = module.image.as_ref().map_or_else(|_| Rules::pointers(), Rules::of);
                 Known { module, rules }
             });
         }
-        let known = place.as_ref().and_then(|known| {
+        let known = place.as_mut().and_then(|known| {
             let image = known.module.image.as_ref().ok()?;
             let call = image.address(offset.checked_sub(1)?)?;
-            Some((&known.rules, call.checked_add(1)?))
+            Some((&mut known.rules, call.checked_add(1)?))
         });
-        known.unwrap_or((&self.pointers, address))
+        known.unwrap_or((&mut self.pointers, address))
     }
 
     /// The tables that were used last are no good.
@@ -248,8 +248,8 @@ impl Native {
             walk.codes.push(code);
             let (rules, address) = self.tables.rules(code, lookup, self.modules.registry());
             match self.caches.step(rules, address, &mut walk.registers, &walk.stack) {
-                Step::Start => return End::Start,
-                Step::NoRule => return End::NoRule,
+                Step::Start if !matches!(code, Code::Probe(_)) => return End::Start,
+                Step::Start | Step::NoRule => return End::NoRule,
                 Step::Unread(at) if walk.stack.ends_below(at) => return End::CopyTooShort,
                 Step::Unread(_) => return End::NoRule,
                 Step::Caller { .. } if walk.codes.len() >= MOST_FRAMES => return End::TooDeep,
@@ -312,10 +312,12 @@ struct Walk<'a> {
     pid: Pid,
     stack: StackCopy<'a>,
     pending: &'a [Pending],
+    /// Entries of that list up to the last one that was needed.
+    used: usize,
     registers: UnwindRegsX86_64,
     /// Of the frame that is next, as it lies on the stack.
     address: u64,
-    /// Where that is.
+    /// Where that is; nowhere for the first one, and in a walk along frame pointers.
     at: u64,
     codes: Vec<Code>,
     slots: Vec<Slot>,
@@ -328,9 +330,10 @@ impl<'a> Walk<'a> {
             pid,
             stack: StackCopy { from: sp, bytes },
             pending,
+            used: 0,
             registers: UnwindRegsX86_64::new(ip, sp, bp),
             address: ip,
-            at: 0,
+            at: u64::MAX,
             codes: Vec::with_capacity(32),
             slots: Vec::with_capacity(32),
         }
@@ -345,10 +348,10 @@ impl<'a> Walk<'a> {
     /// What was on the stack before a probe changed it: what is told of that very place, else the
     /// next in order.
     fn original(&mut self) -> Option<u64> {
-        let here = self.pending.iter().position(|pending| pending.at == self.at && self.at != 0);
-        let (taken, rest) = self.pending.get(here.unwrap_or(0)..)?.split_first()?;
-        self.pending = rest;
-        Some(taken.address)
+        let here = self.pending.iter().position(|pending| pending.at == self.at);
+        let index = here.unwrap_or(self.used);
+        self.used = self.used.max(index.saturating_add(1));
+        self.pending.get(index).map(|pending| pending.address)
     }
 
     fn finish(self, end: End) -> Unwound {

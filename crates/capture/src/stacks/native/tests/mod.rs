@@ -1,1 +1,118 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+//! Real programs, stopped where a probe would see them.
 
+mod chains;
+mod host;
+mod hostile;
+mod names;
+mod speed;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use engine::ids::Pid;
+use engine::stack::Frame;
+
+use super::{Code, Native, Pending, Registers, Symbols, Unwound};
+
+/// A folder of its own for a test.
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("OUT_DIR")).join("native-stacks").join(test);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stacks/native/tests/fixtures").join(name)
+}
+
+/// Compiles a fixture.
+fn compile(source: &str, output: &Path, options: &[&str]) {
+    let compiler = if source.ends_with(".cc") { "g++" } else { "gcc" };
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-pthread", "-o"]).arg(output).arg(fixture(source)).args(options);
+    assert!(command.status().unwrap().success());
+}
+
+/// The line of a fixture that has a mark.
+fn line(source: &str, mark: &str) -> u32 {
+    let text = fs::read_to_string(fixture(source)).unwrap();
+    let marked =
+        |line: &str| line.split(|c: char| !c.is_alphanumeric() && c != '@').any(|w| w == mark);
+    u32::try_from(text.lines().position(marked).unwrap() + 1).unwrap()
+}
+
+/// A program that waits in `snapshot`, and what it told.
+struct Stopped {
+    child: Child,
+    registers: Registers,
+    stack: Vec<u8>,
+}
+
+impl Stopped {
+    fn run(program: &Path, arguments: &[&str]) -> Self {
+        Self::start(Command::new(program).args(arguments))
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let mut word = || {
+            let mut bytes = [0; 8];
+            output.read_exact(&mut bytes).unwrap();
+            u64::from_le_bytes(bytes)
+        };
+        let registers = Registers { ip: word(), sp: word(), bp: word() };
+        let mut stack = vec![0; usize::try_from(word()).unwrap()];
+        output.read_exact(&mut stack).unwrap();
+        Self { child, registers, stack }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    fn unwind(&self, native: &mut Native) -> Unwound {
+        native.unwind(self.pid(), self.registers, &self.stack, &[])
+    }
+
+    fn unwind_with(&self, native: &mut Native, pending: &[Pending]) -> Unwound {
+        native.unwind(self.pid(), self.registers, &self.stack, pending)
+    }
+
+    /// Ends the program, and waits until it is gone.
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// All frames of a stack.
+fn frames(native: &Native, codes: &[Code]) -> Vec<Frame> {
+    let mut symbols = Symbols::new(native.registry());
+    codes.iter().flat_map(|code| symbols.frames(code, true).to_vec()).collect()
+}
+
+/// The functions, unknown ones by their reason.
+fn functions(frames: &[Frame]) -> Vec<String> {
+    let name = |frame: &Frame| match frame.unknown {
+        Some(why) => format!("{why:?}"),
+        None => frame.function.to_string(),
+    };
+    frames.iter().map(name).collect()
+}

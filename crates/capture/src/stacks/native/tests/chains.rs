@@ -1,0 +1,117 @@
+//! Frames of programs that were compiled in different ways.
+
+use super::*;
+use crate::stacks::native::End;
+
+const CHAIN: [&str; 8] =
+    ["leaf", "merged", "middle", "growing", "aligned", "rearranged", "outer", "main"];
+
+fn assert_chain(test: &str, options: &[&str]) {
+    let program = folder(test).join("chain");
+    compile("chain.c", &program, options);
+    let stopped = Stopped::run(&program, &[]);
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start, "{unwound:?}");
+    let frames = frames(&native, &unwound.codes);
+    let names = functions(&frames);
+    assert_eq!(names[..CHAIN.len()], CHAIN, "{names:?}");
+    assert_eq!(names.last().unwrap(), "_start");
+    for (frame, name) in frames.iter().zip(CHAIN) {
+        assert_eq!(frame.line, line("chain.c", &format!("@{name}")), "{name}");
+        assert!(frame.file.as_deref().unwrap().ends_with("fixtures/chain.c"));
+        assert_eq!(frame.module.as_deref(), program.to_str());
+    }
+    assert_slots(&stopped, &unwound);
+}
+
+/// Each frame but the first has its return address where the slot says.
+fn assert_slots(stopped: &Stopped, unwound: &Unwound) {
+    assert_eq!(unwound.slots.len() + 1, unwound.codes.len());
+    let mut before = None;
+    for slot in &unwound.slots {
+        let at = usize::try_from(slot.offset).unwrap();
+        let bytes: [u8; 8] = stopped.stack[at..at + 8].try_into().unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), slot.value);
+        assert!(before < Some(slot.offset));
+        before = Some(slot.offset);
+    }
+}
+
+#[test]
+fn code_without_frame_pointers_is_unwound() {
+    assert_chain("optimised", &["-g", "-O2"]);
+}
+
+#[test]
+fn code_that_is_not_optimised_is_unwound() {
+    assert_chain("plain", &["-g", "-O0"]);
+}
+
+#[test]
+fn code_with_frame_pointers_is_unwound() {
+    assert_chain("pointers", &["-g", "-O2", "-fno-omit-frame-pointer"]);
+}
+
+#[test]
+fn a_program_at_a_fixed_address_is_unwound() {
+    assert_chain("fixed", &["-g", "-O2", "-no-pie", "-fno-pie"]);
+}
+
+#[test]
+fn a_static_program_is_unwound() {
+    assert_chain("static", &["-g", "-O2", "-static"]);
+}
+
+#[test]
+fn packed_debug_information_is_read() {
+    assert_chain("packed", &["-g", "-O2", "-gz=zlib"]);
+}
+
+#[test]
+fn code_without_tables_is_unwound_by_its_frame_pointers() {
+    let tables = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions"];
+    assert_chain("untabled", &[&["-g", "-O2", "-fno-omit-frame-pointer"], &tables[..]].concat());
+}
+
+#[test]
+fn a_thread_ends_where_it_began() {
+    let program = folder("thread").join("chain");
+    compile("chain.c", &program, &["-g", "-O2"]);
+    let stopped = Stopped::run(&program, &["thread"]);
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    let names = functions(&frames(&native, &unwound.codes));
+    assert_eq!(names[..7], CHAIN[..7]);
+    assert_eq!(names[7], "thread");
+    assert!(!names.contains(&"main".to_owned()));
+}
+
+#[test]
+fn a_stack_of_many_frames_is_cut() {
+    let program = folder("deep").join("chain");
+    compile("chain.c", &program, &["-g", "-O1", "-fno-optimize-sibling-calls"]);
+    let stopped = Stopped::run(&program, &["deep", "1000"]);
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!((unwound.codes.len(), unwound.end), (128, End::TooDeep));
+    let frames = frames(&native, &unwound.codes);
+    assert_eq!(functions(&frames).last().unwrap(), "again");
+}
+
+#[test]
+fn addresses_of_a_walk_are_placed() {
+    let program = folder("place").join("chain");
+    compile("chain.c", &program, &["-g", "-O2"]);
+    let stopped = Stopped::run(&program, &[]);
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    let rest = unwound.slots.iter().map(|slot| slot.value);
+    let addresses: Vec<u64> = [stopped.registers.ip].into_iter().chain(rest).collect();
+    let placed = native.place(stopped.pid(), &addresses, &[]);
+    assert_eq!((&placed.codes, placed.end), (&unwound.codes, End::Start));
+    assert!(placed.slots.is_empty());
+    let astray = native.place(stopped.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
+    assert_eq!((astray.codes, astray.end), (unwound.codes[..1].to_vec(), End::NoRule));
+}

@@ -1,0 +1,151 @@
+//! What the kernel does to programs: its own library, return probes, other mounts. Needs root.
+
+use super::*;
+use crate::stacks::native::End;
+use object::{Object, ObjectSymbol};
+use perf_event_open_sys as perf;
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Puts a return probe on a function of a program, as another tracer could.
+fn probe(program: &Path, function: &str) -> OwnedFd {
+    let bytes = fs::read(program).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let symbol = elf.symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
+    let (start, address) = elf
+        .segments()
+        .find_map(|segment| {
+            use object::ObjectSegment;
+            let range = segment.address()..segment.address() + segment.size();
+            range.contains(&symbol.address()).then(|| (segment.file_range().0, segment.address()))
+        })
+        .unwrap();
+    let kind = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").unwrap();
+    let path = CString::new(program.as_os_str().as_bytes()).unwrap();
+    let mut attr = perf::bindings::perf_event_attr {
+        type_: kind.trim().parse().unwrap(),
+        size: u32::try_from(size_of::<perf::bindings::perf_event_attr>()).unwrap(),
+        // At the return.
+        config: 1,
+        ..Default::default()
+    };
+    attr.__bindgen_anon_3.config1 = path.as_ptr() as u64;
+    attr.__bindgen_anon_4.config2 = symbol.address() - address + start;
+    // SAFETY: attr is valid and of the size it states, and the path lives through the call.
+    let event = unsafe { perf::perf_event_open(&raw mut attr, -1, 0, -1, 0) };
+    assert!(event >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the call has just given this descriptor.
+    unsafe { OwnedFd::from_raw_fd(event) }
+}
+
+#[test]
+fn return_addresses_that_a_probe_took_are_put_back() {
+    let program = folder("probed").join("chain");
+    compile("chain.c", &program, &["-g", "-O2", "-no-pie", "-fno-pie"]);
+    let mut native = Native::new();
+    let untouched = Stopped::run(&program, &[]).unwind(&mut native);
+    let _probes = [probe(&program, "middle"), probe(&program, "outer")];
+    let stopped = Stopped::run(&program, &[]);
+
+    // Nothing is told of what was taken: those frames are lost. `growing` keeps a frame pointer, so
+    // its caller is found all the same; `main` does not.
+    let hidden = stopped.unwind(&mut native);
+    let lost: Vec<_> =
+        (0..hidden.codes.len()).filter(|&at| hidden.codes[at] != untouched.codes[at]).collect();
+    assert_eq!(lost, [2, 6], "{hidden:?}");
+    assert!(lost.iter().all(|&at| matches!(hidden.codes[at], Code::Probe(_))));
+    assert_eq!(hidden.codes.len(), 7);
+    assert_ne!(hidden.end, End::Start);
+    assert_eq!(functions(&frames(&native, &hidden.codes)).last().unwrap(), "Probed");
+
+    // The program is at a fixed address, so the addresses are those of the first run. The places
+    // are not: how far a stack is aligned differs.
+    let pending = |at: usize| Pending {
+        at: stopped.registers.sp + hidden.slots[at - 1].offset,
+        address: untouched.slots[at - 1].value,
+    };
+    let (middle, outer) = (pending(2), pending(6));
+    let in_place = [outer, middle];
+    let patched = stopped.unwind_with(&mut native, &in_place);
+    assert_eq!((&patched.codes, patched.end), (&untouched.codes, End::Start));
+    // What lies on the stack is what the probe put there.
+    assert_ne!(patched.slots, untouched.slots);
+
+    // Without places, in order.
+    let in_order = [middle, outer].map(|pending| Pending { at: 0, ..pending });
+    assert_eq!(stopped.unwind_with(&mut native, &in_order), patched);
+    let addresses: Vec<u64> = [stopped.registers.ip]
+        .into_iter()
+        .chain(patched.slots.iter().map(|slot| slot.value))
+        .collect();
+    let placed = native.place(stopped.pid(), &addresses, &in_order);
+    assert_eq!((placed.codes, placed.end), (patched.codes, End::Start));
+}
+
+#[test]
+fn the_kernels_own_library_has_names() {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+    let hex = |word| u64::from_str_radix(word, 16).unwrap();
+    let mut bytes = vec![0; usize::try_from(hex(end) - hex(start)).unwrap()];
+    let memory = fs::File::open("/proc/self/mem").unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, hex(start)).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let name = "__vdso_clock_gettime";
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name)).unwrap();
+
+    let mut native = Native::new();
+    let address = hex(start) + symbol.address() + 1;
+    let placed = native.place(Pid(std::process::id()), &[address], &[]);
+    let frames = frames(&native, &placed.codes);
+    // One of the names that the function has.
+    assert!(frames[0].function.ends_with("clock_gettime"), "{frames:?}");
+    assert_eq!(frames[0].module.as_deref(), Some("[vdso]"));
+}
+
+#[test]
+fn a_program_that_only_its_own_mounts_have_is_read() {
+    let folder = folder("mounts");
+    let program = folder.join("chain");
+    compile("chain.c", &program, &["-g", "-O2"]);
+    let inside = folder.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let script = "mount -t tmpfs none \"$2\" && cp \"$1\" \"$2\" && exec \"$2/chain\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).args([&program, &inside]);
+    let stopped = Stopped::start(&mut command);
+    assert!(!inside.join("chain").exists());
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    let frames = frames(&native, &unwound.codes);
+    assert_eq!(functions(&frames)[..2], ["leaf", "merged"]);
+    assert_eq!(frames[0].module.as_deref(), inside.join("chain").to_str());
+}
+
+#[test]
+fn a_call_from_python_through_libffi_is_unwound() {
+    let library = folder("python").join("libnames.so");
+    compile("names.cc", &library, &["-shared", "-fPIC", "-O2", "-g"]);
+    let script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).exported(1)";
+    let mut command = Command::new("python3");
+    let stopped = Stopped::start(command.args(["-c", script]).arg(&library));
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    let frames = frames(&native, &unwound.codes);
+    let module = |frame: &Frame| frame.module.as_deref().unwrap().to_owned();
+    assert_eq!(functions(&frames)[3], "exported");
+    assert!(module(&frames[4]).contains("libffi"), "{frames:?}");
+    assert!(frames.iter().any(|frame| module(frame).contains("_ctypes")));
+    assert!(module(frames.last().unwrap()).contains("python"));
+    // The last of a copy that ends in the frame of libffi, whose rule framehop does not keep.
+    let ffi = usize::try_from(unwound.slots[3].offset).unwrap();
+    for cut in ffi..ffi + 256 {
+        let short = native.unwind(stopped.pid(), stopped.registers, &stopped.stack[..cut], &[]);
+        assert!(unwound.codes.starts_with(&short.codes));
+    }
+    assert_eq!(stopped.unwind(&mut native), unwound);
+}

@@ -1,0 +1,181 @@
+//! Programs and files that are broken, on purpose or not.
+
+use super::*;
+use crate::stacks::native::End;
+
+fn stopped(test: &str) -> (Stopped, Native, Unwound) {
+    let program = folder(test).join("chain");
+    compile("chain.c", &program, &["-g", "-O2"]);
+    let stopped = Stopped::run(&program, &[]);
+    let mut native = Native::new();
+    let whole = stopped.unwind(&mut native);
+    assert_eq!(whole.end, End::Start);
+    (stopped, native, whole)
+}
+
+#[test]
+fn a_copy_that_is_cut_anywhere_gives_the_frames_that_it_holds() {
+    let (mut stopped, mut native, whole) = stopped("cut");
+    let stack = stopped.stack.clone();
+    let needed = usize::try_from(whole.slots.last().unwrap().offset).unwrap() + 8;
+    for length in 0..=needed {
+        stopped.stack.truncate(0);
+        stopped.stack.extend_from_slice(&stack[..length]);
+        let cut = stopped.unwind(&mut native);
+        assert!(whole.codes.starts_with(&cut.codes), "{length}");
+        assert!(whole.slots.starts_with(&cut.slots), "{length}");
+        let held = whole.slots.iter().filter(|slot| slot.offset + 8 <= length as u64).count();
+        // Saved registers can lie above the return address of an inner frame only.
+        assert_eq!(cut.codes.len(), held + 1, "{length}");
+        let end = if length == needed { End::Start } else { End::CopyTooShort };
+        assert_eq!(cut.end, end, "{length}");
+    }
+    // What was cut has left nothing behind.
+    stopped.stack = stack;
+    assert_eq!(stopped.unwind(&mut native), whole);
+}
+
+#[test]
+fn any_stack_and_registers_are_survived() {
+    let (mut stopped, mut native, whole) = stopped("any");
+    let mut state = 0x1234_5678_9abc_def0_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let (stack, registers) = (stopped.stack.clone(), stopped.registers);
+    for round in 0..3000 {
+        stopped.stack.clone_from(&stack);
+        stopped.registers = registers;
+        for _ in 0..4 {
+            let at = usize::try_from(random()).unwrap() % (stack.len().min(2048) - 8);
+            let value = match random() % 4 {
+                0 => random(),
+                1 => registers.sp.wrapping_add(random() % 4096),
+                2 => registers.ip.wrapping_add(random() % 4096),
+                _ => u64::MAX - random() % 16,
+            };
+            stopped.stack[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        match round % 5 {
+            0 => stopped.registers.bp = random(),
+            1 => stopped.registers.ip = registers.ip.wrapping_add(random() % 8192),
+            2 => stopped.registers.sp = u64::MAX - random() % 64,
+            3 => stopped.registers.ip = [0, 1, u64::MAX][usize::try_from(random() % 3).unwrap()],
+            _ => {}
+        }
+        let pending = [Pending { at: random(), address: random() }];
+        let unwound = stopped.unwind_with(&mut native, &pending);
+        assert!(!unwound.codes.is_empty() || stopped.registers.ip == 0);
+        assert!(unwound.codes.len() <= 128);
+    }
+    (stopped.stack, stopped.registers) = (stack, registers);
+    assert_eq!(stopped.unwind(&mut native), whole);
+}
+
+#[test]
+fn a_process_that_never_was_is_gone() {
+    let mut native = Native::new();
+    let registers = Registers { ip: 0x1000, sp: 0x2000, bp: 0 };
+    let unwound = native.unwind(Pid(u32::MAX - 1), registers, &[0; 64], &[]);
+    assert_eq!((unwound.codes, unwound.end), (vec![Code::Unmapped(0x1000)], End::Gone));
+    let placed = native.place(Pid(u32::MAX - 1), &[0x1000], &[]);
+    assert_eq!((placed.codes, placed.end), (vec![Code::Unmapped(0x1000)], End::Gone));
+}
+
+/// A library whose bytes are changed after it was loaded, and not in memory: programs are safe from
+/// that only as long as they do not touch the changed pages.
+#[test]
+fn a_file_that_shrinks_while_it_is_mapped_does_not_end_us() {
+    let (stopped, mut native, whole) = stopped("shrinks");
+    let path = native.path(match whole.codes[0] {
+        Code::File { module, .. } => module,
+        other => panic!("{other:?}"),
+    });
+    // A running program may not be written to, so it must be gone first; the mapping is ours.
+    let (registers, stack, pid) = (stopped.registers, stopped.stack.clone(), stopped.pid());
+    drop(stopped);
+    fs::File::options().write(true).open(&*path).unwrap().set_len(0).unwrap();
+    let known = native.unwind(pid, registers, &stack, &[]);
+    assert_eq!(known.codes, whole.codes);
+    // Names come from the file, and there is none any more.
+    let names = functions(&frames(&native, &whole.codes));
+    assert!(names[0] == "Unreadable" || names[0] == "Stripped", "{names:?}");
+}
+
+#[test]
+fn files_with_any_bytes_changed_are_survived() {
+    let folder = folder("bytes");
+    let program = folder.join("chain");
+    compile("chain.c", &program, &["-g", "-O2"]);
+    let whole = fs::read(&program).unwrap();
+    let mut state = 0x9e37_79b9_u64;
+    for round in 0..60_u32 {
+        let mut bytes = whole.clone();
+        for _ in 0..=round * 4 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = usize::try_from(state >> 33).unwrap() % bytes.len();
+            bytes[at] ^= u8::try_from(state >> 25 & 0xff).unwrap();
+        }
+        let file = folder.join(format!("broken-{round}"));
+        fs::write(&file, bytes).unwrap();
+        look_at_everything(&file);
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// Maps a file as code into this process, and treats it as a traced one.
+fn look_at_everything(path: &Path) {
+    let file = fs::File::open(path).unwrap();
+    // SAFETY: nothing runs the mapping or changes the file.
+    let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
+    let start = map.as_ptr() as u64;
+    let mut native = Native::new();
+    let pid = Pid(std::process::id());
+    let mut symbols = Symbols::new(native.registry());
+    for offset in (0..map.len() as u64).step_by(97) {
+        let ip = start + offset + 1;
+        let stack: Vec<u8> = (0..64).flat_map(|word| (ip + word).to_le_bytes()).collect();
+        let registers = Registers { ip, sp: 0x1000, bp: 0x1040 };
+        let unwound = native.unwind(pid, registers, &stack, &[]);
+        for code in unwound.codes.iter().take(2) {
+            assert!(!symbols.frames(code, true).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_claims_to_unpack_to_more_than_it_can_is_not_unpacked() {
+    let folder = folder("bomb");
+    let (program, bomb) = (folder.join("chain"), folder.join("bomb"));
+    compile("chain.c", &program, &["-g", "-O2", "-gz=zlib"]);
+    let mut bytes = fs::read(&program).unwrap();
+    // The header of a packed section: type 1, a zero, and the size that it becomes.
+    let header = {
+        use object::{Object, ObjectSection};
+        let elf = object::File::parse(&*bytes).unwrap();
+        let section = elf.section_by_name(".debug_info").unwrap();
+        assert!(section.compressed_file_range().unwrap().uncompressed_size > 0);
+        usize::try_from(section.file_range().unwrap().0).unwrap()
+    };
+    assert_eq!(bytes[header..header + 8], [1, 0, 0, 0, 0, 0, 0, 0]);
+    bytes[header + 8..header + 16].copy_from_slice(&(1_u64 << 45).to_le_bytes());
+    fs::write(&bomb, bytes).unwrap();
+    fs::set_permissions(&bomb, fs::metadata(&program).unwrap().permissions()).unwrap();
+    let stopped = Stopped::run(&bomb, &[]);
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    let names = functions(&frames(&native, &unwound.codes));
+    assert_eq!(names[0], "Unreadable");
+}
+
+#[test]
+fn what_goes_to_other_threads_can() {
+    fn can_be_sent<T: Send>() {}
+    can_be_sent::<Native>();
+    can_be_sent::<Unwound>();
+    can_be_sent::<crate::stacks::native::Registry>();
+}

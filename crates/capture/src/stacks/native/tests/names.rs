@@ -1,0 +1,162 @@
+//! What code is called.
+
+use super::*;
+use crate::stacks::native::End;
+use std::os::unix::fs::MetadataExt;
+
+/// The library of names, and a program that calls it.
+fn library(test: &str, options: &[&str]) -> (PathBuf, PathBuf) {
+    let folder = folder(test);
+    let (library, program) = (folder.join("libnames.so"), folder.join("caller"));
+    compile("names.cc", &library, &[&["-shared", "-fPIC"], options].concat());
+    let search = format!("-Wl,-rpath,{}", folder.display());
+    compile("caller.c", &program, &["-O1", "-g", library.to_str().unwrap(), &search]);
+    (library, program)
+}
+
+fn strip(file: &Path, options: &[&str]) {
+    assert!(Command::new("strip").args(options).arg(file).status().unwrap().success());
+}
+
+/// The names of the frames of the library, and the first frame.
+fn names(stopped: &Stopped) -> (Vec<String>, Frame) {
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    let frames = frames(&native, &unwound.codes);
+    (functions(&frames), frames[0].clone())
+}
+
+const NAMES: [&str; 5] =
+    ["model::Layer<int>::forward(int)", "entry", "hidden(int)", "exported", "main"];
+
+#[test]
+fn mangled_names_and_lines_of_a_library_are_read() {
+    let (library, program) = library("mangled", &["-O2", "-g"]);
+    let (names, first) = names(&Stopped::run(&program, &[]));
+    assert_eq!(names[..5], NAMES);
+    assert_eq!(first.line, line("names.cc", "@forward"));
+    assert_eq!(first.module.as_deref(), library.to_str());
+}
+
+#[test]
+fn a_function_that_is_not_exported_has_no_name_when_symbols_are_stripped() {
+    let (library, program) = library("stripped", &["-O2"]);
+    strip(&library, &[]);
+    let (names, first) = names(&Stopped::run(&program, &[]));
+    let mut expected = NAMES;
+    expected[2] = "Stripped";
+    assert_eq!(names[..5], expected);
+    assert_eq!((first.line, first.file), (0, None));
+}
+
+#[test]
+fn debug_information_is_found_in_a_separate_file() {
+    let (library, program) = library("separate", &["-O2", "-g", "-Wl,--build-id"]);
+    let debug = library.with_file_name("libnames.so.debug");
+    let run = |options: &[&str]| {
+        assert!(Command::new("objcopy").args(options).status().unwrap().success());
+    };
+    let (from, to) = (library.to_str().unwrap(), debug.to_str().unwrap());
+    run(&["--only-keep-debug", from, to]);
+    strip(&library, &[]);
+    run(&[&format!("--add-gnu-debuglink={to}"), from]);
+    let (names, first) = self::names(&Stopped::run(&program, &[]));
+    assert_eq!(names[..5], NAMES);
+    assert_eq!(first.line, line("names.cc", "@forward"));
+
+    // A debug file of another build is not believed.
+    compile("names.cc", &debug, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
+    let (names, first) = self::names(&Stopped::run(&program, &[]));
+    assert_eq!((names[2].as_str(), first.line), ("Stripped", 0));
+}
+
+#[test]
+fn a_link_to_a_pipe_does_not_stop_the_reader() {
+    let (library, program) = library("pipe", &["-O2", "-g", "-Wl,--build-id"]);
+    let debug = library.with_file_name("libnames.so.debug");
+    fs::write(&debug, "").unwrap();
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    assert!(Command::new("objcopy").arg(link).arg(&library).status().unwrap().success());
+    fs::remove_file(&debug).unwrap();
+    assert!(Command::new("mkfifo").arg(&debug).status().unwrap().success());
+    let (names, _) = names(&Stopped::run(&program, &[]));
+    assert_eq!(names[..5], NAMES);
+}
+
+#[test]
+fn a_deleted_library_is_read_all_the_same() {
+    let (library, program) = library("deleted", &["-O2", "-g"]);
+    let stopped = Stopped::run(&program, &[]);
+    fs::remove_file(&library).unwrap();
+    let (names, first) = names(&stopped);
+    assert_eq!(names[..5], NAMES);
+    assert_eq!(first.module.as_deref(), library.to_str());
+}
+
+#[test]
+fn names_are_found_when_process_and_files_are_gone() {
+    let (library, program) = library("gone", &["-O2", "-g"]);
+    let mut stopped = Stopped::run(&program, &[]);
+    let mut native = Native::new();
+    let alive = stopped.unwind(&mut native);
+    stopped.end();
+    for file in [&library, &program] {
+        fs::remove_file(file).unwrap();
+    }
+    // What was mapped is remembered.
+    native.changed(stopped.pid());
+    assert_eq!(stopped.unwind(&mut native), alive);
+    assert_eq!(functions(&frames(&native, &alive.codes))[..5], NAMES);
+    // And not any longer.
+    native.forget(stopped.pid());
+    let gone = stopped.unwind(&mut native);
+    assert_eq!((gone.codes, gone.end), (vec![Code::Unmapped(stopped.registers.ip)], End::Gone));
+}
+
+#[test]
+fn a_file_is_one_module_whatever_it_is_called() {
+    let (library, program) = library("alike", &["-O2", "-g", "-Wl,--build-id"]);
+    let first = Stopped::run(&program, &[]);
+    let mut native = Native::new();
+    let of_first = first.unwind(&mut native);
+    // The same bytes in another file.
+    let copy = library.with_file_name("copy");
+    fs::copy(&library, &copy).unwrap();
+    fs::rename(&copy, &library).unwrap();
+    let second = Stopped::run(&program, &[]);
+    let of_second = second.unwind(&mut native);
+    assert_eq!(of_first.codes, of_second.codes);
+    // Another build at the same path is another module.
+    compile("names.cc", &copy, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
+    fs::rename(&copy, &library).unwrap();
+    let third = Stopped::run(&program, &[]);
+    let of_third = third.unwind(&mut native);
+    let module = |unwound: &Unwound| match unwound.codes[0] {
+        Code::File { module, .. } => module,
+        other => panic!("{other:?}"),
+    };
+    assert_ne!(module(&of_first), module(&of_third));
+    assert_eq!(&*native.path(module(&of_third)), library.to_str().unwrap());
+    let registry = native.registry();
+    let build_id = |unwound| registry.build_id(module(unwound)).unwrap();
+    assert_ne!(build_id(&of_first), build_id(&of_third));
+    assert_eq!(functions(&frames(&native, &of_third.codes))[..5], NAMES);
+    assert_ne!(fs::metadata(&library).unwrap().size(), 0);
+}
+
+#[test]
+fn code_made_at_run_time_is_named_by_its_maker() {
+    let program = folder("jit").join("chain");
+    compile("chain.c", &program, &["-g", "-O2"]);
+    let stopped = Stopped::run(&program, &["jit"]);
+    let map = PathBuf::from(format!("/tmp/perf-{}.map", stopped.pid()));
+    let mut native = Native::new();
+    let unwound = stopped.unwind(&mut native);
+    assert_eq!(unwound.end, End::Start);
+    assert!(matches!(unwound.codes[0], Code::Anonymous { .. }));
+    let named = functions(&frames(&native, &unwound.codes));
+    assert_eq!(named[..3], ["py::step:model.py", "made_at_run_time", "main"]);
+    fs::remove_file(map).unwrap();
+    assert_eq!(functions(&frames(&native, &unwound.codes))[0], "Jit");
+}
