@@ -62,7 +62,8 @@ mod generated {
 
 pub(crate) use generated::{
     Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, LaunchKey, Launches,
-    Learned, Lost, Named, Process, Shape, ThreadName,
+    Learned, Lost, Named, Process, Python as WirePython, PythonFrame as WirePythonFrame, Shape,
+    ThreadName,
 };
 pub(crate) use generated::{
     VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
@@ -73,9 +74,9 @@ pub(crate) use generated::{
     VS_CANARY, VS_CLASS_ALLOCATE, VS_CLASS_COPY, VS_CLASS_FREE, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
     VS_DEVICE_KNOWN, VS_EXEC, VS_EXIT, VS_FILL, VS_FILTER_FOLLOW, VS_FILTER_NONE,
     VS_FILTER_TARGETS, VS_LEARNED, VS_MAX_HOOKS, VS_MEASURE_2D, VS_MEASURE_3D, VS_MEASURE_ARGUMENT,
-    VS_MEASURE_BATCH, VS_NAME_CUT, VS_NAME_GUESSED, VS_NAMED, VS_NONE, VS_ON_DEVICE, VS_ON_HOST,
-    VS_OUT_UNREADABLE, VS_PEER, VS_PROCESS, VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT,
-    VS_TO_DEVICE, VS_TO_HOST, VS_UNIFIED,
+    VS_MEASURE_BATCH, VS_NAME_CUT, VS_NAME_GUESSED, VS_NAMED, VS_NO_FIELD, VS_NONE, VS_ON_DEVICE,
+    VS_ON_HOST, VS_OUT_UNREADABLE, VS_PEER, VS_PROCESS, VS_STREAM_ORDERED, VS_THREAD,
+    VS_THREAD_EXIT, VS_TO_DEVICE, VS_TO_HOST, VS_UNIFIED,
 };
 
 #[cfg(test)]

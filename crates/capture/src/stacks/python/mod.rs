@@ -1,1 +1,25 @@
 //! Python stacks: where the interpreter keeps them, and what its code is called.
+//!
+//! [`find`] tells whether a process runs CPython and where its structures are ([`elf`], [`maps`],
+//! [`layout`], [`offsets`]). The probes walk the frames by that. [`code`] gives the names and lines
+//! of what they found ([`text`], [`lines`]). Everything that is read is hostile.
+#![allow(dead_code, unused_imports, reason = "the session that uses it is a part of its own")]
+
+mod code;
+mod elf;
+mod find;
+mod layout;
+mod lines;
+mod maps;
+mod memory;
+mod offsets;
+mod plausible;
+#[cfg(test)]
+mod tests;
+mod text;
+mod version;
+
+pub(crate) use code::Names;
+pub(crate) use find::{Interpreter, NoPython, find};
+pub(crate) use memory::{Memory, ProcessMemory};
+pub(crate) use version::Version;
