@@ -210,7 +210,15 @@ def tell(out):
     return out
 
 
+def another_interpreter():
+    """Makes one that nobody uses; it comes before the first in the list of interpreters."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    return __import__(name).create()
+
+
 def report(count, here):
+    other = another_interpreter()
+
     def waits(frame):
         return frame.f_code.co_filename == __file__ and frame.f_lineno in here
 
@@ -223,7 +231,7 @@ def report(count, here):
     os.write(1, "\n".join(lines).encode("utf-8", "surrogateescape"))
     while os.read(0, 4096):
         pass
-    os._exit(0)
+    os._exit(0 if other is not None else 1)
 
 
 def main():

@@ -148,6 +148,8 @@ impl<M: Memory> Process<M> {
         }
         let code = Arc::new(self.read(key)?);
         if self.codes.len() >= MOST_CODES || self.bytes >= MOST_BYTES {
+            // Frames share the texts.
+            self.frames.clear();
             self.codes.clear();
             self.bytes = 0;
         }

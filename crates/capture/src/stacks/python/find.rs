@@ -11,6 +11,9 @@ use super::version::{self, Version};
 use super::{elf, maps, offsets, plausible};
 use crate::wire::WirePython;
 
+/// Files of a process that are looked into.
+const MOST_FILES: usize = 8;
+
 /// The interpreter of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
@@ -64,18 +67,25 @@ pub(super) struct Anchor {
     pub(super) code_type: Option<u64>,
 }
 
-/// The Python interpreter of a process; `None` where it has none.
+/// The Python interpreter of a process; `None` where it has none. Where it has several, the first
+/// that runs.
 pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, NoPython> {
-    match anchor(pid)? {
-        Some(anchor) => examine(anchor, &ProcessMemory(pid)).map(Some),
-        None => Ok(None),
+    let mut result = Ok(None);
+    for anchor in anchors(pid)? {
+        match examine(anchor, &ProcessMemory(pid)) {
+            Ok(interpreter) => return Ok(Some(interpreter)),
+            Err(why) => result = result.and(Err(why)),
+        }
     }
+    result
 }
 
 /// Looks through the files of a process for `_PyRuntime`.
-pub(super) fn anchor(pid: Pid) -> Result<Option<Anchor>, NoPython> {
+pub(super) fn anchors(pid: Pid) -> Result<Vec<Anchor>, NoPython> {
+    let mut anchors = Vec::new();
     let mut unreadable = false;
-    for mapped in maps::candidates(pid).map_err(|_| NoPython::Unreadable)? {
+    let candidates = maps::candidates(pid).map_err(|_| NoPython::Unreadable)?;
+    for mapped in candidates.into_iter().take(MOST_FILES) {
         let name = mapped.name().to_string_lossy();
         let Ok(file) = mapped.open(pid) else {
             unreadable |= name.contains("python");
@@ -85,16 +95,16 @@ pub(super) fn anchor(pid: Pid) -> Result<Option<Anchor>, NoPython> {
         let Some(bias) = program.bias(&mapped.mappings) else { continue };
         let told = program.told.or_else(|| version::of_file_name(&name));
         let code = mapped.mappings.iter().filter(|mapping| mapping.executable);
-        return Ok(Some(Anchor {
+        anchors.push(Anchor {
             code: code.map(|mapping| mapping.range.clone()).collect(),
             runtime: program.runtime.wrapping_add(bias),
             version: program.version.map(|address| address.wrapping_add(bias)),
             told,
             code_type: program.code_type.map(|address| address.wrapping_add(bias)),
             module: mapped.path,
-        }));
+        });
     }
-    if unreadable { Err(NoPython::Unreadable) } else { Ok(None) }
+    if anchors.is_empty() && unreadable { Err(NoPython::Unreadable) } else { Ok(anchors) }
 }
 
 /// Finds out what is at the anchor, and believes it only if the structures there fit together.

@@ -212,7 +212,7 @@ impl Layout {
 /// A field as a multiple of its size; `None` where it is not that or not whole inside `bytes`.
 fn part(offset: u16, size: u8, bytes: usize) -> Option<u8> {
     let inside = usize::from(offset) + usize::from(size) <= bytes;
-    let whole = offset % u16::from(size) == 0;
+    let whole = offset.is_multiple_of(u16::from(size));
     u8::try_from(offset / u16::from(size)).ok().filter(|_| inside && whole)
 }
 

@@ -8,11 +8,12 @@ use crate::wire::WirePython;
 
 /// The process runs meanwhile, so a structure can change while it is read.
 const TRIES: usize = 3;
+const MOST_INTERPRETERS: usize = 16;
 const MOST_THREADS: usize = 64;
 /// Frames of a thread that are looked at.
 const FRAMES: usize = 4;
 
-/// Checks the first interpreter of a process.
+/// Checks the interpreters of a process.
 pub(super) fn check(
     memory: &impl Memory,
     layout: &Layout,
@@ -20,10 +21,10 @@ pub(super) fn check(
     code_type: Option<u64>,
 ) -> Result<(), NoPython> {
     let look = Look { memory, layout, wire, code_type };
-    let mut result = look.interpreter();
+    let mut result = look.interpreters();
     for _ in 1..TRIES {
         if result == Err(NoPython::Implausible) {
-            result = look.interpreter();
+            result = look.interpreters();
         }
     }
     result
@@ -36,46 +37,54 @@ struct Look<'a, M> {
     code_type: Option<u64>,
 }
 
-/// What was seen of frames: how many had code, how many had something else.
+/// What was seen: threads that are threads, frames that have code, and others.
 #[derive(Default)]
 struct Seen {
-    good: usize,
-    bad: usize,
+    threads: usize,
+    bad_threads: usize,
+    frames: usize,
+    bad_frames: usize,
 }
 
 impl<M: Memory> Look<'_, M> {
-    fn interpreter(&self) -> Result<(), NoPython> {
-        let odd = NoPython::Implausible;
-        let interpreter = self.memory.word(self.wire.interpreters).ok_or(NoPython::Unreadable)?;
-        if interpreter == 0 {
-            return Err(NoPython::NotReadyYet);
+    fn interpreters(&self) -> Result<(), NoPython> {
+        let mut at = self.memory.word(self.wire.interpreters).ok_or(NoPython::Unreadable)?;
+        let mut seen = Seen::default();
+        for _ in 0..MOST_INTERPRETERS {
+            if at == 0 {
+                break;
+            }
+            at = self.interpreter(at, &mut seen).ok_or(NoPython::Implausible)?;
         }
-        let mut thread =
-            self.memory.word_at(interpreter, self.layout.threads).ok_or(odd.clone())?;
-        let (mut threads, mut frames) = (Seen::default(), Seen::default());
+        match seen {
+            Seen { threads: 0, bad_threads: 0, .. } => Err(NoPython::NotReadyYet),
+            Seen { threads: 0, .. } | Seen { frames: 0, bad_frames: 1.., .. } => {
+                Err(NoPython::Implausible)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at the threads of an interpreter, and gives the next one.
+    fn interpreter(&self, interpreter: u64, seen: &mut Seen) -> Option<u64> {
+        let mut thread = self.memory.word_at(interpreter, self.layout.threads)?;
         for _ in 0..MOST_THREADS {
             if thread == 0 {
                 break;
             }
-            let back = self.memory.word_at(thread, self.layout.thread_interpreter);
-            if back != Some(interpreter) {
-                return Err(odd);
+            if self.memory.word_at(thread, self.layout.thread_interpreter)? != interpreter {
+                return None;
             }
-            match self.memory.word_at(thread, self.layout.thread_id) {
+            match self.memory.word_at(thread, self.layout.thread_id)? {
                 // Not bound to a thread of the system yet.
-                Some(0) => {}
-                Some(id) if self.is_thread(id) => threads.good += 1,
-                _ => threads.bad += 1,
+                0 => {}
+                id if self.is_thread(id) => seen.threads += 1,
+                _ => seen.bad_threads += 1,
             }
-            self.frames(thread, &mut frames);
-            thread = self.memory.word_at(thread, self.layout.thread_next).ok_or(odd.clone())?;
+            self.frames(thread, seen);
+            thread = self.memory.word_at(thread, self.layout.thread_next)?;
         }
-        match (threads, frames) {
-            (Seen { good: 0, bad: 0 }, _) => Err(NoPython::NotReadyYet),
-            (Seen { good: 0, .. }, _) => Err(odd),
-            (_, Seen { good: 0, bad: 1.. }) => Err(odd),
-            _ => Ok(()),
-        }
+        self.memory.word_at(interpreter, self.layout.interpreter_next)
     }
 
     /// By the ABI of x86-64, what the thread pointer points to is a pointer to itself.
@@ -95,7 +104,7 @@ impl<M: Memory> Look<'_, M> {
             }
             let words = self.memory.block(frame, layout.frame_bytes(), usize::MAX);
             let Some(words) = words else {
-                seen.bad += 1;
+                seen.bad_frames += 1;
                 break;
             };
             let owner = match layout.entry {
@@ -104,9 +113,9 @@ impl<M: Memory> Look<'_, M> {
             };
             if owner < Some(self.wire.owner_entry) {
                 if self.is_code(word_of(&words, layout.frame_code.into())? & !7) {
-                    seen.good += 1;
+                    seen.frames += 1;
                 } else {
-                    seen.bad += 1;
+                    seen.bad_frames += 1;
                 }
             }
             frame = word_of(&words, layout.frame_previous.into())?;

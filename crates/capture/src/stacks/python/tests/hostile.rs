@@ -2,13 +2,15 @@
 
 use std::cell::Cell;
 
+use engine::ids::Pid;
+
 use super::image::{Image, Pieces};
 use super::recorded::{images, interpreter};
 use super::walker::walk;
 use crate::stacks::python::code::Names;
 use crate::stacks::python::find::examine;
 use crate::stacks::python::memory::Memory;
-use engine::ids::Pid;
+use crate::wire::WirePythonFrame;
 
 /// Counts what is asked of it.
 struct Counting<M> {
@@ -106,4 +108,63 @@ fn a_process_that_answers_everything_comes_to_an_end() {
             }
         }
     }
+}
+
+/// Wherever code is said to be there is some, with the longest table of lines.
+struct Endless {
+    reads: Cell<usize>,
+}
+
+const NAME: u64 = 1 << 40;
+const TABLE: u64 = 2 << 40;
+
+impl Memory for Endless {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        self.reads.set(self.reads.get() + 1);
+        into.fill(0);
+        let mut put = |at: u64, word: u64| {
+            let at = usize::try_from(at).unwrap();
+            if let Some(place) = into.get_mut(at..at + 8) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        };
+        match address {
+            NAME => put(32, 0x64),
+            TABLE.. => put(0, 1 << 20),
+            _ => {
+                put(128, NAME);
+                put(136, TABLE);
+            }
+        }
+        true
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_process_is_bounded() {
+    let interpreter = interpreter(&images()[3]).unwrap();
+    let memory = Endless { reads: Cell::new(0) };
+    let mut names = Names::default();
+    names.add(Pid(1), &interpreter, &memory);
+    let mut ask = |number: u64| {
+        let before = memory.reads.get();
+        let found = WirePythonFrame {
+            code: number * 4096,
+            instruction: 0,
+            name: NAME,
+            lines: TABLE,
+            first_line: 0,
+            entry: 0,
+        };
+        assert_eq!(names.frame(Pid(1), &found).unwrap().unknown, None);
+        memory.reads.get() > before
+    };
+    assert!(ask(1));
+    assert!(!ask(1), "kept");
+    for number in 2..=16 {
+        ask(number);
+    }
+    assert!(!ask(1), "kept while it is no more than 16 MiB");
+    ask(17);
+    assert!(ask(1), "let go");
 }

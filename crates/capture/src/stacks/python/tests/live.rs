@@ -16,7 +16,7 @@ use super::compare::compare;
 use super::image::{self, Recorder, Told};
 use super::walker::walk;
 use crate::stacks::python::code::Names;
-use crate::stacks::python::find::{NoPython, anchor, examine, find};
+use crate::stacks::python::find::{NoPython, anchors, examine, find};
 use crate::stacks::python::memory::ProcessMemory;
 
 const IMAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_images");
@@ -78,7 +78,7 @@ fn every_python_here_is_walked_as_it_sees_itself() {
     for python in pythons() {
         let running = Running::start(&python);
         let memory = Recorder { inner: ProcessMemory(running.pid), seen: RefCell::default() };
-        let anchor = anchor(running.pid).unwrap().unwrap();
+        let anchor = anchors(running.pid).unwrap().remove(0);
         assert!(!anchor.code.is_empty());
         let interpreter = examine(anchor.clone(), &memory).unwrap();
         let frames = compare(&memory, &interpreter, &running.told());
@@ -96,6 +96,37 @@ fn every_python_here_is_walked_as_it_sees_itself() {
 fn a_process_that_is_not_python_has_no_interpreter() {
     assert!(find(Pid(std::process::id())).unwrap().is_none());
     assert_eq!(find(Pid(u32::MAX)).unwrap_err(), NoPython::Unreadable);
+}
+
+#[test]
+fn an_interpreter_is_found_while_it_runs() {
+    const SCRIPT: &str = "
+import threading
+
+def run(n):
+    return n if n < 2 else run(n - 1) + run(n - 2)
+
+threading.Thread(target=lambda: [run(9) for _ in iter(int, 1)], daemon=True).start()
+print('ready', flush=True)
+while True:
+    threading.Thread(target=run, args=(9,)).start()
+";
+    for python in pythons() {
+        let mut child = Command::new(&python)
+            .args(["-c", SCRIPT])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", python.display()));
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let results: Vec<_> = (0..100).map(|_| find(Pid(child.id())).map(|_| ())).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Its threads come and go, so now and then what is read does not fit together.
+        let found = results.iter().filter(|result| result.is_ok()).count();
+        eprintln!("{}: {found} of 100", python.display());
+        assert!(found > 50, "{found} of 100: {results:?}");
+    }
 }
 
 /// Far above what it takes on a slow machine; `--nocapture` shows the figures.

@@ -72,6 +72,17 @@ fn the_frame_that_python_puts_under_an_init_is_left_out() {
 }
 
 #[test]
+fn an_interpreter_that_nobody_uses_does_not_hide_the_first() {
+    for image in images() {
+        let wire = interpreter(&image).unwrap().wire;
+        let first = image.memory.word(wire.interpreters).unwrap();
+        let second = image.memory.word_at(first, wire.interpreter_next).unwrap();
+        assert_ne!(second, 0);
+        assert_eq!(image.memory.word_at(second, wire.interpreter_next), Some(0));
+    }
+}
+
+#[test]
 fn code_whose_address_is_used_again_has_no_name() {
     for mut image in images() {
         let interpreter = interpreter(&image).unwrap();
