@@ -88,8 +88,8 @@ mod generated {
 
 pub(crate) use generated::{
     Addresses, Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, Known,
-    KnownKey, LaunchKey, Launches, Learned, Lost, Named, Pending as WirePending, Process, Python,
-    PythonFrame, Shape, Slot as WireSlot, Stack, ThreadName, ToldKey,
+    KnownKey, LaunchKey, Launches, Learned, Lost, Named, Pending as WirePending, Process, Python as WirePython,
+    PythonFrame as WirePythonFrame, Shape, Slot as WireSlot, Stack, ThreadName, ToldKey,
 };
 pub(crate) use generated::{
     VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
@@ -101,8 +101,8 @@ pub(crate) use generated::{
     VS_CONTEXT_KNOWN, VS_DEVICE_KNOWN, VS_EXEC, VS_EXIT, VS_FILL, VS_FILTER_FOLLOW, VS_FILTER_NONE,
     VS_FILTER_TARGETS, VS_LEARNED, VS_MAX_HOOKS, VS_MEASURE_2D, VS_MEASURE_3D, VS_MEASURE_ARGUMENT,
     VS_MEASURE_BATCH, VS_NAME_CUT, VS_NAME_GUESSED, VS_NAMED, VS_NO_FIELD, VS_ANY_PROGRAM, VS_NONE, VS_ON_DEVICE,
-    VS_ON_HOST, VS_OUT_UNREADABLE, VS_PEER, VS_PROCESS, VS_PYTHON, VS_PYTHON_LOST, VS_PYTHON_MAX,
-    VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACK_LOST, VS_STACKS_COPY, VS_STACKS_OFF,
+    VS_ON_HOST, VS_OUT_UNREADABLE, VS_PEER, VS_PROCESS, VS_PYTHON, VS_PYTHON_MAX,
+    VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACKS_COPY, VS_STACKS_OFF,
     VS_STACKS_POINTERS, VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT, VS_TO_DEVICE, VS_TO_HOST,
     VS_UNIFIED,
 };

@@ -107,13 +107,22 @@ static __always_inline __u64 own_thread(void)
 	return BPF_CORE_READ(task, thread.fsbase);
 }
 
+/* The innermost frame of a thread, where it runs Python just now. */
+static __always_inline __u64 first_frame(const struct vs_python *python, __u64 state)
+{
+	__u64 frame = user_word(state + python->thread_frame);
+
+	return frame && python->frame_of != VS_NO_FIELD ? user_word(frame + python->frame_of)
+							: frame;
+}
+
 /* Loops are the kernel's: it need not follow each round beforehand. */
 struct thread_search {
 	const struct vs_python *python;
 	__u64 self;
 	__u64 interpreter;
 	__u64 state;
-	__u64 found;
+	__u64 frame; /* what was found */
 };
 
 static long next_thread(__u32 round, struct thread_search *search)
@@ -129,26 +138,31 @@ static long next_thread(__u32 round, struct thread_search *search)
 					: 0;
 		return 0;
 	}
+	/* A thread that made another interpreter has a second state there, without frames. */
 	if (user_word(search->state + python->thread_id) == search->self) {
-		search->found = search->state;
-		return 1;
+		search->frame = first_frame(python, search->state);
+		if (search->frame)
+			return 1;
 	}
 	search->state = user_word(search->state + python->thread_next);
 	return 0;
 }
 
-static __noinline __u64 python_thread(const struct vs_python *python, struct thread_state *thread)
+static __noinline __u64 own_frame(const struct vs_python *python, struct thread_state *thread)
 {
 	struct thread_search search = {.python = python, .self = own_thread()};
 
-	if (thread->python && user_word(thread->python + python->thread_id) == search.self)
-		return thread->python;
+	if (thread->python && user_word(thread->python + python->thread_id) == search.self) {
+		search.frame = first_frame(python, thread->python);
+		if (search.frame)
+			return search.frame;
+	}
 	search.interpreter = user_word(python->interpreters);
 	if (search.interpreter)
 		search.state = user_word(search.interpreter + python->threads);
 	bpf_loop(MOST_THREADS, next_thread, &search, 0);
-	thread->python = search.found;
-	return search.found;
+	thread->python = search.frame ? search.state : 0;
+	return search.frame;
 }
 
 struct frame_walk {
@@ -225,17 +239,12 @@ static __noinline int take_python(struct thread_state *thread, struct taken_stac
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct vs_python *python = bpf_map_lookup_elem(&pythons, &pid);
-	__u64 state, frame, token;
+	__u64 frame, token;
 
 	if (!python ||
 	    (python->program != own_program() && python->program != VS_ANY_PROGRAM))
 		return 0;
-	state = python_thread(python, thread);
-	if (!state)
-		return 0;
-	frame = user_word(state + python->thread_frame);
-	if (frame && python->frame_of != VS_NO_FIELD)
-		frame = user_word(frame + python->frame_of);
+	frame = own_frame(python, thread);
 	if (!frame)
 		return 0;
 	token = hash_python(python, frame);

@@ -13,17 +13,20 @@ use super::known::KnownStacks;
 use super::mixed::Run;
 use super::naming::{Job, Naming, NativeStack};
 use super::native::{Native, Unwound};
-use super::python::Pythons;
+use super::pythons::Pythons;
 use super::records::{From, StackRecord};
 use crate::decode::{Program, Taken};
 use crate::hooks::HOOKS;
-use crate::wire::{self, PythonFrame, ToWire, ToldKey};
+use crate::wire::{self, WirePythonFrame, ToWire, ToldKey};
 
 /// Stacks and sites that are kept of a trace; more have no site.
 const MOST: usize = 1 << 20;
 
 /// Python stacks that are kept of a process; then it is asked to send them again.
 const MOST_PYTHON: usize = 50_000;
+
+/// Stacks of a process whose calls did not come yet.
+const MOST_COPIES: usize = 10_000;
 
 /// How long names are waited for at the end of a trace.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -123,7 +126,12 @@ impl Desk {
                 if pending.is_empty() && number != 0 {
                     self.known.add(from, registers, &unwound.slots, number.into());
                 }
-                self.processes.entry(from.pid).or_default().copies.insert(from.token, number);
+                let copies = &mut self.processes.entry(from.pid).or_default().copies;
+                // Calls that were lost never ask for theirs.
+                if copies.len() >= MOST_COPIES {
+                    copies.clear();
+                }
+                copies.insert(from.token, number);
             }
             StackRecord::Addresses { from, addresses, pending } => {
                 let unwound = self.native.place(from.pid, &addresses, &pending);
@@ -190,13 +198,11 @@ impl Desk {
         self.native_stacks.number(stack)
     }
 
-    fn python(&mut self, pid: Pid, frames: &[PythonFrame], cut: bool) -> PythonStack {
+    fn python(&mut self, pid: Pid, frames: &[WirePythonFrame], cut: bool) -> PythonStack {
         let mut runs = vec![Run::new()];
         for frame in frames {
-            if frame.code != 0
-                && let Some(run) = runs.last_mut()
-            {
-                run.push(self.pythons.frame(pid, frame));
+            if let Some(run) = runs.last_mut() {
+                run.extend(self.pythons.frame(pid, frame));
             }
             if frame.entry != 0 {
                 runs.push(Run::new());

@@ -6,6 +6,7 @@ mod mixed;
 mod naming;
 mod native;
 mod python;
+mod pythons;
 mod records;
 
 pub(crate) use desk::{Desk, Maps};

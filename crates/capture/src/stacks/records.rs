@@ -4,7 +4,7 @@ use engine::ids::Pid;
 
 use super::native::{Pending, Registers};
 use crate::decode::Program;
-use crate::wire::{self, Head, PythonFrame, Reader, WirePending, parse};
+use crate::wire::{self, Head, WirePythonFrame, Reader, WirePending, parse};
 
 /// What came over the stack ring.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) enum StackRecord {
     /// A walk along frame pointers.
     Addresses { from: From, addresses: Vec<u64>, pending: Vec<Pending> },
     /// A Python stack.
-    Python { from: From, frames: Vec<PythonFrame>, cut: bool },
+    Python { from: From, frames: Vec<WirePythonFrame>, cut: bool },
 }
 
 /// Whose it is, and what calls name it by.

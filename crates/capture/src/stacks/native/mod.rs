@@ -3,7 +3,6 @@
 //! Read in this order: `maps` and `space` (what is mapped where), `image` and `modules` (which
 //! files that are), `rules` and `unwind` (from a copy of a stack to places in files), `symbols`
 //! (from places to names, on a thread of its own).
-#![allow(dead_code, unused_imports, reason = "the session does not take stacks yet")]
 
 mod debug_file;
 mod demangle;

@@ -1,19 +1,24 @@
 //! Python stacks: where the interpreter keeps them, and what its code is called.
+//!
+//! [`find`] tells whether a process runs CPython and where its structures are ([`elf`], [`maps`],
+//! [`layout`], [`offsets`]). The probes walk the frames by that. [`code`] gives the names and lines
+//! of what they found ([`text`], [`lines`]). Everything that is read is hostile.
 
-use engine::ids::Pid;
-use engine::stack::Frame;
+mod code;
+mod elf;
+mod find;
+mod layout;
+mod lines;
+mod maps;
+mod memory;
+mod offsets;
+mod plausible;
+#[cfg(test)]
+mod tests;
+mod text;
+mod version;
 
-use crate::wire::{Python, PythonFrame};
-
-#[derive(Debug, Default)]
-pub(crate) struct Pythons;
-
-impl Pythons {
-    pub(crate) fn look(&mut self, _pid: Pid) -> Option<Python> {
-        None
-    }
-    pub(crate) fn frame(&mut self, _pid: Pid, _frame: &PythonFrame) -> Frame {
-        Frame::default()
-    }
-    pub(crate) fn forget(&mut self, _pid: Pid) {}
-}
+pub(crate) use code::Names;
+pub(crate) use find::{Interpreter, NoPython, find};
+pub(crate) use memory::{Memory, ProcessMemory};
+pub(crate) use version::Version;

@@ -1,0 +1,195 @@
+//! Names and lines of Python frames, read from the code objects that the probes saw.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use engine::ids::Pid;
+use engine::stack::{Frame, Language, Unknown};
+
+use super::find::Interpreter;
+use super::layout::{Instruction, Layout};
+use super::lines;
+use super::memory::{Memory, half_of, word_of};
+use super::text::{table, text};
+use crate::wire::WirePythonFrame;
+
+/// What is kept of a process before everything is forgotten and read again: frames, code objects,
+/// and bytes of their tables.
+const MOST_FRAMES: usize = 1 << 16;
+const MOST_CODES: usize = 1 << 14;
+const MOST_BYTES: usize = 16 << 20;
+
+/// More than any code object's fixed part has.
+const LARGEST_CODE: usize = 4096;
+
+/// Resolves Python frames of many processes. What was read once is kept until its process is
+/// forgotten, bounded.
+pub(crate) struct Names<M> {
+    processes: HashMap<Pid, Process<M>>,
+}
+
+impl<M> Default for Names<M> {
+    fn default() -> Self {
+        Self { processes: HashMap::new() }
+    }
+}
+
+struct Process<M> {
+    memory: M,
+    layout: Layout,
+    codes: HashMap<Key, Arc<Code>>,
+    bytes: usize,
+    frames: HashMap<(Key, u64), Option<Frame>>,
+}
+
+/// A code object. Its address can be used again, so what the probes saw in it belongs to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    code: u64,
+    name: u64,
+    lines: u64,
+    first_line: u32,
+}
+
+struct Code {
+    function: Result<Arc<str>, Unknown>,
+    file: Option<Arc<str>>,
+    lines: Vec<u8>,
+    /// Nobody wrote it: the interpreter put it there.
+    internal: bool,
+}
+
+impl<M: Memory> Names<M> {
+    /// From now on the frames of a process are those of this interpreter.
+    pub(crate) fn add(&mut self, pid: Pid, interpreter: &Interpreter, memory: M) {
+        let process = Process {
+            memory,
+            layout: interpreter.layout,
+            codes: HashMap::new(),
+            bytes: 0,
+            frames: HashMap::new(),
+        };
+        self.processes.insert(pid, process);
+    }
+
+    /// A process ended, or runs another program.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.processes.remove(&pid);
+    }
+
+    /// What a frame is; `None` for those of the interpreter itself, which no program has written:
+    /// marks of calls from C, and the frame under an `__init__`.
+    pub(crate) fn frame(&mut self, pid: Pid, found: &WirePythonFrame) -> Option<Frame> {
+        if found.code == 0 {
+            return None;
+        }
+        match self.processes.get_mut(&pid) {
+            Some(process) => process.frame(found),
+            None => Some(unknown(Unknown::Gone)),
+        }
+    }
+}
+
+impl<M: Memory> Process<M> {
+    fn frame(&mut self, found: &WirePythonFrame) -> Option<Frame> {
+        let key = Key {
+            code: found.code,
+            name: found.name,
+            lines: found.lines,
+            first_line: found.first_line,
+        };
+        // Beside a number there is something else in its word.
+        let instruction = match self.layout.instruction {
+            Instruction::Number(_) => found.instruction & 0xffff_ffff,
+            Instruction::Address(_) => found.instruction,
+        };
+        if let Some(frame) = self.frames.get(&(key, instruction)) {
+            return frame.clone();
+        }
+        let code = match self.code(key) {
+            Ok(code) => code,
+            Err(why) => return Some(unknown(why)),
+        };
+        let frame = self.resolved(key, &code, instruction);
+        if self.frames.len() >= MOST_FRAMES {
+            self.frames.clear();
+        }
+        self.frames.insert((key, instruction), frame.clone());
+        frame
+    }
+
+    fn resolved(&self, key: Key, code: &Code, instruction: u64) -> Option<Frame> {
+        if code.internal {
+            return None;
+        }
+        let offset = match self.layout.instruction {
+            // A signed number of 32 bits, -1 before the first instruction.
+            Instruction::Number(unit) => i64::from((instruction as u32).cast_signed()) * unit,
+            Instruction::Address(begin) => {
+                let begin = key.code.wrapping_add(begin.into());
+                instruction.wrapping_sub(begin).cast_signed()
+            }
+        };
+        let line = lines::line(self.layout.lines, &code.lines, key.first_line, offset);
+        Some(Frame {
+            function: code.function.as_ref().map_or_else(|_| "".into(), Arc::clone),
+            file: code.file.clone(),
+            line: line.unwrap_or(0),
+            module: None,
+            language: Language::Python,
+            unknown: code.function.as_ref().err().copied(),
+        })
+    }
+
+    fn code(&mut self, key: Key) -> Result<Arc<Code>, Unknown> {
+        if let Some(code) = self.codes.get(&key) {
+            return Ok(Arc::clone(code));
+        }
+        let code = Arc::new(self.read(key)?);
+        if self.codes.len() >= MOST_CODES || self.bytes >= MOST_BYTES {
+            // Frames share the texts.
+            self.frames.clear();
+            self.codes.clear();
+            self.bytes = 0;
+        }
+        self.bytes = self.bytes.saturating_add(code.size());
+        self.codes.insert(key, Arc::clone(&code));
+        Ok(code)
+    }
+
+    fn read(&self, key: Key) -> Result<Code, Unknown> {
+        let layout = &self.layout;
+        let end = layout.code_lines.max(layout.code_name).max(layout.code_file);
+        let end = usize::from(end.max(layout.code_first_line)) + 8;
+        let block = self.memory.block(key.code, end, LARGEST_CODE).ok_or(Unknown::Gone)?;
+        let word = |offset: u16| word_of(&block, offset.into());
+        let same = word(layout.code_name) == Some(key.name)
+            && word(layout.code_lines) == Some(key.lines)
+            && half_of(&block, layout.code_first_line.into()) == Some(key.first_line);
+        let file = word(layout.code_file).filter(|_| same).ok_or(Unknown::Gone)?;
+        let function = text(&self.memory, layout, key.name);
+        if function == Err(Unknown::Gone) {
+            return Err(Unknown::Gone);
+        }
+        Ok(Code {
+            function: function.map(Arc::from),
+            // Python's own code has one text for both.
+            internal: file == key.name,
+            file: text(&self.memory, layout, file).ok().map(Arc::from),
+            lines: table(&self.memory, layout, key.lines).unwrap_or_default(),
+        })
+    }
+}
+
+impl Code {
+    fn size(&self) -> usize {
+        let function = self.function.as_ref().map_or(0, |function| function.len());
+        let file = self.file.as_ref().map_or(0, |file| file.len());
+        function + file + self.lines.len()
+    }
+}
+
+fn unknown(why: Unknown) -> Frame {
+    Frame { language: Language::Python, unknown: Some(why), ..Frame::default() }
+}

@@ -1,0 +1,223 @@
+//! The few things of an ELF file that lead to an interpreter. A reader of our own, because the file
+//! is whatever the traced program says: no size in it is trusted, and memory stays bounded.
+
+use super::maps::Mapping;
+use super::memory::{Memory, half_of, word_of};
+use super::version::{self, Version};
+
+/// The symbols that are looked for, of data.
+const RUNTIME: &[u8] = b"_PyRuntime";
+const VERSION: &[u8] = b"Py_Version";
+const CODE_TYPE: &[u8] = b"PyCode_Type";
+
+/// The section that holds nothing but `_PyRuntime`, since 3.10; it is there in stripped files too.
+const RUNTIME_SECTION: &[u8] = b".PyRuntime";
+
+const MOST_SECTIONS: u64 = 4096;
+const MOST_SYMBOLS: u64 = 1 << 22;
+const MOST_NAMES: usize = 64 << 20;
+const MOST_CONSTANTS: usize = 64 << 20;
+/// Symbols that are read at once.
+const AT_ONCE: u64 = 2730;
+const SYMBOL: u64 = 24;
+
+/// What a file tells of the interpreter in it. Addresses are the file's own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Program {
+    pub(super) runtime: u64,
+    /// Where the version is, since 3.11.
+    pub(super) version: Option<u64>,
+    pub(super) code_type: Option<u64>,
+    /// The version, where only the file tells it.
+    pub(super) told: Option<Version>,
+    fixed: bool,
+    segments: Vec<Segment>,
+}
+
+/// A part of a file that is loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Segment {
+    executable: bool,
+    offset: u64,
+    address: u64,
+}
+
+/// A section of a file.
+#[derive(Clone, Debug)]
+struct Section {
+    name: u32,
+    kind: u32,
+    address: u64,
+    offset: u64,
+    size: u64,
+    link: u32,
+}
+
+const SYMBOLS: u32 = 2;
+const DYNAMIC_SYMBOLS: u32 = 11;
+
+/// What the file holds of an interpreter; `None` where there is none in it.
+pub(super) fn read(file: &impl Memory) -> Option<Program> {
+    let head: [u8; 64] = file.bytes(0)?;
+    // 64 bits, little-endian.
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let fixed = half_of(&head, 16)? & 0xffff == 2;
+    let sections = sections(file, &head)?;
+    let mut found = Found::default();
+    for kind in [DYNAMIC_SYMBOLS, SYMBOLS] {
+        if found.runtime.is_none() {
+            let table = sections.iter().find(|section| section.kind == kind);
+            table.and_then(|table| {
+                found.look(file, table, sections.get(usize::try_from(table.link).ok()?)?)
+            });
+        }
+    }
+    let named = |name: &[u8]| section_named(file, &head, &sections, name);
+    let runtime = found.runtime.or_else(|| Some(named(RUNTIME_SECTION)?.address))?;
+    let told = if found.version.is_some() {
+        None
+    } else {
+        named(b".rodata").and_then(|section| {
+            let length = usize::try_from(section.size).ok()?;
+            version::of_constants(&file.block(section.offset, length, MOST_CONSTANTS)?)
+        })
+    };
+    Some(Program {
+        runtime,
+        version: found.version,
+        code_type: found.code_type,
+        told,
+        fixed,
+        segments: segments(file, &head)?,
+    })
+}
+
+/// Addresses of symbols, as far as they were found.
+#[derive(Default)]
+struct Found {
+    runtime: Option<u64>,
+    version: Option<u64>,
+    code_type: Option<u64>,
+}
+
+impl Found {
+    fn look(&mut self, file: &impl Memory, table: &Section, names: &Section) -> Option<()> {
+        let names = file.block(names.offset, usize::try_from(names.size).ok()?, MOST_NAMES)?;
+        let count = (table.size / SYMBOL).min(MOST_SYMBOLS);
+        let mut first = 0;
+        while first < count {
+            let some = (count - first).min(AT_ONCE);
+            let from = table.offset.checked_add(first * SYMBOL)?;
+            let symbols = file.block(from, usize::try_from(some * SYMBOL).ok()?, usize::MAX)?;
+            for symbol in symbols.chunks_exact(SYMBOL as usize) {
+                self.note(symbol, &names);
+            }
+            first += some;
+        }
+        Some(())
+    }
+
+    fn note(&mut self, symbol: &[u8], names: &[u8]) -> Option<()> {
+        let kind_and_section = half_of(symbol, 4)?;
+        // Data, and defined here.
+        if kind_and_section & 0xf != 1 || kind_and_section >> 16 == 0 {
+            return None;
+        }
+        let name = names.get(half_of(symbol, 0)? as usize..)?;
+        let is =
+            |wanted: &[u8]| name.strip_prefix(wanted).is_some_and(|rest| rest.first() == Some(&0));
+        let place = if is(RUNTIME) {
+            &mut self.runtime
+        } else if is(VERSION) {
+            &mut self.version
+        } else if is(CODE_TYPE) {
+            &mut self.code_type
+        } else {
+            return None;
+        };
+        *place = place.or(word_of(symbol, 8));
+        Some(())
+    }
+}
+
+fn sections(file: &impl Memory, head: &[u8]) -> Option<Vec<Section>> {
+    let (offset, count) = (word_of(head, 40)?, u64::from(half_of(head, 60)? & 0xffff));
+    let (size, count) = (half_of(head, 58)? & 0xffff, count.min(MOST_SECTIONS));
+    if size != 64 {
+        return None;
+    }
+    let table = file.block(offset, usize::try_from(count * 64).ok()?, usize::MAX)?;
+    table
+        .chunks_exact(64)
+        .map(|section| {
+            Some(Section {
+                name: half_of(section, 0)?,
+                kind: half_of(section, 4)?,
+                address: word_of(section, 16)?,
+                offset: word_of(section, 24)?,
+                size: word_of(section, 32)?,
+                link: half_of(section, 40)?,
+            })
+        })
+        .collect()
+}
+
+fn section_named<'a>(
+    file: &impl Memory,
+    head: &[u8],
+    sections: &'a [Section],
+    name: &[u8],
+) -> Option<&'a Section> {
+    let names = sections.get(usize::from(u16::from_le_bytes(*head.get(62..)?.first_chunk()?)))?;
+    let names = file.block(names.offset, usize::try_from(names.size).ok()?, 1 << 20)?;
+    sections.iter().find(|section| {
+        names
+            .get(section.name as usize..)
+            .and_then(|rest| rest.strip_prefix(name))
+            .is_some_and(|rest| rest.first() == Some(&0))
+    })
+}
+
+fn segments(file: &impl Memory, head: &[u8]) -> Option<Vec<Segment>> {
+    const LOADED: u32 = 1;
+    let (offset, size) = (word_of(head, 32)?, half_of(head, 54)? & 0xffff);
+    let count = half_of(head, 56)? & 0xffff;
+    if size != 56 {
+        return None;
+    }
+    let table = file.block(offset, count as usize * 56, usize::MAX)?;
+    let loaded = table.chunks_exact(56).filter(|segment| half_of(segment, 0) == Some(LOADED));
+    loaded
+        .map(|segment| {
+            Some(Segment {
+                executable: half_of(segment, 4)? & 1 == 1,
+                offset: word_of(segment, 8)?,
+                address: word_of(segment, 16)?,
+            })
+        })
+        .collect()
+}
+
+impl Program {
+    /// What to add to the file's addresses, where it is mapped like this. A mapping begins with the
+    /// page that its segment begins in; two segments can begin in one page, so what can be executed
+    /// is told apart from what cannot.
+    pub(super) fn bias(&self, mappings: &[Mapping]) -> Option<u64> {
+        const LARGEST_PAGE: u64 = 65536;
+        if self.fixed {
+            return Some(0);
+        }
+        let fits = |segment: &&Segment, mapping: &Mapping| {
+            segment.executable == mapping.executable
+                && segment.offset.checked_sub(mapping.offset).is_some_and(|n| n < LARGEST_PAGE)
+        };
+        mappings.iter().find_map(|mapping| {
+            let near = self.segments.iter().filter(|segment| fits(segment, mapping));
+            let segment = near.min_by_key(|segment| segment.offset)?;
+            let into = segment.offset - mapping.offset;
+            Some(mapping.range.start.wrapping_add(into).wrapping_sub(segment.address))
+        })
+    }
+}

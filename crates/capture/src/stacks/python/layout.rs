@@ -1,0 +1,260 @@
+//! Where each version of Python keeps what a walk and its names need.
+//!
+//! From 3.13 on the interpreter tells it ([`super::offsets`]). Before, it is a table: taken from the
+//! debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1, and compared with running processes.
+
+use super::version::Version;
+use crate::wire::{self, VS_NO_FIELD, VS_NONE, WirePython};
+
+/// Bytes that the probes read of a frame of the interpreter, of a frame that is an object, and of a
+/// code object. See `bpf/python.h`.
+pub(super) const FRAME_BYTES: usize = 80;
+pub(super) const FRAME_OBJECT_BYTES: usize = 112;
+pub(super) const CODE_BYTES: usize = 96;
+
+/// Owners from here on have frames that are the interpreter's own, since 3.12: the mark of a call
+/// from C. 3.12 and 3.13 have one such owner, 3.14 has two, 3.15 one again.
+const OWNER_ENTRY: u8 = 3;
+/// More than any owner.
+const NO_OWNER: u8 = 255;
+
+/// Offsets in bytes, as far as nothing else is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(super) version: Version,
+    /// In the runtime: the first interpreter.
+    pub(super) interpreters: u16,
+    pub(super) interpreter_next: u16,
+    pub(super) threads: u16,
+    pub(super) thread_next: u16,
+    pub(super) thread_interpreter: u16,
+    pub(super) thread_id: u16,
+    pub(super) thread_frame: u16,
+    /// Where the thread has not the frame itself: in what it has.
+    pub(super) frame_of: Option<u16>,
+    pub(super) frame_code: u16,
+    pub(super) frame_instruction: u16,
+    pub(super) frame_previous: u16,
+    pub(super) entry: Entry,
+    pub(super) code_first_line: u16,
+    pub(super) code_file: u16,
+    /// The qualified name, or the name where there is none.
+    pub(super) code_name: u16,
+    pub(super) code_lines: u16,
+    pub(super) instruction: Instruction,
+    pub(super) lines: Lines,
+    pub(super) object_type: u16,
+    pub(super) bytes_size: u16,
+    pub(super) bytes_data: u16,
+    pub(super) text_length: u16,
+    pub(super) text_state: u16,
+    /// Where characters begin: those of ASCII texts, and of others.
+    pub(super) text_ascii: u16,
+    pub(super) text_wide: u16,
+}
+
+/// How a frame tells that the interpreter was called anew for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Entry {
+    /// It is for every frame.
+    Every,
+    /// There is a mark at this offset.
+    Marked(u16),
+    /// Such a call leaves a frame of its own, which the owner at this offset tells.
+    Shim(u16),
+}
+
+/// What a frame says of its instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Instruction {
+    /// Its offset, in units of so many bytes.
+    Number(i64),
+    /// Its address; the instructions begin at this offset of the code object.
+    Address(u16),
+}
+
+/// How lines of instructions are written down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lines {
+    /// `co_lnotab`, up to 3.9.
+    Steps,
+    /// `co_linetable` of 3.10.
+    Ranges,
+    /// `co_linetable` since 3.11.
+    Locations,
+}
+
+const V3_9: Layout = Layout {
+    version: Version::three(9),
+    interpreters: 32,
+    interpreter_next: 0,
+    threads: 8,
+    thread_next: 8,
+    thread_interpreter: 16,
+    thread_id: 176,
+    thread_frame: 24,
+    frame_of: None,
+    frame_code: 32,
+    frame_instruction: 104,
+    frame_previous: 24,
+    entry: Entry::Every,
+    code_first_line: 40,
+    code_file: 104,
+    code_name: 112,
+    code_lines: 120,
+    instruction: Instruction::Number(1),
+    lines: Lines::Steps,
+    object_type: 8,
+    bytes_size: 16,
+    bytes_data: 32,
+    text_length: 16,
+    text_state: 32,
+    text_ascii: 48,
+    text_wide: 72,
+};
+
+const V3_10: Layout = Layout {
+    version: Version::three(10),
+    frame_instruction: 96,
+    instruction: Instruction::Number(2),
+    lines: Lines::Ranges,
+    ..V3_9
+};
+
+const V3_11: Layout = Layout {
+    version: Version::three(11),
+    interpreters: 40,
+    threads: 16,
+    thread_id: 152,
+    thread_frame: 56,
+    frame_of: Some(8),
+    frame_code: 32,
+    frame_instruction: 56,
+    frame_previous: 48,
+    entry: Entry::Marked(68),
+    code_first_line: 72,
+    code_file: 112,
+    code_name: 128,
+    code_lines: 136,
+    instruction: Instruction::Address(184),
+    lines: Lines::Locations,
+    ..V3_10
+};
+
+const V3_12: Layout = Layout {
+    version: Version::three(12),
+    threads: 72,
+    thread_id: 136,
+    frame_of: Some(0),
+    frame_code: 0,
+    frame_previous: 8,
+    entry: Entry::Shim(70),
+    code_first_line: 68,
+    instruction: Instruction::Address(192),
+    text_ascii: 40,
+    text_wide: 56,
+    ..V3_11
+};
+
+/// The first version that tells its layout.
+pub(super) const FIRST_THAT_TELLS: Version = Version::three(13);
+
+/// The layout of a version that does not tell it.
+pub(super) fn of_version(version: Version) -> Option<Layout> {
+    [V3_9, V3_10, V3_11, V3_12].into_iter().find(|layout| layout.version == version)
+}
+
+impl Layout {
+    /// How many bytes of a frame the probes read.
+    pub(super) fn frame_bytes(&self) -> usize {
+        if self.entry == Entry::Every { FRAME_OBJECT_BYTES } else { FRAME_BYTES }
+    }
+
+    /// What the probes need, where the runtime is at this address. `None` where a field lies outside
+    /// of what they read.
+    pub(super) fn wire(&self, runtime: u64) -> Option<WirePython> {
+        let bytes = self.frame_bytes();
+        let code_from = self.code_first_line.min(self.code_name).min(self.code_lines) & !7;
+        let in_code = |offset: u16, size: u8| part(offset - code_from, size, CODE_BYTES);
+        // No owner is needed where there are no shims; the highest byte of a pointer is always 0.
+        let (owner, owner_entry) = match self.entry {
+            Entry::Shim(owner) => (owner, OWNER_ENTRY),
+            Entry::Every | Entry::Marked(_) => (self.frame_previous.checked_add(7)?, NO_OWNER),
+        };
+        // What belongs to the session stays 0.
+        let mut wire: WirePython = wire::parse(&[0; size_of::<WirePython>()])?;
+        wire.interpreters = runtime.checked_add(self.interpreters.into())?;
+        wire.interpreter_next = self.interpreter_next;
+        wire.threads = self.threads;
+        wire.thread_next = self.thread_next;
+        wire.thread_id = self.thread_id;
+        wire.thread_frame = self.thread_frame;
+        wire.frame_of = self.frame_of.map_or(u16::try_from(VS_NO_FIELD).ok(), Some)?;
+        wire.code_from = code_from;
+        wire.version = self.version.wire();
+        wire.frame_code = part(self.frame_code, 8, bytes)?;
+        wire.frame_instruction = part(self.frame_instruction, 8, bytes)?;
+        wire.frame_previous = part(self.frame_previous, 8, bytes)?;
+        wire.frame_owner = part(owner, 1, bytes)?;
+        wire.owner_entry = owner_entry;
+        wire.frame_is_entry = match self.entry {
+            Entry::Marked(mark) => part(mark, 1, bytes)?,
+            Entry::Every | Entry::Shim(_) => u8::try_from(VS_NONE).ok()?,
+        };
+        wire.every_is_entry = u8::from(self.entry == Entry::Every);
+        wire.code_name = in_code(self.code_name, 8)?;
+        wire.code_lines = in_code(self.code_lines, 8)?;
+        wire.code_first_line = in_code(self.code_first_line, 4)?;
+        Some(wire)
+    }
+}
+
+/// A field as a multiple of its size; `None` where it is not that or not whole inside `bytes`.
+fn part(offset: u16, size: u8, bytes: usize) -> Option<u8> {
+    let inside = usize::from(offset) + usize::from(size) <= bytes;
+    let whole = offset.is_multiple_of(u16::from(size));
+    u8::try_from(offset / u16::from(size)).ok().filter(|_| inside && whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probes_get_offsets_in_the_units_they_read() {
+        let wire = V3_9.wire(0x1000).unwrap();
+        assert_eq!((wire.interpreters, wire.version), (0x1020, 0x0309));
+        assert_eq!((wire.frame_code, wire.frame_previous, wire.frame_instruction), (4, 3, 13));
+        assert_eq!((wire.every_is_entry, wire.frame_is_entry, wire.owner_entry), (1, 255, 255));
+        assert_eq!(wire.frame_of, 65535);
+        assert_eq!((wire.code_from, wire.code_first_line), (40, 0));
+        assert_eq!((wire.code_name, wire.code_lines), (9, 10));
+        let wire = V3_12.wire(0x1000).unwrap();
+        assert_eq!((wire.frame_code, wire.frame_previous, wire.frame_instruction), (0, 1, 7));
+        assert_eq!((wire.frame_owner, wire.owner_entry), (70, 3));
+        assert_eq!((wire.every_is_entry, wire.frame_is_entry, wire.frame_of), (0, 255, 0));
+        assert_eq!((wire.code_from, wire.code_first_line), (64, 1));
+        assert_eq!((wire.code_name, wire.code_lines), (8, 9));
+    }
+
+    #[test]
+    fn a_field_that_the_probes_do_not_read_makes_no_layout() {
+        let far = Layout { frame_instruction: 80, ..V3_12 };
+        assert!(far.wire(0).is_none());
+        assert!(Layout { frame_instruction: 72, ..V3_12 }.wire(0).is_some());
+        assert!(Layout { frame_instruction: 52, ..V3_12 }.wire(0).is_none());
+        assert!(Layout { entry: Entry::Shim(80), ..V3_12 }.wire(0).is_none());
+        assert!(Layout { code_lines: 160, ..V3_12 }.wire(0).is_none());
+        assert!(Layout { frame_previous: u16::MAX, ..V3_9 }.wire(0).is_none());
+        assert!(V3_12.wire(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn only_versions_that_were_looked_at_have_a_layout() {
+        assert!(of_version(Version::three(8)).is_none());
+        assert!(of_version(Version::three(13)).is_none());
+        for minor in 9..=12 {
+            assert_eq!(of_version(Version::three(minor)).unwrap().version.minor, minor);
+        }
+    }
+}

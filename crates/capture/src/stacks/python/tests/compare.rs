@@ -1,0 +1,84 @@
+//! Compares a walk with what Python itself told.
+
+use engine::ids::Pid;
+use engine::stack::{Frame, Language};
+
+use super::image::{Told, ToldFrame};
+use super::walker::walk;
+use crate::stacks::python::code::Names;
+use crate::stacks::python::find::Interpreter;
+use crate::stacks::python::memory::Memory;
+use crate::stacks::python::version::Version;
+
+const PID: Pid = Pid(1);
+
+/// A resolved frame, and whether the interpreter was called anew for it.
+pub(super) struct Seen {
+    pub(super) frame: Frame,
+    pub(super) entry: bool,
+}
+
+/// All frames of a thread, resolved; and how many of the interpreter's own code were left out.
+pub(super) fn resolve<M: Memory + Copy>(
+    memory: M,
+    interpreter: &Interpreter,
+    id: u64,
+) -> (Vec<Seen>, usize) {
+    let mut names = Names::default();
+    names.add(PID, interpreter, memory);
+    let mut seen: Vec<Seen> = Vec::new();
+    let mut left_out = 0;
+    for found in walk(&memory, &interpreter.wire, id) {
+        let entry = found.entry == 1;
+        match names.frame(PID, &found) {
+            Some(frame) => {
+                assert_eq!(names.frame(PID, &found).as_ref(), Some(&frame), "from the cache");
+                seen.push(Seen { frame, entry });
+            }
+            None if found.code == 0 => {
+                if let Some(last) = seen.last_mut() {
+                    last.entry = true;
+                }
+            }
+            None => left_out += 1,
+        }
+    }
+    (seen, left_out)
+}
+
+/// Every thread has the frames that Python told of it; gives how many frames that were.
+pub(super) fn compare<M: Memory + Copy>(
+    memory: M,
+    interpreter: &Interpreter,
+    told: &[Told],
+) -> usize {
+    for thread in told {
+        let (seen, _) = resolve(memory, interpreter, thread.id);
+        let found: Vec<_> = seen.iter().map(|seen| told_of(&seen.frame)).collect();
+        assert_eq!(found, thread.frames, "thread {} of {}", thread.name, interpreter.version);
+        for Seen { frame, entry } in &seen {
+            check_entry(interpreter.version, &frame.function, *entry);
+        }
+    }
+    told.iter().map(|thread| thread.frames.len()).sum()
+}
+
+fn told_of(frame: &Frame) -> ToldFrame {
+    assert_eq!((frame.language, frame.unknown), (Language::Python, None), "{frame:?}");
+    ToldFrame {
+        line: frame.line,
+        file: frame.file.as_deref().unwrap_or_default().to_owned(),
+        function: frame.function.to_string(),
+    }
+}
+
+/// The functions of `chains.py` are named after who calls them.
+fn check_entry(version: Version, function: &str, entry: bool) {
+    let name = function.rsplit('.').next().unwrap_or_default();
+    if name.starts_with("entered_") || name == "<module>" {
+        assert!(entry, "{version}: {function} was called from C");
+    }
+    if name.starts_with("plain_") {
+        assert_eq!(entry, version < Version::three(11), "{version}: {function} is Python's");
+    }
+}

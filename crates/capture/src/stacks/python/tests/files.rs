@@ -1,0 +1,166 @@
+//! Files in which an interpreter may be.
+
+use std::path::PathBuf;
+
+use crate::stacks::python::elf::{Program, read};
+use crate::stacks::python::maps::Mapping;
+use crate::stacks::python::memory::Memory;
+use crate::stacks::python::version::Version;
+
+/// A small ELF file: a segment that is read, one that is executed, and sections of our choice.
+struct File {
+    fixed: bool,
+    first_address: u64,
+    dynamic: bool,
+    symbols: Vec<(&'static str, u64)>,
+    sections: Vec<(&'static str, u64)>,
+    constants: &'static [u8],
+}
+
+const WHOLE: File = File {
+    fixed: false,
+    first_address: 0x10000,
+    dynamic: true,
+    symbols: Vec::new(),
+    sections: Vec::new(),
+    constants: b"\0/usr/lib/python3.10\0",
+};
+
+struct Bytes(Vec<u8>);
+
+impl Memory for Bytes {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let Ok(from) = usize::try_from(address) else { return false };
+        let found = self.0.get(from..).and_then(|rest| rest.get(..into.len()));
+        found.map(|found| into.copy_from_slice(found)).is_some()
+    }
+}
+
+impl File {
+    fn bytes(&self) -> Vec<u8> {
+        let mut names = vec![0];
+        let mut symbols = vec![0; 24];
+        for (name, address) in &self.symbols {
+            symbols.extend_from_slice(&(names.len() as u32).to_le_bytes());
+            symbols.extend_from_slice(&[0x11, 0, 1, 0]);
+            symbols.extend_from_slice(&address.to_le_bytes());
+            symbols.extend_from_slice(&[0; 8]);
+            names.extend_from_slice(name.as_bytes());
+            names.push(0);
+        }
+        let mut out = vec![0; 64];
+        self.segments(&mut out);
+        let own = [".symbols", ".names", ".rodata"].into_iter();
+        let own = own.chain(self.sections.iter().map(|(name, _)| *name)).chain([".own"]);
+        let own = format!("\0{}\0", own.collect::<Vec<_>>().join("\0"));
+        let mut name_at = 1;
+        let mut table = Vec::new();
+        let kind = if self.dynamic { 11 } else { 2 };
+        let mut add = |name: &str, kind: u32, address: u64, link: u32, data: &[u8]| {
+            let words = [u64::from(kind) << 32 | name_at, 0, address];
+            let place = [out.len() as u64, data.len() as u64, u64::from(link), 0, 0];
+            table.extend(words.iter().chain(&place).flat_map(|word| word.to_le_bytes()));
+            name_at += name.len() as u64 + 1;
+            out.extend_from_slice(data);
+        };
+        add(".symbols", kind, 0, 1, &symbols);
+        add(".names", 3, 0, 0, &names);
+        add(".rodata", 1, 0, 0, self.constants);
+        for (name, address) in &self.sections {
+            add(name, 1, *address, 0, &[]);
+        }
+        add(".own", 3, 0, 0, own.as_bytes());
+        let count = table.len() / 64;
+        let at = out.len() as u64;
+        out.extend_from_slice(&table);
+        self.head(&mut out, at, count as u16);
+        out
+    }
+
+    fn segments(&self, out: &mut Vec<u8>) {
+        for (executable, offset) in [(0_u32, 0_u64), (1, 0x1234)] {
+            out.extend_from_slice(&1_u32.to_le_bytes());
+            out.extend_from_slice(&(4 | executable).to_le_bytes());
+            let address = self.first_address + offset;
+            for word in [offset, address, address, 0x1000, 0x1000, 0x1000] {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+
+    fn head(&self, out: &mut [u8], sections: u64, count: u16) {
+        out[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        out[16] = if self.fixed { 2 } else { 3 };
+        out[32..40].copy_from_slice(&64_u64.to_le_bytes());
+        out[40..48].copy_from_slice(&sections.to_le_bytes());
+        for (at, value) in [(54, 56), (56, 2), (58, 64), (60, count), (62, count - 1)] {
+            out[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    fn read(&self) -> Option<Program> {
+        read(&Bytes(self.bytes()))
+    }
+}
+
+fn mapping(start: u64, offset: u64, executable: bool) -> Mapping {
+    let range = start..start + 0x1000;
+    Mapping { range, offset, executable, path: PathBuf::from("/p") }
+}
+
+#[test]
+fn symbols_lead_to_the_interpreter() {
+    let symbols = vec![("_PyRuntimes", 1), ("_PyRuntime", 0x20), ("PyCode_Type", 0x30)];
+    for dynamic in [true, false] {
+        let program = File { symbols: symbols.clone(), dynamic, ..WHOLE }.read().unwrap();
+        assert_eq!((program.runtime, program.code_type), (0x20, Some(0x30)));
+        assert_eq!((program.version, program.told), (None, Some(Version::three(10))));
+    }
+    let symbols = vec![("Py_Version", 0x40), ("_PyRuntime", 0x20)];
+    let program = File { symbols, ..WHOLE }.read().unwrap();
+    assert_eq!((program.version, program.told), (Some(0x40), None));
+}
+
+#[test]
+fn a_stripped_file_has_the_section() {
+    let program = File { sections: vec![(".PyRuntime", 0x50)], ..WHOLE }.read().unwrap();
+    assert_eq!(program.runtime, 0x50);
+}
+
+#[test]
+fn other_files_hold_no_interpreter() {
+    assert_eq!(File { symbols: vec![("main", 1)], ..WHOLE }.read(), None);
+    assert_eq!(read(&Bytes(b"#!/bin/sh\n".to_vec())), None);
+    assert_eq!(read(&Bytes(Vec::new())), None);
+}
+
+#[test]
+fn what_is_mapped_elsewhere_is_found_there() {
+    let symbols = vec![("_PyRuntime", 0x10020)];
+    let moved = File { symbols: symbols.clone(), ..WHOLE }.read().unwrap();
+    // The first segment's own address is 0x10000.
+    let both = [mapping(0x7000_0000, 0, false), mapping(0x7000_1000, 0x1000, true)];
+    assert_eq!(moved.bias(&both), Some(0x7000_0000 - 0x10000));
+    assert_eq!(moved.bias(&both[1..]), Some(0x7000_0000 - 0x10000));
+    assert_eq!(moved.bias(&[]), None);
+    assert_eq!(moved.bias(&[mapping(0x7000_0000, 0x20_0000, true)]), None);
+    let fixed = File { fixed: true, symbols, ..WHOLE }.read().unwrap();
+    assert_eq!(fixed.bias(&both), Some(0));
+    // Addresses that wrap around are wrong, and nothing more.
+    moved.bias(&[mapping(0, 0, false)]);
+}
+
+#[test]
+fn any_byte_of_a_file_may_be_wrong() {
+    let symbols = vec![("_PyRuntime", 0x20), ("Py_Version", 0x30), ("PyCode_Type", 0x40)];
+    let file = File { symbols, sections: vec![(".PyRuntime", 0x20)], ..WHOLE }.bytes();
+    let mappings = [mapping(0x7000_0000, 0, false), mapping(u64::MAX - 0x1000, 0x1000, true)];
+    for at in 0..file.len() {
+        assert!(read(&Bytes(file[..at].to_vec())).is_none_or(|program| program.runtime == 0x20));
+        for value in [0, 1, 0x7f, 0x80, 0xff, !file[at]] {
+            let mut wrong = file.clone();
+            wrong[at] = value;
+            read(&Bytes(wrong)).and_then(|program| program.bias(&mappings));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What was read of a process, to be read again without it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::stacks::python::find::Anchor;
+use crate::stacks::python::memory::Memory;
+use crate::stacks::python::version;
+
+/// Memory that remembers what was read of it.
+pub(super) struct Recorder<M> {
+    pub(super) inner: M,
+    pub(super) seen: RefCell<BTreeMap<u64, u8>>,
+}
+
+impl<M: Memory> Memory for Recorder<M> {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let read = self.inner.read(address, into);
+        if read {
+            self.seen.borrow_mut().extend((address..).zip(into.iter().copied()));
+        }
+        read
+    }
+}
+
+/// A thread as Python itself described it.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) frames: Vec<ToldFrame>,
+}
+
+/// A frame as Python itself described it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ToldFrame {
+    pub(super) line: u32,
+    pub(super) file: String,
+    pub(super) function: String,
+}
+
+/// What `chains.py` printed.
+pub(super) fn told(lines: &str) -> Vec<Told> {
+    let mut threads: Vec<Told> = Vec::new();
+    for line in lines.lines() {
+        let words: Vec<_> = line.split('\t').collect();
+        match words[..] {
+            ["thread", id, name] => {
+                let id = u64::from_str_radix(id, 16).unwrap();
+                threads.push(Told { id, name: name.to_owned(), frames: Vec::new() });
+            }
+            ["frame", line, file, function] => {
+                threads.last_mut().unwrap().frames.push(ToldFrame {
+                    line: line.parse().unwrap(),
+                    file: file.to_owned(),
+                    function: function.to_owned(),
+                });
+            }
+            _ => {}
+        }
+    }
+    threads
+}
+
+/// A recorded process.
+#[derive(Clone)]
+pub(super) struct Image {
+    pub(super) anchor: Anchor,
+    pub(super) told: Vec<Told>,
+    pub(super) memory: Pieces,
+}
+
+/// Pieces of memory, by their first address; no two of them touch.
+#[derive(Clone, Default)]
+pub(super) struct Pieces(pub(super) BTreeMap<u64, Vec<u8>>);
+
+impl Memory for Pieces {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let Some((start, piece)) = self.0.range(..=address).next_back() else { return false };
+        let from = usize::try_from(address - start).unwrap();
+        let Some(found) = piece.get(from..).and_then(|rest| rest.get(..into.len())) else {
+            return false;
+        };
+        into.copy_from_slice(found);
+        true
+    }
+}
+
+impl Pieces {
+    fn joined(bytes: &BTreeMap<u64, u8>) -> Self {
+        let mut pieces: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (&address, &byte) in bytes {
+            match pieces.iter_mut().next_back() {
+                Some((start, piece)) if start + piece.len() as u64 == address => piece.push(byte),
+                _ => {
+                    pieces.insert(address, vec![byte]);
+                }
+            }
+        }
+        Self(pieces)
+    }
+
+    /// Writes over what is there.
+    pub(super) fn set(&mut self, address: u64, bytes: &[u8]) {
+        let (start, piece) = self.0.range_mut(..=address).next_back().unwrap();
+        let from = usize::try_from(address - start).unwrap();
+        piece[from..from + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// The text of an image: where to begin, what Python told, and a line per piece of memory.
+pub(super) fn write(anchor: &Anchor, told: &str, seen: &BTreeMap<u64, u8>) -> String {
+    let mut text = String::from("python image 1\n");
+    let module = anchor.module.file_name().unwrap().to_str().unwrap();
+    writeln!(text, "module\t{module}").unwrap();
+    writeln!(text, "runtime\t{:x}", anchor.runtime).unwrap();
+    if let Some(version) = anchor.version {
+        writeln!(text, "version\t{version:x}").unwrap();
+    }
+    if let Some(version) = anchor.told {
+        writeln!(text, "told\tpython{version}").unwrap();
+    }
+    writeln!(text, "type\t{:x}", anchor.code_type.unwrap()).unwrap();
+    for line in told.lines().filter(|line| line.starts_with("thread") || line.starts_with("frame"))
+    {
+        writeln!(text, "{line}").unwrap();
+    }
+    for (address, piece) in Pieces::joined(seen).0 {
+        writeln!(text, "{address:x}\t{}", digits(&piece)).unwrap();
+    }
+    text
+}
+
+/// Two digits a byte; from `g` on a letter is 2 zeros, 3 and so on: there are many.
+fn digits(mut bytes: &[u8]) -> String {
+    let mut text = String::new();
+    while let Some((&byte, rest)) = bytes.split_first() {
+        let zeros = bytes.iter().take(20).take_while(|&&byte| byte == 0).count();
+        if zeros >= 2 {
+            text.push(char::from(b'g' + zeros as u8 - 2));
+            bytes = &bytes[zeros..];
+        } else {
+            write!(text, "{byte:02x}").unwrap();
+            bytes = rest;
+        }
+    }
+    text
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.bytes().next() {
+        let length = if first >= b'g' {
+            bytes.extend(std::iter::repeat_n(0, usize::from(first - b'g') + 2));
+            1
+        } else {
+            bytes.push(u8::from_str_radix(&rest[..2], 16).unwrap());
+            2
+        };
+        rest = &rest[length..];
+    }
+    bytes
+}
+
+/// An image from its text.
+pub(super) fn read(text: &str) -> Image {
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("python image 1"));
+    let hexadecimal = |text| u64::from_str_radix(text, 16).unwrap();
+    let mut anchor = Anchor {
+        module: Default::default(),
+        code: Vec::new(),
+        runtime: 0,
+        version: None,
+        told: None,
+        code_type: None,
+    };
+    let mut memory = Pieces::default();
+    for line in lines {
+        let (word, rest) = line.split_once('\t').unwrap();
+        match word {
+            "module" => anchor.module = rest.into(),
+            "runtime" => anchor.runtime = hexadecimal(rest),
+            "version" => anchor.version = Some(hexadecimal(rest)),
+            "told" => anchor.told = version::of_file_name(rest),
+            "type" => anchor.code_type = Some(hexadecimal(rest)),
+            "thread" | "frame" => {}
+            address => {
+                memory.0.insert(hexadecimal(address), bytes(rest));
+            }
+        }
+    }
+    Image { anchor, told: told(text), memory }
+}

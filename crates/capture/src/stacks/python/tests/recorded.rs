@@ -1,0 +1,190 @@
+//! Every layout, from what was recorded of real interpreters. See `tests/python_images/README.md`.
+
+use engine::ids::Pid;
+use engine::stack::Unknown;
+
+use super::compare::{compare, resolve};
+use super::image::{self, Image};
+use super::walker::walk;
+use crate::stacks::python::code::Names;
+use crate::stacks::python::find::{Interpreter, NoPython, examine};
+use crate::stacks::python::layout;
+use crate::stacks::python::memory::Memory;
+use crate::stacks::python::version::Version;
+
+const TEXTS: [&str; 7] = [
+    include_str!("../../../../tests/python_images/3.9.image"),
+    include_str!("../../../../tests/python_images/3.10.image"),
+    include_str!("../../../../tests/python_images/3.11.image"),
+    include_str!("../../../../tests/python_images/3.12.image"),
+    include_str!("../../../../tests/python_images/3.13.image"),
+    include_str!("../../../../tests/python_images/3.14.image"),
+    include_str!("../../../../tests/python_images/3.15.image"),
+];
+
+/// All images, oldest version first.
+pub(super) fn images() -> Vec<Image> {
+    TEXTS.iter().map(|text| image::read(text)).collect()
+}
+
+fn image(minor: u8) -> Image {
+    images().remove(usize::from(minor) - 9)
+}
+
+pub(super) fn interpreter(image: &Image) -> Result<Interpreter, NoPython> {
+    examine(image.anchor.clone(), &image.memory)
+}
+
+#[test]
+fn every_version_is_walked_as_it_saw_itself() {
+    for (image, minor) in images().iter().zip(9..) {
+        let interpreter = interpreter(image).unwrap();
+        assert_eq!(interpreter.version, Version::three(minor));
+        let frames = compare(&image.memory, &interpreter, &image.told);
+        assert!(frames > 60, "{frames}");
+    }
+}
+
+/// The texts that Python told are from Python, but who says that it waited where it should?
+#[test]
+fn frames_stand_on_the_lines_that_are_marked() {
+    let script = include_str!("../../../../tests/python_images/chains.py");
+    let lines: Vec<_> = script.lines().collect();
+    for image in images() {
+        for frame in image.told.iter().flat_map(|thread| &thread.frames) {
+            if frame.file.ends_with("/chains.py") {
+                let line = lines[frame.line as usize - 1];
+                assert!(line.ends_with(" here"), "{}: {line}", frame.line);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_frame_that_python_puts_under_an_init_is_left_out() {
+    for image in images() {
+        let interpreter = interpreter(&image).unwrap();
+        let thread = image.told.iter().find(|thread| thread.name == "made_often").unwrap();
+        let (_, left_out) = resolve(&image.memory, &interpreter, thread.id);
+        // Since 3.13 a class that is called often has it.
+        assert_eq!(left_out, usize::from(interpreter.version >= Version::three(13)));
+    }
+}
+
+#[test]
+fn an_interpreter_that_nobody_uses_does_not_hide_the_first() {
+    for image in images() {
+        let wire = interpreter(&image).unwrap().wire;
+        let first = image.memory.word(wire.interpreters).unwrap();
+        let second = image.memory.word_at(first, wire.interpreter_next).unwrap();
+        assert_ne!(second, 0);
+        assert_eq!(image.memory.word_at(second, wire.interpreter_next), Some(0));
+    }
+}
+
+#[test]
+fn code_whose_address_is_used_again_has_no_name() {
+    for mut image in images() {
+        let interpreter = interpreter(&image).unwrap();
+        let found = walk(&image.memory, &interpreter.wire, image.told[0].id)[0];
+        let layout = interpreter.layout;
+        let first_line = found.code + u64::from(layout.code_first_line);
+        image.memory.set(first_line, &(found.first_line + 1).to_le_bytes());
+        let mut names = Names::default();
+        names.add(Pid(1), &interpreter, &image.memory);
+        let frame = names.frame(Pid(1), &found).unwrap();
+        assert_eq!((frame.unknown, &*frame.function, frame.line), (Some(Unknown::Gone), "", 0));
+    }
+}
+
+#[test]
+fn a_process_that_is_gone_keeps_what_was_resolved_until_it_is_forgotten() {
+    struct Once<'a>(&'a dyn Fn(u64, &mut [u8]) -> bool);
+    impl Memory for Once<'_> {
+        fn read(&self, address: u64, into: &mut [u8]) -> bool {
+            (self.0)(address, into)
+        }
+    }
+    let image = image(11);
+    let interpreter = interpreter(&image).unwrap();
+    let frames = walk(&image.memory, &interpreter.wire, image.told[0].id);
+    let alive = std::cell::Cell::new(true);
+    let read = |address, into: &mut [u8]| alive.get() && image.memory.read(address, into);
+    let mut names = Names::default();
+    names.add(Pid(1), &interpreter, Once(&read));
+    let first = names.frame(Pid(1), &frames[0]).unwrap();
+    alive.set(false);
+    assert_eq!(names.frame(Pid(1), &frames[0]).unwrap(), first);
+    assert_eq!(names.frame(Pid(1), &frames[1]).unwrap().unknown, Some(Unknown::Gone));
+    names.forget(Pid(1));
+    assert_eq!(names.frame(Pid(1), &frames[0]).unwrap().unknown, Some(Unknown::Gone));
+}
+
+#[test]
+fn an_interpreter_that_has_not_started_is_told() {
+    for mut image in images() {
+        let interpreters = interpreter(&image).unwrap().wire.interpreters;
+        image.memory.set(interpreters, &[0; 8]);
+        assert_eq!(interpreter(&image).unwrap_err(), NoPython::NotReadyYet);
+    }
+}
+
+#[test]
+fn a_version_that_is_not_known_is_told_and_not_guessed() {
+    let unknown = |text: &str| NoPython::UnknownVersion(text.into());
+    let mut newer = image(14);
+    newer.memory.set(newer.anchor.runtime + 8, &0x0310_00f0_u64.to_le_bytes());
+    assert_eq!(interpreter(&newer).unwrap_err(), unknown("3.16"));
+    let mut older = image(9);
+    older.anchor.told = Some(Version::three(8));
+    assert_eq!(interpreter(&older).unwrap_err(), unknown("3.8"));
+    older.anchor.told = None;
+    assert_eq!(interpreter(&older).unwrap_err(), unknown("of no number"));
+}
+
+#[test]
+fn free_threaded_builds_are_refused() {
+    let mut image = image(14);
+    image.memory.set(image.anchor.runtime + 16, &1_u64.to_le_bytes());
+    assert_eq!(interpreter(&image).unwrap_err(), NoPython::FreeThreaded);
+}
+
+#[test]
+fn a_list_without_its_beginning_is_not_believed() {
+    let mut image = image(13);
+    image.anchor.version = None;
+    image.anchor.told = Some(Version::three(13));
+    image.memory.set(image.anchor.runtime, b"xdebugpx");
+    assert_eq!(interpreter(&image).unwrap_err(), NoPython::Implausible);
+    image.memory.set(image.anchor.runtime, &[0; 8]);
+    assert_eq!(interpreter(&image).unwrap_err(), NoPython::NotReadyYet);
+}
+
+/// 3.9 and 3.10 are alike up to the instruction, so that one is left to what the file says.
+#[test]
+fn a_wrong_version_is_noticed() {
+    for right in 9..=12 {
+        for wrong in 9..=12 {
+            let mut image = image(right);
+            image.anchor.version = None;
+            image.anchor.told = Some(Version::three(wrong));
+            let alike = right == wrong || (right < 11 && wrong < 11);
+            assert_eq!(interpreter(&image).is_ok(), alike, "{right} as {wrong}");
+        }
+    }
+}
+
+#[test]
+fn a_list_of_offsets_that_leave_their_structures_is_not_believed() {
+    let whole = image(14);
+    let runtime = whole.anchor.runtime;
+    for place in (3..81).map(|place| runtime + place * 8) {
+        let mut image = whole.clone();
+        image.memory.set(place, &u64::MAX.to_le_bytes());
+        if let Ok(interpreter) = interpreter(&image) {
+            // Nobody needs that one.
+            assert_eq!(interpreter.layout, self::interpreter(&whole).unwrap().layout);
+        }
+    }
+    assert!(layout::of_version(Version::three(14)).is_none());
+}

@@ -1,0 +1,108 @@
+//! Versions of Python, and how they are told from a file that does not say.
+
+use std::fmt;
+
+/// A version of Python. Its structures are the same in all its maintenance releases.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct Version {
+    /// 3, so far.
+    pub(crate) major: u8,
+    /// 11 of 3.11.
+    pub(crate) minor: u8,
+}
+
+impl Version {
+    /// Python 3, of a minor version.
+    pub(crate) const fn three(minor: u8) -> Self {
+        Self { major: 3, minor }
+    }
+
+    /// From `PY_VERSION_HEX`: 0x030b07f0 is 3.11.7.
+    pub(crate) fn from_hex(hex: u64) -> Option<Self> {
+        let [major, minor, _, _] = u32::try_from(hex).ok()?.to_be_bytes();
+        (major > 0).then_some(Self { major, minor })
+    }
+
+    /// As the probes get it: 0x030b.
+    pub(crate) fn wire(self) -> u16 {
+        u16::from_be_bytes([self.major, self.minor])
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The version whose library folder the constants of an interpreter name (`lib/python3.9`), or else
+/// whose full number is among them. Before 3.11 nothing else in a stripped file tells.
+pub(super) fn of_constants(constants: &[u8]) -> Option<Version> {
+    let strings = || constants.split(|&b| b == 0);
+    only(strings().filter_map(folder)).or_else(|| only(strings().filter_map(number)))
+}
+
+/// What all of them are.
+fn only(mut found: impl Iterator<Item = Version>) -> Option<Version> {
+    let first = found.next()?;
+    found.all(|other| other == first).then_some(first)
+}
+
+/// The version in the name of a program or library: `python3.9`, `libpython3.9.so.1.0`.
+pub(super) fn of_file_name(name: &str) -> Option<Version> {
+    let rest = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python3.")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest.get(..digits)?.parse().ok().map(Version::three)
+}
+
+/// A text that is `python3.9`, or a path that ends with it.
+fn folder(text: &[u8]) -> Option<Version> {
+    let name = text.rsplit(|&b| b == b'/').next()?;
+    let digits = name.strip_prefix(b"python3.")?;
+    std::str::from_utf8(digits).ok()?.parse().ok().map(Version::three)
+}
+
+/// A text that is `3.9.18` or `3.9.18+`.
+fn number(text: &[u8]) -> Option<Version> {
+    let mut parts = std::str::from_utf8(text).ok()?.strip_prefix("3.")?.split('.');
+    let minor = parts.next()?.parse().ok()?;
+    let micro = parts.next()?;
+    (micro.starts_with(|c: char| c.is_ascii_digit()) && micro.len() < 8 && parts.next().is_none())
+        .then_some(Version::three(minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_told_by_the_constants() {
+        let told = |text: &[u8]| of_constants(text).map(|version| version.minor);
+        assert_eq!(told(b"a\0/usr/lib\0python3.9\0x"), Some(9));
+        assert_eq!(told(b"\0/usr/lib/python3.10\0Deprecated since Python 3.11.\0"), Some(10));
+        assert_eq!(told(b"\0%s\x003.10.13+\0"), Some(10));
+        assert_eq!(told(b"python3.9\0python3.10\0"), None);
+        assert_eq!(told(b"python3.9\0python3.10\x003.10.1\0"), Some(10));
+        assert_eq!(told(b"python3.999\0python3.\x003.9.x\x003.9\x003.9.1.2\0\xff"), None);
+        assert_eq!(told(b""), None);
+    }
+
+    #[test]
+    fn a_version_is_told_by_the_name_of_the_file() {
+        let told = |text: &str| of_file_name(text).map(|version| version.minor);
+        assert_eq!(told("python3.9"), Some(9));
+        assert_eq!(told("libpython3.10.so.1.0"), Some(10));
+        assert_eq!(told("libpython3.so"), None);
+        assert_eq!(told("python3"), None);
+        assert_eq!(told("python3.1000"), None);
+        assert_eq!(told("blender"), None);
+    }
+
+    #[test]
+    fn a_version_in_hexadecimal_is_understood() {
+        assert_eq!(Version::from_hex(0x030b_07f0), Some(Version::three(11)));
+        assert_eq!(Version::three(11).wire(), 0x030b);
+        assert_eq!(Version::from_hex(0), None);
+        assert_eq!(Version::from_hex(u64::MAX), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! Which processes run Python, and what their frames are.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use engine::ids::Pid;
+use engine::stack::Frame;
+
+use super::python::{Names, NoPython, ProcessMemory, find};
+use crate::wire::{WirePython, WirePythonFrame};
+
+/// An interpreter that has not started is looked at again, not too often.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Processes that run Python.
+#[derive(Default)]
+pub(crate) struct Pythons {
+    names: Names<ProcessMemory>,
+    refused: HashMap<Pid, (NoPython, Instant)>,
+}
+
+impl Pythons {
+    /// What the probes need to walk the Python stacks of a process, where it has any.
+    pub(crate) fn look(&mut self, pid: Pid) -> Option<WirePython> {
+        self.refused.remove(&pid);
+        match find(pid) {
+            Ok(None) => None,
+            Ok(Some(interpreter)) => {
+                self.names.add(pid, &interpreter, ProcessMemory(pid));
+                Some(interpreter.wire)
+            }
+            Err(why) => {
+                self.refused.insert(pid, (why, Instant::now()));
+                None
+            }
+        }
+    }
+
+    /// Whether it is worth looking again.
+    pub(crate) fn may_have_started(&self, pid: Pid) -> bool {
+        self.refused.get(&pid).is_some_and(|(why, when)| {
+            *why == NoPython::NotReadyYet && when.elapsed() >= AGAIN
+        })
+    }
+
+    /// Why the Python stacks of a process are not told.
+    pub(crate) fn refusal(&self, pid: Pid) -> Option<&NoPython> {
+        self.refused.get(&pid).map(|(why, _)| why)
+    }
+
+    /// What a frame is; `None` for those that no program has written.
+    pub(crate) fn frame(&mut self, pid: Pid, frame: &WirePythonFrame) -> Option<Frame> {
+        self.names.frame(pid, frame)
+    }
+
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.names.forget(pid);
+        self.refused.remove(&pid);
+    }
+}
