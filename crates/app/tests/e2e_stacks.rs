@@ -85,7 +85,11 @@ fn build(stage: &Stage, compiler: &str, file: &str, options: &[&str]) -> String 
         .arg("-o")
         .arg(&output)
         .arg(source(file))
-        .args(if compiler == "rustc" { &["-C", "link-arg=-l:libcuda.so.1", "-L"][..] } else { &["-pthread"] })
+        .args(if compiler == "rustc" {
+            &["-C", "link-arg=-l:libcuda.so.1", "-L"][..]
+        } else {
+            &["-pthread"]
+        })
         .arg(if compiler == "rustc" { stage.driver.parent().unwrap() } else { &stage.driver })
         .status()
         .unwrap();
@@ -154,9 +158,14 @@ fn stripped_code_says_so_and_keeps_its_sites_apart() {
     let sites = traced.last["sites"].as_array().unwrap();
     assert_eq!(sites.len(), 2, "{sites:?}");
     for site in sites {
-        let own: Vec<_> = site["frames"].as_array().unwrap().iter().filter(|frame| {
-            frame["module"].as_str().is_some_and(|module| module.ends_with("chain.c.out"))
-        }).collect();
+        let own: Vec<_> = site["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|frame| {
+                frame["module"].as_str().is_some_and(|module| module.ends_with("chain.c.out"))
+            })
+            .collect();
         assert!(!own.is_empty());
         for frame in own {
             assert_eq!(frame["unknown"], "no symbol there", "{frame}");
@@ -243,7 +252,11 @@ fn assert_python(report: &Value, python: &str) {
     let chain: Vec<_> = [("cuMemAlloc_v2", 0), ("ffi_call", 0), leaf]
         .into_iter()
         .chain(within)
-        .chain([(name("Model.__call__"), marks["call"]), ("train", 0), ("<module>", marks["module"])])
+        .chain([
+            (name("Model.__call__"), marks["call"]),
+            ("train", 0),
+            ("<module>", marks["module"]),
+        ])
         .chain([("__libc_start", 0)])
         .collect();
     assert_eq!(site(report, &chain)["live_bytes"], 2000);
@@ -251,13 +264,27 @@ fn assert_python(report: &Value, python: &str) {
     assert_eq!(site(report, &chain)["live_allocations"], 2);
     // A built-in function calls back into Python: two runs of the interpreter.
     let lambda = name("größe.<locals>.<lambda>");
-    let chain = [leaf, (lambda, marks["lambda"]), ("größe", marks["lambda"]), ("train", marks["non_ascii"])];
+    let chain = [
+        leaf,
+        (lambda, marks["lambda"]),
+        ("größe", marks["lambda"]),
+        ("train", marks["non_ascii"]),
+    ];
     assert_eq!(site(report, &chain)["live_allocations"], 2);
-    let chain = [leaf, ("on_thread", marks["thread"]), (name("Thread.run"), 0), (name("Thread._bootstrap"), 0), ("clone", 0)];
+    let chain = [
+        leaf,
+        ("on_thread", marks["thread"]),
+        (name("Thread.run"), 0),
+        (name("Thread._bootstrap"), 0),
+        ("clone", 0),
+    ];
     assert_eq!(site(report, &chain)["live_bytes"], 5000);
     for site in report["sites"].as_array().unwrap() {
         let frames = site["frames"].as_array().unwrap();
-        assert!(frames.iter().all(|frame| frame["unknown"].is_null() || frame["language"] == "native"), "{site}");
+        assert!(
+            frames.iter().all(|frame| frame["unknown"].is_null() || frame["language"] == "native"),
+            "{site}"
+        );
         let hidden = |frame: &Value| frame["function"].as_str().unwrap().starts_with("_PyEval");
         assert!(!frames.iter().any(hidden), "{site}");
         let own = frames.iter().find(|frame| frame["function"] == "allocate").unwrap();
@@ -283,7 +310,8 @@ fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
     for python in pythons() {
         let stage = Stage::new();
         let script = source("chain.py");
-        let mut player = harness::Player::start(stage.command(&python).args([script.to_str().unwrap(), "wait"]));
+        let mut player =
+            harness::Player::start(stage.command(&python).args([script.to_str().unwrap(), "wait"]));
         player.wait_for("ready");
         let mut tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
         tracer.wait_until_attached();
@@ -291,7 +319,8 @@ fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
         player.wait_for("done");
         let report = tracer.finish();
         let marks = marks("chain.py");
-        let chain = [("cuMemAlloc_v2", 0), ("allocate", marks["allocate"]), ("<module>", marks["late"])];
+        let chain =
+            [("cuMemAlloc_v2", 0), ("allocate", marks["allocate"]), ("<module>", marks["late"])];
         let found = site(report.last(), &chain);
         assert_eq!(found["live_allocations"], 3);
         player.say("end");
@@ -332,13 +361,24 @@ fn probe_return(file: &Path, function: &str) -> Vec<std::os::fd::OwnedFd> {
 fn return_addresses_that_other_probes_took_are_put_back() {
     for stacks in ["full", "fp"] {
         let stage = Stage::new();
-        let options = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fcf-protection=none"];
+        let options = [
+            "-g",
+            "-O1",
+            "-fno-omit-frame-pointer",
+            "-fno-optimize-sibling-calls",
+            "-fcf-protection=none",
+        ];
         let program = build(&stage, "gcc", "chain.c", &options);
         let _outer = probe_return(Path::new(&program), "outer");
         let _middle = probe_return(Path::new(&program), "middle");
         let traced = trace(&stage, &["--stacks", stacks], &[&program]);
         let marks = marks("chain.c");
-        let chain = [("inner", marks["inner"]), ("middle", marks["middle"]), ("outer", marks["outer"]), ("main", marks["main"])];
+        let chain = [
+            ("inner", marks["inner"]),
+            ("middle", marks["middle"]),
+            ("outer", marks["outer"]),
+            ("main", marks["main"]),
+        ];
         let found = site(&traced.last, &chain);
         assert_eq!(found["allocations_total"], 10, "{stacks}: {found}");
     }

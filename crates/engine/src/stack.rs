@@ -65,6 +65,8 @@ pub enum Unknown {
     Probed,
     /// What the interpreter keeps there is not understood.
     Interpreter,
+    /// The interpreter was not looked at yet when the call was made.
+    TooEarly,
     /// Frames from here on are missing: the stack is deeper than what is read of it.
     Deep,
     /// Frames from here on are missing: nothing says how to go on from there.
@@ -84,6 +86,7 @@ impl Unknown {
             Self::Gone => "the process was gone",
             Self::Probed => "hidden by another probe",
             Self::Interpreter => "an interpreter that is not understood",
+            Self::TooEarly => "called before the interpreter was looked at",
             Self::Deep => "the stack goes on",
             Self::NoRule => "no unwind information there; the stack goes on",
         }

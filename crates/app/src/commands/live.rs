@@ -166,6 +166,9 @@ fn tell(notice: &Notice) {
         Notice::SlowWatch { reason } => format!(
             "cannot be told of new copies of the driver ({reason}); looking every few seconds"
         ),
+        Notice::NoPython { pid, reason } => {
+            format!("process {pid}: no Python frames: {}", plain(reason))
+        }
         Notice::Released { path } => format!("nobody uses {} any more: let go", shown(path)),
     });
 }

@@ -41,6 +41,13 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
+    /// Python stacks of a process are not told.
+    NoPython {
+        /// The process.
+        pid: Pid,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// A library that nobody uses any more was let go.
     Released {
         /// The library.
@@ -52,7 +59,7 @@ impl Notice {
     /// Whether something does not work as it should.
     #[must_use]
     pub const fn is_trouble(&self) -> bool {
-        matches!(self, Self::NotAttached { .. } | Self::NoDriver | Self::SlowWatch { .. })
+        !matches!(self, Self::Attached { .. } | Self::Released { .. })
     }
 }
 

@@ -281,7 +281,10 @@ impl Session {
 
     /// What the user should know, since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
-        self.drivers.take_notices()
+        let mut notices = self.drivers.take_notices();
+        let refusals = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
+        notices.extend(refusals.into_iter().map(|(pid, reason)| Notice::NoPython { pid, reason }));
+        notices
     }
 
     /// The probes' own counters.

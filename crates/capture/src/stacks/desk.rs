@@ -10,14 +10,15 @@ use engine::stack::Unknown;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::known::KnownStacks;
-use super::mixed::Run;
-use super::naming::{Job, Naming, NativeStack};
-use super::native::{Native, Unwound};
+use super::mixed::{Run, is_interpreter};
+use super::naming::{Job, Naming, NativeStack, PythonStack};
+use super::native::{Code, Native, Unwound};
+use super::python::NoPython;
 use super::pythons::Pythons;
 use super::records::{From, StackRecord};
 use crate::decode::{Program, Taken};
 use crate::hooks::HOOKS;
-use crate::wire::{self, WirePythonFrame, ToWire, ToldKey};
+use crate::wire::{self, ToWire, ToldKey, WirePythonFrame};
 
 /// Stacks and sites that are kept of a trace; more have no site.
 const MOST: usize = 1 << 20;
@@ -37,13 +38,6 @@ pub(crate) struct Maps {
     pub(crate) known: MapHandle,
     pub(crate) told: MapHandle,
     pub(crate) pythons: MapHandle,
-}
-
-/// A Python stack.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct PythonStack {
-    runs: Vec<Run>,
-    unknown: Option<Unknown>,
 }
 
 /// What a site is made of. Numbers start at 1; 0 is none.
@@ -122,6 +116,7 @@ impl Desk {
         match record {
             StackRecord::Copy { from, registers, bytes, pending } => {
                 let unwound = self.native.unwind(from.pid, registers, &bytes, &pending);
+                self.look_again(from, &unwound);
                 let number = self.intern(&unwound);
                 if pending.is_empty() && number != 0 {
                     self.known.add(from, registers, &unwound.slots, number.into());
@@ -135,6 +130,7 @@ impl Desk {
             }
             StackRecord::Addresses { from, addresses, pending } => {
                 let unwound = self.native.place(from.pid, &addresses, &pending);
+                self.look_again(from, &unwound);
                 let number = self.intern(&unwound);
                 let process = self.processes.entry(from.pid).or_default();
                 process.addresses.insert(from.token, number);
@@ -153,18 +149,18 @@ impl Desk {
     pub(crate) fn site(&mut self, pid: Pid, taken: Taken) -> Option<SiteId> {
         let process = self.processes.get_mut(&pid);
         let (native, python) = match process {
-            _ if taken.stack == 0 && taken.python == 0 => return None,
-            Some(process) => (
-                if taken.known {
+            None => return None,
+            Some(process) => {
+                let native = if taken.known {
                     taken.stack as u32
                 } else {
                     let copy = process.copies.remove(&taken.stack);
                     copy.or_else(|| process.addresses.get(&taken.stack).copied()).unwrap_or(0)
-                },
-                process.python.get(&taken.python).copied().unwrap_or(0),
-            ),
-            None => (0, 0),
+                };
+                (native, process.python.get(&taken.python).copied())
+            }
         };
+        let python = python.unwrap_or_else(|| self.no_python(pid));
         if native == 0 && python == 0 {
             return None;
         }
@@ -177,20 +173,52 @@ impl Desk {
         }
         let site = SiteId(self.sites.len() as u32);
         self.sites.insert(parts, site);
-        let python = self.python_stacks.get(python);
         self.naming.ask(Job {
             site,
             function: HOOKS.get(usize::from(taken.hook)).map_or("", |hook| hook.symbol),
             native: self.native_stacks.get(native),
-            runs: python.as_ref().map(|stack| stack.runs.clone()).unwrap_or_default(),
-            python_unknown: python.and_then(|stack| stack.unknown),
+            python: self.python_stacks.get(python),
         });
         Some(site)
+    }
+
+    /// Processes whose Python stacks are not told, and why, since the last call.
+    pub(crate) fn refusals(&mut self) -> Vec<(Pid, String)> {
+        self.pythons.take_refusals()
     }
 
     /// Names that were found since the last call; `last`: that can be found at all.
     pub(crate) fn named(&mut self, last: bool) -> Vec<SiteFacts> {
         if last { self.naming.take_all(PATIENCE) } else { self.naming.take() }
+    }
+
+    /// Where a call has no Python stack: why, should its native stack have been in the interpreter.
+    fn no_python(&mut self, pid: Pid) -> u32 {
+        let missing = match self.pythons.refusal(pid) {
+            Some(NoPython::NotReadyYet) => Unknown::TooEarly,
+            Some(_) => Unknown::Interpreter,
+            None if self.processes.get(&pid).is_some_and(|process| process.is_python) => {
+                Unknown::TooEarly
+            }
+            None => return 0,
+        };
+        self.python_stacks.number(PythonStack { missing: Some(missing), ..PythonStack::default() })
+    }
+
+    /// Looks for Python again where it was not there before, and is now.
+    fn look_again(&mut self, from: From, unwound: &Unwound) {
+        let is_python = self.processes.get(&from.pid).is_some_and(|process| process.is_python);
+        if is_python || self.pythons.looked_lately(from.pid) {
+            return;
+        }
+        let native = &self.native;
+        let mut files = unwound.codes.iter().filter_map(|code| match code {
+            Code::File { module, .. } => Some(native.path(*module)),
+            _ => None,
+        });
+        if files.any(|path| is_interpreter(&path)) {
+            self.began(from.pid, Some(from.program));
+        }
     }
 
     fn intern(&mut self, unwound: &Unwound) -> u32 {
@@ -209,7 +237,7 @@ impl Desk {
             }
         }
         runs.retain(|run| !run.is_empty());
-        PythonStack { runs, unknown: cut.then_some(Unknown::Deep) }
+        PythonStack { runs, cut, missing: None }
     }
 
     /// The probes will not send it again, until it is taken out of their table.

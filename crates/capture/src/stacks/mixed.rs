@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::stack::Frame;
+use engine::stack::{Frame, Language, Unknown};
 
 /// The interpreter's function that runs Python code. One call of it runs a whole run of Python
 /// frames that call each other.
@@ -23,12 +23,19 @@ enum Sort {
     Other,
 }
 
-/// One stack, innermost first.
-pub(crate) fn mix(native: &[Native], runs: Vec<Run>) -> Vec<Frame> {
-    if runs.is_empty() {
-        return native.iter().flat_map(|frames| frames.iter().cloned()).collect();
-    }
+/// One stack, innermost first. Without runs the native frames stay, and `missing` says why where
+/// there should be some.
+pub(crate) fn mix(native: &[Native], runs: Vec<Run>, missing: Option<Unknown>) -> Vec<Frame> {
     let sorts = sorts(native);
+    if runs.is_empty() {
+        let mut frames: Vec<_> = native.iter().flat_map(|frames| frames.iter().cloned()).collect();
+        let first = frames.iter().position(|frame| is_evaluator(&frame.function));
+        if let (Some(place), Some(unknown)) = (first, missing) {
+            let (language, unknown) = (Language::Python, Some(unknown));
+            frames.insert(place, Frame { language, unknown, ..Frame::default() });
+        }
+        return frames;
+    }
     // Runs that no evaluator is found for belong to the last one: its part of the stack could not
     // be told apart. Where there is none at all, the unwinder did not get there.
     let last = sorts.iter().rposition(|sort| *sort == Sort::Evaluator);
@@ -68,18 +75,17 @@ fn is_evaluator(function: &str) -> bool {
 }
 
 /// For interpreters whose symbols were taken away.
-fn is_interpreter(path: &str) -> bool {
+pub(crate) fn is_interpreter(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.starts_with("libpython")
-        || name.strip_prefix("python").is_some_and(|rest| {
-            rest.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
-        })
+        || name
+            .strip_prefix("python")
+            .is_some_and(|rest| rest.chars().all(|letter| letter.is_ascii_digit() || letter == '.'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::stack::Language;
 
     fn native(function: &str, module: &str) -> Native {
         let module = Some(module.into());
@@ -117,32 +123,42 @@ mod tests {
             "train",
             "__libc_start_main",
         ];
-        assert_eq!(names(&mix(&stack, runs)), expected);
+        assert_eq!(names(&mix(&stack, runs, None)), expected);
     }
 
     #[test]
     fn runs_without_an_evaluator_are_not_lost() {
         let runs = || vec![vec![python("leaf")], vec![python("main")]];
         let cut = [native("cudaMalloc", "libcudart")];
-        assert_eq!(names(&mix(&cut, runs())), ["cudaMalloc", "leaf", "main"]);
+        assert_eq!(names(&mix(&cut, runs(), None)), ["cudaMalloc", "leaf", "main"]);
         let one = [
             native("cudaMalloc", "libcudart"),
             native("_PyEval_EvalFrameDefault", "python3.11"),
             native("_start", "libc"),
         ];
-        assert_eq!(names(&mix(&one, runs())), ["cudaMalloc", "leaf", "main", "_start"]);
+        assert_eq!(names(&mix(&one, runs(), None)), ["cudaMalloc", "leaf", "main", "_start"]);
         let stripped = [
             native("cudaMalloc", "libcudart"),
             native("", "/usr/bin/python3.11"),
             native("", "/usr/bin/python3.11"),
             native("_start", "libc"),
         ];
-        assert_eq!(names(&mix(&stripped, runs())), ["cudaMalloc", "leaf", "main", "_start"]);
+        assert_eq!(names(&mix(&stripped, runs(), None)), ["cudaMalloc", "leaf", "main", "_start"]);
     }
 
     #[test]
     fn a_stack_without_python_stays_as_it_is() {
         let stack = [native("_PyEval_EvalFrameDefault", "libpython"), native("main", "a.out")];
-        assert_eq!(names(&mix(&stack, Vec::new())), ["_PyEval_EvalFrameDefault", "main"]);
+        let expected = ["_PyEval_EvalFrameDefault", "main"];
+        assert_eq!(names(&mix(&stack, Vec::new(), None)), expected);
+    }
+
+    #[test]
+    fn python_that_is_not_understood_is_told_where_it_is() {
+        let stack = [native("f", "a.so"), native("_PyEval_EvalFrameDefault", "libpython")];
+        let mixed = mix(&stack, Vec::new(), Some(Unknown::Interpreter));
+        assert_eq!(names(&mixed), ["f", "", "_PyEval_EvalFrameDefault"]);
+        assert_eq!(mixed[1].unknown, Some(Unknown::Interpreter));
+        assert_eq!(mix(&stack[..1], Vec::new(), Some(Unknown::Interpreter)).len(), 1);
     }
 }

@@ -21,9 +21,7 @@ pub(crate) struct Job {
     pub(crate) function: &'static str,
     /// `None`: the stack was lost.
     pub(crate) native: Option<Arc<NativeStack>>,
-    pub(crate) runs: Vec<Run>,
-    /// Python frames are missing.
-    pub(crate) python_unknown: Option<Unknown>,
+    pub(crate) python: Option<Arc<PythonStack>>,
 }
 
 /// A native stack, wherever the process has its files mapped.
@@ -31,6 +29,16 @@ pub(crate) struct Job {
 pub(crate) struct NativeStack {
     pub(crate) codes: Vec<Code>,
     pub(crate) end: End,
+}
+
+/// A Python stack.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct PythonStack {
+    pub(crate) runs: Vec<Run>,
+    /// There are more frames.
+    pub(crate) cut: bool,
+    /// Why there are none, where there should be.
+    pub(crate) missing: Option<Unknown>,
 }
 
 /// The thread.
@@ -108,13 +116,14 @@ fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
         None => (&[][..], Some(Unknown::NotTold)),
     };
     let native: Vec<_> = codes.iter().map(|code| symbols.frames(code, true)).collect();
-    frames.extend(mix(&native, job.runs));
-    let missing = [job.python_unknown, missing];
+    let python = job.python.as_deref().cloned().unwrap_or_default();
+    frames.extend(mix(&native, python.runs, python.missing));
+    let missing = [python.cut.then_some(Unknown::Deep), missing];
     frames.extend(
-        missing.into_iter().flatten().map(|unknown| Frame {
-            unknown: Some(unknown),
-            ..Frame::default()
-        }),
+        missing
+            .into_iter()
+            .flatten()
+            .map(|unknown| Frame { unknown: Some(unknown), ..Frame::default() }),
     );
     SiteFacts { site: job.site, frames: frames.into() }
 }

@@ -17,6 +17,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Pythons {
     names: Names<ProcessMemory>,
     refused: HashMap<Pid, (NoPython, Instant)>,
+    news: Vec<(Pid, String)>,
 }
 
 impl Pythons {
@@ -30,17 +31,27 @@ impl Pythons {
                 Some(interpreter.wire)
             }
             Err(why) => {
+                if why != NoPython::NotReadyYet {
+                    self.news.push((pid, why.to_string()));
+                }
                 self.refused.insert(pid, (why, Instant::now()));
                 None
             }
         }
     }
 
-    /// Whether it is worth looking again.
-    pub(crate) fn may_have_started(&self, pid: Pid) -> bool {
-        self.refused.get(&pid).is_some_and(|(why, when)| {
-            *why == NoPython::NotReadyYet && when.elapsed() >= AGAIN
-        })
+    /// Whether it was looked at a moment ago, or once and for all.
+    pub(crate) fn looked_lately(&self, pid: Pid) -> bool {
+        match self.refused.get(&pid) {
+            Some((NoPython::NotReadyYet, when)) => when.elapsed() < AGAIN,
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// Refusals that nobody was told of, in words.
+    pub(crate) fn take_refusals(&mut self) -> Vec<(Pid, String)> {
+        std::mem::take(&mut self.news)
     }
 
     /// Why the Python stacks of a process are not told.

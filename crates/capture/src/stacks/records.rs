@@ -4,18 +4,13 @@ use engine::ids::Pid;
 
 use super::native::{Pending, Registers};
 use crate::decode::Program;
-use crate::wire::{self, Head, WirePythonFrame, Reader, WirePending, parse};
+use crate::wire::{self, Head, Reader, WirePending, WirePythonFrame, parse};
 
 /// What came over the stack ring.
 #[derive(Clone, Debug)]
 pub(crate) enum StackRecord {
     /// A copy of a stack, to be unwound.
-    Copy {
-        from: From,
-        registers: Registers,
-        bytes: Box<[u8]>,
-        pending: Vec<Pending>,
-    },
+    Copy { from: From, registers: Registers, bytes: Box<[u8]>, pending: Vec<Pending> },
     /// A walk along frame pointers.
     Addresses { from: From, addresses: Vec<u64>, pending: Vec<Pending> },
     /// A Python stack.

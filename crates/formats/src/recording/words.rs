@@ -85,6 +85,7 @@ impl Word for Unknown {
         Self::Gone,
         Self::Probed,
         Self::Interpreter,
+        Self::TooEarly,
         Self::Deep,
         Self::NoRule,
     ];
@@ -99,6 +100,7 @@ impl Word for Unknown {
             Self::Gone => "gone",
             Self::Probed => "probed",
             Self::Interpreter => "interpreter",
+            Self::TooEarly => "too_early",
             Self::Deep => "deep",
             Self::NoRule => "no_rule",
         }
