@@ -123,7 +123,7 @@ impl Modules {
             Err(NoImage::NotElf) => Found::NoModule,
             Err(NoImage::Unreadable) => return self.without_file(mapping, Unknown::Unreadable),
         };
-        // The inode of what is not kept mapped can become another file's.
+        // What is no module yet may be one when it is written to its end.
         if mapping.sort == Sort::File && matches!(found, Found::Module(_)) {
             self.by_file.insert(key, found);
         }
@@ -186,8 +186,9 @@ fn open(pid: Pid, mapping: &Mapping) -> Result<File, Unknown> {
     if let Some(file) = open_regular(&root).ok().filter(|file| is_it(file, false)) {
         return Ok(file);
     }
-    let plain = open_regular(&mapping.path).ok().filter(|file| is_it(file, true));
-    plain.ok_or_else(|| why(pid))
+    // The number of a deleted file is given to the next one that is made.
+    let plain = (!mapping.deleted).then(|| open_regular(&mapping.path).ok()).flatten();
+    plain.filter(|file| is_it(file, true)).ok_or_else(|| why(pid))
 }
 
 fn why(pid: Pid) -> Unknown {
@@ -235,6 +236,8 @@ mod tests {
         assert_eq!(inode(open(me, &mapping)), Ok(mapping.inode));
         // A process that is gone, and its file is not.
         assert_eq!(inode(open(nobody, &mapping)), Ok(mapping.inode));
+        let deleted = Mapping { deleted: true, ..mapping.clone() };
+        assert_eq!(inode(open(nobody, &deleted)), Err(Unknown::Gone));
         // Another file has the name now.
         let replaced = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
         assert_eq!(inode(open(me, &replaced)), Err(Unknown::Unreadable));

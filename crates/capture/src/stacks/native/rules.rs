@@ -94,7 +94,7 @@ impl Caches {
         let (sp, bp) = (registers.sp(), registers.bp());
         let step = self.plain_step(&rules.unwinder, address, registers, stack);
         // Only a frame pointer leads there, and only what was aligned anew is aligned so well.
-        let is_suspect = registers.sp() == bp.wrapping_add(16) && registers.sp() % 32 == 0;
+        let is_suspect = registers.sp() == bp.wrapping_add(16) && registers.sp().is_multiple_of(32);
         if is_suspect
             && matches!(step, Step::Caller { .. })
             && let Some(finder) = &mut rules.realigned

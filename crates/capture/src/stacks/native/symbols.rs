@@ -19,7 +19,7 @@ use super::unwind::Code;
 /// Answers that are kept; when there are more, all are forgotten.
 const MOST_ANSWERS: usize = 1 << 20;
 /// Files whose names are kept at hand: each takes an open file, and memory for what was read of it.
-const MOST_FILES: usize = 256;
+const MOST_FILES: usize = 128;
 /// A symbol that does not say how long it is counts for so many bytes.
 const MOST_WITHOUT_SIZE: usize = 4096;
 

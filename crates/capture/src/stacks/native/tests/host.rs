@@ -149,3 +149,51 @@ fn a_call_from_python_through_libffi_is_unwound() {
     }
     assert_eq!(stopped.unwind(&mut native), unwound);
 }
+
+/// Asks until the answer is this one.
+fn wait_for(native: &mut Native, address: u64, news: bool, path: &Path) {
+    let me = Pid(std::process::id());
+    let began = std::time::Instant::now();
+    loop {
+        if news {
+            native.changed(me);
+        }
+        let placed = native.place(me, &[address], &[]);
+        let found = match placed.codes[0] {
+            Code::File { module, .. } => native.path(module),
+            _ => "".into(),
+        };
+        if *found == *path.to_str().unwrap() {
+            return;
+        }
+        assert!(began.elapsed().as_secs() < 20, "{placed:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_mapped_later_is_found() {
+    let folder = folder("later");
+    let (first, second) = (folder.join("first.so"), folder.join("second.so"));
+    for (library, level) in [(&first, "-O1"), (&second, "-O2")] {
+        compile("names.cc", library, &["-shared", "-fPIC", level]);
+    }
+    let mut native = Native::new();
+    let placed = native.place(Pid(std::process::id()), &[1], &[]);
+    assert_eq!(placed.codes, [Code::Unmapped(1)]);
+    let file = fs::File::open(&first).unwrap();
+    // SAFETY: nothing runs the mapping or changes the file.
+    let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
+    let address = map.as_ptr() as u64 + 0x1100;
+    wait_for(&mut native, address, false, &first);
+    // Another file in the same place: an address that is known tells nobody.
+    let file = fs::File::open(&second).unwrap();
+    let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_FIXED, libc::PROT_READ | libc::PROT_EXEC);
+    // SAFETY: the place is that of our own mapping, which nobody reads any more.
+    let got = unsafe {
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        libc::mmap(map.as_ptr() as *mut _, map.len(), access, flags, descriptor, 0)
+    };
+    assert_ne!(got, libc::MAP_FAILED);
+    wait_for(&mut native, address, true, &second);
+}
