@@ -6,7 +6,7 @@ use engine::event::{
 use engine::ids::{ContextId, DeviceId, ExecId, GraphId, HandleId, Key, PoolId, Space, StreamId};
 use engine::kind::Kind;
 
-use super::{Decoded, Unreadable, decode};
+use super::{Decoded, Taken, Unreadable, decode};
 use crate::hooks::HOOKS;
 use crate::wire::{self, Call, CallDescriptor};
 
@@ -20,6 +20,8 @@ struct Record {
     outs: [u64; 2],
     device: i32,
     flags: u32,
+    /// Tokens of the native and the Python stack.
+    stack: [u64; 2],
     descriptor: Vec<u8>,
 }
 
@@ -35,6 +37,7 @@ impl Record {
             outs: [0; 2],
             device: -1,
             flags: wire::VS_CONTEXT_KNOWN,
+            stack: [0; 2],
             descriptor: Vec::new(),
         }
     }
@@ -77,13 +80,14 @@ impl Record {
         self.args.iter().chain(&self.outs).for_each(|word| bytes.extend(word.to_ne_bytes()));
         bytes.extend(self.device.to_ne_bytes());
         bytes.extend(self.flags.to_ne_bytes());
+        self.stack.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
         bytes.extend(&self.descriptor);
         bytes
     }
 
     fn event(&self) -> Option<Event> {
         match decode(&self.bytes()).unwrap() {
-            Some(Decoded::Event(event)) => Some(event),
+            Some(Decoded::Event(event) | Decoded::Called(event, _)) => Some(event),
             Some(other) => panic!("{other:?}"),
             None => None,
         }
@@ -282,4 +286,21 @@ fn any_bytes_give_an_answer() {
         let _ = decode(&bytes);
     }
     assert_eq!(decode(&[]), Err(Unreadable));
+}
+
+#[test]
+fn a_call_says_what_its_stack_is() {
+    let mut record = Record::of("cuMemAlloc_v2");
+    assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Event(_)))));
+    record.stack = [5, 6];
+    let hook = record.hook;
+    for known in [false, true] {
+        record.flags = if known { wire::VS_STACK_KNOWN } else { 0 };
+        let taken = Taken { hook, stack: 5, known, python: 6 };
+        let Ok(Some(Decoded::Called(_, found))) = decode(&record.bytes()) else { panic!() };
+        assert_eq!(found, taken);
+    }
+    // A call that failed has a stack, too: where memory ran out.
+    record.result = 2;
+    assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Called(_, _)))));
 }

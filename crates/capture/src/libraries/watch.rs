@@ -2,6 +2,7 @@
 //! dummy perf event per CPU whose side band tells every executable mapping. Costs nothing while
 //! nobody maps anything, and needs no probe.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -23,6 +24,8 @@ const PAGES: usize = 16;
 pub struct Seen {
     /// Processes that mapped a driver library.
     pub pids: Vec<Pid>,
+    /// Processes that mapped any code of a file.
+    pub mapped: HashSet<Pid>,
     /// The side band overflowed: only a scan of all processes can tell.
     pub overflowed: bool,
 }
@@ -70,9 +73,13 @@ fn inspect(record: &[u8], seen: &mut Seen) {
             // prot 4, flags 4, then the name.
             let (Some(pid), Some(name)) = (record.get(8..12), record.get(72..)) else { return };
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-            if is_driver_name(Path::new(OsStr::from_bytes(&name[..end]))) {
-                let pid = pid.iter().rev().fold(0, |sum, &byte| sum << 8 | u32::from(byte));
-                seen.pids.push(Pid(pid));
+            let name = &name[..end];
+            let pid = Pid(pid.iter().rev().fold(0, |sum, &byte| sum << 8 | u32::from(byte)));
+            if is_driver_name(Path::new(OsStr::from_bytes(name))) {
+                seen.pids.push(pid);
+            }
+            if !name.starts_with(b"//anon") {
+                seen.mapped.insert(pid);
             }
         }
         _ => {}

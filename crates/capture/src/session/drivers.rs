@@ -86,6 +86,8 @@ pub(crate) struct Drivers {
     before: HashSet<Pid>,
     learning: Learning,
     watch: Option<Watch>,
+    /// Who mapped code since somebody asked.
+    mapped: HashSet<Pid>,
     notices: Vec<Notice>,
 }
 
@@ -112,6 +114,7 @@ impl Drivers {
             before: HashSet::new(),
             learning: Learning::new(plan.link_per_process),
             watch,
+            mapped: HashSet::new(),
             notices,
         }
     }
@@ -139,7 +142,8 @@ impl Drivers {
     /// Looks for copies that came up since the last time. True when one was attached.
     pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
         let before = self.attached.len();
-        let seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
+        let mut seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
+        self.mapped.extend(seen.mapped.drain());
         if rescan || seen.overflowed {
             self.scan(loaded)?;
             self.let_go();
@@ -174,6 +178,11 @@ impl Drivers {
     /// A process ended or changed its program.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.before.remove(&pid);
+    }
+
+    /// Processes that mapped code of a file since the last call.
+    pub(crate) fn take_mapped(&mut self) -> HashSet<Pid> {
+        std::mem::take(&mut self.mapped)
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {

@@ -224,6 +224,7 @@ impl Session {
 
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
+        let mapped = self.drivers.take_mapped();
         let records = self.ring.take();
         let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
@@ -233,6 +234,7 @@ impl Session {
         let mut work = self.take_work(&records, last, now)?;
         let mut events = Vec::with_capacity(records.len());
         if let Some(desk) = &mut self.desk {
+            mapped.into_iter().for_each(|pid| desk.mapped(pid));
             stacks.into_iter().for_each(|stack| desk.take(stack));
         }
         for record in records {

@@ -111,6 +111,14 @@ impl Desk {
         }
     }
 
+    /// A process mapped code: addresses can mean something else than before.
+    pub(crate) fn mapped(&mut self, pid: Pid) {
+        if self.processes.contains_key(&pid) {
+            self.native.changed(pid);
+            self.known.forget(pid);
+        }
+    }
+
     /// A stack came.
     pub(crate) fn take(&mut self, record: StackRecord) {
         match record {

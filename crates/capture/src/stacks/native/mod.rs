@@ -19,6 +19,6 @@ mod symbols;
 mod tests;
 mod unwind;
 
-pub(crate) use modules::{ModuleId, Registry};
+pub(crate) use modules::Registry;
 pub(crate) use symbols::Symbols;
 pub(crate) use unwind::{Code, End, Native, Pending, Registers, Slot, Unwound};

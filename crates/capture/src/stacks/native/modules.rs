@@ -43,11 +43,6 @@ impl Registry {
         self.get(id).map_or_else(|| Arc::from(""), |module| Arc::clone(&module.path))
     }
 
-    /// The GNU build id, where the file has one.
-    pub(crate) fn build_id(&self, id: ModuleId) -> Option<Arc<[u8]>> {
-        self.get(id)?.image.as_ref().ok()?.build_id().cloned()
-    }
-
     pub(super) fn get(&self, id: ModuleId) -> Option<Arc<Module>> {
         let modules = self.0.read().unwrap_or_else(PoisonError::into_inner);
         modules.get(id.0 as usize).cloned()

@@ -71,16 +71,6 @@ impl Symbols {
         }
     }
 
-    /// The path of a module as a process sees it. Hostile text.
-    pub(crate) fn module_path(&self, module: ModuleId) -> Arc<str> {
-        self.registry.path(module)
-    }
-
-    /// The GNU build id of a module, where it has one.
-    pub(crate) fn build_id(&self, module: ModuleId) -> Option<Arc<[u8]>> {
-        self.registry.build_id(module)
-    }
-
     fn of_file(&mut self, id: ModuleId, offset: u64) -> Arc<[Frame]> {
         if let Some(answer) = self.answers.get(&(id, offset)) {
             return Arc::clone(answer);

@@ -1,8 +1,5 @@
 //! Whether a process runs Python, which, and where its structures are.
 
-use std::ops::Range;
-use std::path::PathBuf;
-
 use engine::ids::Pid;
 
 use super::layout::{self, Layout};
@@ -17,14 +14,8 @@ const MOST_FILES: usize = 8;
 /// The interpreter of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
-    /// Which Python it is.
-    pub(crate) version: Version,
     /// What the probes need to walk its stacks.
     pub(crate) wire: WirePython,
-    /// The file that it is in, as the process sees it.
-    pub(crate) module: PathBuf,
-    /// Where that file's code is in the process.
-    pub(crate) code: Vec<Range<u64>>,
     pub(super) layout: Layout,
 }
 
@@ -56,8 +47,6 @@ pub(crate) enum NoPython {
 /// Where to begin in a process that seems to run Python. Addresses are those of the process.
 #[derive(Clone, Debug)]
 pub(super) struct Anchor {
-    pub(super) module: PathBuf,
-    pub(super) code: Vec<Range<u64>>,
     pub(super) runtime: u64,
     /// Where the version is.
     pub(super) version: Option<u64>,
@@ -94,14 +83,11 @@ pub(super) fn anchors(pid: Pid) -> Result<Vec<Anchor>, NoPython> {
         let Some(program) = elf::read(&file) else { continue };
         let Some(bias) = program.bias(&mapped.mappings) else { continue };
         let told = program.told.or_else(|| version::of_file_name(&name));
-        let code = mapped.mappings.iter().filter(|mapping| mapping.executable);
         anchors.push(Anchor {
-            code: code.map(|mapping| mapping.range.clone()).collect(),
             runtime: program.runtime.wrapping_add(bias),
             version: program.version.map(|address| address.wrapping_add(bias)),
             told,
             code_type: program.code_type.map(|address| address.wrapping_add(bias)),
-            module: mapped.path,
         });
     }
     if anchors.is_empty() && unreadable { Err(NoPython::Unreadable) } else { Ok(anchors) }
@@ -116,8 +102,7 @@ pub(super) fn examine(anchor: Anchor, memory: &impl Memory) -> Result<Interprete
     let unknown = || NoPython::UnknownVersion(layout.version.to_string());
     let wire = layout.wire(anchor.runtime).ok_or_else(unknown)?;
     plausible::check(memory, &layout, &wire, anchor.code_type)?;
-    let Anchor { module, code, .. } = anchor;
-    Ok(Interpreter { version: layout.version, wire, module, code, layout })
+    Ok(Interpreter { wire, layout })
 }
 
 fn by_version(anchor: &Anchor, memory: &impl Memory) -> Result<Layout, NoPython> {

@@ -19,6 +19,5 @@ mod text;
 mod version;
 
 pub(crate) use code::Names;
-pub(crate) use find::{Interpreter, NoPython, find};
-pub(crate) use memory::{Memory, ProcessMemory};
-pub(crate) use version::Version;
+pub(crate) use find::{NoPython, find};
+pub(crate) use memory::ProcessMemory;

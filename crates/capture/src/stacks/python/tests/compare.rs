@@ -55,9 +55,13 @@ pub(super) fn compare<M: Memory + Copy>(
     for thread in told {
         let (seen, _) = resolve(memory, interpreter, thread.id);
         let found: Vec<_> = seen.iter().map(|seen| told_of(&seen.frame)).collect();
-        assert_eq!(found, thread.frames, "thread {} of {}", thread.name, interpreter.version);
+        assert_eq!(
+            found, thread.frames,
+            "thread {} of {}",
+            thread.name, interpreter.layout.version
+        );
         for Seen { frame, entry } in &seen {
-            check_entry(interpreter.version, &frame.function, *entry);
+            check_entry(interpreter.layout.version, &frame.function, *entry);
         }
     }
     told.iter().map(|thread| thread.frames.len()).sum()

@@ -112,8 +112,6 @@ impl Pieces {
 /// The text of an image: where to begin, what Python told, and a line per piece of memory.
 pub(super) fn write(anchor: &Anchor, told: &str, seen: &BTreeMap<u64, u8>) -> String {
     let mut text = String::from("python image 1\n");
-    let module = anchor.module.file_name().unwrap().to_str().unwrap();
-    writeln!(text, "module\t{module}").unwrap();
     writeln!(text, "runtime\t{:x}", anchor.runtime).unwrap();
     if let Some(version) = anchor.version {
         writeln!(text, "version\t{version:x}").unwrap();
@@ -169,19 +167,11 @@ pub(super) fn read(text: &str) -> Image {
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("python image 1"));
     let hexadecimal = |text| u64::from_str_radix(text, 16).unwrap();
-    let mut anchor = Anchor {
-        module: Default::default(),
-        code: Vec::new(),
-        runtime: 0,
-        version: None,
-        told: None,
-        code_type: None,
-    };
+    let mut anchor = Anchor { runtime: 0, version: None, told: None, code_type: None };
     let mut memory = Pieces::default();
     for line in lines {
         let (word, rest) = line.split_once('\t').unwrap();
         match word {
-            "module" => anchor.module = rest.into(),
             "runtime" => anchor.runtime = hexadecimal(rest),
             "version" => anchor.version = Some(hexadecimal(rest)),
             "told" => anchor.told = version::of_file_name(rest),

@@ -39,7 +39,7 @@ pub(super) fn interpreter(image: &Image) -> Result<Interpreter, NoPython> {
 fn every_version_is_walked_as_it_saw_itself() {
     for (image, minor) in images().iter().zip(9..) {
         let interpreter = interpreter(image).unwrap();
-        assert_eq!(interpreter.version, Version::three(minor));
+        assert_eq!(interpreter.layout.version, Version::three(minor));
         let frames = compare(&image.memory, &interpreter, &image.told);
         assert!(frames > 60, "{frames}");
     }
@@ -67,7 +67,7 @@ fn the_frame_that_python_puts_under_an_init_is_left_out() {
         let thread = image.told.iter().find(|thread| thread.name == "made_often").unwrap();
         let (_, left_out) = resolve(&image.memory, &interpreter, thread.id);
         // Since 3.13 a class that is called often has it.
-        assert_eq!(left_out, usize::from(interpreter.version >= Version::three(13)));
+        assert_eq!(left_out, usize::from(interpreter.layout.version >= Version::three(13)));
     }
 }
 
