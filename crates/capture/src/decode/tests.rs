@@ -291,6 +291,8 @@ fn any_bytes_give_an_answer() {
 #[test]
 fn a_call_says_what_its_stack_is() {
     let mut record = Record::of("cuMemAlloc_v2");
+    record.args[1] = 100;
+    record.outs[0] = 0x1000;
     assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Event(_)))));
     record.stack = [5, 6];
     let hook = record.hook;
