@@ -327,34 +327,22 @@ fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
     }
 }
 
-/// A return probe of somebody else, on every process.
-fn probe_return(file: &Path, function: &str) -> Vec<std::os::fd::OwnedFd> {
-    use std::os::fd::FromRawFd;
-    let symbols = Command::new("nm").arg(file).output().unwrap();
+/// Return probes of somebody else on functions of a program, in every process.
+fn probe_returns(stage: &Stage, program: &str, functions: &[&str]) -> harness::Player {
+    let symbols = Command::new("nm").arg(program).output().unwrap();
     let symbols = String::from_utf8(symbols.stdout).unwrap();
-    let line = symbols.lines().find(|line| line.ends_with(&format!(" t {function}"))).unwrap();
-    // The text of these programs is mapped as it lies in the file.
-    let offset = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
-    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").unwrap();
-    let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
-    let mut attr = perf_event_open_sys::bindings::perf_event_attr {
-        type_: kind.trim().parse().unwrap(),
-        size: size_of::<perf_event_open_sys::bindings::perf_event_attr>() as u32,
-        config: 1, // at the return
-        ..Default::default()
+    // The code of these programs is mapped as it lies in the file.
+    let offset = |function: &&str| {
+        let line = symbols.lines().find(|line| line.ends_with(&format!(" t {function}"))).unwrap();
+        line.split(' ').next().unwrap().to_owned()
     };
-    attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
-    attr.__bindgen_anon_4.probe_offset = offset;
-    let cpus = std::thread::available_parallelism().unwrap().get() as i32;
-    (0..cpus)
-        .map(|cpu| {
-            // SAFETY: a complete structure; path outlives the call.
-            let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu, -1, 0) };
-            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-            // SAFETY: nobody else owns it.
-            unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
-        })
-        .collect()
+    let prober = stage.folder.path().join("probe");
+    harness::compile("stacks/probe.c", &prober, &[]);
+    let mut command = stage.command(prober);
+    command.arg(program).args(functions.iter().map(offset));
+    let mut player = harness::Player::start(&mut command);
+    player.wait_ready();
+    player
 }
 
 #[test]
@@ -369,8 +357,7 @@ fn return_addresses_that_other_probes_took_are_put_back() {
             "-fcf-protection=none",
         ];
         let program = build(&stage, "gcc", "chain.c", &options);
-        let _outer = probe_return(Path::new(&program), "outer");
-        let _middle = probe_return(Path::new(&program), "middle");
+        let _probes = probe_returns(&stage, &program, &["outer", "middle"]);
         let traced = trace(&stage, &["--stacks", stacks], &[&program]);
         let marks = marks("chain.c");
         let chain = [
