@@ -53,7 +53,7 @@ pub(crate) fn final_report(
                 ledger = ledger.following_work();
                 has_work = true;
             }
-            Row::About { .. } | Row::Frame { .. } | Row::Stack { .. } | Row::Unknown => {}
+            Row::About { .. } | Row::Unknown => {}
         }
     }
     let clock = clock.ok_or_else(|| no_clock(path))?;

@@ -78,7 +78,7 @@ pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
 }
 
 /// `function (file:line)`, or what is known of it.
-pub(super) fn line(frame: &Frame) -> String {
+pub(in crate::export) fn line(frame: &Frame) -> String {
     let function = if frame.function.is_empty() {
         format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
     } else {
@@ -126,7 +126,7 @@ fn is_foreign(frame: &Frame) -> bool {
 }
 
 /// Which frames are not the program's own. Where there are lines of Python, the program is those.
-fn foreign(frames: &[&Frame]) -> Vec<bool> {
+pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
     let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
     let python = frames.iter().any(|frame| own_python(&frame));
     let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
@@ -171,7 +171,7 @@ fn folded(count: usize, what: &str) -> Option<String> {
 }
 
 /// A line that fits: the middle of a long name says least.
-fn cut(text: String) -> String {
+pub(in crate::export) fn cut(text: String) -> String {
     let count = text.chars().count();
     if count <= LONGEST {
         return text;
