@@ -62,7 +62,7 @@ pub(crate) fn final_report(
         let name = plain(&name);
         bail!("{name}: launches and copies were not recorded; record again with --kernels");
     }
-    let mut last = ledger.snapshot(at, view);
+    let mut last = ledger.snapshot(at, &View { ended_sites: true, ..*view });
     ended.recall_into(&mut last);
     let names = names(clock, reader.functions().clone(), gpus);
     print(out, subject, format, &last, &names, style)?;
