@@ -312,18 +312,18 @@ fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
         let script = source("chain.py");
         let mut player =
             harness::Player::start(stage.command(&python).args([script.to_str().unwrap(), "wait"]));
-        player.wait_for("ready");
+        player.wait_ready();
         let mut tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
-        tracer.wait_until_attached();
-        player.say("go");
-        player.wait_for("done");
-        let report = tracer.finish();
+        tracer.next();
+        player.go();
         let marks = marks("chain.py");
         let chain =
             [("cuMemAlloc_v2", 0), ("allocate", marks["allocate"]), ("<module>", marks["late"])];
-        let found = site(report.last(), &chain);
-        assert_eq!(found["live_allocations"], 3);
-        player.say("end");
+        tracer.wait_for("three allocations with Python frames", |report| {
+            let sites = report["sites"].as_array().unwrap();
+            let found = sites.iter().find(|site| goes_through(site, &chain));
+            found.is_some_and(|site| site["live_allocations"] == 3)
+        });
     }
 }
 
