@@ -6,7 +6,7 @@ mod watch;
 
 pub use image::{Function, Identity, Image, ImageError};
 pub use maps::{Mapping, scan_all, scan_process};
-pub use watch::Watch;
+pub use watch::{MappedCode, Watch};
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -2,12 +2,11 @@
 //! dummy perf event per CPU whose side band tells every executable mapping. Costs nothing while
 //! nobody maps anything, and needs no probe.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
@@ -24,10 +23,29 @@ const PAGES: usize = 16;
 pub struct Seen {
     /// Processes that mapped a driver library.
     pub pids: Vec<Pid>,
-    /// Processes that mapped any code of a file.
-    pub mapped: HashSet<Pid>,
+    /// Code of files that processes mapped.
+    pub mapped: Vec<MappedCode>,
     /// The side band overflowed: only a scan of all processes can tell.
     pub overflowed: bool,
+}
+
+/// A process mapped code of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MappedCode {
+    /// The process.
+    pub pid: Pid,
+    /// Where.
+    pub start: u64,
+    /// Up to where.
+    pub end: u64,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
+    /// The file.
+    pub inode: u64,
+    /// Its path as the process sees it.
+    pub path: PathBuf,
 }
 
 /// The watch over all CPUs.
@@ -71,15 +89,30 @@ fn inspect(record: &[u8], seen: &mut Seen) {
         perf::bindings::PERF_RECORD_MMAP2 => {
             // header 8, pid 4, tid 4, addr 8, len 8, pgoff 8, maj 4, min 4, ino 8, generation 8,
             // prot 4, flags 4, then the name.
-            let (Some(pid), Some(name)) = (record.get(8..12), record.get(72..)) else { return };
+            let Some(name) = record.get(72..) else { return };
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-            let name = &name[..end];
-            let pid = Pid(pid.iter().rev().fold(0, |sum, &byte| sum << 8 | u32::from(byte)));
-            if is_driver_name(Path::new(OsStr::from_bytes(name))) {
+            let path = Path::new(OsStr::from_bytes(&name[..end]));
+            let half = |at: usize| {
+                let bytes = record.get(at..).and_then(<[u8]>::first_chunk::<4>);
+                bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+            };
+            let word = |at| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
+            let pid = Pid(half(8));
+            if is_driver_name(path) {
                 seen.pids.push(pid);
             }
-            if !name.starts_with(b"//anon") {
-                seen.mapped.insert(pid);
+            // Neither memory without a file, nor what the kernel has mapped.
+            if path.is_absolute() && !path.starts_with("//anon") {
+                let (start, length) = (word(16), word(24));
+                seen.mapped.push(MappedCode {
+                    pid,
+                    start,
+                    end: start.saturating_add(length),
+                    offset: word(32),
+                    device: (half(40), half(44)),
+                    inode: word(48),
+                    path: path.to_owned(),
+                });
             }
         }
         _ => {}

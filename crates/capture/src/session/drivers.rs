@@ -13,7 +13,7 @@ use super::{Options, Target, unique};
 use crate::error::Error;
 use crate::hooks::{Group, HOOKS};
 use crate::libraries::{
-    Identity, Image, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
+    Identity, Image, MappedCode, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
 };
 use crate::plan::Plan;
 
@@ -87,7 +87,7 @@ pub(crate) struct Drivers {
     learning: Learning,
     watch: Option<Watch>,
     /// Who mapped code since somebody asked.
-    mapped: HashSet<Pid>,
+    mapped: Vec<MappedCode>,
     notices: Vec<Notice>,
 }
 
@@ -114,7 +114,7 @@ impl Drivers {
             before: HashSet::new(),
             learning: Learning::new(plan.link_per_process),
             watch,
-            mapped: HashSet::new(),
+            mapped: Vec::new(),
             notices,
         }
     }
@@ -143,7 +143,7 @@ impl Drivers {
     pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
         let before = self.attached.len();
         let mut seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
-        self.mapped.extend(seen.mapped.drain());
+        self.mapped.append(&mut seen.mapped);
         if rescan || seen.overflowed {
             self.scan(loaded)?;
             self.let_go();
@@ -180,8 +180,8 @@ impl Drivers {
         self.before.remove(&pid);
     }
 
-    /// Processes that mapped code of a file since the last call.
-    pub(crate) fn take_mapped(&mut self) -> HashSet<Pid> {
+    /// Code of files that processes mapped since the last call.
+    pub(crate) fn take_mapped(&mut self) -> Vec<MappedCode> {
         std::mem::take(&mut self.mapped)
     }
 

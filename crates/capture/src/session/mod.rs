@@ -234,7 +234,7 @@ impl Session {
         let mut work = self.take_work(&records, last, now)?;
         let mut events = Vec::with_capacity(records.len());
         if let Some(desk) = &mut self.desk {
-            mapped.into_iter().for_each(|pid| desk.mapped(pid));
+            mapped.into_iter().for_each(|code| desk.mapped(code));
             stacks.into_iter().for_each(|stack| desk.take(stack));
         }
         for record in records {

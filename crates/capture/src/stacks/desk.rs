@@ -18,6 +18,7 @@ use super::pythons::Pythons;
 use super::records::{From, StackRecord};
 use crate::decode::{Program, Taken};
 use crate::hooks::HOOKS;
+use crate::libraries::MappedCode;
 use crate::wire::{self, ToWire, ToldKey, WirePythonFrame};
 
 /// Stacks and sites that are kept of a trace; more have no site.
@@ -112,11 +113,11 @@ impl Desk {
     }
 
     /// A process mapped code: addresses can mean something else than before.
-    pub(crate) fn mapped(&mut self, pid: Pid) {
-        if self.processes.contains_key(&pid) {
-            self.native.changed(pid);
-            self.known.forget(pid);
+    pub(crate) fn mapped(&mut self, code: MappedCode) {
+        if self.processes.contains_key(&code.pid) {
+            self.known.forget(code.pid);
         }
+        self.native.mapped(code);
     }
 
     /// A stack came.

@@ -9,6 +9,7 @@ use engine::ids::Pid;
 
 use super::maps::{self, Mapping, Sort};
 use super::modules::{Found, ModuleId, Modules};
+use crate::libraries::MappedCode;
 
 /// How long what was read counts, for addresses that are not in it.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -139,6 +140,27 @@ impl AddressSpace {
         self.news = false;
         self.took = began.elapsed();
         self.read_at = Some(Instant::now());
+    }
+
+    /// What the process was seen to map, where it cannot be asked any more.
+    pub(super) fn believe<'a>(&mut self, seen: impl Iterator<Item = &'a MappedCode>) {
+        let mut mappings: Vec<Mapping> = Vec::new();
+        for code in seen {
+            // What was there before is gone.
+            mappings.retain(|old| old.end <= code.start || code.end <= old.start);
+            mappings.push(Mapping {
+                start: code.start,
+                end: code.end,
+                offset: code.offset,
+                device: code.device,
+                inode: code.inode,
+                sort: Sort::File,
+                path: code.path.clone(),
+                deleted: false,
+            });
+        }
+        mappings.sort_by_key(|mapping| mapping.start);
+        self.replace(mappings);
     }
 
     fn replace(&mut self, mappings: Vec<Mapping>) {

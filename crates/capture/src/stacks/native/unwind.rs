@@ -1,5 +1,6 @@
 //! From a copy of a stack to the places in files that its frames are at.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,11 +12,14 @@ use hashbrown::HashMap;
 use super::modules::{Module, ModuleId, Modules, Registry};
 use super::rules::{Caches, Rules, StackCopy, Step};
 use super::space::{AddressSpace, Place};
+use crate::libraries::MappedCode;
 
 /// Frames of a stack.
 const MOST_FRAMES: usize = 128;
 /// Processes that are remembered; when there are more, all are forgotten.
 const MOST_PROCESSES: usize = 1 << 12;
+/// Mappings of any process that are remembered.
+const MOST_RECENT: usize = 1 << 14;
 
 /// The registers of a caller when a function has returned to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,6 +168,8 @@ pub(crate) struct Native {
     modules: Modules,
     tables: Tables,
     caches: Caches,
+    /// What was mapped lately, by whomever: some processes end before they can be asked.
+    recent: VecDeque<MappedCode>,
 }
 
 impl Default for Native {
@@ -180,6 +186,7 @@ impl Native {
             modules: Modules::default(),
             tables: Tables { known: Vec::new(), pointers: Rules::pointers(), last: None },
             caches: Caches::default(),
+            recent: VecDeque::new(),
         }
     }
 
@@ -193,7 +200,16 @@ impl Native {
         self.modules.registry().path(module)
     }
 
-    /// Something executable was mapped.
+    /// A process mapped code.
+    pub(crate) fn mapped(&mut self, code: MappedCode) {
+        self.changed(code.pid);
+        if self.recent.len() >= MOST_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(code);
+    }
+
+    /// Addresses of a process can mean something else than before.
     pub(crate) fn changed(&mut self, pid: Pid) {
         if let Some(space) = self.spaces.get_mut(&pid) {
             space.changed();
@@ -278,6 +294,9 @@ impl Native {
         }
         let space = self.spaces.entry(pid).or_insert_with(|| AddressSpace::new(pid));
         space.refresh();
+        if space.is_gone() {
+            space.believe(self.recent.iter().filter(|code| code.pid == pid));
+        }
         !space.is_gone()
     }
 
