@@ -5,9 +5,10 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-SVG = "{http://www.w3.org/2000/svg}"
 root = ElementTree.parse(sys.argv[1]).getroot()
-assert root.tag == f"{SVG}svg"
+# Tags have the name of their space before them.
+SVG = root.tag.removesuffix("svg")
+assert root.tag == f"{SVG}svg" and SVG.endswith("/2000/svg}")
 shown = [title.text for title in root.iter(f"{SVG}title")]
 frames = [re.fullmatch(r"(.*) \(([0-9,]+) (bytes|allocations), .*\)", text) for text in shown]
 (total,) = [match[2] for match in frames if match[1] == "all"]
