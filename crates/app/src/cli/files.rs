@@ -32,10 +32,12 @@ pub(super) const EXPORT_EXAMPLES: &str = "\
 EXAMPLES
   vramscope export run.sqlite --to tsv -o tables     tables/valid.tsv, invalid.tsv, driver.tsv
   vramscope export run.sqlite --to tsv -o tables --process 4711
-  vramscope export snapshot.pickle --to tsv -o tables --device 0
+  vramscope export snapshot.pickle --to flamegraph -o memory.svg
+  vramscope export run.arrows --to pprof -o memory.pb.gz
+  vramscope export run.arrows --to folded --value allocated --unit objects -o calls.txt
 
-Allocations with a call stack are in valid.tsv, those of which only the driver function is known in
-driver.tsv, the others in invalid.tsv.";
+Of the tables, allocations with a call stack are in valid.tsv, those of which only the driver function is
+known in driver.tsv, the others in invalid.tsv.";
 
 /// Which part of a file counts.
 #[derive(Args)]
@@ -190,15 +192,54 @@ pub(crate) struct Export {
     /// What to write
     #[arg(long, value_enum)]
     pub(crate) to: ExportFormat,
-    /// The folder to write into; it is made where it is missing
-    #[arg(short, long, value_name = "DIR")]
+    /// The file to write; for tsv, a folder, which is made where it is missing
+    #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
+    /// Of folded and flamegraph: what counts [default: inuse]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) value: Option<Value>,
+    /// Of folded and flamegraph: what is counted [default: bytes]
+    #[arg(long, value_enum)]
+    pub(crate) unit: Option<Unit>,
+    /// Of folded, flamegraph and pprof: when memory is in use [default: end]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) at: Option<At>,
     #[command(flatten)]
     pub(crate) part: Part,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Value {
+    /// What is in use
+    Inuse,
+    /// All that was ever allocated
+    Allocated,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unit {
+    /// Bytes
+    Bytes,
+    /// Allocations
+    Objects,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum At {
+    /// What was never freed
+    End,
+    /// What was live at the peak of each device
+    Peak,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Three tables in the shape that scripts around Nsight Systems use
     Tsv,
+    /// A line for each call stack, outermost frame first
+    Folded,
+    /// A picture of the call stacks, for a browser
+    Flamegraph,
+    /// A heap profile for pprof
+    Pprof,
 }

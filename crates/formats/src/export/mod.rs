@@ -3,6 +3,7 @@
 pub mod analysis;
 pub mod handoff;
 pub mod json;
+pub mod profile;
 pub mod text;
 pub mod work;
 
