@@ -381,7 +381,7 @@ fn a_full_stack_ring_loses_stacks_and_no_call() {
     assert_eq!(traced.last["exact"], true);
     let process = &traced.last["processes"][0];
     assert_eq!(process["allocations_total"], 1001);
-    assert_eq!(process["lost"]["stacks"], 1001, "{process}");
+    assert_eq!(process["lost_stacks"], 1001, "{process}");
     let sites = traced.last["sites"].as_array().unwrap();
     assert_eq!(sites.len(), 1, "{sites:?}");
     assert_eq!(sites[0]["live_allocations"], 501);

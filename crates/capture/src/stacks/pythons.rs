@@ -31,7 +31,9 @@ impl Pythons {
                 Some(interpreter.wire)
             }
             Err(why) => {
-                if why != NoPython::NotReadyYet {
+                // Nobody asks about a process that is gone.
+                let is_there = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
+                if is_there && why != NoPython::NotReadyYet {
                     self.news.push((pid, why.to_string()));
                 }
                 self.refused.insert(pid, (why, Instant::now()));
