@@ -50,6 +50,8 @@ pub(super) struct AddressSpace {
     news: bool,
     /// The list could not be read the last time: the process is gone, or not ours to see.
     gone: bool,
+    /// See [`AddressSpace::believe`].
+    believed: bool,
 }
 
 impl AddressSpace {
@@ -63,6 +65,7 @@ impl AddressSpace {
             took: Duration::ZERO,
             news: false,
             gone: false,
+            believed: false,
         }
     }
 
@@ -74,6 +77,11 @@ impl AddressSpace {
     /// Whether nothing was ever known of the process, and nothing can be.
     pub(super) fn is_gone(&self) -> bool {
         self.gone && self.entries.is_empty()
+    }
+
+    /// Whether what is known of it was only seen from afar.
+    pub(super) fn is_believed(&self) -> bool {
+        self.believed
     }
 
     /// To be called before a stack is looked at.
@@ -161,6 +169,7 @@ impl AddressSpace {
         }
         mappings.sort_by_key(|mapping| mapping.start);
         self.replace(mappings);
+        self.believed = true;
     }
 
     fn replace(&mut self, mappings: Vec<Mapping>) {

@@ -203,8 +203,7 @@ fn symbol<'a>(
             // Where a size is known, blazesym has looked at it. So it has where debug information
             // tells of a function in several pieces; it gives no address then.
             let in_pieces = debug_syms && symbol.addr == 0;
-            let covers =
-                symbol.size.is_some() || in_pieces || symbol.offset < MOST_WITHOUT_SIZE;
+            let covers = symbol.size.is_some() || in_pieces || symbol.offset < MOST_WITHOUT_SIZE;
             Ok((covers && !symbol.name.is_empty()).then_some(symbol))
         }
         Ok(Symbolized::Unknown(Reason::IgnoredError)) | Err(_) => Err(()),

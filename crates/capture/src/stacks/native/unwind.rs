@@ -307,7 +307,10 @@ impl Native {
         let mut address = walk.address;
         // A function that never returns can have its call at its very end.
         let mut place = space.place(address.checked_sub(1)?, &mut self.modules);
-        if space.is_probe(address) {
+        // Where the kernel puts return probes is not known of a process that is gone.
+        let may_be_probe =
+            space.is_believed() && place == Place::Nothing && walk.used < walk.pending.len();
+        if space.is_probe(address) || may_be_probe {
             let Some(original) = walk.original() else {
                 return Some((Code::Probe(address), address));
             };
