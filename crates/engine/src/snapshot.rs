@@ -3,6 +3,7 @@
 
 use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
 use crate::kind::{Kind, Layer};
+use crate::stack::{Frame, SiteName};
 use crate::units::{Bytes, Moment, Nanos};
 use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
 
@@ -31,11 +32,23 @@ pub struct View {
     pub older: Nanos,
     /// The order.
     pub sort: Sort,
+    /// The most sites listed, of all and of each process.
+    pub top_sites: usize,
+    /// Every process that ever ended counts in the list of all sites, not only those that run: for
+    /// the last report.
+    pub ended_sites: bool,
 }
 
 impl Default for View {
     fn default() -> Self {
-        Self { top: 10, min_size: Bytes(0), older: Nanos(0), sort: Sort::Size }
+        Self {
+            top: 10,
+            min_size: Bytes(0),
+            older: Nanos(0),
+            sort: Sort::Size,
+            top_sites: 10,
+            ended_sites: false,
+        }
     }
 }
 
@@ -54,6 +67,14 @@ pub struct Snapshot {
     pub processes: Vec<ProcessView>,
     /// Out-of-memory errors since the last snapshot.
     pub out_of_memory: Vec<OutOfMemory>,
+    /// Where memory came from: sites of the processes that run, see [`View::ended_sites`].
+    pub sites: Vec<SiteView>,
+    /// How many there are; the list may be shorter.
+    pub sites_total: u64,
+    /// Allocating calls of those processes, of every kind.
+    pub allocations_total: u64,
+    /// Of those: that no stack is known of.
+    pub without_stack: u64,
 }
 
 /// What is not known exactly.
@@ -176,6 +197,10 @@ pub struct ProcessView {
     pub mistakes: Mistakes,
     /// Launches and copies, where they are counted.
     pub work: Option<WorkView>,
+    /// Where its memory came from.
+    pub sites: Vec<SiteView>,
+    /// How many sites there are; the list may be shorter.
+    pub sites_total: u64,
     /// Losses in this process.
     pub certainty: Certainty,
 }
@@ -396,7 +421,105 @@ pub struct AllocationView {
     /// Since when.
     pub age: Nanos,
     /// Where in the program.
-    pub site: Option<SiteId>,
+    pub site: SiteName,
+}
+
+/// A place in the program that memory came from: everything that was allocated with one call stack.
+/// Figures are of device memory; `kinds` has all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SiteView {
+    /// Its name, which says also why there may be no frames.
+    pub name: SiteName,
+    /// The stack, innermost frame first.
+    pub frames: Arc<[Frame]>,
+    /// What is live of it.
+    pub live_bytes: Bytes,
+    /// How many allocations that is.
+    pub live_allocations: u64,
+    /// How much more is live than at the last snapshot; negative where it is less.
+    pub grown: i64,
+    /// All that was ever allocated.
+    pub bytes_total: Bytes,
+    /// How many allocations that was.
+    pub allocations_total: u64,
+    /// Of those: freed by calls. What ended with its context or process is not among them.
+    pub freed_total: u64,
+    /// The most that was live at one time. Where `peak_at` is not told, it is the sum of peaks that
+    /// need not have been at the same time: of several processes, kinds, or ids of the same stack.
+    pub peak_bytes: Bytes,
+    /// When that was first reached.
+    pub peak_at: Option<Moment>,
+    /// The first and the last allocation, of any kind.
+    pub seen: (Moment, Moment),
+    /// How long those lived that were freed, of any kind: how many by the power of two of
+    /// nanoseconds.
+    pub lifetimes: Vec<(u8, u64)>,
+    /// The longest of those lives.
+    pub longest_lifetime: Option<Nanos>,
+    /// What was live over time.
+    pub growth: Growth,
+    /// The same by kind, of every kind that it ever allocated.
+    pub kinds: Vec<SiteKindView>,
+    /// Who holds it; in lists of one process nobody.
+    pub processes: Vec<SiteProcess>,
+}
+
+impl SiteView {
+    /// The middle of the lives of those that were freed, to within a factor of two.
+    #[must_use]
+    pub fn median_lifetime(&self) -> Option<Nanos> {
+        let all = self.lifetimes.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+        let mut below = 0_u64;
+        let (power, _) = self.lifetimes.iter().find(|(_, count)| {
+            below = below.saturating_add(*count);
+            below >= all.div_ceil(2)
+        })?;
+        let from = 1_u64.checked_shl(u32::from(*power)).unwrap_or(u64::MAX);
+        let middle = Nanos(from.saturating_add(from / 2));
+        Some(self.longest_lifetime.map_or(middle, |longest| middle.min(longest)))
+    }
+}
+
+/// What one site allocated of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SiteKindView {
+    /// The kind.
+    pub kind: Kind,
+    /// What is live of it.
+    pub live_bytes: Bytes,
+    /// How many allocations that is.
+    pub live_allocations: u64,
+    /// All that was ever allocated.
+    pub bytes_total: Bytes,
+    /// How many allocations that was; of imported memory, every opening.
+    pub allocations_total: u64,
+    /// Of those: freed by calls.
+    pub freed_total: u64,
+    /// The most that was live at one time; see [`SiteView::peak_bytes`].
+    pub peak_bytes: Bytes,
+}
+
+/// What one process holds of one site.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SiteProcess {
+    /// The process; `None` for many that ended long ago.
+    pub pid: Option<Pid>,
+    /// Device memory.
+    pub live_bytes: Bytes,
+    /// Allocations of it.
+    pub live_allocations: u64,
+}
+
+/// How much device memory of a site was live over time. After the end of a process it stays what
+/// the process had not freed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Growth {
+    /// When the first window began: with the trace.
+    pub start: Moment,
+    /// How long each is.
+    pub window: Nanos,
+    /// What was live at the end of each; the last one is not over, and has what is live now.
+    pub live: Vec<Bytes>,
 }
 
 /// An allocation that failed for lack of memory, and who held what at that moment.
@@ -416,6 +539,12 @@ pub struct OutOfMemory {
     pub gpu: Option<GpuId>,
     /// What was asked for.
     pub asked: Option<(Kind, Bytes)>,
+    /// Where in the program, as far as it is known when the snapshot is made.
+    pub site: Option<SiteId>,
+    /// What that site is called.
+    pub site_name: SiteName,
+    /// Its frames, innermost first, where they are known.
+    pub frames: Arc<[Frame]>,
     /// Device memory of the processes at that moment, biggest first: pid, name, bytes on that GPU
     /// (on the device of the same ordinal where the GPU is not known, on all devices where the
     /// device is not known either).

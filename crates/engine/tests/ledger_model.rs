@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use engine::event::Event;
 use engine::ids::{Pid, Tid};
+use engine::kind::Kind;
 use engine::ledger::Ledger;
-use engine::snapshot::{Certainty, ProcessView, Snapshot, View};
-use engine::units::{Bytes, Moment};
+use engine::snapshot::{Certainty, ProcessView, SiteView, Snapshot, View};
+use engine::units::{Bytes, Moment, Nanos};
 use model::followed::Followed;
 use model::naive::Naive;
 use model::steps::{Step, step};
@@ -34,16 +35,39 @@ fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-fn follow(steps: Vec<Step>, losses: bool) -> Result<(), TestCaseError> {
+/// The sums over all sites are those of the process.
+fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
+    let mut kinds: BTreeMap<Kind, (u64, u64)> = BTreeMap::new();
+    for view in process.sites.iter().flat_map(|site| &site.kinds) {
+        let sum = kinds.entry(view.kind).or_default();
+        *sum = (sum.0 + view.live_bytes.0, sum.1 + view.live_allocations);
+    }
+    kinds.retain(|_, (_, count)| *count > 0);
+    let held = process.kinds.iter();
+    let held = held.map(|view| (view.kind, (view.live_bytes.0, view.live_allocations)));
+    prop_assert_eq!(kinds, held.collect());
+    let sum = |of: fn(&SiteView) -> u64| process.sites.iter().map(of).sum::<u64>();
+    prop_assert_eq!(sum(|site| site.live_bytes.0), process.live_bytes.0);
+    let calls = |site: &SiteView| site.kinds.iter().map(|kind| kind.allocations_total).sum();
+    prop_assert_eq!(sum(calls), process.allocations_total);
+    let begun = |site: &SiteView| site.kinds.iter().map(|kind| kind.freed_total).sum();
+    let ended = process.frees_total + process.certainty.unseen_frees;
+    prop_assert!(sum(begun) <= ended + process.released_total);
+    Ok(())
+}
+
+/// `scale`: how long a step takes.
+fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
     let mut ledger = Ledger::observed();
     let mut followed = Followed::default();
     let mut naive = Naive::default();
-    let last = Step::Look(View::default());
+    let last = View { top_sites: usize::MAX, ended_sites: true, ..View::default() };
+    let last = Step::Look(last);
     for (number, step) in (1..).zip(steps.into_iter().chain([last])) {
-        let at = Moment(number * 10);
+        let at = Moment(number * 10 * scale);
         match step {
             Step::Event(pid, tid, took, what) => {
-                let entered = Moment(at.0.saturating_sub(took));
+                let entered = Moment(at.0.saturating_sub(took * scale));
                 let event = Event { pid: Pid(pid), tid: Tid(tid), entered, at, what };
                 ledger.apply(&event);
                 naive.apply(&event);
@@ -51,9 +75,13 @@ fn follow(steps: Vec<Step>, losses: bool) -> Result<(), TestCaseError> {
                 prop_assert_eq!(&followed.live, &naive.live());
             }
             Step::Look(view) => {
+                let view = View { older: Nanos(view.older.0 * scale), ..view };
                 let seen = ledger.snapshot(at, &view);
                 let want = naive.snapshot(at, &view);
                 followed.check(&seen)?;
+                let whole =
+                    |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
+                seen.processes.iter().filter(whole).try_for_each(check_sites)?;
                 prop_assert!(losses || seen.certainty.before_trace || seen.certainty.exact());
                 let mut seen = if losses { without_bounds(seen) } else { seen };
                 for process in &mut seen.processes {
@@ -131,21 +159,28 @@ fn config(cases: u32) -> ProptestConfig {
     config
 }
 
+/// Steps of nanoseconds, or so long that a trace has many windows of growth.
+fn scale() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(1), Just(1 << 16), Just(1 << 19)]
+}
+
 proptest! {
     #![proptest_config(config(1000))]
 
     #[test]
     fn any_events_give_the_same_snapshots_as_the_rules_done_plainly(
+        scale in scale(),
         steps in prop::collection::vec(step(false), 1..250),
     ) {
-        follow(steps, false)?;
+        follow(steps, false, scale)?;
     }
 
     #[test]
     fn losses_change_nothing_but_the_certainty(
+        scale in scale(),
         steps in prop::collection::vec(step(true), 1..250),
     ) {
-        follow(steps, true)?;
+        follow(steps, true, scale)?;
     }
 }
 

@@ -273,6 +273,7 @@ fn view(options: &cli::Trace) -> View {
         min_size: options.min_size.unwrap_or_default(),
         older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
         sort: options.sort.into(),
+        ..View::default()
     }
 }
 

@@ -10,7 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::change::How;
 use crate::event::{Allocate, Event, Free, GraphCall, Place};
-use crate::ids::{ExecId, GraphId, Key, Space, StreamId, Tid};
+use crate::ids::{ExecId, GraphId, Key, SiteId, Space, StreamId, Tid};
 use crate::kind::Kind;
 use crate::snapshot::Told;
 use crate::units::{Bytes, Moment};
@@ -43,6 +43,8 @@ struct AllocNode {
     bytes: u64,
     /// `None`: on a device that is not known.
     place: Option<Place>,
+    /// Where in the program the node was made.
+    site: Option<SiteId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -307,7 +309,7 @@ impl Process {
             }
             GraphCall::AllocNode { graph, address, bytes, place } => {
                 self.make_room(Key::address(address));
-                let node = AllocNode { address, bytes, place: Some(place) };
+                let node = AllocNode { address, bytes, place: Some(place), site: None };
                 return self.graphs.add(graph, Node::Alloc(node), at);
             }
             GraphCall::FreeNode { graph, address } => {
@@ -345,7 +347,8 @@ impl Process {
             let device = allocate.device.or_else(|| self.device_of(context));
             device.map(Place::Device)
         });
-        let node = AllocNode { address: allocate.key.value, bytes: allocate.bytes, place };
+        let Allocate { key, bytes, site, .. } = *allocate;
+        let node = AllocNode { address: key.value, bytes, place, site };
         self.graphs.note(event, allocate.stream, Node::Alloc(node))
     }
 
@@ -387,7 +390,7 @@ impl Process {
                 None => (Kind::Graph, None),
             };
             let new = New::plain(Key::address(node.address), kind, node.bytes);
-            self.begin(event, &New { device, ..new });
+            self.begin(event, &New { device, site: node.site, ..new });
         }
         self.graphs.execs.insert(id, exec);
     }
@@ -421,7 +424,7 @@ mod tests {
     const E: ExecId = ExecId(1);
 
     fn alloc(address: u64, bytes: u64) -> Node {
-        Node::Alloc(AllocNode { address, bytes, place: None })
+        Node::Alloc(AllocNode { address, bytes, place: None, site: None })
     }
 
     fn exec() -> Exec {

@@ -8,6 +8,7 @@
 //!                  ├ Pools         what stream-ordered memory comes from          pool.rs
 //!                  ├ Graphs        captures, memory nodes, what launches change   graph.rs
 //!                  ├ Totals        sums and peaks                                 totals.rs
+//!                  ├ Sites         the same by where it came from                 sites.rs windows.rs
 //!                  ├ Devices       which GPUs they are, what the driver says      device.rs
 //!                  ├ Superseded    frees that are under way                       reuse.rs
 //!                  ├ Peak          what overlapping calls leave open of it        peak.rs
@@ -15,13 +16,14 @@
 //!                  ├ Losses        what lost records leave open                   loss.rs
 //!                  └ Observer      tells what begins and ends, where asked for      observer.rs
 //!          Ended   until the next snapshot                                        ended.rs
-//!          view.rs what a snapshot shows
+//!          PastSites  where the memory of the ended came from                    past_sites.rs
+//!          view.rs, site_views.rs  what a snapshot shows
 //! ```
 //!
 //! An event costs a few hash lookups, and a descent in a tree of the thread's *distinct* sizes when
 //! an allocation is the first or the oldest of its size. Only rare events look at all allocations of
 //! their process: the end of a context, and learning the device of a context or pool late. A snapshot
-//! costs what it shows: processes, threads, devices, pools and the top of each list; and, after a
+//! costs what it shows: processes, threads, devices, pools, sites and the top of each list; and, after a
 //! loss, a look at all nodes of graphs.
 
 mod allocation;
@@ -34,19 +36,24 @@ mod kernel_rows;
 mod lifetime;
 mod loss;
 mod observer;
+mod past_sites;
 mod peak;
 mod physical;
 mod places;
 mod pool;
 mod process;
 mod reuse;
+mod site_views;
+mod sites;
 mod sizes;
 mod thread;
 mod totals;
 mod view;
+mod windows;
 mod work;
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
@@ -54,11 +61,13 @@ use crate::change::Change;
 use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
 use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
+use crate::stack::Sites;
 use crate::units::{Bytes, Moment};
 
 use ended::Ended;
 use graph::Full;
 use observer::Told;
+use past_sites::PastSites;
 use process::Process;
 use totals::Sum;
 
@@ -85,6 +94,11 @@ pub struct Ledger {
     told: Option<Told>,
     /// Launches and copies are counted.
     follows_work: bool,
+    /// What sites look like.
+    sites: Sites,
+    past_sites: PastSites,
+    /// When the first event was.
+    began: Option<Moment>,
 }
 
 impl Ledger {
@@ -127,6 +141,9 @@ impl Ledger {
     /// to its own moment, and should come after the events before that moment and before the next
     /// snapshot; see [`crate::event::Lost`].
     pub fn apply(&mut self, event: &Event) {
+        if !matches!(event.what, What::Site(_)) {
+            self.began.get_or_insert(event.at);
+        }
         self.note(event);
         if self.follows_work
             && let Some(process) = self.running.get_mut(&event.pid)
@@ -188,7 +205,7 @@ impl Ledger {
             }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
-            What::Site(_) => {}
+            What::Site(facts) => self.sites.tell(facts.site, &facts.frames),
         }
     }
 
@@ -199,7 +216,9 @@ impl Ledger {
         let running = self.running.values_mut().filter(|process| !process.silent);
         for process in running.chain(&mut ended) {
             process.show_work(at, view.top);
+            process.sites.advance(at);
         }
+        let shown_sites = self.show_sites(at, view, &ended);
         let mut shown: Vec<_> = self.shown().chain(&ended).collect();
         shown.sort_by_cached_key(|process| {
             let oldest = view::oldest(process);
@@ -208,15 +227,51 @@ impl Ledger {
             (process.ended.is_some(), rank, process.key)
         });
         let unattributed = &self.unattributed;
-        let processes = shown.into_iter().map(|p| view::process(p, at, view, unattributed));
-        Snapshot {
+        let one = |p: &Process| view::process(p, at, view, unattributed, &self.sites);
+        let processes = shown.into_iter().map(one).collect();
+        let snapshot = Snapshot {
             at,
             live_bytes: self.live().bytes(),
             live_allocations: self.shown().map(|process| process.totals.count).sum(),
             certainty: self.certainty(),
-            processes: processes.collect(),
-            out_of_memory: std::mem::take(&mut self.out_of_memory),
+            processes,
+            out_of_memory: self.take_out_of_memory(),
+            ..shown_sites
+        };
+        self.pass_sites(at, ended);
+        snapshot
+    }
+
+    /// The part of a snapshot that is about the sites of all processes.
+    fn show_sites(&mut self, at: Moment, view: &View, ended: &[Process]) -> Snapshot {
+        let Self { running, past_sites, sites, .. } = self;
+        let running = running.values().filter(|process| !process.silent);
+        let ended = ended.iter().filter(|_| view.ended_sites);
+        let mut tables: Vec<_> =
+            running.chain(ended).map(|process| (Some(process.key.pid), &process.sites)).collect();
+        if view.ended_sites {
+            tables.extend(past_sites.tables(at));
         }
+        let (allocations_total, without_stack) = site_views::coverage(&tables);
+        let (sites, sites_total) = site_views::list(&tables, view, sites);
+        Snapshot { sites, sites_total, allocations_total, without_stack, ..Snapshot::default() }
+    }
+
+    /// A snapshot was made: growth counts from it, and the sites of the ended stay.
+    fn pass_sites(&mut self, at: Moment, ended: Vec<Process>) {
+        self.running.values_mut().for_each(|process| process.sites.mark_shown());
+        for process in ended {
+            self.past_sites.push(process.key.pid, process.sites, at);
+        }
+    }
+
+    fn take_out_of_memory(&mut self) -> Vec<OutOfMemory> {
+        let mut all = std::mem::take(&mut self.out_of_memory);
+        for one in &mut all {
+            one.site_name = self.sites.name(one.site);
+            one.frames = self.sites.frames_of(one.site_name);
+        }
+        all
     }
 
     /// Device memory of all processes that run. Costs a step per process.
@@ -250,8 +305,9 @@ impl Ledger {
     fn process(&mut self, event: &Event) -> &mut Process {
         let Event { pid, at, .. } = *event;
         let observer = self.told.is_some();
+        let began = self.began.unwrap_or(at);
         let process = self.running.entry(pid).or_insert_with(|| {
-            let new = Process::anonymous(pid, at);
+            let new = Process::anonymous(pid, at).in_trace_since(began);
             if observer { new.observed() } else { new }
         });
         process.silent = false;
@@ -268,7 +324,7 @@ impl Ledger {
             process.refresh(facts);
             return;
         }
-        let new = Process::new(pid, facts, at);
+        let new = Process::new(pid, facts, at).in_trace_since(self.began.unwrap_or(at));
         let new = if self.told.is_some() { new.observed() } else { new };
         if let Some(old) = self.running.insert(pid, new) {
             self.end(old, End::Exited, at);
@@ -278,6 +334,7 @@ impl Ledger {
     fn replace(&mut self, event: &Event) {
         if let Some(process) = self.running.get_mut(&event.pid) {
             let next = process.replaced(event.at);
+            let next = next.in_trace_since(self.began.unwrap_or(event.at));
             let next = if self.told.is_some() { next.observed() } else { next };
             let old = std::mem::replace(process, next);
             self.end(old, End::Replaced, event.at);
@@ -311,6 +368,9 @@ impl Ledger {
             device,
             gpu,
             asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            site: failed.site,
+            site_name: self.sites.name(failed.site),
+            frames: Arc::default(),
             holders: self.holders(device, gpu),
         });
     }

@@ -333,6 +333,7 @@ impl Process {
             let entry = self.allocations.slab[slot];
             if entry.kind == Kind::Imported && entry.bytes < bytes {
                 self.totals.resize(&entry, bytes);
+                self.sites.resize(&entry, bytes, event.at);
                 let before = self.known(slot);
                 self.threads.resize(&mut self.allocations.slab, slot, bytes);
                 self.tell_learned(slot, before);

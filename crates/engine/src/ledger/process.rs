@@ -23,6 +23,7 @@ use super::peak::Peak;
 use super::physical::Physical;
 use super::pool::Pools;
 use super::reuse::{Owed, Superseded};
+use super::sites::SiteTable;
 use super::thread::Threads;
 use super::totals::{Sum, Totals};
 use super::work::Work;
@@ -80,6 +81,8 @@ pub(super) struct Process {
     pub(super) shown_work: Option<WorkView>,
     /// When it was first seen.
     began: Moment,
+    /// Where its memory came from.
+    pub(super) sites: SiteTable,
 }
 
 impl Process {
@@ -119,7 +122,14 @@ impl Process {
             work: None,
             shown_work: None,
             began: at,
+            sites: SiteTable::since(at),
         }
+    }
+
+    /// The same process as a part of a trace that began at that moment.
+    pub(super) fn in_trace_since(mut self, began: Moment) -> Self {
+        self.sites = SiteTable::since(began);
+        self
     }
 
     /// The same process with the program that it runs now: it holds nothing, and everything it
@@ -202,7 +212,7 @@ impl Process {
         } else {
             new.device = allocate.device.or_else(|| self.device_of(context));
         }
-        if kind != Kind::Imported || !self.open_again(key) {
+        if kind != Kind::Imported || !self.open_again(event, allocate) {
             self.begin(event, &new);
         }
         Ok(())
@@ -219,6 +229,7 @@ impl Process {
         self.contexts.add(&entry);
         self.pools.add(&entry);
         self.totals.add(&entry);
+        self.sites.add(&entry);
         if entry.kind.takes_device_memory() {
             self.peak.add(self.call.0, self.call.1, entry.bytes);
         }
@@ -252,12 +263,14 @@ impl Process {
 
     /// Imported memory that is open already was opened once more, at the same address. Other imported
     /// memory that got the address while the last closing is under way cannot be told from that.
-    fn open_again(&mut self, key: Key) -> bool {
+    fn open_again(&mut self, event: &Event, allocate: &Allocate) -> bool {
+        let Allocate { key, kind, site, .. } = *allocate;
         let live = self.allocations.find(key);
         let open = live.is_some_and(|slot| self.allocations.slab[slot].kind == Kind::Imported);
         if open {
             self.counts.allocations += 1;
             *self.opened_again.entry(key).or_insert(0) += 1;
+            self.sites.open_again(site, kind, event.at);
         }
         open
     }
@@ -285,7 +298,7 @@ impl Process {
             let kind = self.allocations.slab[slot].kind;
             let fits = by.is_none_or(|by| by.fits(kind));
             self.mistakes.mismatched_frees += u64::from(!fits);
-            if kind != Kind::Imported || !self.close_one(key) {
+            if kind != Kind::Imported || !self.close_one(slot) {
                 self.end(slot, How::Freed);
             }
         } else if !self.settle(key) {
@@ -294,12 +307,15 @@ impl Process {
     }
 
     /// Imported memory that is open more than once stays open.
-    fn close_one(&mut self, key: Key) -> bool {
+    fn close_one(&mut self, slot: Slot) -> bool {
+        let entry = self.allocations.slab[slot];
+        let key = entry.key();
         let Some(count) = self.opened_again.get_mut(&key) else { return false };
         *count -= 1;
         if *count == 0 {
             self.opened_again.remove(&key);
         }
+        self.sites.close_one(&entry, self.call.1);
         true
     }
 
@@ -345,7 +361,7 @@ impl Process {
         }
         self.threads.unlink(&mut self.allocations.slab, slot);
         let entry = self.allocations.remove(slot);
-        self.take(&entry)
+        self.take(&entry, how)
     }
 
     /// The same for many at once whose context ended; says how often they had been opened together.
@@ -359,7 +375,7 @@ impl Process {
                 self.tell_end(*slot, How::Released);
             }
             let entry = self.allocations.slab[*slot];
-            openings += self.take(&entry);
+            openings += self.take(&entry, How::Released);
         }
         self.threads.unlink_all(&mut self.allocations.slab, slots);
         self.allocations.remove_all(slots);
@@ -367,7 +383,7 @@ impl Process {
     }
 
     /// Everything but the lists of what is live follows the end of an allocation.
-    fn take(&mut self, entry: &Entry) -> u64 {
+    fn take(&mut self, entry: &Entry, how: How) -> u64 {
         self.contexts.take(entry);
         self.pools.take(entry);
         self.totals.take(entry);
@@ -380,7 +396,9 @@ impl Process {
             self.physical.forget(HandleId(key.value));
         }
         let again = (entry.kind == Kind::Imported).then(|| self.opened_again.remove(&key));
-        1 + again.flatten().unwrap_or(0)
+        let openings = 1 + again.flatten().unwrap_or(0);
+        self.sites.take(entry, how, self.call.1, openings);
+        openings
     }
 
     /// How many of lost records can hide the end of an allocation; see [`super::loss`].

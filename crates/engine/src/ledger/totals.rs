@@ -30,6 +30,12 @@ impl Sum {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// How much more it is than another one; negative where it is less.
+    pub(super) fn beyond(self, other: Self) -> i64 {
+        let clamp = |bytes: u128| i64::try_from(bytes).unwrap_or(i64::MAX);
+        if self >= other { clamp(self.0 - other.0) } else { -clamp(other.0 - self.0) }
+    }
+
     /// `count` times `bytes`.
     pub(super) fn product(count: u64, bytes: u64) -> Self {
         Self(u128::from(count) * u128::from(bytes))

@@ -5,11 +5,13 @@ use std::cmp::Reverse;
 use crate::snapshot::{
     AllocationView, Certainty, FailureCount, Loss, ProcessView, Sort, ThreadView, View,
 };
+use crate::stack::Sites;
 use crate::units::{Bytes, Moment};
 
 use super::allocation::{Entry, Slab, Slot};
 use super::loss;
 use super::process::Process;
+use super::site_views;
 use super::sizes::SizeWalk;
 use super::thread::Thread;
 use super::totals::Sum;
@@ -20,7 +22,9 @@ pub(super) fn process(
     at: Moment,
     view: &View,
     unattributed: &Loss,
+    told: &Sites,
 ) -> ProcessView {
+    let (sites, sites_total) = site_views::list(&[(None, &process.sites)], view, told);
     // What an ended process held is as old as it was then.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
@@ -42,11 +46,13 @@ pub(super) fn process(
         failures: failures(process),
         devices: process.devices.rows(&process.totals),
         kinds: process.totals.kinds(),
-        threads: threads(process, at, view),
+        threads: threads(process, at, view, told),
         pools: process.pools.views(),
         reserved_addresses: process.physical.reserved(),
         mistakes: process.mistakes,
         work: process.shown_work.clone(),
+        sites,
+        sites_total,
         certainty: certainty(process, unattributed),
     }
 }
@@ -112,7 +118,7 @@ fn failures(process: &Process) -> Vec<FailureCount> {
     list
 }
 
-fn threads(process: &Process, at: Moment, view: &View) -> Vec<ThreadView> {
+fn threads(process: &Process, at: Moment, view: &View, told: &Sites) -> Vec<ThreadView> {
     let slab = &process.allocations.slab;
     let mut holders: Vec<_> = process.threads.iter().filter(|thread| thread.count > 0).collect();
     holders.sort_by_key(|thread| {
@@ -124,13 +130,19 @@ fn threads(process: &Process, at: Moment, view: &View) -> Vec<ThreadView> {
         name: thread.name.clone(),
         live_bytes: thread.live.bytes(),
         live_allocations: thread.count,
-        allocations: list(thread, slab, at, view),
+        allocations: list(thread, slab, at, view, told),
     };
     holders.into_iter().map(show).collect()
 }
 
 /// The top of a thread's allocations.
-fn list(thread: &Thread, slab: &Slab, at: Moment, view: &View) -> Vec<AllocationView> {
+fn list(
+    thread: &Thread,
+    slab: &Slab,
+    at: Moment,
+    view: &View,
+    told: &Sites,
+) -> Vec<AllocationView> {
     let big = |slot: &Slot| slab[*slot].bytes >= view.min_size.0;
     let old = |slot: &Slot| at - slab[*slot].returned_at >= view.older;
     let by_size = thread.by_size(slab).take_while(big);
@@ -148,7 +160,7 @@ fn list(thread: &Thread, slab: &Slab, at: Moment, view: &View) -> Vec<Allocation
             top(by_age, by_size, unfiltered, room, (big, old), order)
         }
     };
-    slots.into_iter().map(|slot| allocation(&slab[slot], at)).collect()
+    slots.into_iter().map(|slot| allocation(&slab[slot], at, told)).collect()
 }
 
 /// The first `room` slots of one walk that are also in the other one.
@@ -191,13 +203,13 @@ fn top<K: Ord>(
     found
 }
 
-fn allocation(entry: &Entry, at: Moment) -> AllocationView {
+fn allocation(entry: &Entry, at: Moment, told: &Sites) -> AllocationView {
     AllocationView {
         key: entry.key(),
         device: entry.device(),
         bytes: Bytes(entry.bytes),
         kind: entry.kind,
         age: at - entry.returned_at,
-        site: entry.site(),
+        site: told.name(entry.site()),
     }
 }

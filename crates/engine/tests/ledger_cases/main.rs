@@ -19,6 +19,7 @@ mod physical;
 mod pools;
 mod processes;
 mod reuse;
+mod sites;
 mod views;
 
 use engine::ids::{DeviceId, Pid, Space};

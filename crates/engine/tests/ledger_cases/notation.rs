@@ -16,6 +16,7 @@
 //! 7.8 graph begin stream3                       # with a graph: to that one; end stream3 G1
 //! 7.8 graph alloc G1 0x10 8M gpu0               # or host; free G1 0x10, destroy G1
 //! 7.8 graph instantiate E1 G1 frees             # launch E1, drop E1, told gpu0 8M, trim gpu0
+//! 0 told site3 step main                        # the functions of a stack, innermost first
 //! 7 gpus GPU3 none GPU1                         # by ordinal
 //! 7 account GPU3 8M
 //! 7.8 exit                                      # the thread; `7 exit`, `7 exec`: the process
@@ -27,7 +28,7 @@
 
 use engine::event::{
     Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
-    ProcessFacts, VmmCall, What,
+    ProcessFacts, SiteFacts, VmmCall, What,
 };
 use engine::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
@@ -35,6 +36,7 @@ use engine::ids::{
 };
 use engine::kind::Kind;
 use engine::ledger::Ledger;
+use engine::stack::Frame;
 use engine::units::Moment;
 
 /// The ledger after a trace.
@@ -128,8 +130,16 @@ fn what(words: &[&str], of_thread: bool) -> What {
             copies: value(rest, "copies").map_or(0, decimal),
             stacks: value(rest, "stacks").map_or(0, decimal),
         }),
+        "told" => What::Site(SiteFacts {
+            site: SiteId(find(rest, "site").unwrap() as u32),
+            frames: rest[1..].iter().map(|name| frame(name)).collect(),
+        }),
         other => panic!("no such event: {other}"),
     }
+}
+
+fn frame(function: &str) -> Frame {
+    Frame { function: function.into(), ..Frame::default() }
 }
 
 fn change(words: &[&str]) -> ContextChange {

@@ -14,7 +14,7 @@ fn physical_memory_is_live_from_its_creation_on_its_own_device() {
     assert_eq!((process.allocations_total, process.kinds[0].kind), (1, Kind::Physical));
     let allocation = process.threads[0].allocations[0];
     assert_eq!((allocation.key.space, allocation.key.value), (Space::Handle, 0x10));
-    assert_eq!(allocation.site.unwrap().0, 4);
+    assert_eq!(allocation.site.to_string(), "pending-4");
     assert_eq!(process.reserved_addresses, Bytes(64 * MIB));
 }
 

@@ -73,7 +73,7 @@ fn an_allocation_is_shown_with_all_that_is_known_of_it() {
     let allocation = only(&snapshot).threads[0].allocations[0];
     assert_eq!((allocation.key.value, allocation.bytes), (0x50, Bytes(4 * MIB)));
     assert_eq!((allocation.kind, allocation.device), (Kind::Physical, Some(DeviceId(2))));
-    assert_eq!((allocation.age, allocation.site.unwrap().0), (Nanos(90), 9));
+    assert_eq!((allocation.age, &*allocation.site.to_string()), (Nanos(90), "pending-9"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use engine::event::{
     Allocate, ContextChange, Failed, Free, FreeBy, GraphCall, INVALID_VALUE, Lost, OUT_OF_MEMORY,
-    Place, PoolCall, ProcessFacts, VmmCall, What,
+    Place, PoolCall, ProcessFacts, SiteFacts, VmmCall, What,
 };
 use engine::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, PoolId, SiteId, Space,
@@ -10,6 +10,7 @@ use engine::ids::{
 };
 use engine::kind::Kind;
 use engine::snapshot::{Sort, View};
+use engine::stack::Frame;
 use engine::units::{Bytes, Nanos};
 use proptest::option;
 use proptest::prelude::*;
@@ -173,12 +174,22 @@ fn change() -> impl Strategy<Value = What> {
 fn failed() -> impl Strategy<Value = What> {
     let code = prop_oneof![Just(OUT_OF_MEMORY), Just(INVALID_VALUE), Just(400), Just(700)];
     let about = (option::of((kind(), size())), option::of(key()));
-    (0..3_u16, code, about, option::of(device()), option::of(context())).prop_map(
-        |(function, code, (asked, freed), device, context)| {
+    let site = option::of((0..4_u32).prop_map(SiteId));
+    (0..3_u16, code, about, option::of(device()), option::of(context()), site).prop_map(
+        |(function, code, (asked, freed), device, context, site)| {
             let function = FunctionId(function);
-            What::Failed(Failed { function, code, asked, freed, device, context, site: None })
+            What::Failed(Failed { function, code, asked, freed, device, context, site })
         },
     )
+}
+
+/// What a site looks like; some look the same.
+fn site() -> impl Strategy<Value = What> {
+    (0..4_u32, prop::collection::vec("[fg]", 0..2)).prop_map(|(site, functions)| {
+        let frame = |name: &String| Frame { function: name.as_str().into(), ..Frame::default() };
+        let frames = functions.iter().map(frame).collect();
+        What::Site(SiteFacts { site: SiteId(site), frames })
+    })
 }
 
 fn life() -> impl Strategy<Value = What> {
@@ -196,14 +207,15 @@ fn life() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    (0..2_u64, size(), 0..2_u64, 0..2_u64, 0..2_u64).prop_map(
-        |(allocations, allocated_bytes, frees, failures, other)| {
+    (0..2_u64, size(), 0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64).prop_map(
+        |(allocations, allocated_bytes, frees, failures, other, stacks)| {
             What::Lost(Lost {
                 allocations,
                 allocated_bytes,
                 frees,
                 failures,
                 other,
+                stacks,
                 ..Lost::default()
             })
         },
@@ -213,12 +225,15 @@ fn lost() -> impl Strategy<Value = What> {
 fn view() -> impl Strategy<Value = View> {
     let sort = prop_oneof![Just(Sort::Size), Just(Sort::Age), Just(Sort::Count)];
     let older = prop_oneof![Just(0), 0..600_u64];
-    (0..5_usize, prop_oneof![Just(0), 0..10_u64], older, sort).prop_map(
-        |(top, min_size, older, sort)| View {
+    let sites = (prop_oneof![0..5_usize, Just(usize::MAX)], any::<bool>());
+    (0..5_usize, prop_oneof![Just(0), 0..10_u64], older, sort, sites).prop_map(
+        |(top, min_size, older, sort, (top_sites, ended_sites))| View {
             top,
             min_size: Bytes(min_size),
             older: Nanos(older),
             sort,
+            top_sites,
+            ended_sites,
         },
     )
 }
@@ -233,7 +248,7 @@ pub(crate) fn step(losses: bool) -> impl Strategy<Value = Step> {
         6 => change(),
         3 => failed(),
         1 => gpus(),
-        2 => life(),
+        4 => prop_oneof![life(), site()],
         u32::from(losses) => lost(),
     ];
     let event = (0..3_u32, 1..4_u32, 0..60_u64, what)

@@ -201,4 +201,6 @@ const VIEW: View = View {
     min_size: engine::units::Bytes(0),
     older: engine::units::Nanos(0),
     sort: engine::snapshot::Sort::Size,
+    top_sites: 0,
+    ended_sites: false,
 };

@@ -13,7 +13,7 @@ impl Process {
             live.context == Some(context) && live.at <= until && !live.kind.is_pooled()
         };
         while let Some(position) = self.live.iter().position(gone) {
-            self.released_total += self.end(position).openings;
+            self.released_total += self.end(position, false).openings;
         }
         self.settle_released(context, until);
     }

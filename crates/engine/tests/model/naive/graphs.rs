@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use engine::event::{Allocate, Event, Free, GraphCall, Place};
-use engine::ids::{DeviceId, GraphId, Key, Space, StreamId, Tid};
+use engine::ids::{DeviceId, GraphId, Key, SiteId, Space, StreamId, Tid};
 use engine::kind::Kind;
 use engine::snapshot::Told;
 use engine::units::{Bytes, Moment};
@@ -12,7 +12,7 @@ use super::{Live, Process};
 
 #[derive(Clone, Copy)]
 pub(super) enum Node {
-    Alloc(u64, u64, Option<Place>),
+    Alloc(u64, u64, Option<Place>, Option<SiteId>),
     Free(u64),
 }
 
@@ -58,7 +58,7 @@ impl Process {
             GraphCall::CaptureEnded { stream, graph } => self.end_capture(event, stream, graph),
             GraphCall::AllocNode { graph, address, bytes, place } => {
                 self.make_room(Key::address(address), at);
-                let node = Node::Alloc(address, bytes, Some(place));
+                let node = Node::Alloc(address, bytes, Some(place), None);
                 self.graphs.entry(graph).or_default().push((node, at));
             }
             GraphCall::FreeNode { graph, address } => {
@@ -135,7 +135,7 @@ impl Process {
         let of_pool = pool.and_then(|number| self.pools[number].place);
         let place = of_pool.or(said.map(Place::Device));
         let Some(capture) = self.capture(event, allocate.stream) else { return false };
-        let node = Node::Alloc(allocate.key.value, allocate.bytes, place);
+        let node = Node::Alloc(allocate.key.value, allocate.bytes, place, allocate.site);
         capture.nodes.push((node, event.at));
         true
     }
@@ -159,28 +159,29 @@ impl Process {
                 self.settle(event, Key::address(*address));
             }
         }
-        let mut left: Vec<(u64, u64, Option<Place>)> = Vec::new();
+        let mut left: Vec<(u64, u64, Option<Place>, Option<SiteId>)> = Vec::new();
         for (node, _) in exec.nodes.iter().rev() {
-            if let Node::Alloc(address, bytes, place) = *node
+            if let Node::Alloc(address, bytes, place, site) = *node
                 && !exec.frees(address)
                 && left.iter().all(|(other, ..)| *other != address)
             {
-                left.push((address, bytes, place));
+                left.push((address, bytes, place, site));
             }
         }
-        left.sort_by_key(|(_, bytes, _)| Reverse(*bytes));
+        left.sort_by_key(|(_, bytes, ..)| Reverse(*bytes));
         for (address, ..) in &left {
             if !exec.frees_before_launch || !self.free_by_graph(event, *address) {
                 self.make_room(Key::address(*address), event.at);
             }
         }
-        for (address, bytes, place) in left {
+        for (address, bytes, place, site) in left {
             let (kind, device) = match place {
                 Some(Place::Device(device)) => (Kind::Graph, Some(device)),
                 Some(Place::Host) => (Kind::HostAsync, None),
                 None => (Kind::Graph, None),
             };
-            self.begin(event, Live::new(Key::address(address), kind, bytes, device));
+            let live = Live::new(Key::address(address), kind, bytes, device);
+            self.begin(event, Live { site, ..live });
         }
     }
 
@@ -189,7 +190,7 @@ impl Process {
         let own = |live: &Live| live.key == key && live.of_graph() && live.at <= event.entered;
         let position = self.live.iter().position(own);
         if let Some(position) = position {
-            self.end(position);
+            self.end(position, true);
             self.frees_total += 1;
             self.freed.push(key);
         }

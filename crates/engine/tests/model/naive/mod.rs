@@ -5,6 +5,7 @@ mod graphs;
 mod physical;
 mod pools;
 mod process;
+mod sites;
 mod view;
 
 use std::cmp::Reverse;
@@ -15,10 +16,12 @@ use engine::event::{Event, Failed, Lost, ProcessFacts, What};
 use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
 use engine::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
+use engine::stack::{Frame, SiteName};
 use engine::units::{Bytes, Moment};
 
 use super::followed::Held;
 use process::Process;
+use sites::Did;
 use view::rank;
 
 #[derive(Clone)]
@@ -71,10 +74,17 @@ pub(crate) struct Naive {
     ended: Vec<Process>,
     out_of_memory: Vec<OutOfMemory>,
     lost: Loss,
+    told: BTreeMap<SiteId, Vec<Frame>>,
+    /// Processes that were in a snapshot as ended.
+    past: Vec<Process>,
+    began: Option<Moment>,
 }
 
 impl Naive {
     pub(crate) fn apply(&mut self, event: &Event) {
+        if !matches!(event.what, What::Site(_)) {
+            self.began = self.began.or(Some(event.at));
+        }
         match &event.what {
             What::Process(facts) => self.announce(event, facts),
             What::Exec => {
@@ -95,7 +105,10 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) | What::Site(_) => {}
+            What::Work(_) => {}
+            What::Site(facts) => {
+                self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
+            }
             What::Failed(failed) => {
                 self.called(event).fail(failed);
                 self.note_out_of_memory(event, failed);
@@ -132,7 +145,8 @@ impl Naive {
         let running: Vec<_> = self.running.values().filter(|p| !p.silent).cloned().collect();
         let total = Bytes(running.iter().map(Process::live_bytes).sum());
         let mut shown = running.clone();
-        shown.append(&mut self.ended);
+        let ended = std::mem::take(&mut self.ended);
+        shown.extend(ended.iter().cloned());
         shown.sort_by_key(|process| {
             (
                 process.ended.is_some(),
@@ -140,7 +154,18 @@ impl Naive {
                 process.key,
             )
         });
-        Snapshot {
+        let mut of_sites: Vec<_> = running.iter().map(|process| (process, false)).collect();
+        if view.ended_sites {
+            of_sites.extend(ended.iter().map(|process| (process, false)));
+            of_sites.extend(self.past.iter().map(|process| (process, true)));
+        }
+        let (sites, sites_total) = self.sites(&of_sites, at, view, true);
+        let calls = || of_sites.iter().map(|(process, _)| process.allocations_total);
+        let without = |process: &Process| {
+            let begun = |line: &&sites::Line| matches!(line.what, Did::Begin(_) | Did::OpenAgain);
+            process.log.iter().filter(begun).filter(|line| line.site.is_none()).count() as u64
+        };
+        let mut snapshot = Snapshot {
             at,
             live_bytes: total,
             live_allocations: running.iter().map(|process| process.live.len() as u64).sum(),
@@ -151,9 +176,23 @@ impl Naive {
                 unseen_frees: running.iter().map(|p| p.superseded.len() as u64).sum(),
                 before_trace: running.iter().any(|process| process.before_trace),
             },
-            processes: shown.iter().map(|process| process.view(at, view)).collect(),
-            out_of_memory: std::mem::take(&mut self.out_of_memory),
+            processes: shown.iter().map(|process| process.view(at, view, self)).collect(),
+            out_of_memory: Vec::new(),
+            sites,
+            sites_total,
+            allocations_total: calls().sum(),
+            without_stack: of_sites.iter().map(|(process, _)| without(process)).sum(),
+        };
+        self.past.extend(ended);
+        for process in self.running.values_mut() {
+            process.shown = process.log.len();
         }
+        snapshot.out_of_memory = std::mem::take(&mut self.out_of_memory);
+        for one in &mut snapshot.out_of_memory {
+            one.site_name = self.site_name(one.site);
+            one.frames = self.frames_of(one.site_name).into();
+        }
+        snapshot
     }
 
     /// Everything that is live, as changes tell it.
@@ -181,6 +220,7 @@ impl Naive {
             ..Process::new(event.pid, &facts, event.at)
         });
         process.silent = false;
+        process.now = event.at;
         process
     }
 
@@ -257,6 +297,9 @@ impl Naive {
             device,
             gpu,
             asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            site: failed.site,
+            site_name: SiteName::Unknown,
+            frames: [].into(),
             holders,
         });
     }
@@ -268,5 +311,6 @@ fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.frees += lost.frees;
     sum.failures += lost.failures;
     sum.other += lost.other;
+    sum.stacks += lost.stacks;
     sum.since = sum.since.or(Some(at));
 }

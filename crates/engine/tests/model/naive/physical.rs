@@ -5,6 +5,7 @@ use engine::ids::{HandleId, Key, Space};
 use engine::kind::Kind;
 use engine::units::Moment;
 
+use super::sites::Did;
 use super::{Live, Process};
 
 #[derive(Clone, Copy)]
@@ -113,7 +114,7 @@ impl Process {
             self.frees_total += 1;
             self.freed.push(key(id));
             if let Some(position) = self.find(key(id)) {
-                self.end(position);
+                self.end(position, true);
             }
         }
         self.forget(id);
@@ -139,7 +140,9 @@ impl Process {
             && self.live[position].kind == Kind::Imported
         {
             let live = &mut self.live[position];
-            live.bytes = live.bytes.max(bytes);
+            let (site, more) = (live.site, bytes.saturating_sub(live.bytes));
+            live.bytes += more;
+            self.write(site, Kind::Imported, Did::Learn(more));
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::event::{Allocate, Event, Failed, Free, FreeBy, ProcessFacts};
 use engine::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId,
-    ProcessKey, Space, Tid,
+    ProcessKey, SiteId, Space, Tid,
 };
 use engine::kind::Kind;
 use engine::snapshot::{End, Loss, Mistakes, Told};
@@ -15,6 +15,7 @@ use super::Live;
 use super::graphs::{Capture, Exec, Made};
 use super::physical::{Handle, Mapping};
 use super::pools::Pool;
+use super::sites::{Did, Line};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Context {
@@ -75,6 +76,11 @@ pub(super) struct Process {
     pub(super) unknown_frees: u64,
     pub(super) lost: Loss,
     pub(super) shared_other: u64,
+    /// What sites did, and how much of that was in a snapshot.
+    pub(super) log: Vec<Line>,
+    pub(super) shown: usize,
+    /// The moment of the call that is applied.
+    pub(super) now: Moment,
 }
 
 impl Process {
@@ -121,6 +127,9 @@ impl Process {
             unknown_frees: 0,
             lost: Loss::default(),
             shared_other: 0,
+            log: Vec::new(),
+            shown: 0,
+            now: at,
         }
     }
 
@@ -165,6 +174,7 @@ impl Process {
         {
             live.openings += 1;
             self.allocations_total += 1;
+            self.write(allocate.site, allocate.kind, Did::OpenAgain);
             return;
         }
         let mut live = Live::new(allocate.key, allocate.kind, allocate.bytes, said);
@@ -180,13 +190,14 @@ impl Process {
         self.allocations_total += 1;
         self.ended_threads.remove(&event.tid);
         self.make_room(live.key, event.at);
+        self.write(live.site, live.kind, Did::Begin(live.bytes));
         self.live.push(Live { at: event.at, tid: event.tid, ..live });
     }
 
     /// What is live under a name that is given out again is owed its free.
     pub(super) fn make_room(&mut self, key: Key, at: Moment) {
         if let Some(position) = self.find(key) {
-            let old = self.end(position);
+            let old = self.end(position, true);
             for _ in 0..old.openings {
                 let context = old.context.filter(|_| !old.kind.is_pooled());
                 self.superseded.push(Superseded { key, context, began: old.at, at });
@@ -198,8 +209,16 @@ impl Process {
         self.live.iter().position(|live| live.key == key)
     }
 
-    pub(super) fn end(&mut self, position: usize) -> Live {
+    pub(super) fn write(&mut self, site: Option<SiteId>, kind: Kind, what: Did) {
+        self.log.push(Line { at: self.now, site, kind, what });
+    }
+
+    /// Ends an allocation; `freed`: by a call, seen or not.
+    pub(super) fn end(&mut self, position: usize, freed: bool) -> Live {
         let old = self.live.remove(position);
+        let Live { bytes, at: began, openings, site, kind, .. } = old;
+        let did = if freed { Did::Free { bytes, began, openings } } else { Did::Release { bytes } };
+        self.write(site, kind, did);
         if old.key.space == Space::Handle {
             self.forget(HandleId(old.key.value));
         }
@@ -219,9 +238,12 @@ impl Process {
             self.frees_total += 1;
             let live = &mut self.live[position];
             self.mistakes.mismatched_frees += u64::from(by.is_some_and(|by| !by.fits(live.kind)));
-            live.openings -= 1;
-            if live.openings == 0 {
-                self.end(position);
+            if live.openings > 1 {
+                live.openings -= 1;
+                let (site, kind) = (live.site, live.kind);
+                self.write(site, kind, Did::Close);
+            } else {
+                self.end(position, true);
             }
         } else if !self.settle(event, key) {
             self.unknown_frees += 1;

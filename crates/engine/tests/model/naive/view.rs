@@ -12,10 +12,11 @@ use engine::snapshot::{
 };
 use engine::units::{Bytes, Moment};
 
-use super::{Live, Process};
+use super::{Live, Naive, Process};
 
 impl Process {
-    pub(super) fn view(&self, at: Moment, view: &View) -> ProcessView {
+    pub(super) fn view(&self, at: Moment, view: &View, all: &Naive) -> ProcessView {
+        let (sites, sites_total) = all.sites(&[(self, false)], at, view, false);
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
         let total = Bytes(self.live_bytes());
         let mut failures: Vec<_> = self
@@ -43,11 +44,13 @@ impl Process {
             failures,
             devices: self.devices(),
             kinds: self.kinds(),
-            threads: self.threads(at, view),
+            threads: self.threads(at, view, all),
             pools: self.pools(),
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
             mistakes: self.mistakes,
             work: None,
+            sites,
+            sites_total,
             certainty: Certainty {
                 lost: self.lost,
                 live_at_least: total,
@@ -132,7 +135,7 @@ impl Process {
         Kind::ALL.into_iter().map(row).filter(|row| row.live_allocations > 0).collect()
     }
 
-    fn threads(&self, at: Moment, view: &View) -> Vec<ThreadView> {
+    fn threads(&self, at: Moment, view: &View, all: &Naive) -> Vec<ThreadView> {
         let tids: BTreeSet<_> = self.live.iter().map(|live| live.tid).collect();
         let mut threads: Vec<(Tid, Vec<&Live>)> = tids
             .into_iter()
@@ -154,7 +157,7 @@ impl Process {
                 bytes: Bytes(live.bytes),
                 kind: live.kind,
                 age: at - live.at,
-                site: live.site,
+                site: all.site_name(live.site),
             });
             let name = self.names.get(&tid).cloned().unwrap_or_default();
             let allocations = allocations.collect();

@@ -1,0 +1,164 @@
+//! What a snapshot shows of sites. The cost is a step for each site, and more for those listed.
+
+use std::cmp::Reverse;
+
+use crate::ids::Pid;
+use crate::kind::Kind;
+use crate::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
+use crate::stack::{SiteName, Sites};
+use crate::units::{Bytes, Nanos};
+
+use super::sites::{Row, SiteTable, Source};
+use super::totals::Sum;
+
+/// A table, and whose it is.
+pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
+
+/// A row with the name of its site and the number of its table.
+type Named<'a> = (SiteName, usize, &'a Row);
+
+/// The top of the sites of some tables, whose windows stand at the same moment; and how many sites
+/// there are.
+pub(super) fn list(tables: &[Owned<'_>], view: &View, told: &Sites) -> (Vec<SiteView>, u64) {
+    let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
+        sites.rows().iter().map(move |row| (name(row.source, told), table, row))
+    });
+    let mut rows: Vec<Named<'_>> = rows.collect();
+    rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.kind, row.source));
+    let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
+    let total = groups.len();
+    groups.sort_by_cached_key(|group| rank(group, view.sort));
+    groups.truncate(view.top_sites);
+    let shown = groups.into_iter().map(|group| site(group, tables, told));
+    (shown.collect(), total as u64)
+}
+
+/// All allocations of some tables, and those without a stack.
+pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
+    let rows = tables.iter().flat_map(|(_, table)| table.rows());
+    rows.fold((0, 0), |(all, without), row| {
+        let missing = if row.source == Source::Unknown { row.allocations } else { 0 };
+        (all + row.allocations, without + missing)
+    })
+}
+
+pub(super) fn name(source: Source, told: &Sites) -> SiteName {
+    match source {
+        Source::Site(site) => told.name(Some(site)),
+        Source::Unknown => SiteName::Unknown,
+        Source::Other => SiteName::Other,
+    }
+}
+
+fn device<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
+    group.iter().map(|(_, _, row)| *row).filter(|row| row.kind.takes_device_memory())
+}
+
+fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum {
+    rows.fold(Sum::default(), |sum, row| sum.plus(of(row)))
+}
+
+/// The place in the order: as the view says, then by what it ever allocated.
+fn rank(group: &[Named<'_>], sort: Sort) -> (u64, Reverse<u64>) {
+    let live = sum(device(group), |row| row.live).bytes();
+    let count = device(group).map(|row| row.count).sum();
+    let first = group.iter().map(|(_, _, row)| row.first).min();
+    let all = sum(group.iter().map(|(_, _, row)| *row), |row| row.total);
+    (super::view::rank(sort, live, count, first), Reverse(all.bytes().0))
+}
+
+fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
+    let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
+    let kinds = by_kind(group);
+    let (all, device) = (put_together(kinds.iter()), put_together(in_device_memory(&kinds)));
+    let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
+    let figures = device.as_ref();
+    let of = |what: fn(&Row) -> u64| figures.map_or(0, what);
+    let bytes = |what: fn(&Row) -> Sum| figures.map_or(Bytes(0), |row| what(row).bytes());
+    SiteView {
+        name,
+        frames: told.frames_of(name),
+        live_bytes: bytes(|row| row.live),
+        live_allocations: of(|row| row.count),
+        grown: figures.map_or(0, |row| row.live.beyond(row.shown)),
+        bytes_total: bytes(|row| row.total),
+        allocations_total: of(|row| row.allocations),
+        freed_total: of(|row| row.freed),
+        peak_bytes: bytes(|row| row.peak),
+        peak_at: figures.and_then(|row| row.peak_at),
+        seen: all.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
+        lifetimes: all.as_ref().map(lifetimes).unwrap_or_default(),
+        longest_lifetime: all.as_ref().and_then(longest),
+        growth: growth(figures, all.as_ref(), start),
+        kinds: kinds.iter().map(kind).collect(),
+        processes: processes(group, tables),
+    }
+}
+
+/// One row for each kind.
+fn by_kind(group: &[Named<'_>]) -> Vec<Row> {
+    let of = |kind: Kind| {
+        put_together(group.iter().map(|(_, _, row)| *row).filter(move |row| row.kind == kind))
+    };
+    Kind::ALL.into_iter().filter_map(of).collect()
+}
+
+fn in_device_memory(kinds: &[Row]) -> impl Iterator<Item = &Row> {
+    kinds.iter().filter(|row| row.kind.takes_device_memory())
+}
+
+fn put_together<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
+    let mut all = rows.next()?.clone();
+    rows.for_each(|row| all.absorb(row));
+    Some(all)
+}
+
+fn growth(device: Option<&Row>, any: Option<&Row>, start: crate::units::Moment) -> Growth {
+    if let Some(row) = device {
+        return row.windows.view(start, row.live.bytes());
+    }
+    let mut none = any.map(|row| row.windows.view(start, Bytes(0))).unwrap_or_default();
+    none.live.fill(Bytes(0));
+    none
+}
+
+fn lifetimes(row: &Row) -> Vec<(u8, u64)> {
+    let counts = (0..).zip(*row.lifetimes).filter(|(_, count)| *count > 0);
+    counts.map(|(power, count)| (power, u64::from(count))).collect()
+}
+
+fn longest(row: &Row) -> Option<Nanos> {
+    row.lifetimes.iter().any(|count| *count > 0).then_some(row.longest)
+}
+
+fn kind(row: &Row) -> SiteKindView {
+    SiteKindView {
+        kind: row.kind,
+        live_bytes: row.live.bytes(),
+        live_allocations: row.count,
+        bytes_total: row.total.bytes(),
+        allocations_total: row.allocations,
+        freed_total: row.freed,
+        peak_bytes: row.peak.bytes(),
+    }
+}
+
+/// What each process holds, the most first.
+fn processes(group: &[Named<'_>], tables: &[Owned<'_>]) -> Vec<SiteProcess> {
+    if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
+        return Vec::new();
+    }
+    let of_one = |rows: &[Named<'_>]| {
+        let (_, table, _) = rows.first()?;
+        let (pid, _) = tables.get(*table)?;
+        Some(SiteProcess {
+            pid: *pid,
+            live_bytes: sum(device(rows), |row| row.live).bytes(),
+            live_allocations: device(rows).map(|row| row.count).sum(),
+        })
+    };
+    let by_table = group.chunk_by(|(_, a, _), (_, b, _)| a == b);
+    let mut held: Vec<_> = by_table.filter_map(of_one).collect();
+    held.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.pid));
+    held
+}

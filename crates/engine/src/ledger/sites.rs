@@ -1,0 +1,322 @@
+//! What each site of a process allocated, by kind: what is live of it, and what it did so far.
+//! Everything is kept up to date with every event, at the cost of one lookup.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::change::How;
+use crate::ids::SiteId;
+use crate::kind::Kind;
+use crate::units::{Moment, Nanos};
+
+use super::allocation::Entry;
+use super::totals::Sum;
+use super::windows::Windows;
+
+/// Sites, by kind, that are kept of a process. What comes from others is added up together.
+const KEPT: usize = 65_536;
+
+/// Times to live are counted by their power of two, in nanoseconds.
+pub(super) const BUCKETS: usize = 64;
+
+/// Where allocations came from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Source {
+    Site(SiteId),
+    /// Nothing says where.
+    Unknown,
+    /// Of sites that there was no room for.
+    Other,
+}
+
+impl Source {
+    /// A number of its own for each source and kind.
+    fn number(self, kind: Kind) -> u64 {
+        let source = match self {
+            Self::Site(site) => u64::from(site.0),
+            Self::Unknown => 1 << 32,
+            Self::Other => 2 << 32,
+        };
+        source << 8 | kind.index() as u64
+    }
+}
+
+/// What one source allocated of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) source: Source,
+    pub(super) kind: Kind,
+    pub(super) live: Sum,
+    pub(super) count: u64,
+    /// All that ever began.
+    pub(super) total: Sum,
+    pub(super) allocations: u64,
+    /// The most that was live, and when; no moment where rows were put together, whose peaks need
+    /// not have been at the same time.
+    pub(super) peak: Sum,
+    pub(super) peak_at: Option<Moment>,
+    /// What calls ended, or another allocation showed to be ended.
+    pub(super) freed: u64,
+    pub(super) first: Moment,
+    pub(super) last: Moment,
+    pub(super) longest: Nanos,
+    /// How long what was freed had lived; apart, so that what every event needs is close together.
+    pub(super) lifetimes: Box<[u32; BUCKETS]>,
+    pub(super) windows: Windows,
+    /// What was live at the last snapshot.
+    pub(super) shown: Sum,
+}
+
+impl Row {
+    pub(super) fn new(source: Source, kind: Kind, at: Moment) -> Self {
+        Self {
+            source,
+            kind,
+            live: Sum::default(),
+            count: 0,
+            total: Sum::default(),
+            allocations: 0,
+            peak: Sum::default(),
+            peak_at: None,
+            freed: 0,
+            first: at,
+            last: at,
+            longest: Nanos(0),
+            lifetimes: Box::new([0; BUCKETS]),
+            windows: Windows::default(),
+            shown: Sum::default(),
+        }
+    }
+
+    fn grow(&mut self, bytes: u64, at: Moment) {
+        self.live.add(bytes);
+        self.total.add(bytes);
+        if self.live > self.peak {
+            self.peak = self.live;
+            self.peak_at = Some(at);
+        }
+    }
+
+    /// One that was freed had lived so long.
+    fn lived(&mut self, time: Nanos) {
+        self.longest = self.longest.max(time);
+        let bucket = (time.0 | 1).ilog2() as usize;
+        if self.lifetimes[bucket] == u32::MAX {
+            // Their proportions are what counts.
+            self.lifetimes.iter_mut().for_each(|count| *count /= 2);
+        }
+        self.lifetimes[bucket] += 1;
+    }
+
+    /// Adds what another row says; the windows of both stand at the same moment.
+    pub(super) fn absorb(&mut self, other: &Self) {
+        self.live = self.live.plus(other.live);
+        self.count = self.count.saturating_add(other.count);
+        self.total = self.total.plus(other.total);
+        self.allocations = self.allocations.saturating_add(other.allocations);
+        self.peak = self.peak.plus(other.peak);
+        self.peak_at = None;
+        self.freed = self.freed.saturating_add(other.freed);
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.longest = self.longest.max(other.longest);
+        for (count, more) in self.lifetimes.iter_mut().zip(*other.lifetimes) {
+            *count = count.saturating_add(more);
+        }
+        self.windows.absorb(&other.windows);
+        self.shown = self.shown.plus(other.shown);
+    }
+}
+
+/// The sites of one process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SiteTable {
+    rows: Vec<Row>,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// When the trace began.
+    start: Moment,
+    /// Rows of sites, against [`KEPT`].
+    sites: usize,
+}
+
+impl SiteTable {
+    /// A table whose windows begin with the trace.
+    pub(super) fn since(start: Moment) -> Self {
+        Self { start, ..Self::default() }
+    }
+
+    /// An allocation began.
+    pub(super) fn add(&mut self, entry: &Entry) {
+        let at = entry.returned_at;
+        let row = self.row(entry.site(), entry.kind, at);
+        row.allocations += 1;
+        row.count += 1;
+        row.last = row.last.max(at);
+        row.grow(entry.bytes, at);
+    }
+
+    /// A call opened once more what was there already.
+    pub(super) fn open_again(&mut self, site: Option<SiteId>, kind: Kind, at: Moment) {
+        let row = self.row(site, kind, at);
+        row.allocations += 1;
+        row.last = row.last.max(at);
+    }
+
+    /// An allocation ended at that moment; it had been opened so often.
+    pub(super) fn take(&mut self, entry: &Entry, how: How, at: Moment, openings: u64) {
+        let row = self.row(entry.site(), entry.kind, at);
+        row.count = row.count.saturating_sub(1);
+        row.live.take(entry.bytes);
+        if matches!(how, How::Freed | How::Replaced) {
+            row.freed += openings;
+            row.lived(at - entry.returned_at);
+        }
+    }
+
+    /// One of several openings was closed.
+    pub(super) fn close_one(&mut self, entry: &Entry, at: Moment) {
+        self.row(entry.site(), entry.kind, at).freed += 1;
+    }
+
+    /// The size of a live allocation became known.
+    pub(super) fn resize(&mut self, entry: &Entry, bytes: u64, at: Moment) {
+        let row = self.row(entry.site(), entry.kind, at);
+        row.grow(bytes.saturating_sub(entry.bytes), at);
+    }
+
+    /// The row of a site, with its windows at that moment. A site that came when there was no room
+    /// never gets a row of its own, so what began as another's ends as another's.
+    fn row(&mut self, site: Option<SiteId>, kind: Kind, at: Moment) -> &mut Row {
+        let source = site.map_or(Source::Unknown, Source::Site);
+        let place = self.find(source, kind).unwrap_or_else(|| self.open(source, kind, at));
+        let row = &mut self.rows[place as usize];
+        row.windows.advance(at - self.start, row.live.bytes());
+        row
+    }
+
+    fn find(&self, source: Source, kind: Kind) -> Option<u32> {
+        let number = source.number(kind);
+        let is = |place: &u32| {
+            let row = &self.rows[*place as usize];
+            row.source.number(row.kind) == number
+        };
+        self.index.find(self.hasher.hash_one(number), is).copied()
+    }
+
+    #[cold]
+    fn open(&mut self, source: Source, kind: Kind, at: Moment) -> u32 {
+        let is_site = matches!(source, Source::Site(_));
+        if is_site && self.sites >= KEPT {
+            let other = self.find(Source::Other, kind);
+            return other.unwrap_or_else(|| self.insert(Row::new(Source::Other, kind, at)));
+        }
+        self.sites += usize::from(is_site);
+        self.insert(Row::new(source, kind, at))
+    }
+
+    fn insert(&mut self, row: Row) -> u32 {
+        let place = self.rows.len() as u32;
+        let number = row.source.number(row.kind);
+        self.rows.push(row);
+        let Self { rows, index, hasher, .. } = self;
+        index.insert_unique(hasher.hash_one(number), place, |place| {
+            let row = &rows[*place as usize];
+            hasher.hash_one(row.source.number(row.kind))
+        });
+        place
+    }
+
+    /// How many rows there are.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub(super) fn start(&self) -> Moment {
+        self.start
+    }
+
+    /// Brings the windows of all rows to the same moment, for who puts rows together.
+    pub(super) fn advance(&mut self, at: Moment) {
+        for row in &mut self.rows {
+            row.windows.advance(at - self.start, row.live.bytes());
+        }
+    }
+
+    /// A snapshot was made: growth is counted from here on.
+    pub(super) fn mark_shown(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.shown = row.live);
+    }
+
+    /// Adds the rows of a table that nobody adds to any more; the windows of both stand at the same
+    /// moment.
+    pub(super) fn absorb(&mut self, other: Self) {
+        for row in other.rows {
+            let (source, kind, first) = (row.source, row.kind, row.first);
+            let place = self.find(source, kind).unwrap_or_else(|| self.open(source, kind, first));
+            let own = &mut self.rows[place as usize];
+            if own.allocations == 0 {
+                *own = Row { source: own.source, ..row };
+            } else {
+                own.absorb(&row);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::New;
+    use super::*;
+    use crate::ids::Key;
+
+    fn entry(site: u32, bytes: u64) -> Entry {
+        let new = New::plain(Key::address(1), Kind::Device, bytes);
+        Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(10), 0)
+    }
+
+    #[test]
+    fn sites_beyond_the_limit_are_added_up_together() {
+        let mut table = SiteTable::since(Moment(0));
+        let count = KEPT as u32 + 100;
+        for site in 0..count {
+            table.add(&entry(site, 8));
+        }
+        assert_eq!(table.len(), KEPT + 1);
+        let other = table.rows().iter().find(|row| row.source == Source::Other).unwrap();
+        assert_eq!((other.count, other.live.bytes().0), (100, 800));
+        for site in 0..count {
+            table.take(&entry(site, 8), How::Freed, Moment(20), 1);
+        }
+        assert!(table.rows().iter().all(|row| row.count == 0 && row.live == Sum::default()));
+    }
+
+    #[test]
+    fn times_to_live_are_counted_by_power_of_two() {
+        let mut table = SiteTable::since(Moment(0));
+        for (lived, how) in [(0, How::Freed), (3, How::Freed), (1024, How::Replaced)] {
+            table.add(&entry(1, 8));
+            table.take(&entry(1, 8), how, Moment(10 + lived), 1);
+        }
+        table.add(&entry(1, 8));
+        table.take(&entry(1, 8), How::Released, Moment(1 << 30), 1);
+        let row = &table.rows()[0];
+        let buckets = row.lifetimes.iter().enumerate().filter(|(_, count)| **count > 0);
+        assert_eq!(buckets.collect::<Vec<_>>(), [(0, &1), (1, &1), (10, &1)]);
+        assert_eq!((row.freed, row.longest), (3, Nanos(1024)));
+    }
+
+    #[test]
+    fn a_full_count_of_times_keeps_the_proportions() {
+        let mut row = Row::new(Source::Unknown, Kind::Device, Moment(0));
+        row.lifetimes[0] = u32::MAX;
+        row.lifetimes[3] = 1000;
+        row.lived(Nanos(1));
+        assert_eq!((row.lifetimes[0], row.lifetimes[3]), (u32::MAX / 2 + 1, 500));
+    }
+}

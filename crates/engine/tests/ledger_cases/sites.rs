@@ -1,0 +1,127 @@
+//! Where memory came from.
+
+use super::*;
+use engine::snapshot::{SiteProcess, SiteView};
+
+/// Sites by their innermost function, or name, with live MiB and live allocations.
+fn held(sites: &[SiteView]) -> Vec<(String, u64, u64)> {
+    let title = |site: &SiteView| match site.frames.first() {
+        Some(frame) => frame.function.to_string(),
+        None => site.name.to_string(),
+    };
+    let all = sites.iter();
+    all.map(|site| (title(site), site.live_bytes.0 / MIB, site.live_allocations)).collect()
+}
+
+fn row(name: &str, mib: u64, count: u64) -> (String, u64, u64) {
+    (name.to_owned(), mib, count)
+}
+
+#[test]
+fn a_stack_that_is_told_late_has_its_name_at_once() {
+    let early = "7 process 1\n 7 alloc 0x10 8M device site3\n 7 alloc 0x20 4M device";
+    let sites = after(early).sites;
+    assert_eq!(held(&sites), [row("pending-3", 8, 1), row("none", 4, 1)]);
+    let snapshot = after(&format!("{early}\n 0 told site3 step main"));
+    assert_eq!(held(&snapshot.sites), [row("step", 8, 1), row("none", 4, 1)]);
+    assert_eq!((snapshot.allocations_total, snapshot.without_stack), (2, 1));
+    let allocation = only(&snapshot).threads[0].allocations[0];
+    assert_eq!(allocation.site, snapshot.sites[0].name);
+}
+
+#[test]
+fn ids_that_look_the_same_are_one_site_of_all_processes() {
+    let snapshot = after(
+        "7 process 1
+         8 process 1
+         7 alloc 0x10 1M device site3
+         7 alloc 0x20 2M device site4
+         8 alloc 0x10 8M device site3
+         8 alloc 0x20 4M pinned site5
+         0 told site3 step main
+         0 told site4 step main",
+    );
+    assert_eq!(held(&snapshot.sites), [row("step", 11, 3), row("pending-5", 0, 0)]);
+    assert_eq!(snapshot.sites_total, 2);
+    let held_by = |pid, mib, live_allocations| SiteProcess {
+        pid: Some(Pid(pid)),
+        live_bytes: Bytes(mib * MIB),
+        live_allocations,
+    };
+    assert_eq!(snapshot.sites[0].processes, [held_by(8, 8, 1), held_by(7, 3, 2)]);
+    assert_eq!(snapshot.sites[1].kinds[0].live_bytes.0, 4 * MIB);
+    let eight = snapshot.processes.iter().find(|process| process.key.pid == Pid(8)).unwrap();
+    assert_eq!(held(&eight.sites), [row("step", 8, 1), row("pending-5", 0, 0)]);
+}
+
+#[test]
+fn a_launch_allocates_at_the_site_of_the_captured_call() {
+    let snapshot = after(
+        "7 process 1
+         7 ctx create C1 gpu0
+         7 graph begin stream9
+         7 alloc 0x10 8M async C1 stream9 site3
+         7 graph end stream9 G1
+         7 graph instantiate E1 G1
+         7 graph launch E1",
+    );
+    assert_eq!(held(&snapshot.sites), [row("pending-3", 8, 1)]);
+    assert_eq!(snapshot.sites[0].kinds[0].kind, Kind::Graph);
+}
+
+#[test]
+fn what_was_freed_tells_how_long_it_lived_and_what_was_released_does_not() {
+    let snapshot = after(
+        "7 process 1
+         7 ctx create C1 gpu0
+         7 alloc 0x10 8M device C1 site3
+         7 alloc 0x20 4M device C1 site3
+         7 free 0x10 @45-1070
+         7 ctx destroy C1 @9000-9000",
+    );
+    let site = &snapshot.sites[0];
+    assert_eq!(
+        (site.live_bytes.0, site.peak_bytes.0, site.peak_at),
+        (0, 12 * MIB, Some(Moment(40)))
+    );
+    assert_eq!((site.allocations_total, site.freed_total), (2, 1));
+    assert_eq!(site.seen, (Moment(30), Moment(40)));
+    // It lived from 30 to 1070.
+    assert_eq!((&site.lifetimes[..], site.longest_lifetime), (&[(10, 1)][..], Some(Nanos(1040))));
+    assert_eq!(site.median_lifetime(), Some(Nanos(1040)));
+}
+
+#[test]
+fn growth_counts_from_the_last_snapshot() {
+    let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3");
+    let view = View::default();
+    assert_eq!(ledger.snapshot(Moment(100), &view).sites[0].grown, 8 << 20);
+    for event in events("7 free 0x10 @200-210\n 7 alloc 0x20 2M device site3 @220-230") {
+        ledger.apply(&event);
+    }
+    assert_eq!(ledger.snapshot(Moment(300), &view).sites[0].grown, -(6 << 20));
+    assert_eq!(ledger.snapshot(Moment(400), &view).sites[0].grown, 0);
+}
+
+#[test]
+fn the_last_report_counts_the_sites_of_all_that_ended() {
+    let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3\n 7 exit");
+    let view = View::default();
+    let first = ledger.snapshot(Moment(100), &view);
+    assert!(first.sites.is_empty());
+    assert_eq!(held(&only(&first).sites), [row("pending-3", 8, 1)]);
+    for event in events("8 process 1 @110\n 8 alloc 0x10 4M device site3 @120\n 8 exit @130") {
+        ledger.apply(&event);
+    }
+    let last = ledger.snapshot(Moment(200), &View { ended_sites: true, ..view });
+    assert_eq!(held(&last.sites), [row("pending-3", 12, 2)]);
+    assert_eq!(last.sites[0].processes.len(), 2);
+}
+
+#[test]
+fn a_failed_allocation_tells_where_it_was_asked_for() {
+    let snapshot = after("7 process 1\n 7 fail f5 2 device 1G S3\n 0 told site3 step main");
+    let [failed] = &snapshot.out_of_memory[..] else { panic!("{:?}", snapshot.out_of_memory) };
+    assert_eq!(failed.frames[0].function.as_ref(), "step");
+    assert_eq!(failed.site_name.to_string().len(), 16);
+}

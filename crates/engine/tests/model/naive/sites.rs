@@ -1,0 +1,233 @@
+//! Where memory came from, out of a log of everything: each figure is a scan of it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::ids::{Pid, SiteId};
+use engine::kind::Kind;
+use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
+use engine::stack::{Frame, SiteName, site_name};
+use engine::units::{Bytes, Moment, Nanos};
+
+use super::{Naive, Process};
+
+/// Something that an allocation of a site did.
+#[derive(Clone, Copy)]
+pub(super) struct Line {
+    pub(super) at: Moment,
+    pub(super) site: Option<SiteId>,
+    pub(super) kind: Kind,
+    pub(super) what: Did,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Did {
+    Begin(u64),
+    OpenAgain,
+    Close,
+    Learn(u64),
+    Free { bytes: u64, began: Moment, openings: u64 },
+    Release { bytes: u64 },
+}
+
+impl Line {
+    fn change(&self) -> i64 {
+        match self.what {
+            Did::Begin(bytes) | Did::Learn(bytes) => bytes as i64,
+            Did::Free { bytes, .. } | Did::Release { bytes } => -(bytes as i64),
+            Did::OpenAgain | Did::Close => 0,
+        }
+    }
+
+    fn is_call(&self) -> bool {
+        matches!(self.what, Did::Begin(_) | Did::OpenAgain)
+    }
+}
+
+fn live(log: &[Line]) -> i64 {
+    log.iter().map(Line::change).sum()
+}
+
+fn count(log: &[Line]) -> u64 {
+    let one = |line: &Line| match line.what {
+        Did::Begin(_) => 1,
+        Did::Free { .. } | Did::Release { .. } => -1,
+        _ => 0,
+    };
+    log.iter().map(one).sum::<i64>() as u64
+}
+
+fn total(log: &[Line]) -> u64 {
+    let begun = log.iter().filter(|line| matches!(line.what, Did::Begin(_) | Did::Learn(_)));
+    begun.map(|line| line.change() as u64).sum()
+}
+
+fn freed(log: &[Line]) -> u64 {
+    let one = |line: &Line| match line.what {
+        Did::Free { openings, .. } => openings,
+        Did::Close => 1,
+        _ => 0,
+    };
+    log.iter().map(one).sum()
+}
+
+/// The highest that was reached, and when first.
+fn peak(log: &[Line]) -> (u64, Option<Moment>) {
+    let mut best = (0, None);
+    for end in 1..=log.len() {
+        let now = live(&log[..end]) as u64;
+        if now > best.0 {
+            best = (now, Some(log[end - 1].at));
+        }
+    }
+    best
+}
+
+/// The log of one process, site and kind, and how long it was at the last snapshot.
+struct Part {
+    owner: usize,
+    pid: Pid,
+    kind: Kind,
+    log: Vec<Line>,
+    shown: i64,
+}
+
+impl Naive {
+    /// The sites of some processes.
+    pub(super) fn sites(
+        &self,
+        processes: &[(&Process, bool)],
+        at: Moment,
+        view: &View,
+        whose: bool,
+    ) -> (Vec<SiteView>, u64) {
+        let mut groups: BTreeMap<SiteName, Vec<Part>> = BTreeMap::new();
+        for (owner, (process, was_shown)) in processes.iter().enumerate() {
+            let of: BTreeSet<_> = process.log.iter().map(|line| (line.site, line.kind)).collect();
+            for (site, kind) in of {
+                let own = |line: &&Line| line.site == site && line.kind == kind;
+                let seen = if *was_shown { process.log.len() } else { process.shown };
+                let part = Part {
+                    owner,
+                    pid: process.key.pid,
+                    kind,
+                    log: process.log.iter().filter(own).copied().collect(),
+                    shown: process.log[..seen].iter().filter(own).map(Line::change).sum(),
+                };
+                groups.entry(self.site_name(site)).or_default().push(part);
+            }
+        }
+        let mut sites: Vec<_> = groups
+            .into_iter()
+            .map(|(name, parts)| {
+                let all = parts.iter().map(|part| total(&part.log)).sum::<u64>();
+                (all, self.site(name, &parts, at, whose))
+            })
+            .collect();
+        let count = sites.len() as u64;
+        sites.sort_by_key(|(all, site)| {
+            let rank = match view.sort {
+                Sort::Size => (Reverse(site.live_bytes.0), 0),
+                Sort::Count => (Reverse(site.live_allocations), 0),
+                Sort::Age => (Reverse(0), site.seen.0.0),
+            };
+            (rank, Reverse(*all), site.name)
+        });
+        sites.truncate(view.top_sites);
+        (sites.into_iter().map(|(_, site)| site).collect(), count)
+    }
+
+    pub(super) fn site_name(&self, site: Option<SiteId>) -> SiteName {
+        let Some(site) = site else { return SiteName::Unknown };
+        let frames: Option<&Vec<Frame>> = self.told.get(&site);
+        frames.map_or(SiteName::Pending(site), |frames| SiteName::Told(site_name(frames)))
+    }
+
+    pub(super) fn frames_of(&self, name: SiteName) -> Vec<Frame> {
+        let mut told = self.told.iter();
+        let found = told.find(|(site, _)| self.site_name(Some(**site)) == name);
+        found.map(|(_, frames)| frames.clone()).unwrap_or_default()
+    }
+
+    fn site(&self, name: SiteName, parts: &[Part], at: Moment, whose: bool) -> SiteView {
+        let device: Vec<_> = parts.iter().filter(|p| p.kind.takes_device_memory()).collect();
+        let sum = |of: fn(&[Line]) -> u64| device.iter().map(|part| of(&part.log)).sum::<u64>();
+        let lines = || parts.iter().flat_map(|part| &part.log);
+        let calls = || lines().filter(|line| line.is_call()).map(|line| line.at);
+        let live_now = |log: &[Line]| live(log) as u64;
+        let mut lifetimes: BTreeMap<u8, u64> = BTreeMap::new();
+        let mut longest = None;
+        for line in lines() {
+            if let Did::Free { began, .. } = line.what {
+                let lived = line.at - began;
+                longest = longest.max(Some(lived));
+                let power = (0..64).rev().find(|power| lived.0 >> power > 0).unwrap_or(0);
+                *lifetimes.entry(power).or_default() += 1;
+            }
+        }
+        SiteView {
+            name,
+            frames: self.frames_of(name).into(),
+            live_bytes: Bytes(sum(live_now)),
+            live_allocations: sum(count),
+            grown: device.iter().map(|part| live(&part.log) - part.shown).sum(),
+            bytes_total: Bytes(sum(total)),
+            allocations_total: sum(|log| log.iter().filter(|line| line.is_call()).count() as u64),
+            freed_total: sum(freed),
+            peak_bytes: Bytes(sum(|log| peak(log).0)),
+            peak_at: if let [only] = device[..] { peak(&only.log).1 } else { None },
+            seen: (calls().min().unwrap_or_default(), calls().max().unwrap_or_default()),
+            lifetimes: lifetimes.into_iter().collect(),
+            longest_lifetime: longest,
+            growth: self.growth(&device, at),
+            kinds: Kind::ALL.into_iter().filter_map(|kind| kind_view(kind, parts)).collect(),
+            processes: if whose { holders(parts) } else { Vec::new() },
+        }
+    }
+
+    /// What was live at the end of each window: twice as long as those before, until 32 are enough.
+    fn growth(&self, parts: &[&Part], at: Moment) -> Growth {
+        let start = self.began.unwrap_or_default();
+        let mut window = 1 << 20;
+        while (at - start).0 / window >= 32 {
+            window *= 2;
+        }
+        let over = (at - start).0 / window;
+        let end = |number: u64| {
+            let before = start.0 + (number + 1) * window;
+            let lines = parts.iter().flat_map(|part| &part.log);
+            lines.filter(|line| line.at.0 < before).map(Line::change).sum::<i64>()
+        };
+        let live = (0..=over).map(|number| Bytes(end(number) as u64)).collect();
+        Growth { start, window: Nanos(window), live }
+    }
+}
+
+fn kind_view(kind: Kind, parts: &[Part]) -> Option<SiteKindView> {
+    let of: Vec<_> = parts.iter().filter(|part| part.kind == kind).collect();
+    let sum = |what: fn(&[Line]) -> u64| of.iter().map(|part| what(&part.log)).sum::<u64>();
+    (!of.is_empty()).then(|| SiteKindView {
+        kind,
+        live_bytes: Bytes(sum(|log| live(log) as u64)),
+        live_allocations: sum(count),
+        bytes_total: Bytes(sum(total)),
+        allocations_total: sum(|log| log.iter().filter(|line| line.is_call()).count() as u64),
+        freed_total: sum(freed),
+        peak_bytes: Bytes(sum(|log| peak(log).0)),
+    })
+}
+
+fn holders(parts: &[Part]) -> Vec<SiteProcess> {
+    let owners: BTreeSet<_> = parts.iter().map(|part| (part.owner, part.pid)).collect();
+    let of = |(owner, pid): &(usize, Pid)| {
+        let held = || parts.iter().filter(|p| p.owner == *owner && p.kind.takes_device_memory());
+        SiteProcess {
+            pid: Some(*pid),
+            live_bytes: Bytes(held().map(|part| live(&part.log) as u64).sum()),
+            live_allocations: held().map(|part| count(&part.log)).sum(),
+        }
+    };
+    let mut holders: Vec<_> = owners.iter().map(of).collect();
+    holders.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.pid));
+    holders
+}
