@@ -1,9 +1,14 @@
 //! Snapshots and reports → bytes. Nobody else formats for users.
 
+pub mod allocations;
 pub mod analysis;
+pub mod exporter;
 pub mod handoff;
 pub mod json;
+pub mod perfetto;
+pub mod speedscope;
 pub mod text;
+pub mod torch;
 pub mod work;
 
 use std::borrow::Cow;

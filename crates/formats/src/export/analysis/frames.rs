@@ -78,7 +78,7 @@ pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
 }
 
 /// `function (file:line)`, or what is known of it.
-pub(super) fn line(frame: &Frame) -> String {
+pub(in crate::export) fn line(frame: &Frame) -> String {
     let function = if frame.function.is_empty() {
         format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
     } else {
@@ -131,6 +131,11 @@ fn foreign(frames: &[&Frame]) -> Vec<bool> {
     let python = frames.iter().any(|frame| own_python(&frame));
     let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
     frames.iter().map(of).collect()
+}
+
+/// The innermost frame of the program itself.
+pub(in crate::export) fn own<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
+    frames.iter().zip(foreign(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
 }
 
 fn short(frames: &[&Frame]) -> Vec<String> {

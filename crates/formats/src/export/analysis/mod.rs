@@ -3,7 +3,7 @@
 
 mod diff;
 mod fragmentation;
-mod frames;
+pub(in crate::export) mod frames;
 mod html;
 pub mod json;
 mod leakage;
