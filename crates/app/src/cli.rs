@@ -57,6 +57,7 @@ EXAMPLES
   vramscope trace -p 4711 --older 10m       what process 4711 has held for 10 minutes
   vramscope trace -- python train.py        start a program and miss nothing of it
   vramscope trace --fail-on-leak -- ./test  exit with 1 when it ends without freeing all
+  vramscope trace --by site -p 4711         which lines of process 4711 hold what
   vramscope trace --json --duration 1m      one JSON object a line, for a minute
 
 Live tracing needs root. Ctrl-C ends with a last report.";
@@ -133,9 +134,18 @@ pub(crate) struct Trace {
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = quantity::time)]
     pub(crate) duration: Option<Duration>,
-    /// List this many allocations per thread [default: 10, with --json 1000]
+    /// What the report is ordered by: processes, or the places in programs that memory came from
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "process")]
+    pub(crate) by: By,
+    /// List this many allocations per thread and this many sites [default: 10, with --json 1000
+    /// allocations and 100 sites]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
+    /// Show this many frames of a stack, 0 for all [default: 6]
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    pub(crate) stack_depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) stacks: StackOptions,
     /// List only allocations of this size or more: 1M, 2.5G
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) min_size: Option<Bytes>,
@@ -169,6 +179,35 @@ pub(crate) struct Trace {
         value_parser = quantity::size
     )]
     pub(crate) fail_on_leak: Option<Bytes>,
+}
+
+/// What reports are ordered by.
+#[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum By {
+    /// Processes, and their threads
+    #[default]
+    Process,
+    /// Call stacks
+    Site,
+}
+
+/// How call stacks are taken.
+#[derive(Args)]
+pub(crate) struct StackOptions {
+    /// Take the call stack of each allocation: not at all, along frame pointers, or with everything
+    /// that tells how to unwind
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) stacks: Option<Stacks>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stacks {
+    /// No stacks
+    Off,
+    /// Along frame pointers: cheap, and short where programs have none
+    Fp,
+    /// With unwind tables and interpreters' own frames
+    Full,
 }
 
 #[derive(Args)]
@@ -232,6 +271,8 @@ pub(crate) struct Record {
     pub(crate) kernels: bool,
     #[command(flatten)]
     pub(crate) work: WorkOptions,
+    #[command(flatten)]
+    pub(crate) stacks: StackOptions,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

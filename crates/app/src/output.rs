@@ -127,7 +127,7 @@ pub(crate) fn create(path: &Path) -> Result<File> {
 /// Colours on a terminal, unless `NO_COLOR` asks for none.
 fn style() -> Style {
     let asked = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    Style { color: asked && io::stdout().is_terminal() }
+    Style { color: asked && io::stdout().is_terminal(), ..Style::default() }
 }
 
 /// Whoever read our output has seen enough; that is success.

@@ -190,7 +190,7 @@ impl fmt::Display for SiteName {
 /// function, the file and the line of each frame, innermost first. Every text ends with a zero byte,
 /// lines are four bytes, lowest first. It does not change between runs or versions.
 #[must_use]
-pub fn site_name<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> u64 {
+pub fn site_name(frames: &[Frame]) -> u64 {
     const PRIME: u64 = 0x0100_0000_01b3;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {

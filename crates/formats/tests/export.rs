@@ -7,12 +7,16 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, Space, Tid};
+use std::sync::Arc;
+
+use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Space, Tid};
 use engine::kind::Kind;
 use engine::snapshot::{
-    AllocationView, Certainty, DeviceView, End, FailureCount, KindView, Loss, Mistakes,
-    OutOfMemory, PoolView, ProcessView, Snapshot, ThreadView, Told,
+    AllocationView, Certainty, DeviceView, End, FailureCount, Growth, KindView, Loss, Mistakes,
+    OutOfMemory, PoolView, ProcessView, SiteKindView, SiteProcess, SiteView, Snapshot, ThreadView,
+    Told,
 };
+use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
 use engine::units::{Bytes, Moment, Nanos};
 use formats::WallClock;
 use formats::export::text::Style;
@@ -41,7 +45,11 @@ fn allocation(value: u64, kind: Kind, bytes: u64, device: Option<u16>) -> Alloca
         bytes: Bytes(bytes),
         kind,
         age: Nanos(65 * SECOND),
-        site: None,
+        site: if device.is_some() {
+            SiteName::Told(site_name(&stack()))
+        } else {
+            SiteName::Unknown
+        },
     }
 }
 
@@ -70,6 +78,8 @@ fn process(pid: u32, name: &str) -> ProcessView {
         reserved_addresses: Bytes(0),
         mistakes: Mistakes::default(),
         work: None,
+        sites: Vec::new(),
+        sites_total: 0,
         certainty: Certainty::default(),
     }
 }
@@ -140,6 +150,8 @@ fn rich() -> ProcessView {
         }],
         reserved_addresses: Bytes(1 << 40),
         mistakes: Mistakes { double_frees: 1, released_while_mapped: 2, ..Mistakes::default() },
+        sites: vec![site()],
+        sites_total: 2,
         certainty: Certainty { before_trace: true, ..Certainty::default() },
         ..process(4711, "python3")
     }
@@ -154,6 +166,7 @@ fn snapshot() -> Snapshot {
         other: 1,
         launches: 0,
         copies: 0,
+        stacks: 3,
         since: Some(Moment(SECOND)),
     };
     Snapshot {
@@ -176,8 +189,101 @@ fn snapshot() -> Snapshot {
             device: Some(DeviceId(0)),
             gpu: Some(GpuId(3)),
             asked: Some((Kind::Device, Bytes(4 << 40))),
+            site: Some(SiteId(7)),
+            site_name: SiteName::Told(site_name(&stack())),
+            frames: stack(),
             holders: vec![(Pid(4711), "python3".into(), Bytes(20 << 20))],
         }],
+        sites: vec![SiteView { processes: vec![held_by()], ..site() }, pending()],
+        sites_total: 3,
+        allocations_total: 100,
+        without_stack: 12,
+    }
+}
+
+/// Of a library, of a program, of one without names.
+fn stack() -> Arc<[Frame]> {
+    let driver = Frame {
+        function: "cuMemAlloc_v2".into(),
+        module: Some("/usr/lib/libcuda.so.1".into()),
+        ..Frame::default()
+    };
+    let python = Frame {
+        function: "for\x1b[31mward".into(),
+        file: Some("/home/me/model.py".into()),
+        line: 12,
+        language: Language::Python,
+        ..Frame::default()
+    };
+    let stripped = Frame {
+        module: Some("/opt/app".into()),
+        unknown: Some(Unknown::Stripped),
+        ..Frame::default()
+    };
+    [driver, python, stripped].into()
+}
+
+fn held_by() -> SiteProcess {
+    SiteProcess { pid: Some(Pid(4711)), live_bytes: Bytes(20 << 20), live_allocations: 3 }
+}
+
+fn site() -> SiteView {
+    SiteView {
+        name: SiteName::Told(site_name(&stack())),
+        frames: stack(),
+        live_bytes: Bytes(20 << 20),
+        live_allocations: 3,
+        grown: 4 << 20,
+        bytes_total: Bytes(200 << 20),
+        allocations_total: 90,
+        freed_total: 85,
+        peak_bytes: Bytes(30 << 20),
+        peak_at: Some(Moment(2 * SECOND)),
+        seen: (Moment(SECOND), Moment(9 * SECOND)),
+        lifetimes: vec![(10, 80), (20, 5)],
+        longest_lifetime: Some(Nanos(1_500_000)),
+        growth: Growth {
+            start: Moment(SECOND),
+            window: Nanos(1 << 32),
+            live: vec![Bytes(10 << 20), Bytes(16 << 20), Bytes(20 << 20)],
+        },
+        kinds: vec![
+            SiteKindView {
+                kind: Kind::Device,
+                live_bytes: Bytes(20 << 20),
+                live_allocations: 3,
+                bytes_total: Bytes(200 << 20),
+                allocations_total: 90,
+                freed_total: 85,
+                peak_bytes: Bytes(30 << 20),
+            },
+            SiteKindView {
+                kind: Kind::Pinned,
+                live_bytes: Bytes(4096),
+                live_allocations: 1,
+                bytes_total: Bytes(4096),
+                allocations_total: 1,
+                freed_total: 0,
+                peak_bytes: Bytes(4096),
+            },
+        ],
+        processes: Vec::new(),
+    }
+}
+
+fn pending() -> SiteView {
+    SiteView {
+        name: SiteName::Pending(SiteId(9)),
+        frames: [].into(),
+        live_bytes: Bytes(5 << 20),
+        live_allocations: 2,
+        grown: -(1 << 20),
+        peak_at: None,
+        lifetimes: Vec::new(),
+        longest_lifetime: None,
+        kinds: Vec::new(),
+        processes: vec![held_by(), SiteProcess { pid: None, ..held_by() }],
+        ..site()
     }
 }
 
@@ -200,6 +306,35 @@ fn text_with_everything_in_it() {
 }
 
 #[test]
+fn text_by_site() {
+    let mut out = Vec::new();
+    text::sites::report(&mut out, &snapshot(), &names(), Style::default()).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    assert!(!found.contains('\x1b'), "no escape of a traced process reaches the terminal");
+    assert_golden("sites.txt", &found);
+}
+
+#[test]
+fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
+    let ended = ProcessView { ended: Some(End::Exited), ..rich() };
+    let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
+    let mut out = Vec::new();
+    text::report(&mut out, &snapshot, &names(), Style::default()).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    let lines: Vec<_> = found.lines().skip(2).take(7).collect();
+    let want = [
+        "  20.00 MiB in 4 allocations, allocated at",
+        "    kinds: device 20.00 MiB, pinned 4.00 KiB (not in the total)",
+        "    cuMemAlloc_v2 (libcuda.so.1)",
+        "    for\\u{1b}[31mward (/home/me/model.py:12)",
+        "    (no symbol there) (app)",
+        "  … and 2 allocations at other sites",
+    ];
+    assert_eq!(lines[..6], want);
+    assert!(lines[6].starts_with("NOT FREED AT EXIT: 25.00 MiB in 6 allocations"));
+}
+
+#[test]
 fn text_of_nothing() {
     let mut out = Vec::new();
     text::report(&mut out, &Snapshot::default(), &names(), Style::default()).unwrap();
@@ -209,7 +344,8 @@ fn text_of_nothing() {
 #[test]
 fn colours_only_where_they_are_wanted() {
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot(), &names(), Style { color: true }).unwrap();
+    text::report(&mut out, &snapshot(), &names(), Style { color: true, ..Style::default() })
+        .unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.contains("\x1b[1;31mOUT OF MEMORY") && !found.contains("\x1b[31m_autograd"));
 }

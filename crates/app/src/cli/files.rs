@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use engine::analysis::usage::FEWEST_POINTS;
 use engine::units::Bytes;
 
+use super::By;
 use crate::quantity;
 
 pub(super) const REPORT_EXAMPLES: &str = "\
@@ -69,6 +70,12 @@ pub(crate) struct Report {
     /// List this many sites [default: text 10, html 100, else all]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
+    /// Of trace: what the report is ordered by [default: process]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) by: Option<By>,
+    /// Of trace: show this many frames of a stack, 0 for all [default: 6]
+    #[arg(long, value_name = "N")]
+    pub(crate) stack_depth: Option<usize>,
     /// Of usage, so many points of each series; peaks and troughs stay exact [default: every change]
     #[arg(long, value_name = "N", value_parser = points)]
     pub(crate) points: Option<usize>,

@@ -19,6 +19,8 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         fail_on_leak: None,
         work: Some(work_options(&options.work)),
         subject: Subject::Work,
+        stacks: None,
+        stack_depth: None,
         view: View {
             top: options.top.unwrap_or(if options.json { 1000 } else { 10 }),
             ..View::default()

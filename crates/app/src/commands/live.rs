@@ -118,7 +118,8 @@ impl LiveReport {
         }
         let now = capture::monotonic();
         let outcome = self.recorder.take().map_or(Outcome::Fine, |recorder| recorder.finish(now));
-        let mut last = self.ledger.snapshot(now, &self.view);
+        let view = View { ended_sites: true, ..self.view };
+        let mut last = self.ledger.snapshot(now, &view);
         self.ended.recall_into(&mut last);
         self.print(&last)?;
         let unlisted = self.ended.dropped() + self.ledger.unlisted_ends();

@@ -21,6 +21,8 @@ pub(crate) enum Format {
 pub(crate) enum Subject {
     /// Memory, and work where it is counted.
     Memory,
+    /// The same by where in programs it came from.
+    Sites,
     /// Launches and copies alone.
     Work,
 }
@@ -35,8 +37,9 @@ pub(crate) fn print(
     style: Style,
 ) -> Result<()> {
     match (subject, format) {
-        (Subject::Memory, Format::Json) => writeln!(out, "{}", json::line(snapshot, names)?)?,
+        (Subject::Memory | Subject::Sites, Format::Json) => writeln!(out, "{}", json::line(snapshot, names)?)?,
         (Subject::Memory, Format::Text) => text::report(out, snapshot, names, style)?,
+        (Subject::Sites, Format::Text) => text::sites::report(out, snapshot, names, style)?,
         (Subject::Work, Format::Json) => writeln!(out, "{}", work::json::line(snapshot, names)?)?,
         (Subject::Work, Format::Text) => work::text::report(out, snapshot, names, style)?,
     }

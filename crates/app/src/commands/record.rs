@@ -24,6 +24,8 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         fail_on_leak: None,
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
+        stacks: options.stacks.stacks,
+        stack_depth: None,
         view: View::default(),
     })
 }

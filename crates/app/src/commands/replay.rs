@@ -53,7 +53,7 @@ pub(crate) fn final_report(
                 ledger = ledger.following_work();
                 has_work = true;
             }
-            Row::About { .. } | Row::Frame { .. } | Row::Stack { .. } | Row::Unknown => {}
+            Row::About { .. } | Row::Unknown => {}
         }
     }
     let clock = clock.ok_or_else(|| no_clock(path))?;
@@ -62,7 +62,7 @@ pub(crate) fn final_report(
         let name = plain(&name);
         bail!("{name}: launches and copies were not recorded; record again with --kernels");
     }
-    let mut last = ledger.snapshot(at, view);
+    let mut last = ledger.snapshot(at, &View { ended_sites: true, ..*view });
     ended.recall_into(&mut last);
     let names = names(clock, reader.functions().clone(), gpus);
     print(out, subject, format, &last, &names, style)?;

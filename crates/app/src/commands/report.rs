@@ -21,7 +21,7 @@ use formats::plain::plain;
 use super::input::Input;
 use super::replay::final_report;
 use super::{fragmentation, input, print};
-use crate::cli::{Analysis, Format, Report};
+use crate::cli::{Analysis, By, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         .map(PathBuf::as_path)
         .collect();
     let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
-    if let Some(subject) = again(options.analysis) {
+    if let Some(subject) = again(options)? {
         let outcome = last_report(options, source, subject, &mut out)?;
         out.finish()?;
         return Ok(outcome);
@@ -68,11 +68,21 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
 }
 
 /// Which report of a live verb a question asks for.
-const fn again(analysis: Analysis) -> Option<print::Subject> {
-    match analysis {
-        Analysis::Trace => Some(print::Subject::Memory),
+fn again(options: &Report) -> Result<Option<print::Subject>> {
+    Ok(match options.analysis {
+        Analysis::Trace => Some(by(options)?),
         Analysis::Kernels => Some(print::Subject::Work),
         _ => None,
+    })
+}
+
+fn by(options: &Report) -> Result<print::Subject> {
+    match options.by {
+        None | Some(By::Process) => Ok(print::Subject::Memory),
+        Some(By::Site) if options.format == Format::Text => Ok(print::Subject::Sites),
+        Some(By::Site) => {
+            bail!("--by site does not go with JSON, which has processes and sites; leave it out")
+        }
     }
 }
 
@@ -94,7 +104,13 @@ fn last_report(
         Format::Json => (print::Format::Json, 1000),
         Format::Tsv | Format::Html => bail!("the last report of a trace is text or json"),
     };
-    let view = View { top: options.top.unwrap_or(top), ..View::default() };
+    let sites = top.min(100);
+    let view = View {
+        top: options.top.unwrap_or(top),
+        top_sites: options.top.unwrap_or(sites),
+        ..View::default()
+    };
+    out.style.stack_depth = options.stack_depth.unwrap_or(out.style.stack_depth);
     let (path, style) = (&options.file, out.style);
     let warnings = final_report(path, subject, format, &view, style, &mut *out.writer)?;
     for warning in warnings {
@@ -116,11 +132,16 @@ fn check(options: &Report) -> Result<()> {
         Ok(())
     };
     let part = options.part.process.is_some() || options.part.device.is_some();
-    if part && again(asked).is_some() {
+    if part && matches!(asked, Analysis::Trace | Analysis::Kernels) {
         bail!(
             "--process and --device do not go with the last report of a trace, which is of \
              everything; leave them out, or ask for --analysis summary"
         );
+    }
+    needs(options.by.is_some(), "--by", Analysis::Trace, "trace")?;
+    needs(options.stack_depth.is_some(), "--stack-depth", Analysis::Trace, "trace")?;
+    if options.stack_depth.is_some() && options.format != Format::Text {
+        bail!("--stack-depth goes with --format text; JSON has every frame");
     }
     needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
     needs(options.smi.is_some(), "--smi", Analysis::Usage, "usage")?;

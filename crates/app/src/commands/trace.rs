@@ -38,9 +38,22 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         record: options.record.as_deref(),
         fail_on_leak: options.fail_on_leak,
         work: wanted_work(options.kernels, &options.work)?,
-        subject: Subject::Memory,
+        subject: by(options.by, options.json)?,
+        stacks: options.stacks.stacks,
+        stack_depth: options.stack_depth,
         view: view(options),
     })
+}
+
+/// What reports are about.
+pub(crate) fn by(by: cli::By, json: bool) -> Result<Subject> {
+    match by {
+        cli::By::Process => Ok(Subject::Memory),
+        cli::By::Site if json => {
+            bail!("--by site does not go with JSON, which has processes and sites; leave it out")
+        }
+        cli::By::Site => Ok(Subject::Sites),
+    }
 }
 
 /// What a verb that traces wants.
@@ -55,6 +68,9 @@ pub(crate) struct Settings<'a> {
     pub(crate) fail_on_leak: Option<Bytes>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
+    /// How call stacks are taken, where something is said of it.
+    pub(crate) stacks: Option<cli::Stacks>,
+    pub(crate) stack_depth: Option<usize>,
     pub(crate) view: View,
 }
 
@@ -75,8 +91,9 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
         command => Some(command::start(command, command_stdout(settings))?),
     };
     let target = target(settings.target, stopped.as_ref().map(command::Stopped::pid));
-    let out = output::results(settings.output)?;
-    let options = session_options(settings.target, target.clone())?;
+    let mut out = output::results(settings.output)?;
+    out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
+    let options = session_options(settings.target, settings.stacks, target.clone())?;
     let live = Live::start(Options { work: settings.work, ..options })?;
     for warning in &live.plan.warnings {
         output::complain(warning);
@@ -140,7 +157,14 @@ fn ring(wanted: Option<Bytes>, default: u32) -> Result<u32> {
     Ok(bytes)
 }
 
-pub(crate) fn session_options(options: &cli::Target, target: Target) -> Result<Options> {
+/// What the session is to do. `stacks` is how call stacks are taken.
+pub(crate) fn session_options(
+    options: &cli::Target,
+    stacks: Option<cli::Stacks>,
+    target: Target,
+) -> Result<Options> {
+    // CONNECT HERE: the session's `Options` have no field for stacks yet.
+    let _ = stacks;
     let ring_bytes = ring(options.ring_size, Options::RING_BYTES)?;
     let stack_ring_bytes = ring(options.stack_ring_size, Options::STACK_RING_BYTES)?;
     let tier = options.tier.map(|tier| match tier {
@@ -273,7 +297,8 @@ fn view(options: &cli::Trace) -> View {
         min_size: options.min_size.unwrap_or_default(),
         older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
         sort: options.sort.into(),
-        ..View::default()
+        top_sites: options.top.unwrap_or(if options.json { 100 } else { 10 }),
+        ended_sites: false,
     }
 }
 

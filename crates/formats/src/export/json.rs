@@ -1,6 +1,8 @@
 //! One JSON object per snapshot, one line each. The names are a contract: fields are added, never
 //! renamed.
 
+mod sites;
+
 use std::collections::BTreeMap;
 
 use engine::ids::{DeviceId, GpuId, Space};
@@ -12,8 +14,10 @@ use engine::snapshot::{
 use serde::Serialize;
 
 use super::Names;
+use super::analysis::json::{FrameObject, frame};
 use super::work::json::Work;
 use crate::plain::plain;
+use sites::{OwnSite, Site};
 
 /// The object for a snapshot, without a line end.
 pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
@@ -32,6 +36,11 @@ struct Report {
     processes: Vec<Process>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     out_of_memory: Vec<Oom>,
+    sites: Vec<Site>,
+    sites_total: u64,
+    /// Allocating calls whose site is not known.
+    allocations_without_stack: u64,
+    lost_stacks: u64,
 }
 
 /// Only where a figure is not exact.
@@ -44,6 +53,7 @@ struct Uncertainty {
     lost_frees: u64,
     lost_failures: u64,
     lost_other: u64,
+    lost_stacks: u64,
     unseen_frees: u64,
     allocated_before_trace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,6 +100,8 @@ struct Process {
     mistakes: BTreeMap<&'static str, u64>,
     #[serde(flatten)]
     work: Option<Work>,
+    sites: Vec<OwnSite>,
+    sites_total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<Uncertainty>,
 }
@@ -167,6 +179,7 @@ struct Allocation {
     age_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     handle: Option<&'static str>,
+    site: String,
 }
 
 #[derive(Serialize)]
@@ -180,6 +193,8 @@ struct Oom {
     gpu: Option<GpuField>,
     asked_bytes: Option<u64>,
     kind: Option<&'static str>,
+    site: String,
+    frames: Vec<FrameObject>,
     holders: Vec<Holder>,
 }
 
@@ -209,6 +224,10 @@ impl Report {
             uncertainty: Uncertainty::new(&certainty, names),
             processes: snapshot.processes.iter().map(|p| Process::new(p, names)).collect(),
             out_of_memory: snapshot.out_of_memory.iter().map(|o| Oom::new(o, names)).collect(),
+            sites: snapshot.sites.iter().map(|site| Site::new(site, names)).collect(),
+            sites_total: snapshot.sites_total,
+            allocations_without_stack: snapshot.without_stack,
+            lost_stacks: snapshot.certainty.lost.stacks,
         }
     }
 }
@@ -224,6 +243,7 @@ impl Uncertainty {
             lost_frees: lost.frees,
             lost_failures: lost.failures,
             lost_other: lost.other,
+            lost_stacks: lost.stacks,
             unseen_frees: certainty.unseen_frees,
             allocated_before_trace: certainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
@@ -273,6 +293,12 @@ impl Process {
             reserved_address_bytes: process.reserved_addresses.0,
             mistakes: mistakes(&process.mistakes),
             work: process.work.as_ref().map(Work::new),
+            sites: process
+                .sites
+                .iter()
+                .map(|site| OwnSite::new(site, process.ended.is_some()))
+                .collect(),
+            sites_total: process.sites_total,
             uncertainty: Uncertainty::new(&process.certainty, names),
         }
     }
@@ -368,6 +394,7 @@ impl Allocation {
                 Space::Pool => Some("pool"),
                 Space::External => Some("external"),
             },
+            site: allocation.site.to_string(),
         }
     }
 }
@@ -383,6 +410,8 @@ impl Oom {
             gpu: oom.gpu.map(|gpu| GpuField::new(gpu, names)),
             asked_bytes: oom.asked.map(|(_, bytes)| bytes.0),
             kind: oom.asked.map(|(kind, _)| kind.name()),
+            site: oom.site_name.to_string(),
+            frames: oom.frames.iter().map(frame).collect(),
             holders: oom
                 .holders
                 .iter()

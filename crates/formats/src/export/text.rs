@@ -1,5 +1,7 @@
 //! The report a person reads.
 
+pub mod sites;
+
 use std::io::{self, Write};
 
 use engine::ids::DeviceId;
@@ -15,10 +17,18 @@ use super::Names;
 use crate::plain::plain;
 
 /// How the text looks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
     /// Use terminal colours.
     pub color: bool,
+    /// The most frames of a stack that are shown; 0: all.
+    pub stack_depth: usize,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self { color: false, stack_depth: 6 }
+    }
 }
 
 impl Style {
@@ -46,11 +56,7 @@ pub fn report(
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
-    let rule = "-".repeat(20);
-    writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
-    for oom in &snapshot.out_of_memory {
-        out_of_memory(out, oom, names, style)?;
-    }
+    heading(out, snapshot, names, style)?;
     if snapshot.processes.is_empty() {
         writeln!(out, "NO EVENT.")?;
     }
@@ -60,7 +66,25 @@ pub fn report(
         }
         process(out, view, names, style)?;
     }
+    if snapshot.without_stack < snapshot.allocations_total || snapshot.certainty.lost.stacks > 0 {
+        sites::coverage(out, snapshot, style)?;
+    }
     uncertainty(out, &super::listed(snapshot).1, names, style)
+}
+
+/// What every report begins with: the time, and what could not be had.
+fn heading(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
+    let rule = "-".repeat(20);
+    writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
+    for oom in &snapshot.out_of_memory {
+        out_of_memory(out, oom, names, style)?;
+    }
+    Ok(())
 }
 
 fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style) -> io::Result<()> {
@@ -72,8 +96,12 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         Some(engine::snapshot::End::Replaced) => "  (replaced its program)",
     };
     writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
-    for thread in &view.threads {
-        thread_lines(out, thread, style)?;
+    if sites::are_known(view) {
+        sites::not_freed(out, view, style)?;
+    } else {
+        for thread in &view.threads {
+            thread_lines(out, thread, style)?;
+        }
     }
     let counts = format!(
         "peak {}, {} allocated, {} freed{}",
@@ -310,6 +338,7 @@ fn out_of_memory(
         place(oom.device),
     );
     writeln!(out, "{}", style.alarm(&text))?;
+    sites::frames(out, &oom.frames, "    ", style)?;
     for (pid, name, bytes) in oom.holders.iter().take(10) {
         writeln!(out, "  {bytes} held by {} (pid {pid})", plain(name))?;
     }

@@ -1,16 +1,16 @@
 //! A recording: its events go through the ledger again, which tells what began and ended.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::Path;
 
 use engine::analysis::is_host;
 use engine::cache::PoolSums;
 use engine::change::{Change, Turn};
-use engine::event::{Event, Failed, OUT_OF_MEMORY, VmmCall, What};
+use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, VmmCall, What};
 use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
 use engine::snapshot::{ProcessView, Snapshot, View};
-use engine::stack::FrameId;
 use engine::units::Moment;
 
 use super::{Error, Imported, Refused, Sink, Source, Warning};
@@ -30,7 +30,6 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         sink,
         ledger: Ledger::observed(),
         changes: Vec::new(),
-        frames: HashMap::new(),
         sites: HashMap::new(),
         gpus: Vec::new(),
         devices: BTreeMap::new(),
@@ -41,6 +40,9 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         events: 0,
         producer: None,
     };
+    if path.metadata().is_ok_and(|facts| facts.is_file()) {
+        import.look_ahead(Reader::open(path, known)?.only_sites());
+    }
     let mut rows = 0_u64;
     while let Some(row) = reader.next_row()? {
         import.take(row);
@@ -61,8 +63,7 @@ struct Import<'a> {
     sink: &'a mut dyn Sink,
     ledger: Ledger,
     changes: Vec<Change>,
-    /// The recording's numbers of frames and stacks, and those of the sink.
-    frames: HashMap<u32, FrameId>,
+    /// The recording's numbers of stacks, and those of the sink.
     sites: HashMap<SiteId, SiteId>,
     gpus: Vec<GpuName>,
     /// Which GPUs the devices are, by the first process that told.
@@ -77,6 +78,16 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
+    /// Names of frames take time to find, so that sites may be told after their first events: they
+    /// are all read before. What is wrong with the file is told when it is read as a whole.
+    fn look_ahead(&mut self, mut reader: Reader<impl Read>) {
+        while let Ok(Some(row)) = reader.next_row() {
+            if let Row::Event(Event { what: What::Site(facts), .. }) = row {
+                self.tell(&facts);
+            }
+        }
+    }
+
     fn take(&mut self, row: Row) {
         match row {
             Row::About { key, value } if &*key == "vramscope" => {
@@ -85,14 +96,6 @@ impl Import<'_> {
             Row::Clock(clock) => self.sink.clock(clock.start(), clock.utc_nanos()),
             Row::Gpu(gpu) => self.gpus.push(gpu),
             Row::Event(event) => self.apply(event),
-            Row::Frame { id, frame } => {
-                self.frames.insert(id, self.sink.stacks().frame(frame));
-            }
-            Row::Stack { id, frames } => {
-                let frames = frames.iter().filter_map(|id| self.frames.get(id)).copied();
-                let frames: Vec<FrameId> = frames.collect();
-                self.sites.insert(SiteId(id), self.sink.stacks().site(&frames));
-            }
             Row::Tick(at) => {
                 self.last = self.last.max(at);
                 let snapshot = self.ledger.snapshot(at, &VIEW);
@@ -114,6 +117,10 @@ impl Import<'_> {
             }
             What::Allocate(call) => call.site = self.site(call.site),
             What::Vmm(VmmCall::Create { site, .. }) => *site = self.site(*site),
+            What::Site(facts) => {
+                self.tell(facts);
+                return;
+            }
             What::Gpus(gpus) => self.name_devices(gpus),
             What::Failed(call) => call.site = self.site(call.site),
             _ => {}
@@ -142,6 +149,16 @@ impl Import<'_> {
         let What::Failed(Failed { device, site, .. }) = event.what else { return };
         let (at, pid) = (event.at, event.pid);
         self.sink.refused(&Refused { at, pid, device, bytes, free_bytes: None, site });
+    }
+
+    /// What was told first of a site stands.
+    fn tell(&mut self, facts: &SiteFacts) {
+        if self.sites.contains_key(&facts.site) {
+            return;
+        }
+        let stacks = self.sink.stacks();
+        let frames: Vec<_> = facts.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
+        self.sites.insert(facts.site, stacks.site(&frames));
     }
 
     fn site(&self, recorded: Option<SiteId>) -> Option<SiteId> {

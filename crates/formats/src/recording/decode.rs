@@ -1,15 +1,17 @@
 //! Rows → events, and the rows about the recording itself.
 
+use std::collections::HashMap;
+
 use engine::event::{
     Allocate, ContextChange, Event, Failed, Free, GraphCall, Lost, Place, PoolCall, ProcessFacts,
-    VmmCall, What,
+    SiteFacts, VmmCall, What,
 };
 use engine::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, KernelId, Key, Pid, PoolId,
     SiteId, StreamId, Tid,
 };
 use engine::kind::Kind;
-use engine::stack::Frame;
+use engine::stack::{Frame, Unknown};
 use engine::units::Moment;
 use engine::work::{Copies, Launched, Launches, NamedBy, Shape, Work};
 
@@ -19,16 +21,28 @@ use super::schema::Column;
 use super::{Row, WallClock};
 use crate::export::GpuName;
 
-/// The table of driver functions that grows while rows are read.
+/// The tables that grow while rows are read.
 pub(super) struct Names<'a> {
     pub(super) functions: &'a mut Functions,
     pub(super) known: Resolver,
+    pub(super) frames: &'a mut HashMap<u32, Frame>,
 }
 
-/// One row.
-pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Row, Bad> {
+/// Frames that are kept of a file. What stacks say of later ones is that they are not told.
+const FRAMES: usize = 1 << 20;
+
+/// Frames of one stack that are believed.
+const DEEPEST: usize = 4096;
+
+/// Whether a row is about what sites look like.
+pub(super) fn is_of_site(cells: Cells<'_>) -> bool {
+    matches!(cells.text(Column::Row), Some("frame" | "stack"))
+}
+
+/// One row; none for what is only needed by later ones.
+pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>, Bad> {
     let word = cells.must(Column::Row, cells.text(Column::Row))?;
-    Ok(match word {
+    Ok(Some(match word {
         "about" => Row::About {
             key: cells.must_text(Column::Name)?,
             value: cells.must_text(Column::Text)?,
@@ -40,15 +54,20 @@ pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Row, Bad> {
             name: cells.text(Column::Name).unwrap_or_default().to_owned(),
             total_bytes: cells.must_u64(Column::Bytes)?,
         }),
-        "frame" => frame(cells)?,
-        "stack" => stack(cells)?,
+        "frame" => {
+            let (id, frame) = frame(cells)?;
+            if names.frames.len() < FRAMES || names.frames.contains_key(&id) {
+                names.frames.insert(id, frame);
+            }
+            return Ok(None);
+        }
         "tick" => Row::Tick(Moment(cells.must_u64(Column::At)?)),
         "end" => Row::End(Moment(cells.must_u64(Column::At)?)),
         word => match what(word, cells, names)? {
             Some(what) => Row::Event(event(cells, what)?),
             None => Row::Unknown,
         },
-    })
+    }))
 }
 
 impl Cells<'_> {
@@ -140,7 +159,7 @@ fn clock(cells: Cells<'_>) -> Result<Row, Bad> {
     Ok(Row::Clock(WallClock::recorded(moment, utc, cells.text(Column::Text), offset)))
 }
 
-fn frame(cells: Cells<'_>) -> Result<Row, Bad> {
+fn frame(cells: Cells<'_>) -> Result<(u32, Frame), Bad> {
     let frame = Frame {
         function: cells.text(Column::Function).unwrap_or_default().into(),
         file: cells.text(Column::File).map(Into::into),
@@ -149,19 +168,25 @@ fn frame(cells: Cells<'_>) -> Result<Row, Bad> {
         language: cells.word(Column::Language)?.unwrap_or_default(),
         unknown: cells.word(Column::Reason)?,
     };
-    Ok(Row::Frame { id: cells.must(Column::Frame, cells.u32(Column::Frame))?, frame })
+    Ok((cells.must(Column::Frame, cells.u32(Column::Frame))?, frame))
 }
 
-fn stack(cells: Cells<'_>) -> Result<Row, Bad> {
-    let id = cells.must(Column::Site, cells.u32(Column::Site))?;
-    let frames = cells.all_numbers(Column::Numbers)?.into_iter().map(u32::try_from);
-    let frames: Result<Vec<u32>, _> = frames.collect();
-    Ok(Row::Stack { id, frames: frames.map_err(|_| cells.bad(Column::Numbers))? })
+fn stack(cells: Cells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFacts, Bad> {
+    let site = SiteId(cells.must(Column::Site, cells.u32(Column::Site))?);
+    let frame = |number: u64| {
+        let id = u32::try_from(number).map_err(|_| cells.bad(Column::Numbers))?;
+        let untold = || Frame { unknown: Some(Unknown::NotTold), ..Frame::default() };
+        Ok(known.get(&id).cloned().unwrap_or_else(untold))
+    };
+    let numbers = cells.all_numbers(Column::Numbers)?;
+    let frames: Result<_, Bad> = numbers.into_iter().take(DEEPEST).map(frame).collect();
+    Ok(SiteFacts { site, frames: frames? })
 }
 
 /// What happened, if this version knows the word.
 fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<What>, Bad> {
     Ok(Some(match word {
+        "stack" => What::Site(stack(cells, names.frames)?),
         "process" => What::Process(ProcessFacts {
             start: cells.count(Column::Start),
             uid: cells.must(Column::Uid, cells.u32(Column::Uid))?,

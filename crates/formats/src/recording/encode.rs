@@ -55,7 +55,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         }
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
-        What::Site(_) => {}
+        What::Site(_) => sheet.row("stack"),
     }
     sheet.number(Column::At, event.at.0);
     sheet.number(Column::Entered, (event.entered != event.at).then_some(event.entered.0));

@@ -21,7 +21,6 @@ pub use reader::{Reader, looks_like};
 pub use writer::{Header, Writer};
 
 use engine::event::Event;
-use engine::stack::Frame;
 use engine::units::Moment;
 
 use crate::WallClock;
@@ -50,20 +49,6 @@ pub enum Row {
     Gpu(GpuName),
     /// Something happened.
     Event(Event),
-    /// A place in a program. Ids are the recording's own.
-    Frame {
-        /// Its id.
-        id: u32,
-        /// What it is.
-        frame: Frame,
-    },
-    /// A call stack, innermost frame first. Ids are the recording's own.
-    Stack {
-        /// Its id: what sites of events name.
-        id: u32,
-        /// The ids of its frames.
-        frames: Vec<u32>,
-    },
     /// A report was made.
     Tick(Moment),
     /// The trace ended, and the last report was made.

@@ -13,6 +13,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_schema::{ArrowError, SchemaRef};
+use engine::stack::Frame;
 
 use super::cells::{Cells, Places};
 use super::decode::{self, Names};
@@ -37,6 +38,10 @@ pub struct Reader<R> {
     places: Places,
     known: Resolver,
     functions: Functions,
+    /// Frames by the file's own numbers.
+    frames: HashMap<u32, Frame>,
+    /// Only rows that tell what sites look like are wanted.
+    only_sites: bool,
     batch: Option<(RecordBatch, usize)>,
     over: bool,
     /// The last row said that the trace ended.
@@ -85,12 +90,21 @@ impl<R: Read> Reader<R> {
             places,
             known,
             functions: Functions::default(),
+            frames: HashMap::new(),
+            only_sites: false,
             batch: None,
             over: false,
             ended: false,
             cut: false,
             unknown: 0,
         })
+    }
+
+    /// Leaves out every row but those that tell what sites look like, at little cost.
+    #[must_use]
+    pub fn only_sites(mut self) -> Self {
+        self.only_sites = true;
+        self
     }
 
     /// The next row; none at the end of the file or at the place where it is cut off.
@@ -101,10 +115,15 @@ impl<R: Read> Reader<R> {
             {
                 let cells = Cells { batch, places: &self.places, row: *row };
                 *row += 1;
-                let mut names = Names { functions: &mut self.functions, known: self.known };
+                if self.only_sites && !decode::is_of_site(cells) {
+                    continue;
+                }
+                let Self { functions, frames, .. } = self;
+                let mut names = Names { functions, frames, known: self.known };
                 let row = decode::row(cells, &mut names);
                 let row = row
                     .map_err(|bad| told(&self.path, self.messages.began, Trouble::Broken(bad.0)))?;
+                let Some(row) = row else { continue };
                 self.unknown += u64::from(row == Row::Unknown);
                 self.ended = matches!(row, Row::End(_));
                 return Ok(Some(row));

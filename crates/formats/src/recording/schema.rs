@@ -190,7 +190,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "failed",
         "a call failed and changed nothing; `kind` and `bytes` are what it asked for, `address` what it should have freed",
-        "function, function_id, code, kind, bytes, address, space, device, context",
+        "function, function_id, code, kind, bytes, address, space, device, context, site",
     ),
     ("context_create", "`cuCtxCreate`", "context, device"),
     ("context_destroy", "`cuCtxDestroy`", "context"),
@@ -203,7 +203,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "lost",
         "records that could not be delivered, since the last such row",
-        "allocations, bytes, frees, failures, other, launches, copies",
+        "allocations, bytes, frees, failures, other, launches, copies, stacks",
     ),
     (
         "launches",
@@ -219,7 +219,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "direction, address, source, flag, calls, bytes, nanos, numbers",
     ),
     ("frame", "a place in a program", "frame, function, file, line, module, language, reason"),
-    ("stack", "a call stack", "site, numbers"),
+    (
+        "stack",
+        "what a site looks like; it may come after the rows that name the site",
+        "site, numbers",
+    ),
     ("tick", "a report was made", ""),
     ("end", "the trace ended, and the last report was made", ""),
 ];

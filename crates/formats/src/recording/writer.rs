@@ -1,14 +1,14 @@
 //! Writes a recording. Each flush is one whole message of the stream, so that a tracer that is killed
 //! loses at most the rows since the last one.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_ipc::{CompressionType, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 use engine::event::{Event, What};
-use engine::ids::SiteId;
-use engine::stack::{FrameId, Stacks};
+use engine::stack::Frame;
 use engine::units::{Moment, Nanos};
 
 use super::encode::{self, FunctionName};
@@ -28,6 +28,9 @@ const PATIENCE: Nanos = Nanos::from_millis(1000);
 
 /// Ticks alone say nothing new: they wait this long, so that an idle trace writes next to nothing.
 const IDLE_PATIENCE: Nanos = Nanos::from_millis(30_000);
+
+/// Frames whose numbers are kept in mind; one that is forgotten is written again.
+const FRAMES: usize = 1 << 18;
 
 /// What a recording says of itself.
 #[derive(Clone, Debug)]
@@ -59,8 +62,9 @@ pub struct Writer<W> {
     function: FunctionName,
     /// When the oldest row that waits was noticed, and whether there is more than ticks.
     waiting: Option<(Moment, bool)>,
-    frames: u32,
-    stacks: u32,
+    /// The numbers of frames that were written.
+    frames: HashMap<Frame, u32>,
+    next_frame: u32,
     events: u64,
     lost: u64,
     bytes: u64,
@@ -82,8 +86,8 @@ impl<W: Write> Writer<W> {
             sheet: Sheet::new(),
             function,
             waiting: None,
-            frames: 0,
-            stacks: 0,
+            frames: HashMap::new(),
+            next_frame: 0,
             events: 0,
             lost: 0,
             bytes: 0,
@@ -120,9 +124,16 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Adds an event. Stacks that it names must have been told before, by [`Writer::stacks`].
+    /// Adds an event. What a site looks like may be told before or after the events that name it.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        encode::event(&mut self.sheet, event, self.function);
+        if let What::Site(facts) = &event.what {
+            let numbers = self.frames(&facts.frames)?;
+            encode::event(&mut self.sheet, event, self.function);
+            self.sheet.number(Column::Site, u64::from(facts.site.0));
+            self.sheet.numbers(Column::Numbers, numbers.into_iter().map(Some));
+        } else {
+            encode::event(&mut self.sheet, event, self.function);
+        }
         self.events += 1;
         if let What::Lost(lost) = &event.what {
             let records = [lost.allocations, lost.frees, lost.failures, lost.other];
@@ -131,22 +142,25 @@ impl<W: Write> Writer<W> {
         self.added(event.at, true)
     }
 
-    /// Adds the frames and stacks of a table that were not there the last time; the table only grows.
-    pub fn stacks(&mut self, stacks: &Stacks) -> io::Result<()> {
-        while let Some(frame) = stacks.get(FrameId(self.frames)) {
-            encode::frame(&mut self.sheet, self.frames, frame);
-            self.frames += 1;
+    /// The numbers of frames; those that have none yet get one, and a row.
+    fn frames(&mut self, frames: &[Frame]) -> io::Result<Vec<u64>> {
+        let mut numbers = Vec::with_capacity(frames.len());
+        for frame in frames {
+            if let Some(number) = self.frames.get(frame) {
+                numbers.push(u64::from(*number));
+                continue;
+            }
+            if self.frames.len() >= FRAMES {
+                self.frames.clear();
+            }
+            let number = self.next_frame;
+            self.next_frame = number.saturating_add(1);
+            self.frames.insert(frame.clone(), number);
+            encode::frame(&mut self.sheet, number, frame);
             self.make_room()?;
+            numbers.push(u64::from(number));
         }
-        while (self.stacks as usize) < stacks.len() {
-            self.sheet.row("stack");
-            self.sheet.number(Column::Site, u64::from(self.stacks));
-            let frames = stacks.ids(SiteId(self.stacks)).iter();
-            self.sheet.numbers(Column::Numbers, frames.map(|frame| Some(u64::from(frame.0))));
-            self.stacks += 1;
-            self.make_room()?;
-        }
-        Ok(())
+        Ok(numbers)
     }
 
     /// A report is made at this moment: a replay makes it too.

@@ -174,7 +174,7 @@ fn colours_only_where_they_are_wanted() {
     let story = Story::rich();
     let leakage = Leakage::of(&story.groups());
     let mut out = Vec::new();
-    let style = Style { color: true };
+    let style = Style { color: true, ..Style::default() };
     analysis::write_text(&mut out, &story.subject(None), Answer::Leakage(&leakage), style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");

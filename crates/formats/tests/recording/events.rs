@@ -2,13 +2,14 @@
 
 use engine::event::{
     Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
-    ProcessFacts, VmmCall, What,
+    ProcessFacts, SiteFacts, VmmCall, What,
 };
 use engine::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, KernelId, Key, Pid, PoolId,
     SiteId, Space, StreamId, Tid,
 };
 use engine::kind::Kind;
+use engine::stack::{Frame, Language, Unknown};
 use engine::units::Moment;
 use engine::work::{Copies, Direction, Launched, Launches, NamedBy, NoName, Shape, Work};
 use proptest::collection::vec;
@@ -135,11 +136,11 @@ fn failed() -> impl Strategy<Value = What> {
     let functions = 0..super::FUNCTIONS.len() as u16;
     let asked = option::of((select(Kind::ALL.to_vec()), any::<u64>()));
     let context = option::of(any::<u64>().prop_map(ContextId));
-    let rest = (option::of(key()), option::of(device()), context);
+    let rest = (option::of(key()), option::of(device()), context, site());
     (functions, any::<i32>(), asked, rest).prop_map(
-        |(function, code, asked, (freed, device, context))| {
+        |(function, code, asked, (freed, device, context, site))| {
             let function = FunctionId(function);
-            What::Failed(Failed { function, code, asked, freed, device, context, site: None })
+            What::Failed(Failed { function, code, asked, freed, device, context, site })
         },
     )
 }
@@ -226,8 +227,8 @@ fn process() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    any::<[u64; 7]>().prop_map(
-        |[allocations, allocated_bytes, frees, failures, other, launches, copies]| {
+    any::<[u64; 8]>().prop_map(
+        |[allocations, allocated_bytes, frees, failures, other, launches, copies, stacks]| {
             What::Lost(Lost {
                 allocations,
                 allocated_bytes,
@@ -236,9 +237,39 @@ fn lost() -> impl Strategy<Value = What> {
                 other,
                 launches,
                 copies,
+                stacks,
             })
         },
     )
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let unknown = select(vec![
+        Unknown::Stripped,
+        Unknown::Unmapped,
+        Unknown::Jit,
+        Unknown::Unreadable,
+        Unknown::NotTold,
+        Unknown::Gone,
+        Unknown::Probed,
+        Unknown::Interpreter,
+        Unknown::Deep,
+        Unknown::NoRule,
+    ]);
+    let language = select(vec![Language::Native, Language::Python, Language::Remark]);
+    let text = || option::of("[ab/]{0,2}".prop_map(|text: String| text.into()));
+    ("[fg]?", text(), 0..3_u32, text(), language, option::of(unknown)).prop_map(
+        |(function, file, line, module, language, unknown)| {
+            let function = function.as_str().into();
+            Frame { function, file, line, module, language, unknown }
+        },
+    )
+}
+
+fn facts() -> impl Strategy<Value = What> {
+    (any::<u32>(), vec(frame(), 0..9)).prop_map(|(site, frames)| {
+        What::Site(SiteFacts { site: SiteId(site), frames: frames.into() })
+    })
 }
 
 /// Fails to compile when there is a new one, which then belongs into [`what`].
@@ -281,6 +312,7 @@ fn what() -> BoxedStrategy<What> {
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::DriverAccount { gpu, bytes }),
         lost(),
         work().prop_map(What::Work),
+        facts(),
     ]
     .boxed()
 }

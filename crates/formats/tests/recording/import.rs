@@ -4,7 +4,9 @@ use std::fs;
 
 use engine::cache::{PoolSums, Segment};
 use engine::change::{Change, How, Turn};
-use engine::event::{Allocate, Event, Free, FreeBy, Lost, Place, PoolCall, ProcessFacts, What};
+use engine::event::{
+    Allocate, Event, Free, FreeBy, Lost, Place, PoolCall, ProcessFacts, SiteFacts, What,
+};
 use engine::ids::{DeviceId, GpuId, Key, Pid, PoolId, SiteId, StreamId, Tid};
 use engine::kind::Kind;
 use engine::stack::{Frame, Stacks};
@@ -82,12 +84,10 @@ fn free(address: u64) -> What {
 
 /// Two processes: one frees what it allocates and ends with memory of a pool, one leaks and runs on.
 fn story(writer: &mut Writer<fs::File>) {
-    let mut stacks = Stacks::default();
-    for name in ["unused", "main"] {
-        let frame = stacks.frame(Frame { function: name.into(), ..Frame::default() });
-        stacks.site(&[frame]);
-    }
-    writer.stacks(&stacks).unwrap();
+    let told = |site, name: &str| {
+        let frames = [Frame { function: name.into(), ..Frame::default() }].into();
+        event(0, 35, What::Site(SiteFacts { site: SiteId(site), frames }))
+    };
     let place = Some(Place::Device(DeviceId(0)));
     let created = PoolCall::Created { pool: PoolId(0x900), place };
     for event in [
@@ -109,6 +109,9 @@ fn story(writer: &mut Writer<fs::File>) {
         event(2, 31, What::Gpus([Some(GpuId(7))].into())),
         event(2, 32, allocate(0x100, Kind::Pinned, 32, Some(SiteId(77)))),
         event(2, 33, What::Lost(lost)),
+        // Names take time to find.
+        told(0, "unused"),
+        told(1, "main"),
     ] {
         writer.event(&event).unwrap();
     }
@@ -161,7 +164,7 @@ fn allocations_begin_and_end_as_they_did() {
         imported,
         Imported {
             source: Source::Recording,
-            events: 12,
+            events: 14,
             producer: Some("vramscope 1.2.3".into())
         }
     );
@@ -196,7 +199,7 @@ fn what_makes_figures_inexact_is_a_warning() {
         assert!(warning.text.contains(word), "{warning:?}");
     }
     let (cut, imported) = import(false);
-    assert_eq!(imported.events, 12);
+    assert_eq!(imported.events, 14);
     assert!(cut.warnings[3].text.contains("cut off at byte"), "{:?}", cut.warnings);
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use engine::event::{Allocate, Event, Failed, What};
+use engine::event::{Allocate, Event, Failed, SiteFacts, What};
 use engine::ids::{FunctionId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
-use engine::stack::{Frame, Language, Stacks, Unknown};
+use engine::stack::{Frame, Language, Unknown};
 use engine::units::Moment;
 use formats::recording::schema::{COLUMNS, ROWS};
 use formats::recording::{Row, Writer};
@@ -61,8 +61,7 @@ fn more_events_than_a_batch_has_rows_stay_in_order() {
 }
 
 #[test]
-fn stacks_are_written_once_and_before_the_events_that_name_them() {
-    let mut stacks = Stacks::default();
+fn a_site_may_be_told_after_it_is_named_and_its_frames_are_written_once() {
     let main = Frame {
         function: "main".into(),
         file: Some("a.c".into()),
@@ -72,14 +71,6 @@ fn stacks_are_written_once_and_before_the_events_that_name_them() {
     };
     let step =
         Frame { language: Language::Python, unknown: Some(Unknown::Jit), ..Frame::default() };
-    let main_id = stacks.frame(main.clone());
-    stacks.site(&[main_id]);
-    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
-    writer.stacks(&stacks).unwrap();
-    let step_id = stacks.frame(step.clone());
-    let site = stacks.site(&[step_id, main_id]);
-    writer.stacks(&stacks).unwrap();
-    writer.stacks(&stacks).unwrap();
     let call = Allocate {
         key: Key::address(1),
         kind: Kind::Device,
@@ -88,27 +79,27 @@ fn stacks_are_written_once_and_before_the_events_that_name_them() {
         device: None,
         pool: None,
         stream: None,
-        site: Some(site),
+        site: Some(SiteId(70)),
     };
-    let event = at(5, What::Allocate(call));
-    writer.event(&event).unwrap();
-    writer.finish(Moment(6)).unwrap();
-    let length = writer.bytes();
-    let bytes = writer.into_out();
-    assert_eq!(bytes.len() as u64, length);
+    let told = |site, frames: &[Frame]| {
+        at(6, What::Site(SiteFacts { site: SiteId(site), frames: frames.into() }))
+    };
+    let many = [
+        at(5, What::Allocate(call)),
+        told(70, &[step.clone(), main.clone()]),
+        told(3, &[main.clone()]),
+        told(4, &[]),
+    ];
+    let bytes = record(&many);
     let (rows, _) = read(&bytes).unwrap();
-    assert_eq!(
-        rows[HEADER_ROWS..],
-        [
-            Row::Frame { id: 0, frame: main },
-            Row::Stack { id: 0, frames: vec![0] },
-            Row::Frame { id: 1, frame: step },
-            Row::Stack { id: 1, frames: vec![1, 0] },
-            Row::Event(event),
-            Row::End(Moment(6)),
-        ]
-    );
-    assert_eq!(site, SiteId(1));
+    assert_eq!(super::events(rows), many);
+    let mut frames = 0;
+    for batch in arrow_ipc::reader::StreamReader::try_new(&*bytes, None).unwrap() {
+        let batch = batch.unwrap();
+        let column = arrow_array::cast::as_string_array(batch.column(0));
+        frames += column.iter().filter(|word| *word == Some("frame")).count();
+    }
+    assert_eq!(frames, 2);
 }
 
 #[test]
@@ -145,6 +136,7 @@ fn an_unknown_function_keeps_its_name() {
         freed: None,
         device: None,
         context: None,
+        site: None,
     };
     let mut writer = Writer::new(Vec::new(), &header(), other).unwrap();
     writer.event(&at(1, What::Failed(failed))).unwrap();
@@ -175,7 +167,7 @@ fn every_row_of_the_table_is_written_and_names_columns_that_exist() {
         let column = arrow_array::cast::as_string_array(batch.column(0));
         words.extend(column.iter().map(|word| word.unwrap().to_owned()));
     }
-    words.extend(["frame", "stack", "tick"].map(str::to_owned));
+    words.insert("tick".to_owned());
     let listed: BTreeSet<String> = ROWS.iter().map(|(word, ..)| (*word).to_owned()).collect();
     assert_eq!(words, listed);
     for (word, _, columns) in ROWS {

@@ -126,7 +126,7 @@ fn is_foreign(frame: &Frame) -> bool {
 }
 
 /// Which frames are not the program's own. Where there are lines of Python, the program is those.
-fn foreign(frames: &[&Frame]) -> Vec<bool> {
+pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
     let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
     let python = frames.iter().any(|frame| own_python(&frame));
     let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
@@ -176,7 +176,7 @@ fn folded(count: usize, what: &str) -> Option<String> {
 }
 
 /// A line that fits: the middle of a long name says least.
-fn cut(text: String) -> String {
+pub(in crate::export) fn cut(text: String) -> String {
     let count = text.chars().count();
     if count <= LONGEST {
         return text;

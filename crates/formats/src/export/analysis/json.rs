@@ -124,8 +124,9 @@ fn by_kind(amounts: &[(Kind, Amount)]) -> BTreeMap<&'static str, u64> {
     amounts.iter().map(|(kind, amount)| (kind.name(), amount.bytes)).collect()
 }
 
+/// A frame of a stack.
 #[derive(Serialize)]
-struct FrameObject {
+pub(in crate::export) struct FrameObject {
     function: String,
     file: Option<String>,
     line: Option<u32>,
@@ -135,7 +136,8 @@ struct FrameObject {
     unknown: Option<&'static str>,
 }
 
-fn frame(frame: &Frame) -> FrameObject {
+/// A frame as an object, fit for a terminal.
+pub(in crate::export) fn frame(frame: &Frame) -> FrameObject {
     FrameObject {
         function: clean(&frame.function),
         file: frame.file.as_deref().map(clean),

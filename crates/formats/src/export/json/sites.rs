@@ -1,0 +1,159 @@
+//! Where memory came from, as objects.
+
+use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView};
+use serde::Serialize;
+
+use super::Names;
+use crate::export::analysis::json::{FrameObject, frame};
+
+/// A site of all processes.
+#[derive(Serialize)]
+pub(super) struct Site {
+    id: String,
+    live_bytes: u64,
+    live_allocations: u64,
+    grown_bytes: i64,
+    allocations_total: u64,
+    bytes_total: u64,
+    freed_total: u64,
+    peak_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_time: Option<String>,
+    first_seen: String,
+    last_seen: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    median_lifetime_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    longest_lifetime_ns: Option<u64>,
+    lifetimes: Vec<Lifetimes>,
+    growth: Course,
+    kinds: Vec<Kind>,
+    processes: Vec<Holder>,
+    frames: Vec<FrameObject>,
+}
+
+/// How many lived so long.
+#[derive(Serialize)]
+struct Lifetimes {
+    at_least_ns: u64,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Course {
+    since: String,
+    window_ns: u64,
+    live_bytes: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Kind {
+    kind: &'static str,
+    live_bytes: u64,
+    live_allocations: u64,
+    allocations_total: u64,
+    bytes_total: u64,
+    freed_total: u64,
+    peak_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    pid: Option<u32>,
+    live_bytes: u64,
+    live_allocations: u64,
+}
+
+/// A site of one process: the frames are in the list of all.
+#[derive(Serialize)]
+pub(super) struct OwnSite {
+    id: String,
+    live_bytes: u64,
+    live_allocations: u64,
+    allocations_total: u64,
+    bytes_total: u64,
+    kinds: Vec<Kind>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    frames: Vec<FrameObject>,
+}
+
+impl Site {
+    pub(super) fn new(site: &SiteView, names: &Names) -> Self {
+        let time = |moment| names.clock.precise(moment);
+        Self {
+            id: site.name.to_string(),
+            live_bytes: site.live_bytes.0,
+            live_allocations: site.live_allocations,
+            grown_bytes: site.grown,
+            allocations_total: site.allocations_total,
+            bytes_total: site.bytes_total.0,
+            freed_total: site.freed_total,
+            peak_bytes: site.peak_bytes.0,
+            peak_time: site.peak_at.map(time),
+            first_seen: time(site.seen.0),
+            last_seen: time(site.seen.1),
+            median_lifetime_ns: site.median_lifetime().map(|time| time.0),
+            longest_lifetime_ns: site.longest_lifetime.map(|time| time.0),
+            lifetimes: site.lifetimes.iter().map(lifetimes).collect(),
+            growth: Course::new(&site.growth, names),
+            kinds: site.kinds.iter().map(Kind::new).collect(),
+            processes: site.processes.iter().map(Holder::new).collect(),
+            frames: site.frames.iter().map(frame).collect(),
+        }
+    }
+}
+
+impl OwnSite {
+    /// `frames`: an ended process may be the only one that has the site.
+    pub(super) fn new(site: &SiteView, frames: bool) -> Self {
+        let told = if frames { &site.frames[..] } else { &[] };
+        Self {
+            id: site.name.to_string(),
+            live_bytes: site.live_bytes.0,
+            live_allocations: site.live_allocations,
+            allocations_total: site.allocations_total,
+            bytes_total: site.bytes_total.0,
+            kinds: site.kinds.iter().map(Kind::new).collect(),
+            frames: told.iter().map(frame).collect(),
+        }
+    }
+}
+
+fn lifetimes((power, count): &(u8, u64)) -> Lifetimes {
+    let from = 1_u64.checked_shl(u32::from(*power)).unwrap_or(u64::MAX);
+    Lifetimes { at_least_ns: if *power == 0 { 0 } else { from }, count: *count }
+}
+
+impl Course {
+    fn new(growth: &Growth, names: &Names) -> Self {
+        Self {
+            since: names.clock.precise(growth.start),
+            window_ns: growth.window.0,
+            live_bytes: growth.live.iter().map(|bytes| bytes.0).collect(),
+        }
+    }
+}
+
+impl Kind {
+    fn new(view: &SiteKindView) -> Self {
+        Self {
+            kind: view.kind.name(),
+            live_bytes: view.live_bytes.0,
+            live_allocations: view.live_allocations,
+            allocations_total: view.allocations_total,
+            bytes_total: view.bytes_total.0,
+            freed_total: view.freed_total,
+            peak_bytes: view.peak_bytes.0,
+        }
+    }
+}
+
+impl Holder {
+    fn new(view: &SiteProcess) -> Self {
+        Self {
+            pid: view.pid.map(|pid| pid.0),
+            live_bytes: view.live_bytes.0,
+            live_allocations: view.live_allocations,
+        }
+    }
+}

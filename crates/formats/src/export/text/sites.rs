@@ -1,0 +1,253 @@
+//! Where memory came from, for people.
+
+use std::io::{self, Write};
+
+use engine::snapshot::{ProcessView, SiteView, Snapshot};
+use engine::stack::{Frame, SiteName};
+use engine::units::Bytes;
+
+use super::{Style, count};
+use crate::export::Names;
+use crate::export::analysis::frames::{cut, foreign, line};
+use crate::plain::plain;
+
+/// Writes one report that is ordered by site.
+pub fn report(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
+    super::heading(out, snapshot, names, style)?;
+    if snapshot.sites_total == 0 {
+        writeln!(out, "NO EVENT.")?;
+    }
+    for (index, site) in snapshot.sites.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        one(out, site, snapshot, style)?;
+    }
+    let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
+    if more > 0 {
+        writeln!(out, "{}", style.dim(&format!("… and {more} more sites")))?;
+    }
+    coverage(out, snapshot, style)?;
+    super::uncertainty(out, &crate::export::listed(snapshot).1, names, style)
+}
+
+/// How many allocations nothing is known of, where it is known of others.
+pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+    let (without, lost) = (snapshot.without_stack, snapshot.certainty.lost.stacks);
+    if without == 0 && lost == 0 {
+        return Ok(());
+    }
+    let share = without as f64 * 100.0 / snapshot.allocations_total.max(1) as f64;
+    let lost = if lost == 0 { String::new() } else { format!("; {lost} stacks were lost") };
+    let text = format!(
+        "{without} of {} have no stack ({share:.1} %){lost}",
+        count(snapshot.allocations_total)
+    );
+    writeln!(out, "{}", style.dim(&text))
+}
+
+fn one(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+    let live = format!("LIVE: {} in {}", site.live_bytes, count(site.live_allocations));
+    let counts = format!(
+        "{}peak {}, {} allocated of {}, {} freed{}",
+        grown(site.grown),
+        site.peak_bytes,
+        site.allocations_total,
+        site.bytes_total,
+        site.freed_total,
+        site.median_lifetime()
+            .map_or_else(String::new, |time| format!(" after {} (median)", span(time.0))),
+    );
+    writeln!(out, "{}  {}", style.bold(&live), style.dim(&format!("({counts})")))?;
+    kinds(out, site, "  ")?;
+    if snapshot.processes.len() > 1 || site.processes.len() > 1 {
+        let held = site.processes.iter().take(5).map(|one| {
+            let pid = one.pid.map_or_else(|| "ended long ago".to_owned(), |pid| pid.to_string());
+            format!("{pid} {}", one.live_bytes)
+        });
+        let more = if site.processes.len() > 5 { ", …" } else { "" };
+        writeln!(out, "  processes: {}{more}", held.collect::<Vec<_>>().join(", "))?;
+    }
+    writeln!(out, "  site {}", site.name)?;
+    stack(out, site, "    ", style)
+}
+
+fn grown(bytes: i64) -> String {
+    match bytes {
+        0 => String::new(),
+        1.. => format!("+{} since the last report, ", Bytes(bytes.unsigned_abs())),
+        _ => format!("-{} since the last report, ", Bytes(bytes.unsigned_abs())),
+    }
+}
+
+/// `850ns`, `12.3µs`, `4.1ms`, and then as ages are written.
+fn span(nanos: u64) -> String {
+    match nanos {
+        0..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => format!("{:.1}µs", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}ms", nanos as f64 / 1e6),
+        _ => super::age(engine::units::Nanos(nanos)),
+    }
+}
+
+/// By kind, where the total alone does not say it.
+fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
+    if site.kinds.iter().all(|view| view.kind == engine::kind::Kind::Device) {
+        return Ok(());
+    }
+    let part = |view: &engine::snapshot::SiteKindView| {
+        let apart = if view.kind.takes_device_memory() { "" } else { " (not in the total)" };
+        format!("{} {}{apart}", view.kind, view.live_bytes)
+    };
+    let parts: Vec<_> = site.kinds.iter().map(part).collect();
+    writeln!(out, "{indent}kinds: {}", parts.join(", "))
+}
+
+fn stack(out: &mut dyn Write, site: &SiteView, indent: &str, style: Style) -> io::Result<()> {
+    let instead = match site.name {
+        SiteName::Unknown => "(no stack)",
+        SiteName::Pending(_) => "(the stack is not told yet)",
+        SiteName::Other => "(more sites than are kept apart)",
+        SiteName::Told(_) if site.frames.is_empty() => "(an empty stack)",
+        SiteName::Told(_) => return frames(out, &site.frames, indent, style),
+    };
+    writeln!(out, "{indent}{instead}")
+}
+
+/// The frames of a stack that matter most, in their order.
+pub(super) fn frames(
+    out: &mut dyn Write,
+    frames: &[Frame],
+    indent: &str,
+    style: Style,
+) -> io::Result<()> {
+    let mut hidden = 0_usize;
+    for (frame, shown) in frames.iter().zip(choose(frames, style.stack_depth)) {
+        if !shown {
+            hidden += 1;
+            continue;
+        }
+        fold(out, &mut hidden, indent, style)?;
+        writeln!(out, "{indent}{}", plain(&cut(line(frame))))?;
+    }
+    fold(out, &mut hidden, indent, style)
+}
+
+fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: Style) -> io::Result<()> {
+    let text = match std::mem::take(hidden) {
+        0 => return Ok(()),
+        1 => "… 1 frame".to_owned(),
+        n => format!("… {n} frames"),
+    };
+    writeln!(out, "{indent}{}", style.dim(&text))
+}
+
+/// Which frames to show when there is room for so many (0: all): the call itself, then the program's
+/// own frames, innermost first, then those of libraries.
+fn choose(frames: &[Frame], depth: usize) -> Vec<bool> {
+    if depth == 0 || frames.len() <= depth {
+        return vec![true; frames.len()];
+    }
+    let all: Vec<&Frame> = frames.iter().collect();
+    let foreign = foreign(&all);
+    let own = (1..frames.len()).filter(|index| foreign.get(*index) == Some(&false));
+    let others = (1..frames.len()).filter(|index| foreign.get(*index) == Some(&true));
+    let mut shown = vec![false; frames.len()];
+    for index in [0].into_iter().chain(own).chain(others).take(depth) {
+        if let Some(shown) = shown.get_mut(index) {
+            *shown = true;
+        }
+    }
+    shown
+}
+
+/// Whether what a process that ended had not freed can be told by site.
+pub(super) fn are_known(view: &ProcessView) -> bool {
+    let told = |site: &SiteView| site.name != SiteName::Unknown && holds(site);
+    view.ended.is_some() && view.sites.iter().any(told)
+}
+
+fn holds(site: &SiteView) -> bool {
+    site.kinds.iter().any(|kind| kind.live_allocations > 0)
+}
+
+/// What a process that ended had not freed.
+pub(super) fn not_freed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
+    let mut listed = 0;
+    for site in view.sites.iter().filter(|site| holds(site)) {
+        let all = |sum: u64, kind: &engine::snapshot::SiteKindView| sum + kind.live_allocations;
+        let number = site.kinds.iter().fold(0, all);
+        listed += number;
+        writeln!(out, "  {} in {}, allocated at", site.live_bytes, count(number))?;
+        kinds(out, site, "    ")?;
+        stack(out, site, "    ", style)?;
+    }
+    let more = view.live_allocations.saturating_sub(listed);
+    if more > 0 {
+        writeln!(out, "  {}", style.dim(&format!("… and {} at other sites", count(more))))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::stack::Language;
+
+    fn native(function: &str, module: &str) -> Frame {
+        Frame { function: function.into(), module: Some(module.into()), ..Frame::default() }
+    }
+
+    fn python(function: &str) -> Frame {
+        let (function, file) = (function.into(), Some("train.py".into()));
+        Frame { function, file, line: 3, language: Language::Python, ..Frame::default() }
+    }
+
+    fn lines(all: &[Frame], stack_depth: usize) -> Vec<String> {
+        let mut out = Vec::new();
+        frames(&mut out, all, "", Style { stack_depth, ..Style::default() }).unwrap();
+        String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn the_call_and_the_programs_own_frames_are_shown_first_and_in_order() {
+        let stack = [
+            native("cuMemAlloc_v2", "libcuda.so.1"),
+            native("cudaMalloc", "libcudart.so.12"),
+            native("c10::malloc", "libc10.so"),
+            python("forward"),
+            native("_PyEval", "libpython3.so"),
+            python("step"),
+            python("main"),
+        ];
+        let want = [
+            "cuMemAlloc_v2 (libcuda.so.1)",
+            "… 2 frames",
+            "forward (train.py:3)",
+            "… 1 frame",
+            "step (train.py:3)",
+            "… 1 frame",
+        ];
+        assert_eq!(lines(&stack, 3), want);
+        assert_eq!(lines(&stack, 0).len(), 7);
+        assert_eq!(lines(&stack, 5)[1], "cudaMalloc (libcudart.so.12)");
+        assert_eq!(lines(&stack, 7), lines(&stack, 0));
+    }
+
+    #[test]
+    fn names_of_a_program_cannot_reach_the_terminal() {
+        let hostile = native("a\x1b[31m", "b\nc");
+        assert_eq!(lines(&[hostile], 6), ["a\\u{1b}[31m (b\\u{a}c)"]);
+    }
+
+    #[test]
+    fn times_are_written_in_fitting_units() {
+        let written = [999, 1_500, 2_000_000, 3_000_000_000].map(span);
+        assert_eq!(written, ["999ns", "1.5µs", "2.0ms", "3.0s"]);
+    }
+}
