@@ -1,5 +1,10 @@
 //! `vramscope export`: a file in the form of another tool.
 
+#[cfg(feature = "parquet")]
+mod parquet;
+mod torch;
+
+use std::fs::create_dir_all;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -7,10 +12,15 @@ use anyhow::{Context, Result, bail};
 use formats::export::allocations::{Allocations, Csv, Json};
 use formats::export::exporter::Exporter;
 use formats::export::handoff::Tables;
+use formats::export::perfetto::{Perfetto, SLICES};
+use formats::export::speedscope::Speedscope;
+use formats::import::Source;
+use formats::import::gather::Facts;
 
-use super::input::{self, Input};
+use super::input;
 use crate::cli::{Export, ExportFormat};
 use crate::newfile::NewFile;
+use crate::output::Results;
 use crate::{Outcome, output};
 
 /// Runs the verb.
@@ -18,9 +28,118 @@ pub(crate) fn run(options: &Export) -> Result<Outcome> {
     let source = input::recognise(&options.file)?;
     match options.to {
         ExportFormat::Tsv => tables(options)?,
-        ExportFormat::Csv | ExportFormat::Json => {
-            one_file(options)?;
-        }
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => parquet::run(options, source)?,
+        ExportFormat::Torch => torch::run(options, source)?,
+        ExportFormat::Csv
+        | ExportFormat::Json
+        | ExportFormat::Perfetto
+        | ExportFormat::Speedscope => changes(options, source)?,
     }
     Ok(Outcome::Fine)
+}
+
+/// Forms that are made from changes as they come.
+fn changes(options: &Export, source: Source) -> Result<()> {
+    let mut out = single(options)?;
+    let failed = || format!("cannot write {}", options.output.display());
+    let facts = {
+        let mut exporter = exporter(options, source, &mut out).with_context(failed)?;
+        // A reader cannot be stopped, so the first failure is kept.
+        let mut written: io::Result<()> = Ok(());
+        let only = input::only(&options.part);
+        let input = input::read(&options.file, only, &mut |change, facts| {
+            if written.is_ok() {
+                written = exporter.change(change, facts);
+            }
+        })?;
+        written.with_context(failed)?;
+        tell(&exporter.finish(&input.facts).with_context(failed)?);
+        input.facts
+    };
+    out.finish()?;
+    warn(&facts);
+    Ok(())
+}
+
+fn exporter<'a>(
+    options: &Export,
+    source: Source,
+    out: &'a mut Results,
+) -> io::Result<Box<dyn Exporter + 'a>> {
+    let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.measure());
+    let name = options.file.file_name().unwrap_or_default().to_string_lossy();
+    Ok(match options.to {
+        ExportFormat::Json => Box::new(Allocations::new(Json::new(out)?)),
+        ExportFormat::Perfetto => Box::new(Perfetto::new(out, measure, SLICES)),
+        ExportFormat::Speedscope => Box::new(Speedscope::new(out, measure, &name)),
+        _ => Box::new(Allocations::new(Csv::new(out)?)),
+    })
+}
+
+/// Where a form that is one file goes.
+fn single(options: &Export) -> Result<Results> {
+    let binary = matches!(options.to, ExportFormat::Perfetto | ExportFormat::Torch);
+    if binary && output::is_stdout(&options.output) && io::stdout().is_terminal() {
+        bail!("this form is not for a terminal; name a file for -o, or send it through a pipe");
+    }
+    output::results_from(&[&options.file], Some(&options.output), options.force)
+}
+
+/// What a user should know of what was written.
+fn tell(notes: &[String]) {
+    for note in notes {
+        output::complain(note);
+    }
+}
+
+/// Figures that are not exact are not so in any form.
+fn warn(facts: &Facts) {
+    for warning in facts.warnings.iter().filter(|warning| warning.inexact) {
+        let text = formats::plain::plain(&warning.text);
+        output::complain(&format!("not exact: {text} ({})", warning.count));
+    }
+}
+
+/// Forms that are a folder do not go to standard output.
+fn folder(options: &Export) -> Result<&Path> {
+    let folder = &options.output;
+    if output::is_stdout(folder) {
+        bail!("this form is several files; name a folder for -o");
+    }
+    create_dir_all(folder).with_context(|| {
+        format!("cannot make the folder {}; choose another one", folder.display())
+    })?;
+    Ok(folder)
+}
+
+fn tables(options: &Export) -> Result<()> {
+    let folder = folder(options)?;
+    let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| folder.join(name));
+    for name in &names {
+        output::refuse_inputs(&[&options.file], name)?;
+    }
+    let file = |name: &Path| NewFile::create(name, options.force);
+    let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
+    let failed = || format!("cannot write into {}", folder.display());
+    let mut tables = Tables::new(valid?, invalid?, driver?).with_context(failed)?;
+    let mut written: io::Result<()> = Ok(());
+    let only = input::only(&options.part);
+    let input = input::read(&options.file, only, &mut |change, facts| {
+        if written.is_ok() {
+            written = tables.change(change, &facts.stacks, facts.origin());
+        }
+    })?;
+    written.and_then(|()| tables.finish()).with_context(failed)?;
+    let left_out = tables.left_out;
+    for table in [tables.valid, tables.invalid, tables.driver] {
+        table.into_inner().finish()?;
+    }
+    if left_out > 0 {
+        output::complain(&format!(
+            "{left_out} changes of what pools reserve were left out; what is allocated from them is there"
+        ));
+    }
+    warn(&input.facts);
+    Ok(())
 }

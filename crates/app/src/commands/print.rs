@@ -37,7 +37,9 @@ pub(crate) fn print(
     style: Style,
 ) -> Result<()> {
     match (subject, format) {
-        (Subject::Memory | Subject::Sites, Format::Json) => writeln!(out, "{}", json::line(snapshot, names)?)?,
+        (Subject::Memory | Subject::Sites, Format::Json) => {
+            writeln!(out, "{}", json::line(snapshot, names)?)?
+        }
         (Subject::Memory, Format::Text) => text::report(out, snapshot, names, style)?,
         (Subject::Sites, Format::Text) => text::sites::report(out, snapshot, names, style)?,
         (Subject::Work, Format::Json) => writeln!(out, "{}", work::json::line(snapshot, names)?)?,

@@ -5,6 +5,8 @@ pub mod analysis;
 pub mod exporter;
 pub mod handoff;
 pub mod json;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod perfetto;
 pub mod speedscope;
 pub mod text;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::ids::SiteId;
-use engine::stack::{Stacks, site_name};
+use engine::stack::{SiteName, Stacks, site_name};
 use hashbrown::HashMap;
 
 use crate::export::analysis::frames::line;
@@ -56,15 +56,16 @@ impl Texts {
     }
 
     fn tell(&self, site: SiteId, stacks: &Stacks) -> Told {
-        let name = format!("{:016x}", site_name(stacks.frames(site)));
+        let frames: Vec<_> = stacks.frames(site).cloned().collect();
+        let name = SiteName::Told(site_name(&frames)).to_string();
         let mut stack = String::new();
-        for frame in stacks.frames(site).take(DEEPEST) {
+        for frame in frames.iter().take(DEEPEST) {
             if !stack.is_empty() {
                 stack.push_str(self.between);
             }
             stack.push_str(&plain_up_to(&line(frame), LONGEST));
         }
-        let more = stacks.ids(site).len().saturating_sub(DEEPEST);
+        let more = frames.len().saturating_sub(DEEPEST);
         if more > 0 {
             stack.push_str(&format!("{}… {more} more frames", self.between));
         }
