@@ -7,6 +7,7 @@
 
 mod cli;
 mod commands;
+mod newfile;
 mod output;
 #[cfg(feature = "capture")]
 mod pipeline;

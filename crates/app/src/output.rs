@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use formats::export::text::Style;
 
+use crate::newfile::NewFile;
+
 /// A message for the person at the terminal. A closed stderr is nobody's problem.
 pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "vramscope: {message}");
@@ -33,12 +35,43 @@ pub(crate) fn progress(message: &str) {
     }
 }
 
+/// A place for results that knows when they are whole.
+pub(crate) trait Place: Write {
+    /// Everything is written.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+impl Place for BufWriter<io::Stdout> {
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        Ok(self.flush()?)
+    }
+}
+
+impl Place for BufWriter<File> {
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        Ok(self.flush()?)
+    }
+}
+
+impl Place for NewFile {
+    fn finish(self: Box<Self>) -> Result<()> {
+        Self::finish(*self)
+    }
+}
+
 /// Where results go.
 pub(crate) struct Results {
     /// The place.
-    pub(crate) writer: Box<dyn Write>,
+    pub(crate) writer: Box<dyn Place>,
     /// How they look there.
     pub(crate) style: Style,
+}
+
+impl Results {
+    /// Everything is written: a new file gets its name.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.writer.finish()
+    }
 }
 
 /// Standard output, or a file that is created at once, so that a bad path fails before the work.
@@ -52,14 +85,27 @@ pub(crate) fn results(file: Option<&Path>) -> Result<Results> {
     }
 }
 
-/// The same for what is made from files, none of which may be written over.
-pub(crate) fn results_from(inputs: &[&Path], file: Option<&Path>) -> Result<Results> {
-    for input in inputs {
-        if file.is_some_and(|file| is_same(input, file)) {
+/// The same for what is made from files, none of which may be written over. A new file appears when
+/// it is whole; `-` is standard output.
+pub(crate) fn results_from(inputs: &[&Path], file: Option<&Path>, force: bool) -> Result<Results> {
+    let Some(file) = file.filter(|file| !is_stdout(file)) else { return results(None) };
+    refuse_inputs(inputs, file)?;
+    Ok(Results { writer: Box::new(NewFile::create(file, force)?), style: Style::default() })
+}
+
+/// Whether a name stands for standard output.
+pub(crate) fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-") || file == Path::new("/dev/stdout")
+}
+
+/// What is read is never written.
+pub(crate) fn refuse_inputs(inputs: &[&Path], file: &Path) -> Result<()> {
+    match inputs.iter().find(|input| is_same(input, file)) {
+        Some(input) => {
             bail!("{} would be written over; choose another file for -o", input.display());
         }
+        None => Ok(()),
     }
-    results(file)
 }
 
 /// Whether two paths lead to one file that is there.

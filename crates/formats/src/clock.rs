@@ -82,6 +82,12 @@ impl WallClock {
     }
 }
 
+/// Nanoseconds since 1970, UTC, as RFC 3339 with all nine digits.
+pub(crate) fn rfc3339(utc_nanos: i64) -> String {
+    let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,5 +115,12 @@ mod tests {
         assert_eq!(clock.short(Moment(5_000_000_000)), "2023-11-14T22:13:20+00:00");
         assert_eq!(clock.precise(Moment(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
         assert_eq!(clock.short(Moment(u64::MAX)), "2023-11-14T22:13:20+00:00");
+    }
+
+    #[test]
+    fn times_of_programs_have_nanoseconds() {
+        assert_eq!(rfc3339(1_700_000_000_000_000_007), "2023-11-14T22:13:20.000000007Z");
+        assert_eq!(rfc3339(-1), "1969-12-31T23:59:59.999999999Z");
+        assert_eq!(rfc3339(i64::MAX), "2262-04-11T23:47:16.854775807Z");
     }
 }

@@ -30,14 +30,16 @@ Sites are matched by their call stacks; the files need not be of the same sort."
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope export run.sqlite --to tsv -o tables     tables/valid.tsv, invalid.tsv, driver.tsv
-  vramscope export run.sqlite --to tsv -o tables --process 4711
-  vramscope export snapshot.pickle --to flamegraph -o memory.svg
-  vramscope export run.arrows --to pprof -o memory.pb.gz
+  vramscope export run.arrows --to perfetto -o run.pftrace   memory over time, for ui.perfetto.dev
+  vramscope export run.arrows --to torch -o run.pickle       for PyTorch's memory viewer
+  vramscope export run.arrows --to parquet -o lake           tables for DuckDB, Spark, pandas
+  vramscope export run.sqlite --to csv -o - --process 4711   allocations of a process, to a pipe
   vramscope export run.arrows --to folded --value allocated --unit objects -o calls.txt
+  vramscope export snapshot.pickle --to flamegraph -o memory.svg --force
 
-Of the tables, allocations with a call stack are in valid.tsv, those of which only the driver function is
-known in driver.tsv, the others in invalid.tsv.";
+FILE is anything that `vramscope report` reads. Forms that are one file can go to standard output,
+which is -. Of tsv, allocations with a call stack are in valid.tsv, those of which only the driver
+function is known in driver.tsv, the others in invalid.tsv.";
 
 /// Which part of a file counts.
 #[derive(Args)]
@@ -61,9 +63,12 @@ pub(crate) struct Report {
     /// How the answer looks
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: Format,
-    /// Write the answer to a file
+    /// Write the answer to a file; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
+    /// Replace a file that is there
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
     /// List this many sites [default: text 10, html 100, else all]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
@@ -166,9 +171,12 @@ pub(crate) struct Diff {
     /// How the answer looks
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: DiffFormat,
-    /// Write the answer to a file
+    /// Write the answer to a file; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
+    /// Replace a file that is there
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
     /// List this many sites [default: text 20, else all]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
@@ -192,9 +200,12 @@ pub(crate) struct Export {
     /// What to write
     #[arg(long, value_enum)]
     pub(crate) to: ExportFormat,
-    /// The file to write; for tsv, a folder, which is made where it is missing
+    /// The file to write, - for standard output; of tsv and parquet the folder
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
+    /// Replace files that are there
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Of folded and flamegraph: what counts [default: inuse]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) value: Option<Value>,
@@ -242,4 +253,16 @@ pub(crate) enum ExportFormat {
     Flamegraph,
     /// A heap profile for pprof
     Pprof,
+    /// Allocations, one row each, comma-separated
+    Csv,
+    /// Allocations, one object each, in an array
+    Json,
+    /// Memory over time and the biggest allocations, for ui.perfetto.dev
+    Perfetto,
+    /// Call stacks with what they allocated and hold, for speedscope.app
+    Speedscope,
+    /// A memory snapshot for PyTorch's viewer
+    Torch,
+    /// Allocations, and the events of a recording, as tables by host and date
+    Parquet,
 }

@@ -1,6 +1,5 @@
 //! `vramscope diff`: what one file has more or less of than another.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -19,7 +18,7 @@ const TOP: usize = 20;
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
     let inputs = [options.before.as_path(), &options.after];
-    let mut out = output::results_from(&inputs, options.output.as_deref())?;
+    let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
     let (before, old) = read(&options.before)?;
     let (after, new) = read(&options.after)?;
     let diff = Diff::of(
@@ -37,7 +36,7 @@ pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
         DiffFormat::Json => analysis::json::write_diff(&mut out.writer, &comparison)?,
         DiffFormat::Tsv => analysis::write_diff_tsv(&mut out.writer, &comparison)?,
     }
-    out.writer.flush()?;
+    out.finish()?;
     Ok(Outcome::Fine)
 }
 

@@ -1,114 +1,177 @@
 //! `vramscope export`: a file in the form of another tool.
 
-use std::fs::{File, create_dir_all};
-use std::io::{self, BufWriter};
+#[cfg(feature = "parquet")]
+mod parquet;
+mod profile;
+mod torch;
+
+use std::fs::create_dir_all;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use engine::analysis::groups::Groups;
-use engine::analysis::watermark::Watermark;
+use formats::export::allocations::{Allocations, Csv, Json};
+use formats::export::exporter::Exporter;
 use formats::export::handoff::Tables;
-use formats::export::profile::{Profile, Unit, Value, at_end, at_peak, flame_graph, folded, pprof};
+use formats::export::perfetto::{Perfetto, SLICES};
+use formats::export::speedscope::Speedscope;
+use formats::import::Source;
+use formats::import::gather::Facts;
 
 use super::input;
 use crate::cli::{self, Export, ExportFormat};
+use crate::newfile::NewFile;
+use crate::output::Results;
 use crate::{Outcome, output};
 
 /// Runs the verb.
 pub(crate) fn run(options: &Export) -> Result<Outcome> {
     check(options)?;
+    let source = input::recognise(&options.file)?;
     match options.to {
-        ExportFormat::Tsv => tables(options),
-        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => profile(options),
+        ExportFormat::Tsv => tables(options)?,
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
+            profile::run(options, source)?;
+        }
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => parquet::run(options, source)?,
+        #[cfg(not(feature = "parquet"))]
+        ExportFormat::Parquet => bail!(
+            "this vramscope was built without Parquet; build it with `--features parquet`, or \
+             export to csv"
+        ),
+        ExportFormat::Torch => torch::run(options, source)?,
+        ExportFormat::Csv
+        | ExportFormat::Json
+        | ExportFormat::Perfetto
+        | ExportFormat::Speedscope => changes(options, source)?,
     }
+    Ok(Outcome::Fine)
 }
 
 /// Options that would be ignored are mistakes.
 fn check(options: &Export) -> Result<()> {
     let chosen = options.value.is_some() || options.unit.is_some();
     match options.to {
-        ExportFormat::Tsv if chosen || options.at.is_some() => {
-            bail!("--value, --unit and --at do not go with tsv, which has every change")
-        }
         ExportFormat::Pprof if chosen => {
             bail!("--value and --unit do not go with pprof, which has all four; choose there")
         }
-        _ if options.value == Some(cli::Value::Allocated) && options.at.is_some() => {
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
+        _ if chosen || options.at.is_some() => {
+            bail!("--value, --unit and --at go with folded, flamegraph and pprof; leave them out")
+        }
+        _ => {}
+    }
+    match options.value {
+        Some(cli::Value::Allocated) if options.at.is_some() => {
             bail!("--at does not go with --value allocated, which is of the whole file")
         }
         _ => Ok(()),
     }
 }
 
-/// Memory by call stack.
-fn profile(options: &Export) -> Result<Outcome> {
-    let measure = input::recognise(&options.file)?.measure();
-    let mut out = output::results_from(&[&options.file], Some(&options.output))?;
-    let mut groups = Groups::new(measure);
-    let mut peaks = (options.at == Some(cli::At::Peak)).then(|| Watermark::new(measure));
-    let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
-        groups.change(change);
-        if let Some(peaks) = &mut peaks {
-            peaks.change(change);
-        }
-    })?;
-    let samples = match peaks {
-        Some(peaks) => at_peak(&groups, &peaks.finish()),
-        None => at_end(&groups),
+/// Forms that are made from changes as they come.
+fn changes(options: &Export, source: Source) -> Result<()> {
+    let mut out = single(options)?;
+    let failed = || format!("cannot write {}", options.output.display());
+    let facts = {
+        let mut exporter = exporter(options, source, &mut out).with_context(failed)?;
+        // A reader cannot be stopped, so the first failure is kept.
+        let mut written: io::Result<()> = Ok(());
+        let only = input::only(&options.part);
+        let input = input::read(&options.file, only, &mut |change, facts| {
+            if written.is_ok() {
+                written = exporter.change(change, facts);
+            }
+        })?;
+        written.with_context(failed)?;
+        tell(&exporter.finish(&input.facts).with_context(failed)?);
+        input.facts
     };
-    let (stacks, processes) = (&input.facts.stacks, &input.facts.processes);
-    let profile = Profile { samples: &samples, stacks, processes, title: &input.name };
-    let value = match options.value {
-        None | Some(cli::Value::Inuse) => Value::InUse,
-        Some(cli::Value::Allocated) => Value::Allocated,
-    };
-    let unit = match options.unit {
-        None | Some(cli::Unit::Bytes) => Unit::Bytes,
-        Some(cli::Unit::Objects) => Unit::Objects,
-    };
-    let writer = &mut *out.writer;
-    match options.to {
-        ExportFormat::Flamegraph if !profile.has(value) => bail!(
-            "{}: nothing to draw, for no device memory is in use; --value allocated draws what \
-             ever was",
-            input.name
-        ),
-        ExportFormat::Flamegraph => flame_graph(writer, &profile, value, unit)?,
-        ExportFormat::Folded => folded(writer, &profile, value, unit)?,
-        ExportFormat::Pprof => pprof(writer, &profile)?,
-        ExportFormat::Tsv => {}
-    }
-    writer.flush()?;
-    if samples.iter().all(|sample| sample.place.site.is_none()) && !samples.is_empty() {
-        output::complain("the file has no call stacks: everything is in one place");
-    }
-    Ok(Outcome::Fine)
+    out.finish()?;
+    warn(&facts);
+    Ok(())
 }
 
-fn tables(options: &Export) -> Result<Outcome> {
-    input::recognise(&options.file)?;
+fn exporter<'a>(
+    options: &Export,
+    source: Source,
+    out: &'a mut Results,
+) -> io::Result<Box<dyn Exporter + 'a>> {
+    let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.measure());
+    let name = options.file.file_name().unwrap_or_default().to_string_lossy();
+    Ok(match options.to {
+        ExportFormat::Json => Box::new(Allocations::new(Json::new(out)?)),
+        ExportFormat::Perfetto => Box::new(Perfetto::new(out, measure, SLICES)),
+        ExportFormat::Speedscope => Box::new(Speedscope::new(out, measure, &name)),
+        _ => Box::new(Allocations::new(Csv::new(out)?)),
+    })
+}
+
+/// Where a form that is one file goes.
+fn single(options: &Export) -> Result<Results> {
+    let binary =
+        matches!(options.to, ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof);
+    if binary && output::is_stdout(&options.output) && io::stdout().is_terminal() {
+        bail!("this form is not for a terminal; name a file for -o, or send it through a pipe");
+    }
+    output::results_from(&[&options.file], Some(&options.output), options.force)
+}
+
+/// What a user should know of what was written.
+fn tell(notes: &[String]) {
+    for note in notes {
+        output::complain(note);
+    }
+}
+
+/// Figures that are not exact are not so in any form.
+fn warn(facts: &Facts) {
+    for warning in facts.warnings.iter().filter(|warning| warning.inexact) {
+        let text = formats::plain::plain(&warning.text);
+        output::complain(&format!("not exact: {text} ({})", warning.count));
+    }
+}
+
+/// Forms that are a folder do not go to standard output.
+fn folder(options: &Export) -> Result<&Path> {
     let folder = &options.output;
+    if output::is_stdout(folder) {
+        bail!("this form is several files; name a folder for -o");
+    }
     create_dir_all(folder).with_context(|| {
         format!("cannot make the folder {}; choose another one", folder.display())
     })?;
-    let file = |name: &str| -> Result<BufWriter<File>> {
-        Ok(BufWriter::new(output::create(&folder.join(name))?))
-    };
+    Ok(folder)
+}
+
+fn tables(options: &Export) -> Result<()> {
+    let folder = folder(options)?;
+    let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| folder.join(name));
+    for name in &names {
+        output::refuse_inputs(&[&options.file], name)?;
+    }
+    let file = |name: &Path| NewFile::create(name, options.force);
+    let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
     let failed = || format!("cannot write into {}", folder.display());
-    let mut tables = Tables::new(file("valid.tsv")?, file("invalid.tsv")?, file("driver.tsv")?)
-        .with_context(failed)?;
-    // A reader cannot be stopped, so the first failure is kept.
+    let mut tables = Tables::new(valid?, invalid?, driver?).with_context(failed)?;
     let mut written: io::Result<()> = Ok(());
-    input::read(&options.file, input::only(&options.part), &mut |change, facts| {
+    let only = input::only(&options.part);
+    let input = input::read(&options.file, only, &mut |change, facts| {
         if written.is_ok() {
             written = tables.change(change, &facts.stacks, facts.origin());
         }
     })?;
     written.and_then(|()| tables.finish()).with_context(failed)?;
-    if tables.left_out > 0 {
+    let left_out = tables.left_out;
+    for table in [tables.valid, tables.invalid, tables.driver] {
+        table.into_inner().finish()?;
+    }
+    if left_out > 0 {
         output::complain(&format!(
-            "{} changes of what pools reserve were left out; what is allocated from them is there",
-            tables.left_out
+            "{left_out} changes of what pools reserve were left out; what is allocated from them is there"
         ));
     }
-    Ok(Outcome::Fine)
+    warn(&input.facts);
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Files in, whoever made them: what every verb that reads files begins with.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,8 +43,13 @@ pub(crate) fn read(
     each: &mut dyn FnMut(&Change, &Facts),
 ) -> Result<Input> {
     let mut progress = Progress::new(path);
-    let mut tell = |done, total| progress.tell(done, total);
-    let mut gather = Gather::new(only, each, &mut tell);
+    let changes = Cell::new(0_u64);
+    let mut count = |change: &Change, facts: &Facts| {
+        changes.set(changes.get() + 1);
+        each(change, facts);
+    };
+    let mut tell = |done, total| progress.tell(done, total, changes.get());
+    let mut gather = Gather::new(only, &mut count, &mut tell);
     let imported = import::open(path, &mut gather, known_function)?;
     let facts = gather.facts;
     progress.end();
@@ -82,7 +88,7 @@ pub(crate) fn only(part: &cli::Part) -> Only {
 }
 
 /// How far a reader is, on a terminal, when it takes long enough to wonder.
-struct Progress {
+pub(crate) struct Progress {
     name: String,
     wanted: bool,
     started: Instant,
@@ -90,19 +96,25 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = plain(&name).into_owned();
         let wanted = io::stderr().is_terminal();
         Self { name, wanted, started: Instant::now(), shown: None }
     }
 
-    fn tell(&mut self, done: u64, total: u64) {
+    pub(crate) fn tell(&mut self, done: u64, total: u64, changes: u64) {
         let percent = u128::from(done) * 100 / u128::from(total.max(1));
         let percent = u64::try_from(percent.min(100)).unwrap_or(100);
-        if self.wanted && self.shown != Some(percent) && self.started.elapsed() >= PATIENCE {
+        let elapsed = self.started.elapsed();
+        if self.wanted && self.shown != Some(percent) && elapsed >= PATIENCE {
             self.shown = Some(percent);
-            let _ = write!(io::stderr(), "\rreading {}: {percent} %", self.name);
+            let rate = changes as f64 / elapsed.as_secs_f64();
+            let name = &self.name;
+            let _ = write!(
+                io::stderr(),
+                "\rreading {name}: {percent} %, {changes} changes, {rate:.0} a second\x1b[K"
+            );
         }
     }
 

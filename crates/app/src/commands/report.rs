@@ -1,6 +1,5 @@
 //! `vramscope report`: one question about one file.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -44,9 +43,11 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         .flatten()
         .map(PathBuf::as_path)
         .collect();
-    let mut out = output::results_from(&inputs, options.output.as_deref())?;
+    let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
     if let Some(subject) = again(options)? {
-        return last_report(options, source, subject, &mut out);
+        let outcome = last_report(options, source, subject, &mut out)?;
+        out.finish()?;
+        return Ok(outcome);
     }
     let measure = source.measure();
     let mut question = Question::new(options, measure);
@@ -59,7 +60,7 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         }
     })?;
     question.answer(options, &input, &mut out)?;
-    out.writer.flush()?;
+    out.finish()?;
     Ok(match limit {
         Some((limit, groups)) => judge(limit, &Leakage::of(&groups)),
         None => Outcome::Fine,

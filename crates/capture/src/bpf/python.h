@@ -85,6 +85,7 @@ static __always_inline void count_lost_stack(void)
 {
 	struct vs_lost *lost = lost_of(bpf_get_current_pid_tgid() >> 32);
 
+	COUNT(lost);
 	if (lost)
 		__sync_fetch_and_add(&lost->stacks, 1);
 }

@@ -2,13 +2,14 @@
 //! and asked once at the end. None of them keeps more than what is live, or what it shows.
 //!
 //! [`groups`] adds up by place and is the ground of [`leakage`], [`summary`] and [`diff`];
-//! [`watermark`], [`usage`] and [`suspects`] keep what they need of the course of time;
-//! [`fragmentation`] looks at caches as they are at the end.
+//! [`watermark`], [`usage`] and [`suspects`] keep what they need of the course of time; [`lifetimes`]
+//! tells allocations one by one; [`fragmentation`] looks at caches as they are at the end.
 
 pub mod diff;
 pub mod fragmentation;
 pub mod groups;
 pub mod leakage;
+pub mod lifetimes;
 pub mod summary;
 pub mod suspects;
 pub mod usage;
@@ -120,18 +121,22 @@ pub const fn is_managed(kind: Kind) -> bool {
 /// A running sum. Files may tell any sizes, and ends without beginnings: sums are wide enough for
 /// all of them, and shown as a number from 0 to the largest one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-struct Running(i128);
+pub struct Running(i128);
 
 impl Running {
-    fn add(&mut self, bytes: u64) {
+    /// The sum rises.
+    pub fn add(&mut self, bytes: u64) {
         self.0 = self.0.saturating_add(i128::from(bytes));
     }
 
-    fn take(&mut self, bytes: u64) {
+    /// The sum falls.
+    pub fn take(&mut self, bytes: u64) {
         self.0 = self.0.saturating_sub(i128::from(bytes));
     }
 
-    fn shown(self) -> u64 {
+    /// The sum, as far as a number can tell it.
+    #[must_use]
+    pub fn shown(self) -> u64 {
         u64::try_from(self.0.max(0)).unwrap_or(u64::MAX)
     }
 

@@ -40,6 +40,35 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
+/// What a change does to the sum of one place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The place, without its site.
+    pub place: Place,
+    /// How much goes.
+    pub less: u64,
+    /// How much comes.
+    pub more: u64,
+}
+
+/// What a change does: nothing, one step, or two where memory turns out to lie on another device.
+#[must_use]
+pub fn steps(change: &Change) -> [Option<Step>; 2] {
+    let place = Place { site: None, ..Place::of(change) };
+    let step = |place, less, more| (less != more).then_some(Step { place, less, more });
+    let bytes = change.bytes;
+    match change.what {
+        Turn::Began => [step(place, 0, bytes), None],
+        Turn::Ended { .. } => [step(place, bytes, 0), None],
+        Turn::Learned { before, .. } if before.device == change.device => {
+            [step(place, before.bytes, bytes), None]
+        }
+        Turn::Learned { before, .. } => {
+            [step(place.on(before.device), before.bytes, 0), step(place, 0, bytes)]
+        }
+    }
+}
+
 /// What usage tells.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Courses {
@@ -111,26 +140,13 @@ impl Usage {
 
     /// Takes note of a change.
     pub fn change(&mut self, change: &Change) {
-        let Change { at, bytes, device, .. } = *change;
-        let place = Place { site: None, ..Place::of(change) };
-        self.origin.get_or_insert(at);
-        match change.what {
-            Turn::Began => self.step(at, place, 0, bytes),
-            Turn::Ended { .. } => self.step(at, place, bytes, 0),
-            Turn::Learned { before, .. } if before.device == device => {
-                self.step(at, place, before.bytes, bytes);
-            }
-            Turn::Learned { before, .. } => {
-                self.step(at, place.on(before.device), before.bytes, 0);
-                self.step(at, place, 0, bytes);
-            }
+        self.origin.get_or_insert(change.at);
+        for Step { place, less, more } in steps(change).into_iter().flatten() {
+            self.step(change.at, place, less, more);
         }
     }
 
     fn step(&mut self, at: Moment, place: Place, less: u64, more: u64) {
-        if less == more {
-            return;
-        }
         let since = at - self.origin.unwrap_or(at);
         let packed = place.packed();
         let index = match self.last {

@@ -1,10 +1,17 @@
 //! Snapshots and reports → bytes. Nobody else formats for users.
 
+pub mod allocations;
 pub mod analysis;
+pub mod exporter;
 pub mod handoff;
 pub mod json;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod perfetto;
 pub mod profile;
+pub mod speedscope;
 pub mod text;
+pub mod torch;
 pub mod work;
 
 use std::borrow::Cow;

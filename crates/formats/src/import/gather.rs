@@ -8,10 +8,13 @@ use engine::ids::{DeviceId, Pid};
 use engine::stack::Stacks;
 use engine::units::Moment;
 
-use super::{Sink, Warning};
+use super::{Refused, Sink, Warning};
 
 /// Different warnings that are kept; a file that has more is told to have more.
 const WARNINGS: usize = 100;
+
+/// Failed requests that are kept.
+const REFUSED: usize = 100_000;
 
 /// What a file tells besides its changes.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +33,8 @@ pub struct Facts {
     pub settings: CacheSettings,
     /// Sums of pools at the end.
     pub pools: Vec<PoolSums>,
+    /// Requests that failed for want of memory; the first ones where there are very many.
+    pub refused: Vec<Refused>,
     /// What the reader could not use.
     pub warnings: Vec<Warning>,
     /// The moments of the first and last change.
@@ -173,6 +178,15 @@ impl Sink for Gather<'_> {
 
     fn cache_settings(&mut self, settings: &CacheSettings) {
         self.facts.settings = settings.clone();
+    }
+
+    fn refused(&mut self, refused: &Refused) {
+        let Only { pid, device } = self.only;
+        let wanted = pid.is_none_or(|pid| pid == refused.pid)
+            && (device.is_none() || device == refused.device);
+        if wanted && self.facts.refused.len() < REFUSED {
+            self.facts.refused.push(*refused);
+        }
     }
 
     fn warn(&mut self, warning: Warning) {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use engine::analysis::Measure;
 use engine::cache::{CacheLevels, CacheSettings, PoolSums, Segment};
 use engine::change::Change;
-use engine::ids::{DeviceId, Pid};
+use engine::ids::{DeviceId, Pid, SiteId};
 use engine::stack::Stacks;
 use engine::units::Moment;
 
@@ -76,10 +76,29 @@ pub trait Sink {
     fn cache_settings(&mut self, _settings: &CacheSettings) {}
     /// What the cache's own statistics say of one device.
     fn cache_levels(&mut self, _levels: &CacheLevels) {}
+    /// A request for device memory failed for want of memory.
+    fn refused(&mut self, _refused: &Refused) {}
     /// Something that the reader could not use, or that makes figures inexact.
     fn warn(&mut self, warning: Warning);
     /// How far the reader is, in bytes or rows of some total; called now and then.
     fn progress(&mut self, _done: u64, _total: u64) {}
+}
+
+/// A request for device memory that failed for want of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// When.
+    pub at: Moment,
+    /// Whose.
+    pub pid: Pid,
+    /// The device, where known.
+    pub device: Option<DeviceId>,
+    /// How much was asked for.
+    pub bytes: u64,
+    /// What the device had free then, where the file tells.
+    pub free_bytes: Option<u64>,
+    /// Where in the program.
+    pub site: Option<SiteId>,
 }
 
 /// Something a user should know of a file; the same text is told once, with a count.

@@ -7,13 +7,13 @@ use std::path::Path;
 use engine::analysis::is_host;
 use engine::cache::PoolSums;
 use engine::change::{Change, Turn};
-use engine::event::{Event, SiteFacts, VmmCall, What};
+use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, VmmCall, What};
 use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
 use engine::snapshot::{ProcessView, Snapshot, View};
 use engine::units::Moment;
 
-use super::{Error, Imported, Sink, Source, Warning};
+use super::{Error, Imported, Refused, Sink, Source, Warning};
 use crate::export::GpuName;
 use crate::recording::{Reader, Resolver, Row};
 
@@ -122,7 +122,14 @@ impl Import<'_> {
                 return;
             }
             What::Gpus(gpus) => self.name_devices(gpus),
+            What::Failed(call) => call.site = self.site(call.site),
             _ => {}
+        }
+        if let What::Failed(Failed { code: OUT_OF_MEMORY, asked: Some((kind, bytes)), .. }) =
+            event.what
+            && kind.takes_device_memory()
+        {
+            self.refused(&event, bytes);
         }
         self.ledger.apply(&event);
         self.ledger.take_changes(&mut self.changes);
@@ -136,6 +143,12 @@ impl Import<'_> {
             }
             self.sink.change(&change);
         }
+    }
+
+    fn refused(&mut self, event: &Event, bytes: u64) {
+        let What::Failed(Failed { device, site, .. }) = event.what else { return };
+        let (at, pid) = (event.at, event.pid);
+        self.sink.refused(&Refused { at, pid, device, bytes, free_bytes: None, site });
     }
 
     /// What was told first of a site stands.

@@ -34,6 +34,22 @@ impl Places {
     }
 }
 
+#[cfg(feature = "parquet")]
+impl Places {
+    /// The same rows with exactly the columns of this version.
+    pub(super) fn table(
+        &self,
+        batch: &RecordBatch,
+    ) -> Result<RecordBatch, arrow_schema::ArrowError> {
+        let columns = COLUMNS.iter().zip(&self.0).map(|((_, of, _), place)| {
+            let column = place.and_then(|place| batch.columns().get(place));
+            let null = || arrow_array::new_null_array(&of.arrow(), batch.num_rows());
+            column.cloned().unwrap_or_else(null)
+        });
+        RecordBatch::try_new(std::sync::Arc::new(super::schema::schema()), columns.collect())
+    }
+}
+
 /// A row of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Cells<'a> {

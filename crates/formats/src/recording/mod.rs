@@ -13,7 +13,7 @@ mod message;
 mod reader;
 pub mod schema;
 mod sheet;
-mod words;
+pub(crate) mod words;
 mod writer;
 
 pub use functions::{Functions, Resolver};

@@ -139,6 +139,27 @@ impl<R: Read> Reader<R> {
         }
     }
 
+    /// The next rows as they are, with the columns of this version; those that the file does not
+    /// have are null. None at the end, or where the file is cut off.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn next_table(&mut self) -> Result<Option<RecordBatch>, Error> {
+        if self.over {
+            return Ok(None);
+        }
+        let table = self.next_batch().and_then(|next| {
+            let Some((batch, _)) = next else { return Ok(None) };
+            let table = self.places.table(&batch);
+            table.map(Some).map_err(|error| {
+                let error = error.to_string();
+                Trouble::Broken(format!("Arrow says: {}", crate::plain::plain(&error)))
+            })
+        });
+        table.map_err(|trouble| {
+            self.over = true;
+            told(&self.path, self.messages.began, trouble)
+        })
+    }
+
     fn next_batch(&mut self) -> Result<Option<(RecordBatch, usize)>, Trouble> {
         self.batch = None;
         let (meta, body) = match self.messages.next()? {

@@ -7,7 +7,7 @@ use engine::stack::{Language, Unknown};
 use engine::work::{Direction, NamedBy, NoName};
 
 /// A closed list with a word for each of its members.
-pub(super) trait Word: Copy + 'static {
+pub(crate) trait Word: Copy + 'static {
     /// All of them.
     const ALL: &'static [Self];
 

@@ -133,6 +133,11 @@ pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
     frames.iter().map(of).collect()
 }
 
+/// The innermost frame of the program itself.
+pub(in crate::export) fn own<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
+    frames.iter().zip(foreign(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
+}
+
 fn short(frames: &[&Frame]) -> Vec<String> {
     let foreign = foreign(frames);
     if foreign.iter().all(|foreign| *foreign) {

@@ -3,7 +3,7 @@
 
 mod diff;
 mod fragmentation;
-pub(super) mod frames;
+pub(in crate::export) mod frames;
 mod html;
 pub mod json;
 mod leakage;

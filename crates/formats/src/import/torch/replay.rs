@@ -17,7 +17,7 @@ use super::lane::{Lane, site};
 use super::notes::Notes;
 use super::pair::{Older, Pairs};
 use super::reserved::{Ranges, cut_bytes};
-use crate::import::Sink;
+use crate::import::{Refused, Sink};
 
 /// What is shared by all lanes.
 pub(super) struct Stage<'a> {
@@ -300,6 +300,16 @@ impl Player {
             Ok(time) if stage.timed => time.to_string(),
             _ => format!("entry {micros}"),
         };
+        if self.lane.kind == Kind::Torch {
+            stage.sink.refused(&Refused {
+                at: self.now,
+                pid: Pid(0),
+                device: self.lane.device,
+                bytes: event.size,
+                free_bytes: Some(event.address),
+                site: site(event.site),
+            });
+        }
         let device = self.lane.device.map_or_else(|| "the host".to_owned(), |at| at.to_string());
         stage.notes.failure(|| {
             format!(

@@ -1,0 +1,65 @@
+//! A memory snapshot for PyTorch's viewers.
+
+use std::io;
+
+use anyhow::{Context, Result, bail};
+use formats::export::torch::{Snapshot, Survey};
+use formats::import::Source;
+use formats::plain::plain;
+
+use crate::cli::Export;
+use crate::commands::input::{self, Input};
+
+/// Processes that an error lists.
+const LISTED: usize = 10;
+
+/// Writes it. The file is read once to know what is live at its end, and once for each device.
+pub(super) fn run(options: &Export, source: Source) -> Result<()> {
+    let mut out = super::single(options)?;
+    let only = input::only(&options.part);
+    let mut survey = Survey::new(source.measure());
+    let input = input::read(&options.file, only, &mut |change, _| survey.change(change))?;
+    let failed = || format!("cannot write {}", options.output.display());
+    let snapshot = Snapshot::new(&mut out.writer, survey, &input.facts).with_context(failed)?;
+    let mut snapshot = match snapshot {
+        Ok(snapshot) => snapshot,
+        Err(processes) => {
+            let known = processes.iter().take(LISTED).map(|pid| {
+                let name = input.facts.processes.get(pid).map(|name| plain(name));
+                format!("{pid} ({})", name.unwrap_or_default())
+            });
+            let known: Vec<String> = known.collect();
+            bail!(
+                "{}: a snapshot is of one process, and {} allocated memory here; choose one with \
+                 --process: {}",
+                input.name,
+                processes.len(),
+                known.join(", ")
+            );
+        }
+    };
+    for lane in snapshot.lanes() {
+        snapshot.open(lane, &input.facts).with_context(failed)?;
+        if snapshot.has_changes(lane) {
+            again(options, &mut snapshot)?;
+        }
+        snapshot.close(&input.facts).with_context(failed)?;
+    }
+    super::tell(&snapshot.finish(&input.facts).with_context(failed)?);
+    out.finish()?;
+    super::warn(&input.facts);
+    Ok(())
+}
+
+/// Reads the file once more, for the trace that is open.
+fn again(options: &Export, snapshot: &mut Snapshot<'_>) -> Result<Input> {
+    let mut written: io::Result<()> = Ok(());
+    let only = input::only(&options.part);
+    let input = input::read(&options.file, only, &mut |change, facts| {
+        if written.is_ok() {
+            written = snapshot.change(change, facts);
+        }
+    })?;
+    written.with_context(|| format!("cannot write {}", options.output.display()))?;
+    Ok(input)
+}

@@ -1,0 +1,58 @@
+//! Allocations as JSON: one array, one object a line.
+
+use std::io::{self, Write};
+
+use super::{COLUMNS, Cell, Encoder, Type};
+use crate::clock::rfc3339;
+
+/// See the module.
+pub struct Json<'a> {
+    out: &'a mut dyn Write,
+    rows: u64,
+}
+
+impl<'a> Json<'a> {
+    /// Begins the array.
+    pub fn new(out: &'a mut dyn Write) -> io::Result<Self> {
+        out.write_all(b"[")?;
+        Ok(Self { out, rows: 0 })
+    }
+}
+
+impl Encoder for Json<'_> {
+    /// No frame holds a line end, so the text can be taken apart again.
+    const BETWEEN_FRAMES: &'static str = "\n";
+
+    fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
+        self.out.write_all(if self.rows == 0 { b"\n" } else { b",\n" })?;
+        self.rows += 1;
+        for (at, (cell, (name, of, _))) in cells.iter().zip(COLUMNS).enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            write!(self.out, "{before}\"{name}\":")?;
+            match *cell {
+                Cell::Text(text) if *name == "stack" => {
+                    let frames: Vec<&str> = text.split('\n').collect();
+                    serde_json::to_writer(&mut *self.out, &frames)?;
+                }
+                Cell::Null if *name == "stack" => self.out.write_all(b"[]")?,
+                Cell::Null => self.out.write_all(b"null")?,
+                // Addresses are longer than the numbers of many readers.
+                Cell::Number(value) if *of == Type::Hex => write!(self.out, "\"{value:#x}\"")?,
+                Cell::Number(value) => write!(self.out, "{value}")?,
+                Cell::Signed(value) if *of == Type::Time => {
+                    write!(self.out, "\"{}\"", rfc3339(value))?;
+                }
+                Cell::Signed(value) => write!(self.out, "{value}")?,
+                Cell::Word(text) | Cell::Text(text) => {
+                    serde_json::to_writer(&mut *self.out, text)?;
+                }
+            }
+        }
+        self.out.write_all(b"}")
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.out.write_all(b"\n]\n")?;
+        self.out.flush()
+    }
+}

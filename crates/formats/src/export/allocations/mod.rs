@@ -1,0 +1,197 @@
+//! Allocations one by one, a row each, in forms that every spreadsheet and database reads. The row
+//! is made here once; [`csv`], [`json`] and Parquet only write it down.
+
+mod csv;
+mod json;
+mod texts;
+
+use std::io;
+
+use engine::analysis::lifetimes::{Lifetime, Lifetimes};
+use engine::change::Change;
+use engine::units::Moment;
+
+pub use csv::Csv;
+pub use json::Json;
+pub(in crate::export) use texts::Texts;
+
+use super::exporter::Exporter;
+use crate::import::gather::Facts;
+use crate::plain::plain;
+use crate::recording::words::Word;
+
+/// What a column holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Type {
+    /// 16 bits.
+    U16,
+    /// 32 bits.
+    U32,
+    /// 64 bits.
+    U64,
+    /// 64 bits that are an address or handle: hexadecimal where it is text.
+    Hex,
+    /// 64 bits with a sign.
+    I64,
+    /// Nanoseconds since 1970, UTC; RFC 3339 where it is text.
+    Time,
+    /// One of a few words.
+    Word,
+    /// Text from the file, made harmless.
+    Text,
+}
+
+impl Type {
+    /// The word for it in documents: in Parquet, and in text where that differs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::U16 => "uint16",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+            Self::Hex => "uint64, in text `0x…`",
+            Self::I64 => "int64",
+            Self::Time => "timestamp[ns, UTC], in text RFC 3339",
+            Self::Word | Self::Text => "string",
+        }
+    }
+}
+
+/// Every column in order: name, type, meaning. `docs/export.md` has the same table.
+pub const COLUMNS: &[(&str, Type, &str)] = &[
+    ("pid", Type::U32, "the process; 0 where the file does not say"),
+    ("process", Type::Text, "its name"),
+    ("tid", Type::U32, "the thread that allocated"),
+    ("address", Type::Hex, "the pointer, or the handle that `space` tells"),
+    ("space", Type::Word, "what `address` is: `address`, `handle`, `array`, `pool` or `external`"),
+    ("kind", Type::Word, "the kind of memory"),
+    ("device", Type::U16, "the device, as the process counts them"),
+    ("bytes", Type::U64, "how much"),
+    ("began_ns", Type::I64, "when it began, in nanoseconds since the beginning of the file"),
+    ("ended_ns", Type::I64, "when it ended"),
+    ("began", Type::Time, "when it began, where the file has a wall clock"),
+    ("ended", Type::Time, "when it ended"),
+    (
+        "how",
+        Type::Word,
+        "`freed` by the program; `replaced`: its address was given out again; `released` with its context; `exited`: its process ended first; `live` at the end of the file",
+    ),
+    ("pool", Type::Hex, "the memory pool that it is from"),
+    ("stream", Type::Hex, "the stream"),
+    ("site", Type::Text, "the name of its call stack, the same in every file"),
+    ("stack", Type::Text, "the call stack, innermost frame first"),
+];
+
+/// A value of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cell<'a> {
+    /// Not known, or not there.
+    Null,
+    /// A number of any width.
+    Number(u64),
+    /// A number with a sign.
+    Signed(i64),
+    /// One of a few words of this program.
+    Word(&'a str),
+    /// Harmless text whose words are the file's.
+    Text(&'a str),
+}
+
+impl<'a> Cell<'a> {
+    fn number(value: Option<impl Into<u64>>) -> Self {
+        value.map_or(Self::Null, |value| Self::Number(value.into()))
+    }
+
+    fn signed(value: Option<i64>) -> Self {
+        value.map_or(Self::Null, Self::Signed)
+    }
+
+    fn text(value: Option<&'a str>) -> Self {
+        value.map_or(Self::Null, Self::Text)
+    }
+}
+
+/// Writes rows down.
+pub trait Encoder {
+    /// What stands between two frames of a stack.
+    const BETWEEN_FRAMES: &'static str;
+
+    /// Writes a row: a cell for each of [`COLUMNS`].
+    fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()>;
+
+    /// Writes what comes after the last row.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// The list of allocations, while it is made.
+pub struct Allocations<E> {
+    encoder: E,
+    lifetimes: Lifetimes,
+    texts: Texts,
+}
+
+impl<E: Encoder> Allocations<E> {
+    /// An empty list.
+    pub fn new(encoder: E) -> Self {
+        let texts = Texts::new(E::BETWEEN_FRAMES);
+        Self { encoder, lifetimes: Lifetimes::default(), texts }
+    }
+
+    fn write(&mut self, one: &Lifetime, facts: &Facts) -> io::Result<()> {
+        let what = &one.what;
+        let ended = one.ended.map(|(at, _)| at);
+        let process = facts.processes.get(&what.pid).map(|name| plain(name));
+        let site = what.site.map(|site| self.texts.of(site, &facts.stacks));
+        let stack = site.as_ref().map(|site| &*site.stack).filter(|stack| !stack.is_empty());
+        self.encoder.row(&[
+            Cell::number(Some(what.pid.0)),
+            Cell::text(process.as_deref()),
+            Cell::number(Some(what.tid.0).filter(|tid| *tid > 0)),
+            Cell::number(Some(what.key.value)),
+            Cell::Word(what.key.space.word()),
+            Cell::Word(what.kind.name()),
+            Cell::number(what.device.map(|device| device.0)),
+            Cell::number(Some(what.bytes)),
+            Cell::signed(Some(facts.nanos(one.began))),
+            Cell::signed(ended.map(|at| facts.nanos(at))),
+            Cell::signed(facts.utc_nanos(one.began)),
+            Cell::signed(ended.and_then(|at| facts.utc_nanos(at))),
+            Cell::Word(one.how()),
+            Cell::number(what.pool.map(|pool| pool.0)),
+            Cell::number(what.stream.map(|stream| stream.0)),
+            Cell::text(site.as_ref().map(|site| &*site.name)),
+            Cell::text(stack),
+        ])
+    }
+}
+
+impl<E: Encoder> Exporter for Allocations<E> {
+    fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()> {
+        match self.lifetimes.change(change) {
+            Some(ended) => self.write(&ended, facts),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>> {
+        for live in std::mem::take(&mut self.lifetimes).finish() {
+            self.write(&live, facts)?;
+        }
+        self.encoder.finish()?;
+        Ok(Vec::new())
+    }
+}
+
+impl Facts {
+    /// Nanoseconds since the file's beginning; what came before is negative.
+    pub(in crate::export) fn nanos(&self, at: Moment) -> i64 {
+        let nanos = i128::from(at.0) - i128::from(self.origin().0);
+        i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Nanoseconds since 1970, UTC, where the file has a wall clock.
+    pub(in crate::export) fn utc_nanos(&self, at: Moment) -> Option<i64> {
+        let (moment, utc) = self.clock?;
+        i64::try_from(i128::from(utc) + i128::from(at.0) - i128::from(moment.0)).ok()
+    }
+}

@@ -1,0 +1,116 @@
+//! The events of a recording, row by row as `docs/recording.md` has them.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{Array, RecordBatch};
+
+use super::{Day, Make, Table, day};
+use crate::import::Error;
+use crate::recording::{Reader, Resolver, Row, schema};
+
+/// The machine that a recording is of.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Machine {
+    /// What it calls itself (hostile text).
+    pub host: Option<String>,
+    /// How far its wall clock is ahead of its moments.
+    pub ahead: Option<i128>,
+    /// The wall clock when the recording began, in nanoseconds since 1970, UTC.
+    pub began: Option<i64>,
+}
+
+/// The machine of a recording, by the rows before its first event.
+pub fn machine(path: &Path, known: Resolver) -> Result<Machine, Error> {
+    let mut reader = Reader::open(path, known)?;
+    let mut machine = Machine::default();
+    while let Some(row) = reader.next_row()? {
+        match row {
+            Row::About { key, value } if &*key == "hostname" => machine.host = Some(value.into()),
+            Row::Clock(clock) => {
+                let utc = clock.utc_nanos();
+                machine.ahead = Some(i128::from(utc) - i128::from(clock.start().0));
+                machine.began = Some(utc);
+            }
+            Row::Event(_) => break,
+            _ => {}
+        }
+    }
+    Ok(machine)
+}
+
+/// Why events cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] Error),
+    /// The files cannot be written.
+    #[error("cannot write the table `events`: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+/// Writes the rows of a recording, those of a day into one file.
+pub struct Events<'a, W: Write + Send> {
+    table: Table<'a, W>,
+    machine: Machine,
+}
+
+impl<'a, W: Write + Send> Events<'a, W> {
+    /// Files are made by `make` when they are needed.
+    pub fn new(machine: Machine, make: Make<'a, W>) -> Self {
+        let schema = Arc::new(schema::schema());
+        let table = Table::new("events", machine.host.as_deref(), schema, make);
+        Self { table, machine }
+    }
+
+    /// Writes every row. `progress` is told how far it is, in bytes.
+    pub fn write<R: Read>(
+        mut self,
+        mut reader: Reader<R>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Vec<W>, Vec<String>), Trouble> {
+        while let Some(batch) = reader.next_table()? {
+            self.batch(&batch)?;
+            let (done, total) = reader.progress();
+            progress(done, total.unwrap_or(done));
+        }
+        Ok(self.table.finish()?)
+    }
+
+    /// Rows of one day after the other go together.
+    fn batch(&mut self, batch: &RecordBatch) -> std::io::Result<()> {
+        let mut from = 0;
+        let mut today: Option<Day> = None;
+        for row in 0..batch.num_rows() {
+            let of = self.day_of(batch, row);
+            if let Some(last) = today.filter(|last| *last != of) {
+                self.part(last, &batch.slice(from, row - from))?;
+                from = row;
+            }
+            today = Some(of);
+        }
+        match today {
+            Some(last) => self.part(last, &batch.slice(from, batch.num_rows() - from)),
+            None => Ok(()),
+        }
+    }
+
+    fn part(&mut self, day: Day, rows: &RecordBatch) -> std::io::Result<()> {
+        let day = self.table.kept(day, rows.num_rows());
+        self.table.write(day, rows)
+    }
+
+    /// Rows without a moment are about the recording: of the day when it began.
+    fn day_of(&self, batch: &RecordBatch, row: usize) -> Day {
+        let at = batch.column_by_name("at")?.as_primitive_opt::<UInt64Type>()?;
+        if !at.is_valid(row) {
+            return self.machine.began.map(day);
+        }
+        let utc = i128::from(at.value(row)) + self.machine.ahead?;
+        i64::try_from(utc).ok().map(day)
+    }
+}

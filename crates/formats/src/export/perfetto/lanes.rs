@@ -1,0 +1,174 @@
+//! Which allocations are shown as slices, and in which rows: slices of a row do not overlap.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use engine::analysis::lifetimes::Lifetime;
+use engine::ids::{DeviceId, Pid};
+use engine::units::Moment;
+use hashbrown::HashMap;
+
+/// Rows of a process and device.
+const LANES: usize = 128;
+
+/// The biggest allocations; of equal ones those that lived longest.
+pub(super) struct Biggest {
+    most: usize,
+    heap: BinaryHeap<Reverse<Ranked>>,
+    pub(super) left_out: u64,
+}
+
+struct Ranked {
+    rank: (u64, u64, Reverse<u64>),
+    one: Lifetime,
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank == other.rank
+    }
+}
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.rank.cmp(&other.rank)
+    }
+}
+
+impl Biggest {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, heap: BinaryHeap::new(), left_out: 0 }
+    }
+
+    /// One more; `end` is when the file ends, for those that do not.
+    pub(super) fn add(&mut self, one: Lifetime, end: Moment) {
+        let rank = (one.what.bytes, one.age(end).0, Reverse(one.began.0));
+        if self.heap.len() >= self.most {
+            self.left_out += 1;
+            if self.heap.peek().is_none_or(|Reverse(least)| least.rank >= rank) {
+                return;
+            }
+            self.heap.pop();
+        }
+        self.heap.push(Reverse(Ranked { rank, one }));
+    }
+
+    /// All of them, each with its row; the biggest find one first.
+    pub(super) fn into_lanes(self) -> (Vec<(Lifetime, usize)>, u64) {
+        let Self { heap, mut left_out, .. } = self;
+        let mut lanes: HashMap<(Pid, Option<DeviceId>), Vec<Lane>> = HashMap::new();
+        let mut placed = Vec::new();
+        // Sorted by the reverse: the biggest come first.
+        for Reverse(Ranked { one, .. }) in heap.into_sorted_vec() {
+            let lanes = lanes.entry((one.what.pid, one.what.device)).or_default();
+            let end = one.ended.map_or(u64::MAX, |(at, _)| at.0.max(one.began.0.saturating_add(1)));
+            let free = lanes.iter().position(|lane| lane.is_free(one.began.0, end));
+            let row = match free {
+                Some(row) => row,
+                None if lanes.len() < LANES => {
+                    lanes.push(Lane::default());
+                    lanes.len() - 1
+                }
+                None => {
+                    left_out += 1;
+                    continue;
+                }
+            };
+            if let Some(lane) = lanes.get_mut(row) {
+                lane.taken.insert(one.began.0, end);
+            }
+            placed.push((one, row));
+        }
+        // Ends before beginnings of the same row and moment.
+        placed.sort_by_key(|(one, row)| (one.began, one.ended.map(|(at, _)| at), *row));
+        (placed, left_out)
+    }
+}
+
+/// Spans of time that do not overlap.
+#[derive(Default)]
+struct Lane {
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Lane {
+    fn is_free(&self, began: u64, end: u64) -> bool {
+        let before = self.taken.range(..=began).next_back();
+        let next = self.taken.range(began..).next();
+        before.is_none_or(|(_, &ended)| ended <= began) && next.is_none_or(|(&next, _)| next >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::change::{Change, How, Turn};
+    use engine::ids::{Key, Tid};
+    use engine::kind::Kind;
+
+    fn one(began: u64, ended: Option<u64>, bytes: u64) -> Lifetime {
+        let what = Change {
+            at: Moment(began),
+            what: Turn::Began,
+            pid: Pid(1),
+            tid: Tid(1),
+            device: None,
+            kind: Kind::Device,
+            key: Key::address(began),
+            bytes,
+            pool: None,
+            stream: None,
+            site: None,
+        };
+        let ended = ended.map(|at| (Moment(at), How::Freed));
+        Lifetime { what, began: Moment(began), ended }
+    }
+
+    #[test]
+    fn the_biggest_are_kept_and_the_others_counted() {
+        let mut biggest = Biggest::new(2);
+        for (began, bytes) in [(1, 5), (2, 9), (3, 1), (4, 7), (5, 7)] {
+            biggest.add(one(began, Some(began + 1), bytes), Moment(10));
+        }
+        let (placed, left_out) = biggest.into_lanes();
+        let bytes: Vec<_> = placed.iter().map(|(one, _)| (one.began.0, one.what.bytes)).collect();
+        assert_eq!((bytes, left_out), (vec![(2, 9), (4, 7)], 3));
+    }
+
+    #[test]
+    fn slices_of_a_row_do_not_overlap() {
+        let mut biggest = Biggest::new(1000);
+        let spans = [(0, Some(10), 9), (5, Some(15), 8), (10, Some(20), 7), (20, None, 6)];
+        for (began, ended, bytes) in spans {
+            biggest.add(one(began, ended, bytes), Moment(100));
+        }
+        // The same moment twice: a slice takes at least one nanosecond of its row.
+        biggest.add(one(3, Some(3), 2), Moment(100));
+        biggest.add(one(3, Some(3), 1), Moment(100));
+        let (placed, left_out) = biggest.into_lanes();
+        let rows: Vec<_> = placed.iter().map(|(one, row)| (one.what.bytes, *row)).collect();
+        assert_eq!((left_out, rows.len()), (0, 6));
+        for (bytes, row) in [(9, 0), (8, 1), (7, 0), (6, 0), (2, 1), (1, 2)] {
+            assert!(rows.contains(&(bytes, row)), "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn there_are_only_so_many_rows() {
+        let mut biggest = Biggest::new(1000);
+        for bytes in 0..LANES as u64 + 5 {
+            biggest.add(one(bytes, None, bytes), Moment(1000));
+        }
+        let (placed, left_out) = biggest.into_lanes();
+        assert_eq!((placed.len(), left_out), (LANES, 5));
+        assert!(placed.iter().all(|(one, _)| one.what.bytes >= 5), "the biggest have a row");
+    }
+}

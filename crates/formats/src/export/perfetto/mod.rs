@@ -1,0 +1,345 @@
+//! A trace for Perfetto's viewer: memory over time as counters, by process, device and kind, and the
+//! biggest allocations as slices.
+//!
+//! Counters are written as changes come; slices are chosen at the end. The order of packets in the
+//! file is of no meaning to the viewer, except at the same moment.
+
+mod lanes;
+mod message;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use engine::analysis::lifetimes::{Lifetime, Lifetimes};
+use engine::analysis::usage::steps;
+use engine::analysis::{Measure, Place, Running, is_host};
+use engine::change::Change;
+use engine::ids::{DeviceId, Pid, SiteId};
+use engine::kind::Kind;
+use engine::stack::Frame;
+use engine::units::Moment;
+use hashbrown::HashMap;
+
+use self::lanes::Biggest;
+use self::message::{
+    Annotation, BEGIN, BOOTTIME, BYTES, CLEARED, COUNTER, Clock, ClockSnapshot, Counter, END,
+    Event, Interned, NEEDS_STATE, Packet, Process, REALTIME, Text, Track,
+};
+use super::allocations::Texts;
+use super::analysis::frames::own;
+use super::exporter::Exporter;
+use crate::import::gather::Facts;
+use crate::plain::plain;
+
+/// Allocations that are shown as slices.
+pub const SLICES: usize = 200_000;
+
+/// Sequences of packets: counters, and slices with their texts.
+const COUNTERS: u32 = 1;
+const ALLOCATIONS: u32 = 2;
+
+/// Names of annotations, by number from 1.
+const ANNOTATIONS: [&str; 7] = ["bytes", "address", "kind", "how", "tid", "site", "stack"];
+
+/// See the module.
+pub struct Perfetto<'a> {
+    out: &'a mut dyn Write,
+    measure: Measure,
+    /// The last number of a track.
+    tracks: u64,
+    processes: HashMap<Pid, u64>,
+    counters: HashMap<(Pid, Option<DeviceId>, Kind), (u64, Running)>,
+    totals: HashMap<Option<DeviceId>, (u64, Running)>,
+    lifetimes: Lifetimes,
+    biggest: Biggest,
+    last: Moment,
+    begun: bool,
+}
+
+impl<'a> Perfetto<'a> {
+    /// An empty trace; the measure decides what totals are of. At most `slices` allocations are
+    /// shown one by one.
+    pub fn new(out: &'a mut dyn Write, measure: Measure, slices: usize) -> Self {
+        Self {
+            out,
+            measure,
+            tracks: 0,
+            processes: HashMap::new(),
+            counters: HashMap::new(),
+            totals: HashMap::new(),
+            lifetimes: Lifetimes::default(),
+            biggest: Biggest::new(slices),
+            last: Moment(0),
+            begun: false,
+        }
+    }
+
+    /// Relates the file's clock to the wall's.
+    fn begin(&mut self, facts: &Facts) -> io::Result<()> {
+        self.begun = true;
+        let (moment, utc) = match facts.clock {
+            Some((moment, utc)) => (moment, u64::try_from(utc).ok()),
+            None => (facts.origin(), None),
+        };
+        let own = Some(Clock { id: BOOTTIME, timestamp: time(moment) });
+        let wall = utc.map(|timestamp| Clock { id: REALTIME, timestamp });
+        let clocks = Some(ClockSnapshot { clocks: [own, wall].into_iter().flatten().collect() });
+        let timestamp = Some(time(moment));
+        let packet = Packet { clocks, timestamp, sequence: COUNTERS, ..Packet::default() };
+        Packet { flags: Some(CLEARED), ..packet }.write(self.out)
+    }
+
+    fn track(&mut self, track: Track) -> io::Result<u64> {
+        self.tracks += 1;
+        let track = Track { uuid: self.tracks, ..track };
+        Packet { track: Some(track), sequence: COUNTERS, ..Packet::default() }.write(self.out)?;
+        Ok(self.tracks)
+    }
+
+    fn process(&mut self, pid: Pid, facts: &Facts) -> io::Result<u64> {
+        if let Some(known) = self.processes.get(&pid) {
+            return Ok(*known);
+        }
+        let name = facts.processes.get(&pid).map(|name| plain(name).into_owned());
+        let track = match i32::try_from(pid.0) {
+            // A file that does not tell the process.
+            Ok(0) | Err(_) => Track {
+                name: Some(name.unwrap_or_else(|| "the program".to_owned())),
+                ..Track::default()
+            },
+            Ok(number) => {
+                Track { process: Some(Process { pid: Some(number), name }), ..Track::default() }
+            }
+        };
+        let uuid = self.track(track)?;
+        self.processes.insert(pid, uuid);
+        Ok(uuid)
+    }
+
+    fn counter(&mut self, name: String, parent: Option<u64>) -> io::Result<u64> {
+        let counter = Some(Counter { unit: BYTES });
+        self.track(Track { name: Some(name), parent, counter, ..Track::default() })
+    }
+
+    fn step(&mut self, at: Moment, place: Place, less: u64, more: u64) -> io::Result<()> {
+        let Place { pid, device, kind, .. } = place;
+        if let Some((uuid, sum)) = self.counters.get_mut(&(pid, device, kind)) {
+            let packet = value(*uuid, sum, at, less, more);
+            packet.write(self.out)?;
+        }
+        if self.measure.counts(kind)
+            && let Some((uuid, sum)) = self.totals.get_mut(&device)
+        {
+            let packet = value(*uuid, sum, at, less, more);
+            packet.write(self.out)?;
+        }
+        Ok(())
+    }
+
+    /// The counters that a step is about are there.
+    fn prepare(&mut self, place: Place, facts: &Facts) -> io::Result<()> {
+        let Place { pid, device, kind, .. } = place;
+        if !self.counters.contains_key(&(pid, device, kind)) {
+            let process = self.process(pid, facts)?;
+            let name = format!("{} {kind}", location(device, kind));
+            let uuid = self.counter(name, Some(process))?;
+            self.counters.insert((pid, device, kind), (uuid, Running::default()));
+        }
+        if self.measure.counts(kind) && !self.totals.contains_key(&device) {
+            let name = format!("{} total", location(device, kind));
+            let uuid = self.counter(name, None)?;
+            self.totals.insert(device, (uuid, Running::default()));
+        }
+        Ok(())
+    }
+
+    /// Writes the slices; tells how many allocations have none.
+    fn slices(&mut self, facts: &Facts) -> io::Result<u64> {
+        let biggest = std::mem::replace(&mut self.biggest, Biggest::new(0));
+        let (placed, left_out) = biggest.into_lanes();
+        let mut rows: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
+        let mut words = Words::new();
+        for (one, row) in placed {
+            let Change { pid, device, kind, .. } = one.what;
+            let track = match rows.get(&(pid, device, row)) {
+                Some(track) => *track,
+                None => {
+                    let parent = Some(self.process(pid, facts)?);
+                    let name = Some(format!("{} allocations", location(device, kind)));
+                    let track = self.track(Track { name, parent, ..Track::default() })?;
+                    rows.insert((pid, device, row), track);
+                    track
+                }
+            };
+            words.slice(&one, track, facts).write(self.out)?;
+            if let Some((at, _)) = one.ended {
+                let event = Event { what: END, track, ..Event::default() };
+                packet(ALLOCATIONS, at, event).write(self.out)?;
+            }
+        }
+        Ok(left_out)
+    }
+}
+
+impl Exporter for Perfetto<'_> {
+    fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()> {
+        if !self.begun {
+            self.begin(facts)?;
+        }
+        self.last = self.last.max(change.at);
+        for step in steps(change).into_iter().flatten() {
+            self.prepare(step.place, facts)?;
+            self.step(change.at, step.place, step.less, step.more)?;
+        }
+        if let Some(ended) = self.lifetimes.change(change) {
+            self.biggest.add(ended, change.at);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>> {
+        if !self.begun {
+            self.begin(facts)?;
+        }
+        for live in std::mem::take(&mut self.lifetimes).finish() {
+            self.biggest.add(live, self.last);
+        }
+        let left_out = self.slices(facts)?;
+        self.out.flush()?;
+        let mut notes = Vec::new();
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} of the smaller allocations are in the counters only, and not shown one \
+                 by one"
+            ));
+        }
+        Ok(notes)
+    }
+}
+
+/// Texts of slices, each written with the first packet that needs it.
+struct Words {
+    names: HashMap<Arc<str>, u64>,
+    words: HashMap<Arc<str>, u64>,
+    sites: HashMap<SiteId, [u64; 2]>,
+    texts: Texts,
+    last: u64,
+    begun: bool,
+}
+
+impl Words {
+    fn new() -> Self {
+        Self {
+            names: HashMap::new(),
+            words: HashMap::new(),
+            sites: HashMap::new(),
+            texts: Texts::new("\n"),
+            last: 0,
+            begun: false,
+        }
+    }
+
+    /// The beginning of an allocation's slice, with all that is known of it.
+    fn slice(&mut self, one: &Lifetime, track: u64, facts: &Facts) -> Packet {
+        let what = &one.what;
+        let mut new = Interned::default();
+        let mut flags = NEEDS_STATE;
+        if !self.begun {
+            self.begun = true;
+            flags |= CLEARED;
+            let names = (1..).zip(ANNOTATIONS);
+            new.annotation_names = names.map(|(id, name)| Text { id, text: name.into() }).collect();
+        }
+        let number =
+            |name, number| Annotation { name, number: Some(number), ..Annotation::default() };
+        let text = |name, text| Annotation { name, text: Some(text), ..Annotation::default() };
+        let mut annotations = vec![
+            number(1, what.bytes),
+            Annotation { name: 2, pointer: Some(what.key.value), ..Annotation::default() },
+            text(3, self.word(what.kind.name(), &mut new)),
+            text(4, self.word(one.how(), &mut new)),
+        ];
+        if what.tid.0 > 0 {
+            annotations.push(number(5, u64::from(what.tid.0)));
+        }
+        if let Some(site) = what.site {
+            let [name, stack] = self.site(site, facts, &mut new);
+            annotations.extend([text(6, name), text(7, stack)]);
+        }
+        let name = Some(self.name(one, facts, &mut new));
+        let event = Event { annotations, what: BEGIN, name, track, ..Event::default() };
+        let interned = (new != Interned::default()).then_some(new);
+        Packet { interned, flags: Some(flags), ..packet(ALLOCATIONS, one.began, event) }
+    }
+
+    /// What a slice is called: the function of the program, or the kind.
+    fn name(&mut self, one: &Lifetime, facts: &Facts, new: &mut Interned) -> u64 {
+        let frames: Vec<&Frame> =
+            one.what.site.map(|site| facts.stacks.frames(site).collect()).unwrap_or_default();
+        let name = match own(&frames).map(|frame| plain(&frame.function)) {
+            Some(function) if !function.is_empty() => function.into_owned(),
+            _ => one.what.kind.name().to_owned(),
+        };
+        intern(&mut self.names, &mut self.last, &name, &mut new.event_names)
+    }
+
+    fn word(&mut self, text: &str, new: &mut Interned) -> u64 {
+        intern(&mut self.words, &mut self.last, text, &mut new.texts)
+    }
+
+    fn site(&mut self, site: SiteId, facts: &Facts, new: &mut Interned) -> [u64; 2] {
+        if let Some(known) = self.sites.get(&site) {
+            return *known;
+        }
+        let told = self.texts.of(site, &facts.stacks);
+        let mut add = |text: &str| {
+            self.last += 1;
+            new.texts.push(Text { id: self.last, text: text.to_owned() });
+            self.last
+        };
+        let ids = [add(&told.name), add(&told.stack)];
+        self.sites.insert(site, ids);
+        ids
+    }
+}
+
+fn intern(
+    known: &mut HashMap<Arc<str>, u64>,
+    last: &mut u64,
+    text: &str,
+    new: &mut Vec<Text>,
+) -> u64 {
+    if let Some(id) = known.get(text) {
+        return *id;
+    }
+    *last += 1;
+    known.insert(text.into(), *last);
+    new.push(Text { id: *last, text: text.to_owned() });
+    *last
+}
+
+/// The value of a counter after a step.
+fn value(track: u64, sum: &mut Running, at: Moment, less: u64, more: u64) -> Packet {
+    sum.take(less);
+    sum.add(more);
+    let value = Some(i64::try_from(sum.shown()).unwrap_or(i64::MAX));
+    packet(COUNTERS, at, Event { what: COUNTER, track, value, ..Event::default() })
+}
+
+fn packet(sequence: u32, at: Moment, event: Event) -> Packet {
+    Packet { timestamp: Some(time(at)), sequence, event: Some(event), ..Packet::default() }
+}
+
+/// The viewer's times have a sign.
+fn time(moment: Moment) -> u64 {
+    moment.0.min(i64::MAX as u64)
+}
+
+/// `gpu_0`, `gpu_?` or `host`.
+fn location(device: Option<DeviceId>, kind: Kind) -> String {
+    match device {
+        Some(device) => device.to_string(),
+        None if is_host(kind) => "host".to_owned(),
+        None => "gpu_?".to_owned(),
+    }
+}

@@ -1,0 +1,208 @@
+//! Call stacks with what they allocated and hold, as a file for speedscope: for each process one
+//! profile of what was never freed, and one of everything that was allocated.
+
+use std::io::{self, Write};
+
+use engine::analysis::groups::{Group, Groups};
+use engine::analysis::{Measure, Place};
+use engine::change::Change;
+use engine::ids::Pid;
+use engine::stack::{Frame, FrameId};
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::exporter::Exporter;
+use crate::import::gather::Facts;
+use crate::plain::{plain, plain_up_to};
+
+/// The form that viewers check for.
+const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
+
+/// The longest name of a frame.
+const LONGEST: usize = 1024;
+
+#[derive(Serialize)]
+struct File<'a> {
+    #[serde(rename = "$schema")]
+    schema: &'a str,
+    exporter: &'a str,
+    name: &'a str,
+    #[serde(rename = "activeProfileIndex")]
+    active: u32,
+    profiles: Vec<Profile>,
+    shared: Shared,
+}
+
+#[derive(Serialize)]
+struct Shared {
+    frames: Vec<FrameObject>,
+}
+
+#[derive(Serialize)]
+struct FrameObject {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Profile {
+    #[serde(rename = "type")]
+    of: &'static str,
+    name: String,
+    unit: &'static str,
+    start_value: u64,
+    end_value: u64,
+    samples: Vec<Vec<usize>>,
+    weights: Vec<u64>,
+}
+
+/// See the module.
+pub struct Speedscope<'a> {
+    out: &'a mut dyn Write,
+    name: String,
+    groups: Groups,
+}
+
+impl<'a> Speedscope<'a> {
+    /// Nothing yet. `name` is what the viewer calls the file.
+    pub fn new(out: &'a mut dyn Write, measure: Measure, name: &str) -> Self {
+        Self { out, name: plain(name).into_owned(), groups: Groups::new(measure) }
+    }
+}
+
+impl Exporter for Speedscope<'_> {
+    fn change(&mut self, change: &Change, _: &Facts) -> io::Result<()> {
+        self.groups.change(change);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>> {
+        let measure = self.groups.measure();
+        let counted = self.groups.iter().filter(|group| measure.counts(group.place.kind));
+        let groups: Vec<Group> = counted.collect();
+        let mut pids: Vec<Pid> = groups.iter().map(|group| group.place.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let mut frames = Frames::default();
+        let mut profiles = Vec::new();
+        for pid in pids {
+            let own: Vec<&Group> = groups.iter().filter(|group| group.place.pid == pid).collect();
+            let process = match facts.processes.get(&pid) {
+                Some(name) => format!("{} ({pid})", plain(name)),
+                None if pid.0 == 0 => "the program".to_owned(),
+                None => format!("process {pid}"),
+            };
+            let held = |group: &Group| group.never_freed().bytes;
+            let allocated = |group: &Group| group.began.bytes;
+            profiles.extend(frames.profile(format!("{process}: never freed"), &own, held, facts));
+            profiles.extend(frames.profile(
+                format!("{process}: allocated"),
+                &own,
+                allocated,
+                facts,
+            ));
+        }
+        let file = File {
+            schema: SCHEMA,
+            exporter: concat!("vramscope ", env!("CARGO_PKG_VERSION")),
+            name: &self.name,
+            active: 0,
+            profiles,
+            shared: Shared { frames: frames.list },
+        };
+        let notes = if file.profiles.is_empty() {
+            vec!["the file tells of no memory that counts, so there is no profile in it".to_owned()]
+        } else {
+            Vec::new()
+        };
+        serde_json::to_writer(&mut *self.out, &file)?;
+        writeln!(self.out)?;
+        self.out.flush()?;
+        Ok(notes)
+    }
+}
+
+/// Frames by place in the list.
+#[derive(Default)]
+struct Frames {
+    list: Vec<FrameObject>,
+    known: HashMap<FrameId, usize>,
+    words: HashMap<String, usize>,
+}
+
+impl Frames {
+    /// A profile of one process; none where there is nothing.
+    fn profile(
+        &mut self,
+        name: String,
+        groups: &[&Group],
+        weight: impl Fn(&Group) -> u64,
+        facts: &Facts,
+    ) -> Option<Profile> {
+        let (mut samples, mut weights, mut sum) = (Vec::new(), Vec::new(), 0_u64);
+        for group in groups {
+            let weight = weight(group);
+            if weight == 0 {
+                continue;
+            }
+            samples.push(self.stack(&group.place, facts));
+            weights.push(weight);
+            sum = sum.saturating_add(weight);
+        }
+        (!samples.is_empty()).then_some(Profile {
+            of: "sampled",
+            name,
+            unit: "bytes",
+            start_value: 0,
+            end_value: sum,
+            samples,
+            weights,
+        })
+    }
+
+    /// The device and the kind, then the stack from the outside to the inside.
+    fn stack(&mut self, place: &Place, facts: &Facts) -> Vec<usize> {
+        let device = place.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
+        let mut stack = vec![self.word(format!("{device} {}", place.kind))];
+        let ids = place.site.map(|site| facts.stacks.ids(site)).unwrap_or_default();
+        if ids.is_empty() {
+            stack.push(self.word("(no call stack)".to_owned()));
+        }
+        for id in ids.iter().rev() {
+            if let Some(frame) = facts.stacks.get(*id) {
+                stack.push(self.frame(*id, frame));
+            }
+        }
+        stack
+    }
+
+    fn word(&mut self, name: String) -> usize {
+        if let Some(known) = self.words.get(&name) {
+            return *known;
+        }
+        self.list.push(FrameObject { name: name.clone(), file: None, line: None });
+        self.words.insert(name, self.list.len() - 1);
+        self.list.len() - 1
+    }
+
+    fn frame(&mut self, id: FrameId, frame: &Frame) -> usize {
+        if let Some(known) = self.known.get(&id) {
+            return *known;
+        }
+        let clean = |text: &str| plain_up_to(text, LONGEST).into_owned();
+        let name = match (&*frame.function, frame.unknown) {
+            ("", Some(unknown)) => format!("({})", unknown.reason()),
+            ("", None) => "(not known)".to_owned(),
+            (function, _) => clean(function),
+        };
+        let file = frame.file.as_deref().or(frame.module.as_deref()).map(clean);
+        let line = Some(frame.line).filter(|line| *line > 0 && frame.file.is_some());
+        self.list.push(FrameObject { name, file, line });
+        self.known.insert(id, self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
