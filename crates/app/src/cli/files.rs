@@ -61,7 +61,7 @@ pub(crate) struct Report {
     /// Write the answer to a file
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
-    /// List this many sites [default: text 10, html 100, else all]
+    /// List this many sites [default: text 10, else all]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
     /// Of usage, so many points of each series; peaks and troughs stay exact [default: every change]
@@ -142,7 +142,7 @@ pub(crate) enum Format {
     Json,
     /// A table with tabs between
     Tsv,
-    /// A page for a browser
+    /// A page for a browser, of the whole file; it opens with the question
     Html,
 }
 

@@ -15,6 +15,8 @@ pub(crate) mod kernels;
 pub(crate) mod launch;
 #[cfg(feature = "capture")]
 mod live;
+mod overlay;
+mod picture;
 mod print;
 #[cfg(feature = "capture")]
 pub(crate) mod record;

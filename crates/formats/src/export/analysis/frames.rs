@@ -77,6 +77,11 @@ pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
     Cell::Stack { short: short(&frames), full }
 }
 
+/// The one line that says most of a stack.
+pub(in crate::export) fn label(frames: &[&Frame]) -> String {
+    short(frames).into_iter().next().unwrap_or_default()
+}
+
 /// `function (file:line)`, or what is known of it.
 pub(super) fn line(frame: &Frame) -> String {
     let function = if frame.function.is_empty() {
@@ -126,7 +131,7 @@ fn is_foreign(frame: &Frame) -> bool {
 }
 
 /// Which frames are not the program's own. Where there are lines of Python, the program is those.
-fn foreign(frames: &[&Frame]) -> Vec<bool> {
+pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
     let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
     let python = frames.iter().any(|frame| own_python(&frame));
     let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
