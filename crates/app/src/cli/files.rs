@@ -97,7 +97,7 @@ pub(crate) struct Report {
 }
 
 /// A time that may be negative, in nanoseconds.
-fn offset(text: &str) -> Result<i64, String> {
+pub(super) fn offset(text: &str) -> Result<i64, String> {
     let (sign, size) = match text.trim().strip_prefix('-') {
         Some(size) => (-1, size),
         None => (1, text),

@@ -17,6 +17,7 @@ pub(crate) mod launch;
 mod live;
 mod overlay;
 mod picture;
+pub(crate) mod plot;
 mod print;
 #[cfg(feature = "capture")]
 pub(crate) mod record;

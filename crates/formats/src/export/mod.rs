@@ -1,6 +1,7 @@
 //! Snapshots and reports → bytes. Nobody else formats for users.
 
 pub mod analysis;
+pub mod chart;
 pub mod handoff;
 pub mod json;
 pub mod page;

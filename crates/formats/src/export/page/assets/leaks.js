@@ -2,13 +2,14 @@
 
 const LEAKS = [["counted", null], ["managed", "Managed memory, on the host or a device"], ["host", "Host memory that the driver knows of"]];
 
-function leakColumns(whole) {
+function leakColumns(whole, isHost) {
+  const where = (row) => (isHost && row.device === null ? "host" : deviceText(row.device));
   return [
     { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeCell(row.bytes, whole) },
     { name: "count", figure: true, value: (row) => row.count, show: (row) => countText(row.count) },
     { name: "of", title: "All that were ever allocated there", figure: true, value: (row) => row.began, show: (row) => countText(row.began) },
     { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
-    { name: "device", value: (row) => deviceText(row.device), show: (row) => deviceText(row.device) },
+    { name: "device", value: where, show: where },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
   ];
@@ -26,7 +27,7 @@ function startLeaks() {
     const { rows, total, sum } = data.leaks[name];
     if (rows.length === 0) continue;
     if (title) holder.append(el("h2", {}, `${title}: ${sizeText(sum[0])} in ${some(sum[1], "allocation")}`));
-    const table = new Table(holder, leakColumns(sum[0]), { id: `leaks-${name}`, caption: title || "Never freed", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site, empty: "No leak matches the search." });
+    const table = new Table(holder, leakColumns(sum[0], name === "host"), { id: `leaks-${name}`, caption: title || "Never freed", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site, empty: "No leak matches the search." });
     fills.push(() => table.fill(rows.filter((row) => isFound(row.site))));
     if (total > rows.length) holder.append(el("p", { class: "note" }, `The ${countText(rows.length)} biggest of ${countText(total)} rows.`));
   }

@@ -117,6 +117,8 @@ function timeSteps(from, to, wanted) {
   }
   if (!step) step = Math.ceil(rough / 86400e9) * 86400e9;
   const list = [];
-  for (let at = Math.ceil(from / step) * step; at <= to && list.length < 100; at += step) list.push(at);
+  // Times of day are round by themselves, not since the beginning.
+  const ahead = state.clock && data.utc_ms !== null ? (data.utc_ms % 86400000) * 1e6 : 0;
+  for (let at = Math.ceil((from + ahead) / step) * step - ahead; at <= to && list.length < 100; at += step) list.push(at);
   return { list, step };
 }
