@@ -94,7 +94,9 @@ fn chart(options: &Plot) -> Result<Chart> {
         let picture = picture::chart(&wanted(options, file), by, options.top, POINTS)?;
         let (subject, overlays) = (picture.subject(), &picture.overlays);
         let courses = picture.courses.iter();
-        panels.extend(courses.map(|course| Panel::new(&subject, &picture.drawn, course, overlays)));
+        panels.extend(
+            courses.map(|course| Panel::new(name, &subject, &picture.drawn, course, overlays)),
+        );
     }
     let title = options.title.as_deref().map(|title| plain(title).into_owned());
     let count = u32::try_from(panels.len()).unwrap_or(u32::MAX);
