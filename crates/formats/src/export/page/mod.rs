@@ -100,12 +100,13 @@ const STYLE: &str = include_str!("assets/page.css");
 const BODY: &str = include_str!("assets/page.html");
 
 /// The script, in the order in which its parts build on each other.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 15] = [
     include_str!("assets/base.js"),
     include_str!("assets/data.js"),
     include_str!("assets/words.js"),
     include_str!("assets/canvas.js"),
     include_str!("assets/details.js"),
+    include_str!("assets/dense.js"),
     include_str!("assets/timeline.js"),
     include_str!("assets/lives.js"),
     include_str!("assets/segments.js"),

@@ -1,6 +1,7 @@
 //! Caches as they are at the end: segments, and the blocks that they are cut into.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use engine::cache::{BlockState, Part, Segment};
 use serde_json::{Value, json};
@@ -25,7 +26,17 @@ pub(super) fn tell(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) 
         fits
     });
     let hidden: u64 = sum(all.iter()).saturating_sub(sum(shown.iter().copied()));
-    shown.sort_by_key(|segment| (segment.device, segment.pool, segment.stream, segment.address));
+    // Pools that hold most come first.
+    let pool = |segment: &Segment| (segment.device, segment.pool, segment.stream);
+    let mut held: BTreeMap<_, u64> = BTreeMap::new();
+    for segment in &shown {
+        let held = held.entry(pool(segment)).or_default();
+        *held = held.saturating_add(segment.bytes);
+    }
+    shown.sort_by_key(|segment| {
+        let pool = pool(segment);
+        (segment.device, Reverse(held.get(&pool).copied()), pool, segment.address)
+    });
     let mut numbers = Numbers::default();
     let rows: Vec<Value> = shown.iter().map(|one| row(one, names, &mut numbers)).collect();
     json!({

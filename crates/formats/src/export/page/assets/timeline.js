@@ -72,6 +72,15 @@ const timeline = {
 
   draw(context, view) {
     const course = courseOf(state.by);
+    const seen = after(course.times, state.to) - after(course.times, state.from);
+    if (seen > view.inner) paintDense(context, view, course, chosenBand(course));
+    else this.shapes(context, view, course);
+    for (const line of this.lines()) this.line(context, view, line);
+    this.peak(context, view);
+  },
+
+  /** Bands as shapes, where there are few enough rows. */
+  shapes(context, view, course) {
     const rows = visibleRows(course, state.from, state.to, Math.floor(view.inner));
     const width = course.bands.length;
     const base = new Float64Array(rows.length);
@@ -97,8 +106,6 @@ const timeline = {
       context.stroke();
       context.globalAlpha = 1;
     }
-    for (const line of this.lines()) this.line(context, view, line);
-    this.peak(context, view);
   },
 
   edge(context, view, xs, sizes, end) {
