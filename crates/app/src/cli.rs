@@ -1,6 +1,7 @@
 //! The command line: clap on one side, plain configuration for the commands on the other.
 
 mod files;
+mod plot;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use crate::{Outcome, commands, quantity};
 pub(crate) use files::{
     Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Part, Report, Unit, Value,
 };
+pub(crate) use plot::{Plot, PlotBy, PlotTheme, PlotTime};
 
 const ABOUT: &str = "Watches the GPU memory of every process on this machine, from the outside: \
     which process, thread and device holds what, exactly, without restarting or changing anything.";
@@ -47,6 +49,9 @@ enum Verb {
     /// Write a file in the form of another tool
     #[command(after_help = files::EXPORT_EXAMPLES)]
     Export(Export),
+    /// Draw memory over time: a chart, or a page to look around in
+    #[command(after_help = plot::EXAMPLES)]
+    Plot(Box<Plot>),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -313,6 +318,7 @@ pub(crate) fn run() -> Result<Outcome> {
         Verb::Report(options) => commands::report::run(&options),
         Verb::Diff(options) => commands::diff::run(&options),
         Verb::Export(options) => commands::export::run(&options),
+        Verb::Plot(options) => commands::plot::run(&options),
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run(&options),
         #[cfg(feature = "capture")]

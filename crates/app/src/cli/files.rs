@@ -69,7 +69,7 @@ pub(crate) struct Report {
     /// Replace a file that is there
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
-    /// List this many sites [default: text 10, html 100, else all]
+    /// List this many sites [default: text 10, else all]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
     /// Of trace: what the report is ordered by [default: process]
@@ -111,7 +111,7 @@ pub(crate) struct Report {
 }
 
 /// A time that may be negative, in nanoseconds.
-fn offset(text: &str) -> Result<i64, String> {
+pub(super) fn offset(text: &str) -> Result<i64, String> {
     let (sign, size) = match text.trim().strip_prefix('-') {
         Some(size) => (-1, size),
         None => (1, text),
@@ -156,7 +156,7 @@ pub(crate) enum Format {
     Json,
     /// A table with tabs between
     Tsv,
-    /// A page for a browser
+    /// A page for a browser, of the whole file; it opens with the question
     Html,
 }
 

@@ -15,6 +15,9 @@ pub(crate) mod kernels;
 pub(crate) mod launch;
 #[cfg(feature = "capture")]
 mod live;
+mod overlay;
+mod picture;
+pub(crate) mod plot;
 mod print;
 #[cfg(feature = "capture")]
 pub(crate) mod record;

@@ -2,37 +2,39 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use engine::analysis::Measure;
 use engine::analysis::groups::Groups;
 use engine::analysis::leakage::Leakage;
 use engine::analysis::summary::Summary;
 use engine::analysis::suspects::Suspects;
-use engine::analysis::usage::{Courses, Usage};
+use engine::analysis::usage::Usage;
 use engine::analysis::watermark::Watermark;
 use engine::change::Change;
 use engine::snapshot::View;
-use engine::units::{Bytes, Moment};
-use formats::export::analysis::{self, Answer, Overlay, Subject};
+use engine::units::Bytes;
+use formats::export::analysis::{self, Answer, Subject};
+use formats::export::page::Opens;
+use formats::import::Source;
 use formats::import::gather::Only;
-use formats::import::{Source, smi};
 use formats::plain::plain;
 
 use super::input::Input;
+use super::picture::{self, Wanted};
 use super::replay::final_report;
-use super::{fragmentation, input, print};
+use super::{fragmentation, input, overlay, print};
 use crate::cli::{Analysis, By, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
 
 /// Sites that are listed for people where nothing else is asked for.
-const TOP: (usize, usize) = (10, 100);
+const TOP: usize = 10;
 
 /// Sites that the summary lists for each process where nothing else is asked for.
 const SUMMARY_TOP: usize = 10;
 
-/// Points that a chart needs: in characters, and in a browser.
-const POINTS: (usize, usize) = (288, 4000);
+/// Points that a chart in characters needs.
+const POINTS: usize = 288;
 
 /// Runs the verb.
 pub(crate) fn run(options: &Report) -> Result<Outcome> {
@@ -46,6 +48,11 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
     let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
     if let Some(subject) = again(options)? {
         let outcome = last_report(options, source, subject, &mut out)?;
+        out.finish()?;
+        return Ok(outcome);
+    }
+    if options.format == Format::Html {
+        let outcome = page(options, &mut out)?;
         out.finish()?;
         return Ok(outcome);
     }
@@ -65,6 +72,26 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         Some((limit, groups)) => judge(limit, &Leakage::of(&groups)),
         None => Outcome::Fine,
     })
+}
+
+/// Everything that the file tells, as a page that opens with what was asked for.
+fn page(options: &Report, out: &mut Results) -> Result<Outcome> {
+    let wanted = Wanted {
+        path: &options.file,
+        only: input::only(&options.part),
+        smi: options.smi.as_deref(),
+        smi_offset: options.smi_offset,
+    };
+    let opens = match options.analysis {
+        Analysis::Leakage => Opens::Leaks,
+        Analysis::Watermark => Opens::Peak,
+        Analysis::Fragmentation => Opens::Segments,
+        Analysis::Suspects => Opens::Growing,
+        Analysis::Summary | Analysis::Usage | Analysis::Trace | Analysis::Kernels => Opens::Sites,
+    };
+    let leakage = picture::write_page(&wanted, opens, &mut *out.writer)?;
+    out.writer.flush()?;
+    Ok(options.fail_on_leak.map_or(Outcome::Fine, |limit| judge(limit, &leakage)))
 }
 
 /// Which report of a live verb a question asks for.
@@ -161,8 +188,7 @@ fn judge(limit: Bytes, leakage: &Leakage) -> Outcome {
 enum Question {
     Summary(Summary),
     Leakage(Groups),
-    /// With memory over time, where there is a picture.
-    Watermark(Watermark, Option<Usage>),
+    Watermark(Watermark),
     Usage(Usage),
     Suspects(Suspects),
     /// Of what the file tells besides changes.
@@ -174,11 +200,7 @@ impl Question {
         match options.analysis {
             Analysis::Summary => Self::Summary(Summary::new(measure)),
             Analysis::Leakage => Self::Leakage(Groups::new(measure)),
-            Analysis::Watermark => {
-                let picture = options.format == Format::Html;
-                let usage = picture.then(|| Usage::new(measure, points(options)));
-                Self::Watermark(Watermark::new(measure), usage)
-            }
+            Analysis::Watermark => Self::Watermark(Watermark::new(measure)),
             Analysis::Usage => Self::Usage(Usage::new(measure, points(options))),
             Analysis::Suspects => Self::Suspects(Suspects::new(measure)),
             Analysis::Fragmentation | Analysis::Trace | Analysis::Kernels => Self::Rest,
@@ -189,12 +211,7 @@ impl Question {
         match self {
             Self::Summary(summary) => summary.change(change),
             Self::Leakage(groups) => groups.change(change),
-            Self::Watermark(watermark, usage) => {
-                watermark.change(change);
-                if let Some(usage) = usage {
-                    usage.change(change);
-                }
-            }
+            Self::Watermark(watermark) => watermark.change(change),
             Self::Usage(usage) => usage.change(change),
             Self::Suspects(suspects) => suspects.change(change),
             Self::Rest => {}
@@ -203,9 +220,8 @@ impl Question {
 
     fn answer(self, options: &Report, input: &Input, out: &mut Results) -> Result<()> {
         let top = options.top.or(match options.format {
-            Format::Text => Some(TOP.0),
-            Format::Html => Some(TOP.1),
-            Format::Json | Format::Tsv => None,
+            Format::Text => Some(TOP),
+            Format::Json | Format::Tsv | Format::Html => None,
         });
         let subject =
             Subject { path: &input.name, imported: &input.imported, facts: &input.facts, top };
@@ -216,13 +232,11 @@ impl Question {
                 write(Answer::Summary(&summary.finish(top)))
             }
             Self::Leakage(groups) => write(Answer::Leakage(&Leakage::of(&groups))),
-            Self::Watermark(watermark, usage) => {
-                let courses = usage.map(Usage::finish);
-                write(Answer::Watermark(&watermark.finish(), courses.as_ref()))
-            }
+            Self::Watermark(watermark) => write(Answer::Watermark(&watermark.finish())),
             Self::Usage(usage) => {
                 let courses = usage.finish();
-                write(Answer::Usage(&courses, &overlays(options, &courses, input)?))
+                let (smi, offset) = (options.smi.as_deref(), options.smi_offset);
+                write(Answer::Usage(&courses, &overlay::read(smi, offset, &courses, input)?))
             }
             Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
             Self::Rest => {
@@ -238,45 +252,9 @@ impl Question {
 
 fn points(options: &Report) -> Option<usize> {
     options.points.or(match options.format {
-        Format::Text => Some(POINTS.0),
-        Format::Html => Some(POINTS.1),
-        Format::Json | Format::Tsv => None,
+        Format::Text => Some(POINTS),
+        Format::Json | Format::Tsv | Format::Html => None,
     })
-}
-
-/// What `nvidia-smi` saw over time, each GPU beside the device whose changes are most like its own.
-fn overlays(options: &Report, courses: &Courses, input: &Input) -> Result<Vec<Overlay>> {
-    let Some(path) = &options.smi else { return Ok(Vec::new()) };
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let log = smi::parse(&text).with_context(|| path.display().to_string())?;
-    // A given offset is between the clocks; moments have their own zero.
-    let offset = options.smi_offset.map(|ahead| {
-        let (moment, utc) = input.facts.clock.unwrap_or_default();
-        let zero = i64::try_from(moment.0).unwrap_or(i64::MAX);
-        zero.saturating_sub(utc).saturating_sub(ahead)
-    });
-    let mut found = Vec::new();
-    for gpu in &log.gpus {
-        let aligned = courses.totals.iter().map(|total| {
-            let points: Vec<_> = total.points.iter().map(|point| (point.at, point.bytes)).collect();
-            (total.device, smi::align(gpu, &points, offset))
-        });
-        let aligned: Vec<_> = aligned.collect();
-        let best = aligned.iter().filter_map(|(device, fit)| fit.ok().map(|fit| (*device, fit)));
-        let best = best.max_by(|one, other| one.1.score.total_cmp(&other.1.score));
-        let Some((device, fit)) = best else {
-            if let Some((_, Err(why))) = aligned.into_iter().next() {
-                output::complain(&format!("{}, GPU {}: {why}", path.display(), plain(&gpu.gpu)));
-            }
-            continue;
-        };
-        let name = format!("nvidia-smi, GPU {} (score {:.2})", gpu.gpu, fit.score);
-        let moment = |at: i64| Moment(u64::try_from(at.saturating_add(fit.offset)).unwrap_or(0));
-        let points = gpu.points.iter().map(|(at, bytes)| (moment(*at), *bytes)).collect();
-        found.push(Overlay { name, device, points });
-    }
-    Ok(found)
 }
 
 fn write(
@@ -290,7 +268,8 @@ fn write(
         Format::Text => analysis::write_text(writer, subject, answer, out.style)?,
         Format::Json => analysis::json::write(writer, subject, answer)?,
         Format::Tsv => analysis::write_tsv(writer, subject, answer)?,
-        Format::Html => analysis::write_html(writer, subject, answer)?,
+        // The page is of the whole file.
+        Format::Html => {}
     }
     Ok(())
 }

@@ -3,13 +3,16 @@
 //!
 //! [`groups`] adds up by place and is the ground of [`leakage`], [`summary`] and [`diff`];
 //! [`watermark`], [`usage`] and [`suspects`] keep what they need of the course of time; [`lifetimes`]
-//! tells allocations one by one; [`fragmentation`] looks at caches as they are at the end.
+//! tells allocations one by one; [`fragmentation`] looks at caches as they are at the end; [`bands`]
+//! and [`lives`] are what pictures are made of.
 
+pub mod bands;
 pub mod diff;
 pub mod fragmentation;
 pub mod groups;
 pub mod leakage;
 pub mod lifetimes;
+pub mod lives;
 pub mod summary;
 pub mod suspects;
 pub mod usage;

@@ -7,6 +7,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod bands;
 mod cases;
 mod courses;
 mod feed;

@@ -11,7 +11,7 @@ use engine::units::Moment;
 
 use super::courses::Course;
 
-type LiveSet = BTreeMap<(Pid, Key), (Change, Moment)>;
+pub(crate) type LiveSet = BTreeMap<(Pid, Key), (Change, Moment)>;
 
 fn apply(live: &mut LiveSet, change: &Change) {
     let name = (change.pid, change.key);
@@ -22,12 +22,12 @@ fn apply(live: &mut LiveSet, change: &Change) {
     }
 }
 
-fn counts(change: &Change) -> bool {
+pub(crate) fn counts(change: &Change) -> bool {
     change.kind.takes_device_memory()
 }
 
 /// The live sets after each change.
-fn sets(changes: &[Change]) -> Vec<(Moment, LiveSet)> {
+pub(crate) fn sets(changes: &[Change]) -> Vec<(Moment, LiveSet)> {
     let mut live = LiveSet::new();
     let mut sets = Vec::new();
     for change in changes {

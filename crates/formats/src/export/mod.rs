@@ -2,9 +2,11 @@
 
 pub mod allocations;
 pub mod analysis;
+pub mod chart;
 pub mod exporter;
 pub mod handoff;
 pub mod json;
+pub mod page;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
@@ -21,7 +23,7 @@ use engine::snapshot::{Certainty, Snapshot};
 use engine::units::Bytes;
 
 use crate::WallClock;
-use crate::plain::plain;
+use crate::plain::{plain, plain_up_to};
 use crate::recording::Functions;
 
 /// Why an allocation has no device.
@@ -44,6 +46,25 @@ pub(crate) fn listed(snapshot: &Snapshot) -> (Bytes, Certainty) {
         }
     }
     (Bytes(live), certainty)
+}
+
+/// The longest piece of foreign text in markup.
+const LONGEST: usize = 2000;
+
+/// Text that means nothing to a browser.
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in plain_up_to(text, LONGEST).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// What a report needs besides the snapshot: the names of things the engine knows by number.
@@ -86,5 +107,19 @@ impl Names {
     #[must_use]
     pub fn gpu(&self, id: GpuId) -> Option<&GpuName> {
         self.gpus.iter().find(|gpu| gpu.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_text_is_no_markup() {
+        assert_eq!(
+            escape("<script>alert('1')</script>&\""),
+            "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;"
+        );
+        assert_eq!(escape("a\x1b\u{202e}b"), "a\\u{1b}\\u{202e}b");
     }
 }

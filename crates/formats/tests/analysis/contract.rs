@@ -98,7 +98,7 @@ fn the_contract_of_reports_is_what_is_printed() {
     let (rich, growing) = (Story::rich(), Story::growing());
     let objects = [
         object(&rich, Answer::Leakage(&Leakage::of(&rich.groups()))),
-        object(&rich, Answer::Watermark(&rich.peaks(), None)),
+        object(&rich, Answer::Watermark(&rich.peaks())),
         object(&rich, Answer::Usage(&rich.courses(), &[overlay()])),
         object(&growing, Answer::Suspects(&growing.verdict())),
         object(&rich, Answer::Summary(&rich.overview())),

@@ -32,7 +32,7 @@ fn leaked_bytes_are_device_memory_with_the_static_part_told() {
 #[test]
 fn the_peak_is_where_it_is_by_hand() {
     let story = Story::rich();
-    let found = object(&story, Answer::Watermark(&story.peaks(), None));
+    let found = object(&story, Answer::Watermark(&story.peaks()));
     let peak = &found["peaks"][0];
     assert_eq!((&peak["device"], &peak["pid"]), (&json!(0), &json!(null)));
     assert_eq!(peak["bytes"], 44 * MIB + 3000);
@@ -65,7 +65,7 @@ fn points_are_nanoseconds_and_bytes() {
 #[test]
 fn a_file_without_a_wall_clock_tells_seconds() {
     let story = Story::later();
-    let found = object(&story, Answer::Watermark(&story.peaks(), None));
+    let found = object(&story, Answer::Watermark(&story.peaks()));
     // The third change, 2 ns after the first one.
     assert_eq!(
         (&found["peaks"][0]["time"], &found["peaks"][0]["time_ns"]),

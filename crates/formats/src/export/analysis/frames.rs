@@ -77,6 +77,11 @@ pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
     Cell::Stack { short: short(&frames), full }
 }
 
+/// The one line that says most of a stack.
+pub(in crate::export) fn label(frames: &[&Frame]) -> String {
+    short(frames).into_iter().next().unwrap_or_default()
+}
+
 /// `function (file:line)`, or what is known of it.
 pub(in crate::export) fn line(frame: &Frame) -> String {
     let function = if frame.function.is_empty() {

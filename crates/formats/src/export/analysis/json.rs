@@ -39,7 +39,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> 
         Answer::Summary(answer) => summary(&mut object, answer, subject),
         Answer::Fragmentation(answer) => fragmentation(&mut object, answer),
         // These may be long, so they are not made before they are written.
-        Answer::Watermark(peaks, _) => {
+        Answer::Watermark(peaks) => {
             let peaks = peaks.iter().map(|peak| PeakObject { peak, subject }).collect();
             return line(out, &Long { head: object, body: Body::Peaks { peaks } });
         }

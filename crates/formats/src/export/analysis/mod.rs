@@ -1,16 +1,14 @@
-//! Analyses of files → bytes. Each analysis becomes a [`Page`] (text and HTML), a [`Table`] (TSV)
+//! Analyses of files → bytes. Each analysis becomes a [`Page`] (text), a [`Table`] (TSV)
 //! and an object (JSON); the renderers know none of them.
 
 mod diff;
 mod fragmentation;
 pub(in crate::export) mod frames;
-mod html;
 pub mod json;
 mod leakage;
 mod model;
 mod summary;
 mod suspects;
-mod svg;
 mod text;
 mod tsv;
 mod usage;
@@ -57,8 +55,8 @@ pub struct Subject<'a> {
 pub enum Answer<'a> {
     /// What was never freed.
     Leakage(&'a Leakage),
-    /// The peaks; and memory over time where a picture of it is wanted.
-    Watermark(&'a [Peak], Option<&'a Courses>),
+    /// The peaks.
+    Watermark(&'a [Peak]),
     /// Memory over time; and how much there is by another tool's account.
     Usage(&'a Courses, &'a [Overlay]),
     /// What grows.
@@ -97,7 +95,7 @@ impl Answer<'_> {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Leakage(_) => "leakage",
-            Self::Watermark(..) => "watermark",
+            Self::Watermark(_) => "watermark",
             Self::Usage(..) => "usage",
             Self::Suspects(_) => "suspects",
             Self::Summary(_) => "summary",
@@ -108,7 +106,7 @@ impl Answer<'_> {
     fn page(&self, subject: &Subject<'_>) -> Page {
         let mut page = match self {
             Self::Leakage(answer) => leakage::page(answer, subject),
-            Self::Watermark(answer, courses) => watermark::page(answer, *courses, subject),
+            Self::Watermark(answer) => watermark::page(answer, subject),
             Self::Usage(answer, overlays) => usage::page(answer, overlays, subject),
             Self::Suspects(answer) => suspects::page(answer, subject),
             Self::Summary(answer) => summary::page(answer, subject),
@@ -129,21 +127,11 @@ pub fn write_text(
     text::write(out, &answer.page(subject), style)
 }
 
-/// Writes an answer as one HTML page.
-pub fn write_html(
-    out: &mut dyn Write,
-    subject: &Subject<'_>,
-    answer: Answer<'_>,
-) -> io::Result<()> {
-    let title = format!("{} of {}", answer.name(), subject.path);
-    html::write(out, &title, &answer.page(subject))
-}
-
 /// Writes an answer as a table with tabs between.
 pub fn write_tsv(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
     match answer {
         Answer::Leakage(answer) => tsv::write(out, &leakage::table(answer, subject)),
-        Answer::Watermark(answer, _) => watermark::rows(answer, subject, out),
+        Answer::Watermark(answer) => watermark::rows(answer, subject, out),
         Answer::Usage(answer, overlays) => usage::rows(answer, overlays, subject, out),
         Answer::Suspects(answer) => tsv::write(out, &suspects::table(answer, subject)),
         Answer::Summary(answer) => tsv::write(out, &summary::table(answer, subject)),
@@ -172,7 +160,7 @@ impl Subject<'_> {
     }
 
     /// A moment for people: RFC 3339, or seconds since the beginning.
-    fn time(&self, at: Moment) -> String {
+    pub(in crate::export) fn time(&self, at: Moment) -> String {
         match self.clock() {
             Some(clock) => clock.precise(at),
             None => format!("{:.3}s", self.nanos(at) as f64 / 1e9),
@@ -180,7 +168,7 @@ impl Subject<'_> {
     }
 
     /// Nanoseconds since the file's beginning; what came before is negative.
-    fn nanos(&self, at: Moment) -> i64 {
+    pub(in crate::export) fn nanos(&self, at: Moment) -> i64 {
         let nanos = i128::from(at.0) - i128::from(self.facts.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
@@ -194,7 +182,7 @@ impl Subject<'_> {
     }
 
     /// What sums of the file are of.
-    fn memory(&self) -> &'static str {
+    pub(in crate::export) fn memory(&self) -> &'static str {
         match self.imported.source.measure() {
             Measure::Device => "device memory",
             Measure::Torch => "PyTorch's blocks",
@@ -202,7 +190,7 @@ impl Subject<'_> {
     }
 
     /// What is to be said of memory that is live at the end. A snapshot is of a program that runs.
-    fn never_freed(&self) -> &'static str {
+    pub(in crate::export) fn never_freed(&self) -> &'static str {
         match self.imported.source {
             Source::Torch => "not freed when the snapshot was made",
             Source::Recording | Source::Nsys | Source::Sanitizer => "never freed",
@@ -210,7 +198,7 @@ impl Subject<'_> {
     }
 
     /// The name of a process, where the file tells it.
-    fn process(&self, pid: Pid) -> Option<&str> {
+    pub(in crate::export) fn process(&self, pid: Pid) -> Option<&str> {
         self.facts.processes.get(&pid).map(String::as_str)
     }
 

@@ -34,7 +34,7 @@ fn curve(series: &Series) -> Curve {
     Curve { name: device(series.device).short(), points }
 }
 
-pub(super) fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
+fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
     let mut curves = vec![curve(series)];
     let here = |one: &&Overlay| one.device.is_none() || one.device == series.device;
     let beside = |one: &Overlay| Curve { name: one.name.clone(), points: one.points.clone() };

@@ -2,16 +2,15 @@
 
 use std::io::{self, Write};
 
-use engine::analysis::usage::Courses;
 use engine::analysis::watermark::{HeldAt, Peak};
 use engine::units::Bytes;
 
 use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames, left_out, tsv, usage};
+use super::{Subject, device, frames, left_out, tsv};
 use crate::export::text::count;
 
-pub(super) fn page(peaks: &[Peak], courses: Option<&Courses>, subject: &Subject<'_>) -> Page {
+pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
     let whole = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = whole.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
         let headline = format!("No peak: none of {} was allocated", subject.memory());
@@ -33,8 +32,6 @@ pub(super) fn page(peaks: &[Peak], courses: Option<&Courses>, subject: &Subject<
     } else if let Some(process) = highest.live.first() {
         lines.push(Line::Dim(format!("all of process {}", process.place.pid)));
     }
-    let totals = courses.map_or(&[][..], |courses| &courses.totals);
-    sections.extend(totals.iter().map(|series| usage::picture(series, &[], subject)));
     sections.extend(
         peaks
             .iter()

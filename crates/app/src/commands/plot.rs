@@ -1,0 +1,126 @@
+//! `vramscope plot`: memory over time as a picture.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use engine::analysis::bands::By;
+use formats::export::chart::{self, Chart, Panel, Theme};
+use formats::export::page::Opens;
+use formats::plain::plain;
+
+use super::input;
+use super::picture::{self, Wanted};
+use crate::cli::{Plot, PlotBy, PlotTheme, PlotTime};
+use crate::{Outcome, output};
+
+/// Points of a band.
+const POINTS: usize = 2000;
+
+/// How wide and high a picture of one file is, and how wide each is of several.
+const SIZE: (u32, u32) = (1200, 520);
+const WIDTH_OF_EACH: u32 = 760;
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Svg,
+    Png,
+    Page,
+}
+
+/// Runs the verb.
+pub(crate) fn run(options: &Plot) -> Result<Outcome> {
+    let form = form(options)?;
+    let inputs: Vec<&Path> =
+        options.files.iter().chain(options.smi.as_ref()).map(AsRef::as_ref).collect();
+    for file in &options.files {
+        input::recognise(file)?;
+    }
+    let mut out = output::results_from(&inputs, Some(&options.output), options.force)?;
+    if form == Form::Page {
+        if let [file] = &*options.files {
+            picture::write_page(&wanted(options, file), Opens::Sites, &mut *out.writer)?;
+        }
+        out.finish()?;
+        return Ok(Outcome::Fine);
+    }
+    let chart = chart(options)?;
+    match form {
+        Form::Png => chart::write_png(&mut *out.writer, &chart)?,
+        Form::Svg | Form::Page => chart::write_svg(&mut *out.writer, &chart)?,
+    }
+    out.finish()?;
+    Ok(Outcome::Fine)
+}
+
+/// By the ending of the file that is written.
+fn form(options: &Plot) -> Result<Form> {
+    let ending = options.output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let form = match &*ending {
+        "svg" => Form::Svg,
+        "png" => Form::Png,
+        "html" | "htm" => Form::Page,
+        _ => bail!(
+            "{}: the ending says what to write; choose .svg, .png or .html",
+            options.output.display()
+        ),
+    };
+    if form == Form::Page && options.files.len() > 1 {
+        bail!("a page is of one file; make one of each, or compare them as .svg or .png");
+    }
+    Ok(form)
+}
+
+fn wanted<'a>(options: &'a Plot, path: &'a Path) -> Wanted<'a> {
+    Wanted {
+        path,
+        only: input::only(&options.part),
+        smi: options.smi.as_deref(),
+        smi_offset: options.smi_offset,
+    }
+}
+
+fn chart(options: &Plot) -> Result<Chart> {
+    let by = match options.by {
+        PlotBy::Kind => By::Kind,
+        PlotBy::Site => By::Site,
+        PlotBy::Process => By::Process,
+        PlotBy::Device => By::Device,
+    };
+    let mut panels = Vec::new();
+    let names = names(&options.files);
+    for (file, name) in options.files.iter().zip(&names) {
+        let picture = picture::chart(&wanted(options, file), by, options.top, POINTS)?;
+        let (subject, overlays) = (picture.subject(), &picture.overlays);
+        let courses = picture.courses.iter();
+        panels.extend(
+            courses.map(|course| Panel::new(name, &subject, &picture.drawn, course, overlays)),
+        );
+    }
+    let title = options.title.as_deref().map(|title| plain(title).into_owned());
+    let count = u32::try_from(panels.len()).unwrap_or(u32::MAX);
+    let width = if count > 1 { WIDTH_OF_EACH.saturating_mul(count).min(8000) } else { SIZE.0 };
+    Ok(Chart {
+        title: title.unwrap_or_else(|| format!("{}: memory by {}", names.join(", "), by.name())),
+        panels,
+        size: options.size.unwrap_or((width, SIZE.1)),
+        theme: match options.theme {
+            PlotTheme::Auto => Theme::Auto,
+            PlotTheme::Light => Theme::Light,
+            PlotTheme::Dark => Theme::Dark,
+        },
+        clock: options.time == PlotTime::Clock,
+    })
+}
+
+/// Names of files without their folders, unless that makes two of them the same.
+fn names(files: &[PathBuf]) -> Vec<String> {
+    let whole = |file: &PathBuf| plain(&file.to_string_lossy()).into_owned();
+    let short = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+        plain(&name).into_owned()
+    };
+    let names: Vec<String> = files.iter().map(short).collect();
+    let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
+    if names.iter().all(is_unique) { names } else { files.iter().map(whole).collect() }
+}

@@ -1,0 +1,202 @@
+//! Bands and lives against the plain way.
+
+use std::collections::BTreeMap;
+
+use engine::analysis::bands::{Band, Bands, By, Course, Drawn, Outline};
+use engine::analysis::lives::{Life, Lives};
+use engine::analysis::{Amount, Measure};
+use engine::change::{Change, Turn};
+use engine::ids::SiteId;
+use engine::units::Moment;
+use proptest::prelude::*;
+
+use super::feed::changes;
+use super::{config, plain};
+
+/// The band of a change, found without the engine's help.
+fn band(by: By, change: &Change) -> Band {
+    match by {
+        By::Kind => Band::Kind(change.kind),
+        By::Site => Band::Site(change.site),
+        By::Process => Band::Process(change.pid),
+        By::Device => Band::Device(change.device),
+    }
+}
+
+fn outline(changes: &[Change]) -> Drawn {
+    let mut outline = Outline::new(Measure::Device);
+    changes.iter().for_each(|change| outline.change(change));
+    outline.finish()
+}
+
+type Filled = (Vec<Course>, Vec<(Option<SiteId>, Amount)>);
+
+fn fill(drawn: &Drawn, changes: &[Change], points: usize, most: usize) -> Filled {
+    let cuts = By::ALL.map(|by| (by, most));
+    let mut bands = Bands::new(drawn, drawn.moments(points), &cuts);
+    changes.iter().for_each(|change| bands.change(change));
+    assert!(bands.is_whole());
+    bands.finish()
+}
+
+type Row = (Moment, Vec<u64>);
+
+/// The rows of a course, each with all bands.
+fn rows(course: &Course) -> Vec<Row> {
+    let mut now = vec![0; course.bands.len()];
+    let all = course.rows().map(|(at, cells)| {
+        for (band, bytes) in cells {
+            now[*band as usize] = *bytes;
+        }
+        (at, now.clone())
+    });
+    all.collect()
+}
+
+/// The same after each change that counts, the plain way.
+fn want(course: &Course, changes: &[Change]) -> Vec<Row> {
+    let sets = plain::sets(changes).into_iter().zip(changes);
+    let counted = sets.filter(|(_, change)| plain::counts(change));
+    let row = |((at, live), _): ((Moment, plain::LiveSet), &Change)| {
+        let mut bytes = vec![0; course.bands.len()];
+        for (change, _) in live.values().filter(|(change, _)| plain::counts(change)) {
+            let band = band(course.by, change);
+            let known = course.bands.iter().position(|other| *other == band);
+            bytes[known.unwrap_or(course.bands.len() - 1)] += change.bytes;
+        }
+        (at, bytes)
+    };
+    counted.map(row).collect()
+}
+
+fn sum(row: &Row) -> u64 {
+    row.1.iter().sum()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn bands_are_what_they_are_after_every_change(changes in changes(150), most in 1..4_usize) {
+        let drawn = outline(&changes);
+        for course in fill(&drawn, &changes, changes.len(), most).0 {
+            let named = course.bands.iter().filter(|band| !matches!(band, Band::Rest(_))).count();
+            prop_assert!(named <= most + 1);
+            prop_assert_eq!(rows(&course), want(&course, &changes));
+        }
+    }
+
+    #[test]
+    fn few_moments_keep_the_peak_the_trough_and_the_end(
+        changes in changes(400),
+        points in 3..60_usize,
+    ) {
+        let drawn = outline(&changes);
+        for course in fill(&drawn, &changes, points, 3).0 {
+            let (all, few) = (want(&course, &changes), rows(&course));
+            prop_assert!(few.len() <= points, "{} of {points}", few.len());
+            let mut rest = all.iter();
+            for row in &few {
+                prop_assert!(rest.any(|other| other == row), "{row:?}");
+            }
+            prop_assert_eq!(few.last(), all.last());
+            prop_assert_eq!(few.iter().map(sum).max(), all.iter().map(sum).max());
+            prop_assert_eq!(few.iter().map(sum).min(), all.iter().map(sum).min());
+            prop_assert_eq!(few.iter().map(sum).max().unwrap_or(0), drawn.peak_bytes);
+        }
+    }
+
+    #[test]
+    fn totals_of_bands_are_those_of_the_plain_way(changes in changes(150)) {
+        let drawn = outline(&changes);
+        let left = plain::never_freed(&changes);
+        for by in By::ALL {
+            let course = fill(&drawn, &changes, changes.len(), 100).0.swap_remove(by as usize);
+            let peaks = want(&course, &changes);
+            for (index, total) in drawn.totals(by).iter().enumerate() {
+                prop_assert_eq!(total.band, course.bands[index]);
+                let peak = peaks.iter().map(|(_, bytes)| bytes[index]).max();
+                prop_assert_eq!(Some(total.peak_bytes), peak);
+                let here = left.iter().filter(|(place, _)| {
+                    place.kind.takes_device_memory() && match total.band {
+                        Band::Kind(kind) => place.kind == kind,
+                        Band::Site(site) => place.site == site,
+                        Band::Process(pid) => place.pid == pid,
+                        Band::Device(device) => place.device == device,
+                        Band::Rest(_) => false,
+                    }
+                });
+                let want = here.fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount));
+                prop_assert_eq!(total.live.plus(total.exited), want);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_live_at_the_peak_is_told_by_site(changes in changes(150)) {
+        let drawn = outline(&changes);
+        let (_, at_peak) = fill(&drawn, &changes, 3, 3);
+        let sum = |(_, live): &(Moment, plain::LiveSet)| -> u64 {
+            let counted = live.values().filter(|(change, _)| plain::counts(change));
+            counted.map(|(change, _)| change.bytes).sum()
+        };
+        let sets = plain::sets(&changes);
+        let first = sets.iter().find(|set| sum(set) == drawn.peak_bytes);
+        let mut sites: BTreeMap<Option<SiteId>, Amount> = BTreeMap::new();
+        for (change, _) in first.unwrap().1.values().filter(|(change, _)| plain::counts(change)) {
+            let amount = sites.entry(change.site).or_default();
+            *amount = amount.plus(Amount { bytes: change.bytes, allocations: 1 });
+        }
+        sites.retain(|_, amount| amount.bytes > 0);
+        prop_assert_eq!(at_peak.into_iter().collect::<BTreeMap<_, _>>(), sites);
+    }
+
+    #[test]
+    fn the_biggest_lives_are_those_of_all_lives(changes in changes(150), most in 1..20_usize) {
+        let mut lives = Lives::new(Measure::Device, most);
+        changes.iter().for_each(|change| lives.change(change));
+        let found = lives.finish();
+        let mut all: Vec<Life> = every_life(&changes);
+        prop_assert_eq!(found.count, all.len() as u64);
+        prop_assert_eq!(found.lives.len(), most.min(all.len()));
+        prop_assert!(found.lives.is_sorted_by_key(|life| life.began));
+        prop_assert!(found.lives.iter().all(|life| all.contains(life)));
+        all.sort_by_key(|life| std::cmp::Reverse(life.bytes));
+        let sum = |lives: &[Life]| -> u64 { lives.iter().map(|life| life.bytes).sum() };
+        prop_assert_eq!(sum(&found.lives), sum(&all[..most.min(all.len())]));
+    }
+}
+
+fn every_life(changes: &[Change]) -> Vec<Life> {
+    let mut live: Vec<Life> = Vec::new();
+    let mut all = Vec::new();
+    for change in changes.iter().filter(|change| plain::counts(change)) {
+        let Change { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
+        let own = live.iter().position(|life| (life.pid, life.key) == (pid, key));
+        let life = Life { key, bytes, began: at, ended: None, pid, tid, device, kind, site };
+        match change.what {
+            Turn::Began => live.push(life),
+            Turn::Learned { began, .. } => live[own.unwrap()] = Life { began, ..life },
+            Turn::Ended { how, .. } => {
+                let life = live.remove(own.unwrap());
+                all.push(Life { ended: Some((at, how)), ..life });
+            }
+        }
+    }
+    all.extend(live);
+    all
+}
+
+#[test]
+fn what_is_written_after_the_first_reading_is_left_out() {
+    use super::feed::began;
+    let changes: Vec<_> = (0..10).map(|n| began(n, 1, n, 10, 0)).collect();
+    let drawn = outline(&changes[..5]);
+    let mut bands = Bands::new(&drawn, drawn.moments(100), &[(By::Kind, 3)]);
+    changes[..4].iter().for_each(|change| bands.change(change));
+    assert!(!bands.is_whole());
+    changes[4..].iter().for_each(|change| bands.change(change));
+    assert!(bands.is_whole());
+    let (courses, _) = bands.finish();
+    assert_eq!(rows(&courses[0]).last(), Some(&(Moment(4), vec![50])));
+}

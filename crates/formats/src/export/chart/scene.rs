@@ -1,0 +1,94 @@
+//! A picture as a list of shapes.
+
+use super::Theme;
+
+/// What a shape is filled or drawn with; themes say which colour that is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Paint {
+    Page,
+    Text,
+    Dim,
+    Grid,
+    Alarm,
+    Band(usize),
+    Rest,
+}
+
+/// Where a text stands from its point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Left,
+    Middle,
+    Right,
+}
+
+/// A shape.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Shape {
+    /// A filled rectangle: left, top, width, height.
+    Box(Paint, [f64; 4]),
+    /// A filled shape.
+    Area(Paint, Vec<(f64, f64)>),
+    /// A line.
+    Line { paint: Paint, width: f64, dashed: bool, points: Vec<(f64, f64)> },
+    /// A disc.
+    Dot(Paint, (f64, f64)),
+    /// A text, by its base line.
+    Text { paint: Paint, at: (f64, f64), size: f64, side: Side, bold: bool, text: String },
+}
+
+/// A picture.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Scene {
+    pub(super) size: (f64, f64),
+    /// What it shows, in a sentence.
+    pub(super) label: String,
+    pub(super) shapes: Vec<Shape>,
+}
+
+/// Different colours of bands; more bands begin again.
+pub(super) const BANDS: usize = 12;
+
+/// Page, text, dim text, grid, alarm, the rest; then bands.
+const LIGHT: [&str; 6 + BANDS] = [
+    "#ffffff", "#1b2130", "#5d6679", "#e3e6ec", "#b3261e", "#b4bac6", "#3b6fd4", "#e08a2e",
+    "#3f9c6b", "#9a62c7", "#d2504c", "#2a9fb0", "#b98a1f", "#d0649a", "#6b7f2e", "#7a6a5c",
+    "#5d8df0", "#f0a860",
+];
+
+const DARK: [&str; 6 + BANDS] = [
+    "#161a22", "#e6e9f0", "#98a2b6", "#2b313e", "#ff8a80", "#566074", "#6f9cf5", "#f0a458",
+    "#5fc48f", "#ba8be8", "#ee7a72", "#4fc1d2", "#d8ac47", "#ea8bbd", "#a0b85a", "#b3a28f",
+    "#4a78d6", "#c97f33",
+];
+
+impl Paint {
+    /// Every paint.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let fixed = [Self::Page, Self::Text, Self::Dim, Self::Grid, Self::Alarm, Self::Rest];
+        fixed.into_iter().chain((0..BANDS).map(Self::Band))
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Page => 0,
+            Self::Text => 1,
+            Self::Dim => 2,
+            Self::Grid => 3,
+            Self::Alarm => 4,
+            Self::Rest => 5,
+            Self::Band(band) => 6 + band % BANDS,
+        }
+    }
+
+    /// The colour, as `#rrggbb`.
+    pub(super) fn colour(self, theme: Theme) -> &'static str {
+        let colours = if theme == Theme::Dark { &DARK } else { &LIGHT };
+        colours[self.index()]
+    }
+
+    /// A short name of it.
+    pub(super) fn class(self) -> String {
+        format!("c{}", self.index())
+    }
+}

@@ -1,0 +1,157 @@
+// What the page carries: words, and parts of numbers of seven bits a byte.
+
+class Numbers {
+  constructor(bytes, [begin, length]) {
+    this.bytes = bytes.subarray(begin, begin + length);
+    this.view = new DataView(this.bytes.buffer, this.bytes.byteOffset, this.bytes.length);
+    this.at = 0;
+  }
+
+  next() {
+    let number = 0;
+    let scale = 1;
+    for (;;) {
+      const byte = this.bytes[this.at++];
+      if (byte === undefined) return number;
+      if (byte < 128) return number + byte * scale;
+      number += (byte - 128) * scale;
+      scale *= 128;
+    }
+  }
+
+  step() {
+    const number = this.next();
+    return number % 2 === 1 ? -(number - 1) / 2 : number / 2;
+  }
+
+  whole() {
+    const number = this.view.getBigUint64(this.at, true);
+    this.at += 8;
+    return number;
+  }
+}
+
+function fromLetters(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+/** Everything that the page tells; filled by `load`. */
+const data = {};
+
+async function load() {
+  const holder = byId("data");
+  const packed = fromLetters(holder.textContent);
+  holder.remove();
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const raw = new Uint8Array(await new Response(stream).arrayBuffer());
+  const length = new DataView(raw.buffer).getUint32(0, true);
+  Object.assign(data, JSON.parse(new TextDecoder().decode(raw.subarray(4, 4 + length))));
+  data.bytes = raw.subarray(4 + length);
+  data.stack_list = readStacks();
+  data.site_rows = new Map(data.sites.rows.map((row) => [row[0], row]));
+  data.course_by = new Map(data.courses.map((course) => [course.by, course]));
+  for (const one of [...data.lines, ...data.overlays]) one.points = readLine(one.line);
+}
+
+/** Stacks by number, from 1: a label, and frames with a mark for those of libraries. */
+function readStacks() {
+  const numbers = new Numbers(data.bytes, data.stacks.part);
+  const list = [null];
+  for (let i = 0; i < data.stacks.count; i++) {
+    const label = data.texts[numbers.next()];
+    const deep = numbers.next();
+    const frames = [];
+    for (let left = numbers.next(); left > 0; left--) frames.push(numbers.next());
+    list.push({ label, deep, frames });
+  }
+  return list;
+}
+
+/** A line: times and sizes. */
+function readLine({ first, count, part }) {
+  const numbers = new Numbers(data.bytes, part);
+  const times = new Float64Array(count);
+  const sizes = new Float64Array(count);
+  let [at, size] = [first, 0];
+  for (let i = 0; i < count; i++) {
+    times[i] = at += numbers.next();
+    sizes[i] = size += numbers.step();
+  }
+  return { times, sizes };
+}
+
+/** Bands over time, unpacked when they are asked for: `values` has all bands of a row together. */
+function courseOf(by) {
+  const course = data.course_by.get(by);
+  if (course.times) return course;
+  const numbers = new Numbers(data.bytes, course.part);
+  const [rows, width] = [course.rows, course.bands.length];
+  course.times = new Float64Array(rows);
+  course.values = new Float64Array(rows * width);
+  course.totals = new Float64Array(rows);
+  course.peaks = new Float64Array(width);
+  const now = new Float64Array(width);
+  let at = course.first;
+  for (let row = 0; row < rows; row++) {
+    course.times[row] = at += numbers.next();
+    for (let left = numbers.next(); left > 0; left--) {
+      const band = numbers.next();
+      now[band] += numbers.step();
+    }
+    let total = 0;
+    for (let band = 0; band < width; band++) {
+      total += now[band];
+      if (now[band] > course.peaks[band]) course.peaks[band] = now[band];
+    }
+    course.values.set(now, row * width);
+    course.totals[row] = total;
+  }
+  return course;
+}
+
+/** The biggest allocations, unpacked when they are asked for. */
+function livesOf() {
+  if (data.lives) return data.lives;
+  const { count, first, part } = data.allocations;
+  const numbers = new Numbers(data.bytes, part);
+  const list = [];
+  let at = first;
+  for (let i = 0; i < count; i++) {
+    const began = (at += numbers.next());
+    const how = numbers.next();
+    const age = numbers.next();
+    list.push({
+      began,
+      ended: how === 0 ? null : began + age,
+      how,
+      bytes: numbers.next(),
+      pid: numbers.next(),
+      tid: numbers.next(),
+      device: numbers.next() - 1,
+      kind: data.kind_names[numbers.next()],
+      site: numbers.next(),
+      address: numbers.whole(),
+    });
+  }
+  data.lives = list;
+  return list;
+}
+
+/** Segments with their blocks, unpacked when they are asked for. */
+function segmentsOf() {
+  const { rows, part } = data.segments;
+  if (rows.length === 0 || Array.isArray(rows[0].list)) return rows;
+  const numbers = new Numbers(data.bytes, part);
+  for (const segment of rows) {
+    segment.list = [];
+    for (let left = segment.blocks; left > 0; left--) {
+      const [begin, bytes, requested] = [numbers.next(), numbers.next(), numbers.next()];
+      segment.list.push({ begin, bytes, requested, state: numbers.next(), site: numbers.next(), segment });
+    }
+  }
+  return rows;
+}

@@ -1,0 +1,141 @@
+// The side: what was picked, with its whole call stack.
+
+function facts(rows) {
+  const list = el("dl");
+  for (const [name, value] of rows) {
+    if (value !== null && value !== undefined && value !== "") list.append(el("dt", {}, name), el("dd", {}, value));
+  }
+  return list;
+}
+
+/** A call stack, innermost frame first; frames of libraries are dim. */
+function stackList(site) {
+  const stack = data.stack_list[site];
+  if (!stack) return el("p", { class: "empty" }, "No call stack is known.");
+  const list = el("ol", { class: "stack" });
+  for (const marked of stack.frames) {
+    const frame = frameOf(marked);
+    const where = frame.where ? el("div", { class: "where" }, frame.where) : null;
+    list.append(el("li", { class: frame.foreign ? "foreign" : "own" }, el("div", {}, frame.name), where));
+  }
+  const more = stack.deep - stack.frames.length;
+  if (more > 0) list.append(el("li", { class: "foreign" }, `… ${some(more, "more frame")}`));
+  return list;
+}
+
+function heading(text) {
+  return el("h2", {}, text);
+}
+
+function clearButton() {
+  return el("button", { type: "button", class: "link", onclick: () => change({ site: 0, band: null, life: null }) }, "Clear selection");
+}
+
+function lifeDetails(life) {
+  const age = life.ended === null ? data.span[1] - life.began : life.ended - life.began;
+  return [
+    heading("Allocation"),
+    facts([
+      ["Size", `${sizeText(life.bytes)} (${countText(life.bytes)} bytes)`],
+      ["Address", el("code", {}, `0x${life.address.toString(16)}`)],
+      ["Began", momentText(life.began)],
+      ["Ended", life.ended === null ? "live at the end of the file" : `${momentText(life.ended)}, ${ENDS[life.how]}`],
+      ["Lived", spanText(age)],
+      ["Kind", life.kind],
+      ["Device", deviceText(life.device)],
+      ["Process", processText(life.pid)],
+      ["Thread", life.tid || null],
+    ]),
+    el("h3", {}, "Call stack"),
+    stackList(life.site),
+    el("p", {}, el("button", { type: "button", class: "link", onclick: () => pickSite(life.site) }, "All of this site"), " · ", clearButton()),
+  ];
+}
+
+/** The biggest allocations that pass a test, as buttons. */
+function lifeButtons(lives) {
+  const list = el("ul", { class: "plain" });
+  for (const life of lives.slice(0, 12)) {
+    const text = `${sizeText(life.bytes)} at ${timeText(life.began)}, ${spanText((life.ended ?? data.span[1]) - life.began)}`;
+    list.append(el("li", {}, el("button", { type: "button", class: "link", onclick: () => change({ life }) }, text)));
+  }
+  return list;
+}
+
+function siteDetails(site) {
+  const row = data.site_rows.get(site);
+  const lives = livesOf().filter((life) => life.site === site).sort((one, other) => other.bytes - one.bytes);
+  const content = [heading("Site"), el("p", { class: "name" }, siteText(site))];
+  if (row) {
+    const [, [left, leftCount, began, beganCount, then, thenCount], freed, peak, peakAt] = row;
+    content.push(facts([
+      ["Peak", `${sizeText(peak)} at ${timeText(peakAt)}`],
+      [`At the file's peak`, `${sizeText(then)} in ${some(thenCount, "allocation")}`],
+      ["Never freed", `${sizeText(left)} in ${some(leftCount, "allocation")}`],
+      ["Allocated", `${sizeText(began)} in ${some(beganCount, "allocation")}`],
+      ["Freed", some(freed, "allocation")],
+    ]));
+  }
+  content.push(el("h3", {}, "Call stack"), stackList(site));
+  if (lives.length > 0) content.push(el("h3", {}, "Biggest allocations"), lifeButtons(lives));
+  content.push(el("p", {}, clearButton()));
+  return content;
+}
+
+function bandDetails({ by, index, name, time }) {
+  const course = courseOf(by);
+  const row = Math.max(0, after(course.times, time) - 1);
+  const bytes = course.values[row * course.bands.length + index];
+  const band = course.bands[index];
+  const tests = {
+    kind: (life) => life.kind === band.name, process: (life) => life.pid === band.pid, device: (life) => life.device === (band.device ?? -1), site: () => false,
+  };
+  const lives = band.rest ? [] : livesOf().filter((life) => tests[by](life) && life.began <= time && (life.ended ?? Infinity) > time);
+  lives.sort((one, other) => other.bytes - one.bytes);
+  const content = [
+    heading(`Band, by ${by}`),
+    el("p", { class: "name" }, swatch(bandColour(index, !!band.rest)), " ", name),
+    facts([
+      ["At", momentText(time)],
+      ["Size then", sizeText(bytes)],
+      ["Share then", shareText(bytes, course.totals[row])],
+      ["All then", sizeText(course.totals[row])],
+      ["Its peak", sizeText(course.peaks[index])],
+    ]),
+  ];
+  if (lives.length > 0) content.push(el("h3", {}, "Biggest allocations live then"), lifeButtons(lives));
+  content.push(el("p", {}, clearButton()));
+  return content;
+}
+
+/** While nothing is picked: what the peak is made of. */
+function peakDetails() {
+  const content = [heading("At the peak"), el("p", {}, `${sizeText(data.peak.bytes)} of ${data.memory}, at ${momentText(data.peak.ns)}`)];
+  const rows = data.sites.rows.filter((row) => row[1][4] > 0).sort((one, other) => other[1][4] - one[1][4]);
+  const list = el("ul", { class: "plain", id: "at-peak" });
+  for (const [site, sums] of rows.slice(0, 10)) {
+    const name = el("button", { type: "button", class: "link", onclick: () => pickSite(site) }, siteText(site));
+    list.append(el("li", {}, swatch(siteColour(site)), el("span", {}, `${sizeText(sums[4])}, ${shareText(sums[4], data.peak.bytes)}`, el("br"), name)));
+  }
+  if (rows.length > 10) list.append(el("li", {}, el("span"), `and ${some(rows.length - 10, "more site")}`));
+  content.push(list, el("p", { class: "note" }, "Pick a band, an allocation, a block or a site to see its size, life and call stack."));
+  return content;
+}
+
+function startDetails() {
+  const show = () => {
+    const panel = byId("details");
+    if (state.life) panel.replaceChildren(...lifeDetails(state.life));
+    else if (state.block) panel.replaceChildren(...blockDetails(state.block));
+    else if (state.band) panel.replaceChildren(...bandDetails(state.band));
+    else if (state.site) panel.replaceChildren(...siteDetails(state.site));
+    else panel.replaceChildren(...peakDetails());
+    panel.scrollTop = 0;
+  };
+  watch("life band site block clock theme", show);
+  show();
+}
+
+function pickSite(site) {
+  change({ site, band: null, life: null, block: null, by: site ? "site" : state.by });
+}

@@ -1,0 +1,59 @@
+// The figures on top, what is to be known of the file, and how the page was made.
+
+function card(what, figure, more, sort = "") {
+  return el("div", { class: `card ${sort}` }, el("div", { class: "what" }, what), el("div", { class: "figure" }, figure), el("div", { class: "more" }, more));
+}
+
+function startCards() {
+  const [bytes, count] = data.never_freed;
+  const sum = (field) => data.processes.reduce((all, process) => all + process[field], 0);
+  const live = data.processes.reduce((all, process) => all + process.live[0], 0);
+  const torch = data.source === "torch";
+  byId("cards").append(
+    card("Peak", sizeText(data.peak.bytes), `of ${data.memory}, at ${timeText(data.peak.ns)}`),
+    card(torch ? "Live in the snapshot" : "Never freed", sizeText(bytes), `${some(count, "allocation")}${live !== bytes ? `; ${sizeText(live)} live at the end` : ""}`, bytes > data.statics[0] && !torch ? "alarm" : bytes === 0 ? "good" : ""),
+    card("Allocations", countText(sum("allocations")), `${countText(sum("frees"))} freed${sum("released") ? `, ${countText(sum("released"))} released` : ""}`),
+    card("Time", spanText(data.span[1] - data.span[0]), `${countText(data.events)} events`),
+    card("Figures", data.exact ? "exact" : "not exact", data.warnings.length ? some(data.warnings.length, "note") : "nothing was lost", data.exact ? "good" : "alarm"),
+  );
+  byId("title").textContent = data.file.slice(data.file.lastIndexOf("/") + 1) || data.file;
+  byId("title").title = data.file;
+  byId("subtitle").textContent = [SOURCES[data.source], data.producer].filter(Boolean).join(", ");
+  if (!data.exact) {
+    for (const warning of data.warnings.filter((one) => one.inexact)) byId("alarms").append(el("p", {}, `Not exact: ${warning.text}${warning.count > 1 ? ` (${countText(warning.count)})` : ""}`));
+  }
+}
+
+function simpleTable(id, columns, rows) {
+  const head = columns.map(([name, figure]) => el("th", { class: figure ? "n" : "" }, name));
+  const body = rows.map((row) => el("tr", {}, ...row.map((cell, index) => el("td", { class: columns[index][1] ? "n" : "" }, cell))));
+  return el("div", { class: "scroll" }, el("table", { id }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
+}
+
+function startFacts() {
+  const holder = byId("view-facts");
+  holder.append(el("p", { class: "note" }, `${data.file}: ${[SOURCES[data.source], data.producer].filter(Boolean).join(", ")}; ${some(data.events, "event")}.`));
+  holder.append(el("h2", {}, "Processes"));
+  holder.append(simpleTable("processes", [["process"], ["device"], ["peak", 1], ["at", 1], ["never freed", 1], ["allocations", 1], ["freed", 1], ["released", 1], ["never freed by kind"]],
+    data.processes.map((process) => [processText(process.pid), deviceText(process.device), sizeText(process.peak_bytes), process.peak_bytes ? timeText(process.peak_ns) : "", sizeText(process.never_freed[0]),
+      countText(process.allocations), countText(process.frees), countText(process.released), process.kinds.map(([kind, bytes]) => `${kind} ${sizeText(bytes)}`).join(", ")])));
+  holder.append(el("h2", {}, "Devices"));
+  const known = new Map(data.devices.map((device) => [device.device, device]));
+  holder.append(simpleTable("devices", [["device"], ["name"], ["memory", 1], ["peak", 1], ["at", 1]], data.peaks.map((peak) => {
+    const device = known.get(peak.device);
+    return [deviceText(peak.device), device ? device.name : "", device && device.total_bytes ? sizeText(device.total_bytes) : "", sizeText(peak.bytes), timeText(peak.ns)];
+  })));
+  holder.append(el("h2", {}, "Notes"));
+  const notes = data.warnings.map((one) => el("li", { class: one.inexact ? "alarm" : "" }, `${one.text}${one.count > 1 ? ` (${countText(one.count)})` : ""}`));
+  holder.append(notes.length ? el("ul", { class: "plain", id: "warnings" }, ...notes) : el("p", { class: "empty" }, "None: every event of the file was used."));
+  holder.append(el("h2", {}, "What this page shows"));
+  const course = data.courses[0];
+  const every = course.rows === data.changes;
+  const made = [
+    every ? `The timeline has every one of ${some(data.changes, "change")}.` : `The timeline has ${countText(course.rows)} of ${some(data.changes, "change")}: the lowest, the highest and the last of equal spans of time, so its peaks are exact.`,
+    `${countText(data.allocations.count)} of ${some(data.allocations.total, "allocation")} are told one by one, the biggest first.`,
+    `Sums are of ${data.memory}. Memory of other sorts can be drawn as lines and is never added.`,
+  ];
+  if (data.stacks.left_out > 0) made.push(`There was no room for ${some(data.stacks.left_out, "call stack")}.`);
+  holder.append(el("ul", { class: "plain" }, ...made.map((line) => el("li", {}, line))));
+}

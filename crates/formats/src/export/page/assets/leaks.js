@@ -1,0 +1,63 @@
+// What was never freed, and what grows.
+
+const LEAKS = [["counted", null], ["managed", "Managed memory, on the host or a device"], ["host", "Host memory that the driver knows of"]];
+
+function leakColumns(whole, isHost) {
+  const where = (row) => (isHost && row.device === null ? "host" : deviceText(row.device));
+  return [
+    { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeCell(row.bytes, whole) },
+    { name: "count", figure: true, value: (row) => row.count, show: (row) => countText(row.count) },
+    { name: "of", title: "All that were ever allocated there", figure: true, value: (row) => row.began, show: (row) => countText(row.began) },
+    { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
+    { name: "device", value: where, show: where },
+    { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
+    { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
+  ];
+}
+
+function startLeaks() {
+  const holder = byId("view-leaks");
+  const [bytes, count] = data.never_freed;
+  const [fixed] = data.statics;
+  const said = count === 0 ? `Nothing: all of ${data.memory} that was allocated was freed.` : `${sizeText(bytes)} of ${data.memory} in ${some(count, "allocation")}, ${data.never_freed_words}.`;
+  const statics = fixed > 0 ? ` ${sizeText(fixed)} of it are static variables, there as long as their modules.` : "";
+  holder.append(el("p", {}, said + statics));
+  const fills = [];
+  for (const [name, title] of LEAKS) {
+    const { rows, total, sum } = data.leaks[name];
+    if (rows.length === 0) continue;
+    if (title) holder.append(el("h2", {}, `${title}: ${sizeText(sum[0])} in ${some(sum[1], "allocation")}`));
+    const table = new Table(holder, leakColumns(sum[0], name === "host"), { id: `leaks-${name}`, caption: title || "Never freed", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site, empty: "No leak matches the search." });
+    fills.push(() => table.fill(rows.filter((row) => isFound(row.site))));
+    if (total > rows.length) holder.append(el("p", { class: "note" }, `The ${countText(rows.length)} biggest of ${countText(total)} rows.`));
+  }
+  const fill = () => fills.forEach((one) => one());
+  watch("search site", fill);
+  fill();
+}
+
+function startGrowing() {
+  const holder = byId("view-growing");
+  if (data.growing === null) {
+    holder.append(el("p", { class: "empty" }, "Not enough data: the file is too short, or too little happens in it, to tell growth from a start."));
+    return;
+  }
+  if (data.growing.length === 0) {
+    holder.append(el("p", { class: "empty" }, "No site grows over the whole file."));
+    return;
+  }
+  holder.append(el("p", { class: "note" }, "Sites whose memory grows over the whole file and never stands still. That is no proof: a cache that is not full yet looks the same."));
+  const table = new Table(holder, [
+    { name: "grows by", figure: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
+    { name: "live", figure: true, value: (row) => row.live[0], show: (row) => sizeText(row.live[0]) },
+    { name: "count", figure: true, value: (row) => row.live[1], show: (row) => countText(row.live[1]) },
+    { name: "grew in", figure: true, value: (row) => row.steps[0], show: (row) => `${row.steps[0]} of ${row.steps[1]} windows` },
+    { name: "freed", figure: true, value: (row) => row.freed / Math.max(row.began, 1), show: (row) => shareText(row.freed, row.began) },
+    { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
+    { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
+    { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
+  ], { id: "growing", caption: "Sites that grow", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site });
+  const fill = () => table.fill(data.growing.filter((row) => isFound(row.site)));
+  watch("search site", fill);
+  fill();
+}

@@ -1,0 +1,175 @@
+// Allocations one by one: each is a shape as high as its size and as long as its life. When one ends,
+// those above it come down.
+
+/** Corners of all shapes together; more are not drawn. */
+const CORNERS = 1500000;
+
+/** Lays allocations upon each other; null when that takes too many corners. */
+function layOut(lives) {
+  const news = [];
+  for (const life of lives) {
+    news.push([life.began, 1, life]);
+    if (life.ended !== null) news.push([life.ended, 0, life]);
+  }
+  // At the same moment ends come first, but none before its own beginning.
+  news.sort((one, other) => one[0] - other[0] || (one[2].began === one[2].ended || other[2].began === other[2].ended ? other[1] - one[1] : one[1] - other[1]));
+  const stack = [];
+  const sums = { times: [], sizes: [] };
+  let [height, corners] = [0, 0];
+  for (const [time, begins, life] of news) {
+    if (begins) {
+      life.times = [time];
+      life.offsets = [height];
+      height += life.bytes;
+      stack.push(life);
+      corners++;
+    } else {
+      const index = stack.lastIndexOf(life);
+      if (index < 0) continue;
+      stack.splice(index, 1);
+      height -= life.bytes;
+      for (let above = index; above < stack.length; above++) {
+        const { times, offsets } = stack[above];
+        const offset = offsets[offsets.length - 1] - life.bytes;
+        if (times[times.length - 1] === time) offsets[offsets.length - 1] = offset;
+        else {
+          times.push(time);
+          offsets.push(offset);
+          corners++;
+        }
+      }
+      if (corners > CORNERS) return null;
+    }
+    sums.times.push(time);
+    sums.sizes.push(height);
+  }
+  return sums;
+}
+
+const livesView = {
+  lives: null,
+  sums: null,
+
+  /** Lays out what can be drawn: the biggest ones, fewer where they move too much. */
+  ready() {
+    if (this.lives) return;
+    const biggest = [...livesOf()].sort((one, other) => other.bytes - one.bytes);
+    for (let count = biggest.length; ; count = Math.floor(count / 2)) {
+      this.lives = biggest.slice(0, count).sort((one, other) => one.began - other.began);
+      this.sums = layOut(this.lives);
+      if (this.sums || count === 0) break;
+    }
+    const rest = data.allocations.total - this.lives.length;
+    const note = `${some(this.lives.length, "allocation")} drawn one by one, the biggest first`;
+    byId("lives-note").textContent = rest > 0 ? `${note}; the other ${countText(rest)} are the grey band on top.` : `${note}: all there are.`;
+  },
+
+  top() {
+    return timeline.top.call({ lines: () => [] });
+  },
+
+  draw(context, view) {
+    this.ready();
+    const course = courseOf("kind");
+    const rows = visibleRows(course, state.from, state.to, Math.floor(view.inner));
+    if (rows.length === 0) return;
+    const xs = rows.map((row) => clamp(view.x(course.times[row]), view.pad.left - 2, view.width + 2));
+    const end = Math.min(view.x(data.span[1]), view.width);
+    context.beginPath();
+    timeline.edge(context, view, xs, rows.map((row) => course.totals[row]), end);
+    context.lineTo(Math.max(end, xs[xs.length - 1]), view.y(0));
+    context.closePath();
+    context.fillStyle = bandColour(0, true);
+    context.fill();
+    const border = themed("panel");
+    for (const life of this.lives) {
+      if (life.began > state.to || (life.ended ?? Infinity) < state.from) continue;
+      this.shape(context, view, life, border);
+    }
+    context.globalAlpha = 1;
+    timeline.peak(context, view);
+  },
+
+  shape(context, view, life, border) {
+    const until = life.ended ?? data.span[1];
+    const high = view.y(0) - view.y(life.bytes);
+    if (high < 0.15) return;
+    const { times, offsets } = life;
+    const from = Math.max(0, after(times, state.from) - 1);
+    const to = Math.max(from, after(times, state.to) - 1);
+    const right = clamp(view.x(until), view.pad.left - 2, view.width + 2);
+    context.beginPath();
+    for (let i = from; i <= to; i++) {
+      const x = clamp(view.x(times[i]), view.pad.left - 2, view.width + 2);
+      const next = i < to ? clamp(view.x(times[i + 1]), view.pad.left - 2, view.width + 2) : right;
+      const y = view.y(offsets[i] + life.bytes);
+      context.rect(x, y, Math.max(next - x, 0.6), high);
+    }
+    const isChosen = state.life === life || (state.site && state.site === life.site && !state.life);
+    context.globalAlpha = state.life || state.site ? (isChosen ? 1 : 0.25) : 0.95;
+    context.fillStyle = isFound(life.site) ? siteColour(life.site) : bandColour(0, true);
+    context.fill();
+    if (high > 3 && right - view.x(life.began) > 3 && to - from < 50) {
+      [context.strokeStyle, context.lineWidth] = [border, 0.6];
+      context.stroke();
+    }
+  },
+
+  find(time, size) {
+    this.ready();
+    for (const life of this.lives) {
+      if (life.began > time || (life.ended ?? Infinity) <= time) continue;
+      const offset = life.offsets[Math.max(0, after(life.times, time) - 1)];
+      if (size >= offset && size < offset + life.bytes) return life;
+    }
+    return null;
+  },
+
+  at(time, size) {
+    const life = this.find(time, size);
+    const lines = [tipLine(timeText(time, (state.to - state.from) / 2000))];
+    if (!life) {
+      const { course, row } = timeline.row(time);
+      if (row < 0 || size > course.totals[row]) return { lines };
+      lines.push(tipLine("smaller allocations, together"));
+      return { lines };
+    }
+    lines.push(el("div", { class: "name" }, swatch(siteColour(life.site)), siteText(life.site)));
+    lines.push(tipLine(`${sizeText(life.bytes)}, ${life.kind}, ${deviceText(life.device)}, process ${processText(life.pid)}`));
+    lines.push(tipLine(`${timeText(life.began)} to ${life.ended === null ? "the end" : timeText(life.ended)}`));
+    return { lines, pick: () => change({ life, site: 0, band: null, block: null }) };
+  },
+
+  tell(time) {
+    this.ready();
+    const live = this.lives.filter((life) => life.began <= time && (life.ended ?? Infinity) > time);
+    if (live.length === 0) return { text: `${timeText(time)}: none` };
+    const best = live.reduce((one, other) => (other.bytes > one.bytes ? other : one));
+    const text = `${timeText(time)}: ${some(live.length, "allocation")}; the biggest ${sizeText(best.bytes)}, ${siteText(best.site)}`;
+    return { text, pick: () => change({ life: best, site: 0, band: null, block: null }) };
+  },
+};
+
+function livesTable() {
+  const holder = byId("lives-table");
+  if (!holder.open) return;
+  const seen = livesOf().filter((life) => life.began <= state.to && (life.ended ?? Infinity) >= state.from);
+  seen.sort((one, other) => other.bytes - one.bytes);
+  const rows = seen.slice(0, 100).map((life) => el("tr", { class: "pick" },
+    el("td", { class: "n" }, sizeText(life.bytes)), el("td", {}, timeText(life.began)), el("td", {}, life.ended === null ? "live" : timeText(life.ended)), el("td", {}, life.kind),
+    el("td", {}, el("button", { type: "button", class: "site", onclick: () => change({ life, site: 0, band: null, block: null }) }, siteText(life.site)))));
+  const head = ["size", "began", "ended", "kind", "site"].map((name, index) => el("th", { class: index === 0 ? "n" : "" }, name));
+  holder.querySelector("div").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
+}
+
+let livesCanvas = null;
+
+function startLives() {
+  livesCanvas = new TimeCanvas(byId("lives-stage"), "Allocations over time, each as high as its size. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.", livesView);
+  watch("from to site life search theme clock picture", () => {
+    if (state.picture !== "lives") return;
+    livesCanvas.redraw();
+    livesTable();
+  });
+  byId("lives-table").addEventListener("toggle", livesTable);
+}

@@ -1,0 +1,117 @@
+// Brings the page to life.
+
+/** A row of tabs, used with arrows as well. `field` of the state names the one that is shown. */
+function tabs(holder, field, names) {
+  const buttons = names.map(([name, text]) => el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => change({ [field]: name }) }, text));
+  holder.append(...buttons);
+  holder.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const next = (names.findIndex(([name]) => name === state[field]) + by + names.length) % names.length;
+    change({ [field]: names[next][0] });
+    buttons[next].focus();
+  });
+  const show = () => names.forEach(([name], index) => {
+    const isShown = state[field] === name;
+    buttons[index].setAttribute("aria-selected", String(isShown));
+    buttons[index].tabIndex = isShown ? 0 : -1;
+    byId(`view-${name}`).hidden = !isShown;
+  });
+  listeners.unshift({ names: [field], then: show });
+  show();
+}
+
+function startTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const select = byId("theme");
+  const apply = () => {
+    const dark = select.value === "dark" || (select.value === "auto" && system.matches);
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    change({ theme: dark ? "dark" : "light" });
+  };
+  select.addEventListener("change", apply);
+  system.addEventListener("change", apply);
+  apply();
+}
+
+function startClock() {
+  if (data.utc_ms === null) return;
+  const button = byId("clock");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    change({ clock: !state.clock });
+    button.setAttribute("aria-pressed", String(state.clock));
+  });
+}
+
+function startZoom() {
+  const around = () => {
+    const span = (wholeTime()[1] - wholeTime()[0]) / 20;
+    zoomTo(data.peak.ns - span / 2, data.peak.ns + span / 2);
+  };
+  const button = (text, label, onclick) => el("button", { type: "button", title: label, "aria-label": label, onclick }, text);
+  byId("zoom-group").append(
+    button("\u2190", "Earlier", () => panBy(-0.4)), button("\u2192", "Later", () => panBy(0.4)),
+    button("+", "Zoom in", () => zoomBy(0.5)), button("\u2212", "Zoom out", () => zoomBy(2)),
+    button("Peak", "Zoom to the peak", around), button("All", "Show all", () => zoomTo(...wholeTime())),
+  );
+  const hint = () => {
+    const time = state.picture !== "segments";
+    byId("zoom-group").style.visibility = time ? "visible" : "hidden";
+    byId("by-group").style.visibility = state.picture === "timeline" ? "visible" : "hidden";
+    byId("hint").textContent = time ? "Wheel or + and \u2212 zoom, drag selects, Shift and drag or arrows move, 0 or double click shows all. Click for details." : "Hover for sizes, click for details.";
+  };
+  watch("picture", hint);
+  hint();
+}
+
+function startSearch() {
+  let waiting = null;
+  byId("search").addEventListener("input", (event) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => change({ search: event.target.value.trim().toLowerCase() }), 120);
+  });
+}
+
+function open() {
+  const opens = {
+    leaks: () => change({ list: "leaks" }),
+    growing: () => change({ list: "growing" }),
+    segments: () => change({ picture: "segments" }),
+    peak: () => change({ list: "flame" }),
+  };
+  if (opens[data.opens]) opens[data.opens]();
+  else if (data.segments.rows.length > 0 && data.changes === 0) change({ picture: "segments" });
+}
+
+async function start() {
+  try {
+    await load();
+  } catch (error) {
+    byId("alarms").append(el("p", {}, `This page cannot be read by this browser: ${error.message}. A current one is needed.`));
+    throw error;
+  }
+  [state.from, state.to] = wholeTime();
+  startTheme();
+  startCards();
+  startTimeline();
+  startLives();
+  startSegments();
+  startSites();
+  startFlame();
+  startLeaks();
+  startGrowing();
+  startFacts();
+  startDetails();
+  const leaks = data.leaks.counted.total;
+  tabs(byId("picture-tabs"), "picture", [["timeline", "Timeline"], ["lives", "Allocations"], ["segments", "Allocator state"]]);
+  tabs(byId("list-tabs"), "list", [["sites", `Sites (${countText(data.sites.total)})`], ["flame", "Flame graph"], ["leaks", `Never freed (${countText(leaks)})`], ["growing", "Growing"], ["facts", "File"]]);
+  startZoom();
+  startClock();
+  startSearch();
+  open();
+  document.documentElement.dataset.ready = "true";
+}
+
+start();

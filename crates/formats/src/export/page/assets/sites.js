@@ -1,0 +1,28 @@
+// Where in the program memory comes from.
+
+function startSites() {
+  const holder = byId("view-sites");
+  const size = (name, index, title, first) => ({ name, title, figure: true, first, value: (row) => row[1][index], show: (row) => sizeText(row[1][index]) });
+  const count = (name, index, title) => ({ name, title, figure: true, value: (row) => row[1][index], show: (row) => countText(row[1][index]) });
+  const columns = [
+    { name: "site", value: (row) => siteText(row[0]), show: (row) => siteCell(row[0]) },
+    { name: "peak", title: "The most of it at one moment", figure: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },
+    size("at the peak", 4, "How much of it was live at the peak of the file"),
+    size("never freed", 0, "Live at the end of the file, or of its process"),
+    count("count", 1, "How many were never freed"),
+    size("allocated", 2, "All that was ever allocated there"),
+    count("allocations", 3, "How many were ever allocated there"),
+  ];
+  const table = new Table(holder, columns, {
+    id: "sites", caption: "Sites", pick: (row) => pickSite(row[0]), isPicked: (row) => state.site !== 0 && row[0] === state.site,
+    empty: data.sites.rows.length ? "No site matches the search." : "Nothing was allocated.",
+  });
+  const fill = () => table.fill(data.sites.rows.filter((row) => isFound(row[0])));
+  watch("search site clock", fill);
+  fill();
+  const more = data.sites.total - data.sites.rows.length;
+  if (more > 0) {
+    const [left, , began] = data.sites.rest;
+    holder.append(el("p", { class: "note" }, `The ${countText(data.sites.rows.length)} sites with the highest peaks. The other ${countText(more)} together: ${sizeText(began)} allocated, ${sizeText(left)} never freed.`));
+  }
+}

@@ -1,0 +1,278 @@
+// Memory over time: bands upon each other, the peak, and other tools' accounts.
+
+const shownLines = new Set();
+
+/** Lines beside the bands: what other tools saw, and memory that is not in the sum. */
+function allLines() {
+  const others = data.overlays.map(({ name, points }) => ({ name, points, colour: themed("text"), what: "by another account" }));
+  const first = courseOf(state.by).bands.length;
+  const apart = data.lines.map(({ kind, pid, points }, index) => {
+    const isOne = data.lines.filter((other) => other.kind === kind).length === 1;
+    return { name: isOne ? kind : `${kind}, process ${pid}`, points, colour: bandColour(first + index), what: "not in the sum" };
+  });
+  return [...others, ...apart];
+}
+
+function bandName(course, index) {
+  const band = course.bands[index];
+  if (band.rest) return `${countText(band.rest)} others`;
+  return band.site !== undefined ? siteText(band.site) : band.name;
+}
+
+/**
+ * The rows that a picture needs: of each column of pixels the lowest, the highest and the last, so that
+ * no peak is lost however much is in it.
+ */
+function visibleRows(course, from, to, columns) {
+  const first = Math.max(0, after(course.times, from) - 1);
+  const last = after(course.times, to);
+  const rows = [];
+  if (last - first <= columns * 3) {
+    for (let row = first; row < last; row++) rows.push(row);
+    return rows;
+  }
+  const scale = columns / (to - from);
+  let [low, high, end, column] = [first, first, first, -1];
+  const flush = () => {
+    const [one, other] = low < high ? [low, high] : [high, low];
+    rows.push(one);
+    if (other !== one) rows.push(other);
+    if (end !== other) rows.push(end);
+  };
+  for (let row = first; row < last; row++) {
+    const here = Math.floor((course.times[row] - from) * scale);
+    if (here !== column) {
+      if (row > first) flush();
+      [low, high, column] = [row, row, here];
+    }
+    if (course.totals[row] < course.totals[low]) low = row;
+    if (course.totals[row] > course.totals[high]) high = row;
+    end = row;
+  }
+  flush();
+  return rows;
+}
+
+const timeline = {
+  top() {
+    const course = courseOf(state.by);
+    const columns = 1000;
+    let most = 0;
+    for (const row of visibleRows(course, state.from, state.to, columns)) most = Math.max(most, course.totals[row]);
+    for (const line of this.lines()) {
+      const { times, sizes } = line.points;
+      for (let i = Math.max(0, after(times, state.from) - 1); i < sizes.length && times[i] <= state.to; i++) most = Math.max(most, sizes[i]);
+    }
+    return most;
+  },
+
+  lines() {
+    return allLines().filter((line) => shownLines.has(line.name));
+  },
+
+  draw(context, view) {
+    const course = courseOf(state.by);
+    const seen = after(course.times, state.to) - after(course.times, state.from);
+    if (seen > view.inner) paintDense(context, view, course, chosenBand(course));
+    else this.shapes(context, view, course);
+    for (const line of this.lines()) this.line(context, view, line);
+    this.peak(context, view);
+  },
+
+  /** Bands as shapes, where there are few enough rows. */
+  shapes(context, view, course) {
+    const rows = visibleRows(course, state.from, state.to, Math.floor(view.inner));
+    const width = course.bands.length;
+    const base = new Float64Array(rows.length);
+    const xs = rows.map((row) => clamp(view.x(course.times[row]), view.pad.left - 2, view.width + 2));
+    const end = Math.min(view.x(data.span[1]), view.width);
+    const chosen = chosenBand(course);
+    for (let band = 0; band < width && rows.length > 0; band++) {
+      context.beginPath();
+      this.edge(context, view, xs, base, end);
+      for (let i = 0; i < rows.length; i++) base[i] += course.values[rows[i] * width + band];
+      this.backEdge(context, view, xs, base, end);
+      context.closePath();
+      context.globalAlpha = chosen === null || chosen === band ? 0.92 : 0.22;
+      context.fillStyle = bandColour(band, !!course.bands[band].rest);
+      context.fill();
+    }
+    context.globalAlpha = 1;
+    if (rows.length > 0) {
+      context.beginPath();
+      this.edge(context, view, xs, base, end);
+      [context.strokeStyle, context.lineWidth] = [themed("text"), 1];
+      context.globalAlpha = 0.35;
+      context.stroke();
+      context.globalAlpha = 1;
+    }
+  },
+
+  edge(context, view, xs, sizes, end) {
+    let y = view.y(0);
+    context.moveTo(xs[0], y);
+    for (let i = 0; i < xs.length; i++) {
+      context.lineTo(xs[i], y);
+      y = view.y(sizes[i]);
+      context.lineTo(xs[i], y);
+    }
+    context.lineTo(Math.max(end, xs[xs.length - 1]), y);
+  },
+
+  backEdge(context, view, xs, sizes, end) {
+    context.lineTo(Math.max(end, xs[xs.length - 1]), view.y(sizes[xs.length - 1]));
+    for (let i = xs.length - 1; i >= 0; i--) {
+      context.lineTo(xs[i], view.y(sizes[i]));
+      context.lineTo(xs[i], view.y(i > 0 ? sizes[i - 1] : 0));
+    }
+  },
+
+  line(context, view, { points, colour }) {
+    const { times, sizes } = points;
+    context.beginPath();
+    let begun = false;
+    for (let i = Math.max(0, after(times, state.from) - 1); i < times.length; i++) {
+      const [x, y] = [view.x(times[i]), view.y(sizes[i])];
+      if (begun) context.lineTo(x, y);
+      else context.moveTo(x, y);
+      begun = true;
+      if (times[i] > state.to) break;
+    }
+    [context.strokeStyle, context.lineWidth] = [colour, 1.5];
+    context.setLineDash([5, 3]);
+    context.stroke();
+    context.setLineDash([]);
+  },
+
+  peak(context, view) {
+    const { bytes, ns } = data.peak;
+    if (bytes === 0 || ns < state.from || ns > state.to) return;
+    const [x, y] = [view.x(ns), view.y(bytes)];
+    [context.strokeStyle, context.fillStyle, context.lineWidth] = [themed("alarm"), themed("alarm"), 1];
+    context.setLineDash([3, 3]);
+    context.beginPath();
+    context.moveTo(view.pad.left, y);
+    context.lineTo(view.width - view.pad.right, y);
+    context.stroke();
+    context.setLineDash([]);
+    context.beginPath();
+    context.arc(x, y, 3.5, 0, 7);
+    context.fill();
+    const text = `peak ${sizeText(bytes)} at ${timeText(ns)}`;
+    const right = x + context.measureText(text).width + 12 < view.width;
+    [context.textAlign, context.textBaseline] = [right ? "left" : "right", "bottom"];
+    context.fillText(text, x + (right ? 8 : -8), y - 3);
+  },
+
+  row(time) {
+    const course = courseOf(state.by);
+    const row = after(course.times, time) - 1;
+    return { course, row };
+  },
+
+  at(time, size) {
+    const { course, row } = this.row(time);
+    const total = row < 0 ? 0 : course.totals[row];
+    const lines = [tipLine(timeText(time, (state.to - state.from) / 2000)), tipLine("all: ", sizeText(total))];
+    for (const line of this.lines()) {
+      const i = after(line.points.times, time) - 1;
+      if (i >= 0) lines.push(tipLine(swatch(line.colour, true), `${line.name}: ${sizeText(line.points.sizes[i])}`));
+    }
+    if (row < 0 || size > total || size < 0) return { lines };
+    const width = course.bands.length;
+    let sum = 0;
+    for (let band = 0; band < width; band++) {
+      const bytes = course.values[row * width + band];
+      sum += bytes;
+      if (size <= sum && bytes > 0) {
+        const colour = bandColour(band, !!course.bands[band].rest);
+        lines.push(el("div", { class: "name" }, swatch(colour), bandName(course, band)), tipLine(`${sizeText(bytes)}, ${shareText(bytes, total)}`));
+        return { lines, pick: () => pickBand(course, band, time) };
+      }
+    }
+    return { lines };
+  },
+
+  tell(time) {
+    const { course, row } = this.row(time);
+    if (row < 0) return { text: `${timeText(time)}: nothing yet` };
+    const width = course.bands.length;
+    let best = 0;
+    for (let band = 1; band < width; band++) {
+      if (course.values[row * width + band] > course.values[row * width + best]) best = band;
+    }
+    const text = `${timeText(time)}: ${sizeText(course.totals[row])}; most of it ${bandName(course, best)}, ${sizeText(course.values[row * width + best])}`;
+    return { text, pick: () => pickBand(course, best, time) };
+  },
+};
+
+function chosenBand(course) {
+  if (state.band && state.band.by === course.by) return state.band.index;
+  if (!state.site || course.by !== "site") return null;
+  const found = course.bands.findIndex((band) => band.site === state.site);
+  if (found >= 0) return found;
+  const rest = course.bands.findIndex((band) => band.rest);
+  return rest >= 0 ? rest : null;
+}
+
+function pickBand(course, index, time) {
+  const band = course.bands[index];
+  if (band.site) pickSite(band.site);
+  else change({ band: { by: course.by, index, name: bandName(course, index), time }, site: 0, life: null, block: null });
+}
+
+function drawLegend() {
+  const course = courseOf(state.by);
+  const chosen = chosenBand(course);
+  const items = course.bands.map((band, index) => el("button", {
+    type: "button", "aria-pressed": chosen === index, onclick: () => (chosen === index ? change({ site: 0, band: null }) : pickBand(course, index, data.peak.ns)),
+  }, swatch(bandColour(index, !!band.rest)), el("span", { class: "name", title: bandName(course, index) }, bandName(course, index)), el("span", { class: "size" }, sizeText(course.peaks[index]))));
+  for (const { name, colour, what } of allLines()) {
+    const flip = () => {
+      if (!shownLines.delete(name)) shownLines.add(name);
+      timelineCanvas.redraw();
+      drawLegend();
+    };
+    items.push(el("button", { type: "button", "aria-pressed": shownLines.has(name), onclick: flip }, swatch(colour, true), el("span", { class: "name" }, name), el("span", { class: "size" }, what)));
+  }
+  byId("legend").replaceChildren(...items);
+}
+
+/** The same as figures, for those who cannot use the picture. */
+function timelineTable() {
+  const holder = byId("timeline-table");
+  if (!holder.open) return;
+  const course = courseOf(state.by);
+  const width = course.bands.length;
+  const head = el("tr", {}, el("th", {}, "time"), el("th", { class: "n" }, "all"), ...course.bands.map((_, band) => el("th", { class: "n" }, bandName(course, band).slice(0, 40))));
+  const body = [];
+  for (let i = 0; i <= 24; i++) {
+    const time = state.from + ((state.to - state.from) * i) / 24;
+    const row = after(course.times, time) - 1;
+    const cell = (bytes) => el("td", { class: "n" }, sizeText(bytes));
+    body.push(el("tr", {}, el("td", {}, timeText(time, (state.to - state.from) / 100)), cell(row < 0 ? 0 : course.totals[row]),
+      ...course.bands.map((_, band) => cell(row < 0 ? 0 : course.values[row * width + band]))));
+  }
+  holder.querySelector("div").replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));
+}
+
+let timelineCanvas = null;
+
+function startTimeline() {
+  for (const overlay of data.overlays) shownLines.add(overlay.name);
+  const label = `Memory over time. The peak is ${sizeText(data.peak.bytes)} at ${timeText(data.peak.ns)}. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.`;
+  timelineCanvas = new TimeCanvas(byId("timeline-stage"), label, timeline);
+  const group = byId("by-group");
+  const buttons = data.courses.map(({ by }) => el("button", { type: "button", role: "radio", "data-by": by, onclick: () => change({ by, band: null, site: by === "site" ? state.site : 0 }) }, by));
+  group.append("bands by ", ...buttons);
+  const mark = () => buttons.forEach((button) => button.setAttribute("aria-checked", String(button.dataset.by === state.by)));
+  watch("by", mark);
+  mark();
+  watch("from to by site band theme clock picture", () => {
+    timelineCanvas.redraw();
+    timelineTable();
+  });
+  watch("by site band theme", drawLegend);
+  byId("timeline-table").addEventListener("toggle", timelineTable);
+  drawLegend();
+}

@@ -1,0 +1,124 @@
+// Figures and names for people.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+function sizeText(bytes) {
+  const size = Math.abs(bytes);
+  if (size < 1024) return `${Math.round(bytes)} B`;
+  let unit = 1;
+  // Two decimals never round to 1024.00 of the smaller unit.
+  while (unit + 1 < UNITS.length && size / 1024 ** unit >= 1023.995) unit++;
+  return `${(bytes / 1024 ** unit).toFixed(2)} ${UNITS[unit]}`;
+}
+
+const countText = (count) => Math.round(count).toLocaleString("en");
+
+const shareText = (part, whole) => `${((whole ? part / whole : 0) * 100).toFixed(1)} %`;
+
+/** Some of a thing: `1 allocation`, `2 allocations`. */
+const some = (count, thing) => `${countText(count)} ${thing}${count === 1 ? "" : "s"}`;
+
+/** A span of time in a unit that suits it. */
+function spanText(nanos) {
+  const size = Math.abs(nanos);
+  if (size < 1e3) return `${Math.round(nanos)} ns`;
+  if (size < 1e6) return `${(nanos / 1e3).toFixed(1)} µs`;
+  if (size < 1e9) return `${(nanos / 1e6).toFixed(1)} ms`;
+  if (size < 120e9) return `${(nanos / 1e9).toFixed(3)} s`;
+  if (size < 7200e9) return `${(nanos / 60e9).toFixed(1)} min`;
+  return `${(nanos / 3600e9).toFixed(2)} h`;
+}
+
+/** A moment: seconds since the file's beginning, or the time of day in UTC. */
+function timeText(nanos, step = 1e5) {
+  const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1) / 1e9)), 0, 9);
+  if (state.clock && data.utc_ms !== null) {
+    const date = new Date(data.utc_ms + nanos / 1e6);
+    if (Number.isNaN(date.getTime())) return `${(nanos / 1e9).toFixed(digits)} s`;
+    const rest = digits > 0 ? "." + date.toISOString().slice(20, 23) : "";
+    return date.toISOString().slice(11, 19) + rest;
+  }
+  return `${(nanos / 1e9).toFixed(digits)} s`;
+}
+
+/** A moment in full, for details. */
+function momentText(nanos) {
+  const since = `${(nanos / 1e9).toFixed(6)} s`;
+  if (data.utc_ms === null) return since;
+  const date = new Date(data.utc_ms + nanos / 1e6);
+  return Number.isNaN(date.getTime()) ? since : `${since} (${date.toISOString()})`;
+}
+
+const deviceText = (device) => (device === null || device < 0 ? "gpu_?" : `gpu_${device}`);
+
+function processText(pid) {
+  const known = data.processes.find((process) => process.pid === pid);
+  return known && known.name ? `${pid} ${known.name}` : String(pid);
+}
+
+function siteText(site) {
+  const stack = data.stack_list[site];
+  return stack ? stack.label : "(no call stack)";
+}
+
+/** A frame: what is shown of it, and whether it is of a library. */
+function frameOf(marked) {
+  const [name, file, line, module] = data.frames[Math.floor(marked / 2)];
+  const text = (index) => (index === null ? "" : data.texts[index]);
+  const base = (path) => path.slice(path.lastIndexOf("/") + 1) || path;
+  const where = file !== null ? text(file) + (line ? `:${line}` : "") : base(text(module));
+  return { name: text(name), where, module: text(module), foreign: marked % 2 === 1 };
+}
+
+/** All of a stack in small letters, for searches. */
+function searchText(site) {
+  const stack = data.stack_list[site];
+  if (!stack) return "(no call stack)";
+  if (stack.search === undefined) {
+    const parts = stack.frames.map(frameOf).map((frame) => `${frame.name}\n${frame.where}\n${frame.module}`);
+    stack.search = parts.join("\n").toLowerCase();
+  }
+  return stack.search;
+}
+
+const isFound = (site) => state.search === "" || searchText(site).includes(state.search);
+
+const SOURCES = { recording: "recording of vramscope", nsys: "export of Nsight Systems", torch: "memory snapshot of PyTorch", sanitizer: "leak report of compute-sanitizer" };
+
+const ENDS = ["", "freed", "freed: its address was given out again", "released with its context or module", "never freed: its process ended"];
+
+/** Steps of an axis of sizes: round in binary units. */
+function sizeSteps(most, wanted) {
+  const rough = Math.max(most, 1) / Math.max(wanted, 1);
+  let step = 2 ** Math.ceil(Math.log2(rough));
+  // 1, 2, 4, … 512 of a unit; a few wide steps are better than many narrow ones.
+  if (most / step < wanted * 0.7 && step >= 2) step /= 2;
+  const list = [];
+  for (let at = 0; at <= most * 1.0001 && list.length < 50; at += step) list.push(at);
+  return list;
+}
+
+/** A size on an axis: no decimals that say nothing. */
+function axisText(bytes) {
+  if (bytes === 0) return "0";
+  let unit = 0;
+  while (unit + 1 < UNITS.length && bytes / 1024 ** unit >= 1024) unit++;
+  return `${Number((bytes / 1024 ** unit).toFixed(2))} ${UNITS[unit]}`;
+}
+
+/** Steps of an axis of time: 1, 2 or 5 of a power of ten, or parts of minutes and hours. */
+function timeSteps(from, to, wanted) {
+  const rough = (to - from) / Math.max(wanted, 1);
+  const long = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
+  let step = long.map((seconds) => seconds * 1e9).find((nanos) => nanos >= rough);
+  if (rough < 1e9) {
+    const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
+    step = [1, 2, 5, 10].map((times) => times * power).find((nanos) => nanos >= rough) || power * 10;
+  }
+  if (!step) step = Math.ceil(rough / 86400e9) * 86400e9;
+  const list = [];
+  // Times of day are round by themselves, not since the beginning.
+  const ahead = state.clock && data.utc_ms !== null ? (data.utc_ms % 86400000) * 1e6 : 0;
+  for (let at = Math.ceil((from + ahead) / step) * step - ahead; at <= to && list.length < 100; at += step) list.push(at);
+  return { list, step };
+}

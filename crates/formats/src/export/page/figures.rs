@@ -1,0 +1,345 @@
+//! What the page tells, as an object of words and parts of numbers.
+
+use std::collections::HashMap;
+
+use engine::analysis::Amount;
+use engine::analysis::bands::{Band, By, Course, Total};
+use engine::analysis::leakage::Leak;
+use engine::analysis::lives::Life;
+use engine::analysis::suspects::{Suspect, Verdict};
+use engine::change::How;
+use engine::ids::SiteId;
+use engine::kind::Kind;
+use engine::units::Moment;
+use serde_json::{Value, json};
+
+use super::names::Names;
+use super::pack::{Numbers, Parts};
+use super::{Story, segments};
+use crate::export::analysis::{Overlay, Subject};
+use crate::plain::{plain, plain_up_to};
+
+/// Sites of the table; the others are told together.
+const SITES: usize = 3000;
+
+/// Rows of the lists of leaks.
+const LEAKS: usize = 1000;
+
+/// Lines of memory that does not count in the sum.
+const LINES: usize = 12;
+
+/// Everything, and the parts that it names.
+pub(super) fn gather(story: &Story<'_>) -> (Value, Parts) {
+    let subject = &story.subject;
+    let mut names = Names::new(&subject.facts.stacks);
+    let mut parts = Parts::default();
+    let mut all = facts(story);
+    let mut put = |name: &str, value: Value| {
+        if let Some(all) = all.as_object_mut() {
+            all.insert(name.to_owned(), value);
+        }
+    };
+    put("sites", sites(story, &mut names));
+    let courses = story.courses.iter().map(|one| course(one, subject, &mut names, &mut parts));
+    put("courses", courses.collect());
+    put("lines", lines(story, &mut parts));
+    put("overlays", overlays(story.overlays, subject, &mut parts));
+    put("leaks", leaks(story, &mut names));
+    put("growing", growing(story.verdict, subject, &mut names));
+    put("allocations", allocations(story, &mut names, &mut parts));
+    put("segments", segments::tell(story, &mut names, &mut parts));
+    let left_out = names.left_out;
+    let (texts, frames, stacks, count) = names.finish();
+    let part = parts.add(stacks);
+    put("texts", json!(texts));
+    put("frames", json!(frames));
+    put("stacks", json!({"part": part, "count": count, "left_out": left_out}));
+    (all, parts)
+}
+
+fn amount(amount: Amount) -> Value {
+    json!([amount.bytes, amount.allocations])
+}
+
+/// What is said of the file as a whole.
+fn facts(story: &Story<'_>) -> Value {
+    let subject = &story.subject;
+    let facts = subject.facts;
+    let warnings = facts.warnings.iter().map(|warning| {
+        let text = plain_up_to(&warning.text, 500);
+        json!({"text": text, "count": warning.count, "inexact": warning.inexact})
+    });
+    let devices = facts.devices.iter().map(|(device, (name, total))| {
+        json!({"device": device.0, "name": plain(name), "total_bytes": total})
+    });
+    let nanos = |at: Moment| subject.nanos(at);
+    let span = facts.span.unwrap_or_default();
+    let drawn = story.drawn;
+    let kinds = story.leakage.by_kind.iter();
+    let kinds = kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes, sum.allocations]));
+    json!({
+        "file": subject.path,
+        "source": subject.imported.source.name(),
+        "producer": subject.imported.producer.as_deref().map(plain),
+        "events": subject.imported.events,
+        "exact": facts.exact(),
+        "warnings": warnings.collect::<Value>(),
+        "memory": subject.memory(),
+        "never_freed_words": subject.never_freed(),
+        "opens": story.opens.name(),
+        "utc_ms": facts.clock.map(|(_, utc)| utc / 1_000_000),
+        "span": [nanos(span.0), nanos(span.1)],
+        "kind_names": Kind::ALL.map(Kind::name),
+        "devices": devices.collect::<Value>(),
+        "processes": processes(story),
+        "peaks": peaks(story),
+        "peak": {"bytes": drawn.peak_bytes, "ns": nanos(drawn.peak_at)},
+        "never_freed": amount(story.leakage.leaked),
+        "statics": amount(story.leakage.statics),
+        "never_freed_by_kind": kinds.collect::<Value>(),
+        "changes": drawn.changes,
+    })
+}
+
+/// Each process on each device.
+fn processes(story: &Story<'_>) -> Value {
+    let subject = &story.subject;
+    let rows = story.overview.processes.iter().flat_map(|process| {
+        process.devices.iter().map(|device| {
+            let kinds = device.kinds.iter();
+            json!({
+                "pid": process.pid.0,
+                "name": subject.process(process.pid).map(plain),
+                "device": device.device.map(|device| device.0),
+                "allocations": device.allocations,
+                "frees": device.frees,
+                "released": device.released,
+                "live": amount(device.live),
+                "never_freed": amount(device.never_freed),
+                "peak_bytes": device.peak_bytes,
+                "peak_ns": subject.nanos(device.peak_at),
+                "kinds": kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes])).collect::<Value>(),
+            })
+        })
+    });
+    rows.collect()
+}
+
+/// The peak of each device.
+fn peaks(story: &Story<'_>) -> Value {
+    let totals = story.usage.totals.iter().filter(|series| series.peak.bytes > 0);
+    let row = totals.map(|series| {
+        let ns = story.subject.nanos(series.peak.at);
+        json!({"device": series.device.map(|device| device.0), "bytes": series.peak.bytes, "ns": ns})
+    });
+    row.collect()
+}
+
+/// Rows of the table of sites: the stack, and figures in the order that the script knows.
+fn sites(story: &Story<'_>, names: &mut Names<'_>) -> Value {
+    let at_peak: HashMap<Option<SiteId>, Amount> = story.at_peak.iter().copied().collect();
+    let all = story.drawn.totals(By::Site);
+    let mut rows = Vec::new();
+    let mut rest = [0_u64; 6];
+    for (index, total) in all.iter().enumerate() {
+        let Band::Site(site) = total.band else { continue };
+        let Total { began, freed, live, exited, peak_bytes, peak_at, .. } = *total;
+        let left = live.plus(exited);
+        let then = at_peak.get(&site).copied().unwrap_or_default();
+        let sums = [
+            left.bytes,
+            left.allocations,
+            began.bytes,
+            began.allocations,
+            then.bytes,
+            then.allocations,
+        ];
+        if index >= SITES {
+            for (rest, sum) in rest.iter_mut().zip(sums) {
+                *rest = rest.saturating_add(sum);
+            }
+            continue;
+        }
+        let at = story.subject.nanos(peak_at);
+        rows.push(json!([names.site(site), sums, freed, peak_bytes, at]));
+    }
+    json!({"rows": rows, "total": all.len(), "rest": rest})
+}
+
+/// Bands over time: each row is the time since the row before, how many bands changed, and which to
+/// what.
+fn course(
+    course: &Course,
+    subject: &Subject<'_>,
+    names: &mut Names<'_>,
+    parts: &mut Parts,
+) -> Value {
+    let mut numbers = Numbers::default();
+    let mut told = vec![0; course.bands.len()];
+    let mut last = None;
+    for (at, cells) in course.rows() {
+        numbers.put((at - last.unwrap_or(at)).0);
+        last = Some(at);
+        numbers.put(cells.len() as u64);
+        for (band, bytes) in cells {
+            numbers.put(u64::from(*band));
+            if let Some(told) = told.get_mut(*band as usize) {
+                numbers.step(*told, *bytes);
+                *told = *bytes;
+            }
+        }
+    }
+    let first = course.rows().next().map_or(0, |(at, _)| subject.nanos(at));
+    let bands = course.bands.iter().map(|band| match band {
+        Band::Kind(kind) => json!({"name": kind.name()}),
+        Band::Site(site) => json!({"site": names.site(*site)}),
+        Band::Process(pid) => {
+            let name = subject.process(*pid).map_or_else(String::new, |name| format!(" {name}"));
+            json!({"name": plain(&format!("{pid}{name}")), "pid": pid.0})
+        }
+        Band::Device(device) => match device {
+            Some(device) => json!({"name": device.to_string(), "device": device.0}),
+            None => json!({"name": "gpu_?"}),
+        },
+        Band::Rest(count) => json!({"rest": count}),
+    });
+    json!({
+        "by": course.by.name(),
+        "bands": bands.collect::<Value>(),
+        "rows": course.len(),
+        "first": first,
+        "part": parts.add(numbers),
+    })
+}
+
+/// A line of points: times since the point before, and sizes.
+fn line(points: &[(i64, u64)], parts: &mut Parts) -> Value {
+    let mut numbers = Numbers::default();
+    let (mut last, mut size) = (points.first().map_or(0, |point| point.0), 0);
+    for (at, bytes) in points {
+        numbers.put(last.abs_diff(*at));
+        numbers.step(size, *bytes);
+        (last, size) = (*at, *bytes);
+    }
+    let first = points.first().map_or(0, |point| point.0);
+    json!({"first": first, "count": points.len(), "part": parts.add(numbers)})
+}
+
+/// Kinds that are not in the sum: host memory, managed memory, reserves.
+fn lines(story: &Story<'_>, parts: &mut Parts) -> Value {
+    let subject = &story.subject;
+    let measure = subject.imported.source.measure();
+    let apart = story.usage.series.iter();
+    let mut apart: Vec<_> = apart
+        .filter(|series| series.kind.is_some_and(|kind| !measure.counts(kind)))
+        .filter(|series| series.peak.bytes > 0)
+        .collect();
+    apart.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
+    let rows = apart.iter().take(LINES).map(|series| {
+        let points: Vec<_> =
+            series.points.iter().map(|point| (subject.nanos(point.at), point.bytes)).collect();
+        json!({
+            "kind": series.kind.map(Kind::name),
+            "pid": series.pid.map(|pid| pid.0),
+            "device": series.device.map(|device| device.0),
+            "peak_bytes": series.peak.bytes,
+            "line": line(&points, parts),
+        })
+    });
+    rows.collect()
+}
+
+fn overlays(overlays: &[Overlay], subject: &Subject<'_>, parts: &mut Parts) -> Value {
+    let rows = overlays.iter().map(|overlay| {
+        let points = overlay.points.iter().map(|(at, bytes)| (subject.nanos(*at), *bytes));
+        let points: Vec<_> = points.collect();
+        json!({"name": plain(&overlay.name), "line": line(&points, parts)})
+    });
+    rows.collect()
+}
+
+/// What was never freed, of each sort of memory.
+fn leaks(story: &Story<'_>, names: &mut Names<'_>) -> Value {
+    let leakage = story.leakage;
+    let mut list = |leaks: &[Leak]| {
+        let all = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+        let rows = leaks.iter().take(LEAKS).map(|leak| {
+            let place = leak.place;
+            json!({
+                "site": names.site(place.site),
+                "bytes": leak.amount.bytes,
+                "count": leak.amount.allocations,
+                "at_exit": leak.at_exit,
+                "began": leak.began,
+                "kind": place.kind.name(),
+                "static": place.kind.is_static(),
+                "device": place.device.map(|device| device.0),
+                "pid": place.pid.0,
+            })
+        });
+        json!({"rows": rows.collect::<Value>(), "total": leaks.len(), "sum": amount(all)})
+    };
+    json!({
+        "counted": list(&leakage.sites),
+        "managed": list(&leakage.managed),
+        "host": list(&leakage.host),
+    })
+}
+
+/// What grows; nothing where too little is known to judge.
+fn growing(verdict: &Verdict, subject: &Subject<'_>, names: &mut Names<'_>) -> Value {
+    let Verdict::Judged(suspects) = verdict else { return Value::Null };
+    let row = |suspect: &Suspect| {
+        json!({
+            "site": names.site(suspect.place.site),
+            "per_hour": suspect.bytes_per_hour(),
+            "live": amount(suspect.live),
+            "steps": [suspect.growing_steps, suspect.steps],
+            "began": suspect.allocations,
+            "freed": suspect.freed,
+            "kind": suspect.place.kind.name(),
+            "device": suspect.place.device.map(|device| device.0),
+            "pid": suspect.place.pid.0,
+            "process": subject.process(suspect.place.pid).map(plain),
+        })
+    };
+    suspects.iter().take(LEAKS).map(row).collect()
+}
+
+/// The biggest allocations, in the order of their beginnings.
+fn allocations(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
+    let lives = &story.biggest.lives;
+    let mut numbers = Numbers::default();
+    let mut last = lives.first().map_or(Moment(0), |life| life.began);
+    let first = lives.first().map_or(0, |life| story.subject.nanos(life.began));
+    for life in lives {
+        let Life { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
+        numbers.put((began - last).0);
+        last = began;
+        let (age, how) = match ended {
+            None => (0, 0),
+            Some((end, how)) => ((end - began).0, how_number(how)),
+        };
+        numbers.put(how);
+        numbers.put(age);
+        numbers.put(bytes);
+        numbers.put(u64::from(pid.0));
+        numbers.put(u64::from(tid.0));
+        numbers.put(device.map_or(0, |device| u64::from(device.0) + 1));
+        numbers.put(kind.index() as u64);
+        numbers.put(names.site(site) as u64);
+        numbers.whole(key.value);
+    }
+    let (count, all) = (lives.len(), story.biggest.count);
+    json!({"count": count, "total": all, "first": first, "part": parts.add(numbers)})
+}
+
+/// How an allocation ended, in the order that the script knows; 0 is live.
+const fn how_number(how: How) -> u64 {
+    match how {
+        How::Freed => 1,
+        How::Replaced => 2,
+        How::Released => 3,
+        How::Exited => 4,
+    }
+}

@@ -1,0 +1,134 @@
+//! Texts and call stacks of a page, each carried once.
+
+use std::collections::HashMap;
+
+use engine::ids::SiteId;
+use engine::stack::{Frame, Language, Stacks};
+use serde_json::{Value, json};
+
+use super::pack::Numbers;
+use crate::export::analysis::frames;
+use crate::plain::plain_up_to;
+
+/// The longest text.
+const LONGEST: usize = 1000;
+
+/// Frames of one stack.
+const DEEPEST: usize = 250;
+
+/// Stacks of one page.
+const STACKS: usize = 12_000;
+
+/// Words of the whole page, in bytes; stacks beyond that are left out.
+const WORDS: usize = 16 << 20;
+
+/// See the module.
+pub(super) struct Names<'a> {
+    stacks: &'a Stacks,
+    texts: HashMap<String, usize>,
+    list: Vec<String>,
+    words: usize,
+    frames: HashMap<u32, usize>,
+    frame_list: Vec<Value>,
+    sites: HashMap<SiteId, Option<usize>>,
+    numbers: Numbers,
+    count: usize,
+    /// Stacks that there was no room for.
+    pub(super) left_out: usize,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(stacks: &'a Stacks) -> Self {
+        Self {
+            stacks,
+            texts: HashMap::new(),
+            list: Vec::new(),
+            words: 0,
+            frames: HashMap::new(),
+            frame_list: Vec::new(),
+            sites: HashMap::new(),
+            numbers: Numbers::default(),
+            count: 0,
+            left_out: 0,
+        }
+    }
+
+    /// The number of a text, which may be hostile.
+    pub(super) fn text(&mut self, text: &str) -> usize {
+        let text = plain_up_to(text, LONGEST);
+        if let Some(known) = self.texts.get(&*text) {
+            return *known;
+        }
+        self.words += text.len();
+        let number = self.list.len();
+        self.list.push(text.to_string());
+        self.texts.insert(text.into_owned(), number);
+        number
+    }
+
+    /// The number of a site's stack, from 1; 0 where there is none, or no room for it.
+    pub(super) fn site(&mut self, site: Option<SiteId>) -> usize {
+        let Some(site) = site else { return 0 };
+        if let Some(known) = self.sites.get(&site) {
+            return known.map_or(0, |number| number + 1);
+        }
+        let frames: Vec<&Frame> = self.stacks.frames(site).collect();
+        let known = if frames.is_empty() {
+            None
+        } else if self.count >= STACKS || self.words > WORDS {
+            self.left_out += 1;
+            None
+        } else {
+            Some(self.stack(site, &frames))
+        };
+        self.sites.insert(site, known);
+        known.map_or(0, |number| number + 1)
+    }
+
+    fn stack(&mut self, site: SiteId, frames: &[&Frame]) -> usize {
+        let label = self.text(&frames::label(frames));
+        let foreign = frames::foreign(frames);
+        self.numbers.put(label as u64);
+        self.numbers.put(frames.len() as u64);
+        let shown = frames.len().min(DEEPEST);
+        self.numbers.put(shown as u64);
+        let ids: Vec<u32> = self.stacks.ids(site).iter().map(|id| id.0).collect();
+        for ((frame, id), foreign) in frames.iter().zip(ids).zip(foreign).take(shown) {
+            let number = self.frame(id, frame);
+            self.numbers.put((number as u64) << 1 | u64::from(foreign));
+        }
+        self.count += 1;
+        self.count - 1
+    }
+
+    fn frame(&mut self, id: u32, frame: &Frame) -> usize {
+        if let Some(known) = self.frames.get(&id) {
+            return *known;
+        }
+        let function = if frame.function.is_empty() {
+            let why = frame.unknown.map_or("not known", |unknown| unknown.reason());
+            self.text(&format!("({why})"))
+        } else {
+            self.text(&frame.function)
+        };
+        let mut or_none = |text: &Option<std::sync::Arc<str>>| match text {
+            Some(text) => json!(self.text(text)),
+            None => Value::Null,
+        };
+        let (file, module) = (or_none(&frame.file), or_none(&frame.module));
+        let language = match frame.language {
+            Language::Native => 0,
+            Language::Python => 1,
+            Language::Remark => 2,
+        };
+        let number = self.frame_list.len();
+        self.frame_list.push(json!([function, file, frame.line, module, language]));
+        self.frames.insert(id, number);
+        number
+    }
+
+    /// All texts, all frames, and all stacks with their count.
+    pub(super) fn finish(self) -> (Vec<String>, Vec<Value>, Numbers, usize) {
+        (self.list, self.frame_list, self.numbers, self.count)
+    }
+}
