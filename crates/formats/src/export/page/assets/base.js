@@ -4,8 +4,10 @@
 function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name === "class") node.className = value;
+    if (value === undefined || value === null) continue;
+    if (name.startsWith("aria-")) node.setAttribute(name, String(value));
+    else if (value === false) continue;
+    else if (name === "class") node.className = value;
     else if (name === "style") Object.assign(node.style, value);
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : String(value));

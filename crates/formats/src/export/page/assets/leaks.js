@@ -22,17 +22,18 @@ function startLeaks() {
   const said = count === 0 ? `Nothing: all of ${data.memory} that was allocated was freed.` : `${sizeText(bytes)} of ${data.memory} in ${some(count, "allocation")}, ${data.never_freed_words}.`;
   const statics = fixed > 0 ? ` ${sizeText(fixed)} of it are static variables, there as long as their modules.` : "";
   holder.append(el("p", {}, said + statics));
-  const fills = [];
+  const tables = [];
   for (const [name, title] of LEAKS) {
     const { rows, total, sum } = data.leaks[name];
     if (rows.length === 0) continue;
     if (title) holder.append(el("h2", {}, `${title}: ${sizeText(sum[0])} in ${some(sum[1], "allocation")}`));
     const table = new Table(holder, leakColumns(sum[0], name === "host"), { id: `leaks-${name}`, caption: title || "Never freed", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site, empty: "No leak matches the search." });
-    fills.push(() => table.fill(rows.filter((row) => isFound(row.site))));
+    tables.push([table, rows]);
     if (total > rows.length) holder.append(el("p", { class: "note" }, `The ${countText(rows.length)} biggest of ${countText(total)} rows.`));
   }
-  const fill = () => fills.forEach((one) => one());
-  watch("search site", fill);
+  const fill = () => tables.forEach(([table, rows]) => table.fill(rows.filter((row) => isFound(row.site))));
+  watch("search", fill);
+  watch("site", () => tables.forEach(([table]) => table.mark()));
   fill();
 }
 
@@ -58,6 +59,7 @@ function startGrowing() {
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
   ], { id: "growing", caption: "Sites that grow", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site });
   const fill = () => table.fill(data.growing.filter((row) => isFound(row.site)));
-  watch("search site", fill);
+  watch("search", fill);
+  watch("site", () => table.mark());
   fill();
 }

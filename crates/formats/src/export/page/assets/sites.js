@@ -18,7 +18,8 @@ function startSites() {
     empty: data.sites.rows.length ? "No site matches the search." : "Nothing was allocated.",
   });
   const fill = () => table.fill(data.sites.rows.filter((row) => isFound(row[0])));
-  watch("search site clock", fill);
+  watch("search", fill);
+  watch("site", () => table.mark());
   fill();
   const more = data.sites.total - data.sites.rows.length;
   if (more > 0) {

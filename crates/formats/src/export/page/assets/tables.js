@@ -45,6 +45,7 @@ class Table {
       else cell.removeAttribute("aria-sort");
     });
     this.body.replaceChildren(...sorted.slice(0, this.shown).map((row) => this.row(row)));
+    if (this.isPicked) this.mark();
     this.more.hidden = rows.length <= this.shown;
     this.more.textContent = `Show more (${countText(Math.max(0, rows.length - this.shown))} left)`;
     if (rows.length === 0) this.body.append(el("tr", {}, el("td", { class: "empty", colspan: this.columns.length }, this.empty || "Nothing found.")));
@@ -52,9 +53,18 @@ class Table {
 
   row(row) {
     const cells = this.columns.map((column) => el("td", { class: column.figure ? "n" : "" }, column.show(row)));
-    const node = el("tr", { class: this.pick ? "pick" : "", "aria-selected": this.isPicked && this.isPicked(row) ? "true" : null }, ...cells);
+    const node = el("tr", { class: this.pick ? "pick" : "" }, ...cells);
+    node.row = row;
     if (this.pick) node.addEventListener("click", () => this.pick(row));
     return node;
+  }
+
+  /** Marks what is picked; rows stay, and with them the focus. */
+  mark() {
+    for (const node of this.body.children) {
+      if (node.row && this.isPicked(node.row)) node.setAttribute("aria-selected", "true");
+      else node.removeAttribute("aria-selected");
+    }
   }
 }
 
