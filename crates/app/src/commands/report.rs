@@ -170,6 +170,9 @@ fn check(options: &Report) -> Result<()> {
     if options.stack_depth.is_some() && options.format != Format::Text {
         bail!("--stack-depth goes with --format text; JSON has every frame");
     }
+    if options.format == Format::Html && (options.top.is_some() || options.points.is_some()) {
+        bail!("--top and --points do not go with html: a page has everything; leave them out");
+    }
     needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
     needs(options.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
     needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")

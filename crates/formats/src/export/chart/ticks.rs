@@ -9,7 +9,7 @@ pub(super) fn sizes(most: u64, wanted: u32) -> Vec<u64> {
     let rough = (most / u64::from(wanted.max(1))).max(1);
     let step = rough.checked_next_power_of_two().unwrap_or(1 << 63);
     // One power less where that leaves too few.
-    let few = most / step < u64::from(wanted) * 7 / 10;
+    let few = (most / step).saturating_mul(10) < u64::from(wanted) * 7;
     let step = if few { (step / 2).max(1) } else { step };
     (0..=most / step).map(|mark| mark.saturating_mul(step)).collect()
 }
@@ -45,7 +45,7 @@ pub(super) fn times(from: i64, to: i64, wanted: u32) -> (Vec<i64>, i64) {
     let days = || (rough / (86400 * SECOND)).saturating_add(1).saturating_mul(86400 * SECOND);
     let step = step.unwrap_or_else(days);
     let first = from.div_euclid(step).saturating_mul(step);
-    let marks = (0..200).map(|mark| first.saturating_add(step.saturating_mul(mark)));
+    let marks = (0..200).map_while(|mark| first.checked_add(step.checked_mul(mark)?));
     (marks.filter(|mark| *mark >= from && *mark <= to).collect(), step)
 }
 
@@ -89,8 +89,7 @@ mod tests {
         assert_eq!(text(400_000_000, 598_000_000), "0.40 s, 0.45 s, 0.50 s, 0.55 s");
         assert_eq!(
             text(-1_000, 1_000),
-            "-0.000001000 s, -0.000000500 s, 0.000000000 s, \
-            0.000000500 s, 0.000001000 s"
+            "-0.0000010 s, -0.0000005 s, 0.0000000 s, 0.0000005 s, 0.0000010 s"
         );
         assert_eq!(
             text(0, 1000),

@@ -1,0 +1,110 @@
+//! `plot` on events that were recorded on a real GPU. What the peak must be was worked out by
+//! `fixtures/report/expected.py`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
+
+fn fixture(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+fn file(program: &str) -> String {
+    fixture(&format!("h200/{program}/events.arrows"))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(VRAMSCOPE).arg("plot").args(arguments).output().unwrap()
+}
+
+/// Draws into a file of this ending, which is then read.
+fn draw(arguments: &[&str], ending: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("picture").with_extension(ending);
+    let output = run(&[arguments, &["-o", path.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty());
+    std::fs::read(path).unwrap()
+}
+
+fn svg(arguments: &[&str]) -> String {
+    String::from_utf8(draw(arguments, "svg")).unwrap()
+}
+
+#[test]
+fn the_peak_in_the_picture_is_that_of_the_events() {
+    let expected: Value =
+        serde_json::from_str(&std::fs::read_to_string(fixture("report/expected.json")).unwrap())
+            .unwrap();
+    for (program, want) in expected.as_object().unwrap() {
+        let mib = want["peak_bytes"].as_f64().unwrap() / f64::from(1 << 20);
+        let seconds = want["peak_time_ns"].as_f64().unwrap() / 1e9;
+        let words = format!("peak {mib:.2} MiB at {seconds:.3} s");
+        for by in ["kind", "site", "process", "device"] {
+            let svg = svg(&[&file(program), "--by", by]);
+            assert!(svg.contains(&words), "{program} by {by}: {words}\n{svg}");
+        }
+    }
+}
+
+#[test]
+fn files_stand_beside_each_other() {
+    let both =
+        svg(&[&file("torch_native"), &file("torch_expandable"), "--title", "both <of> them"]);
+    assert_eq!(both.matches("<circle").count(), 2);
+    assert!(both.contains("both &lt;of&gt; them") && both.contains("torch_native/events.arrows"));
+    assert!(both.contains("width=\"1520\" height=\"520\""));
+    let sized = svg(&[&file("plain"), "--size", "600x300", "--theme", "dark", "--time", "clock"]);
+    assert!(sized.contains("width=\"600\" height=\"300\""));
+    assert!(!sized.contains("prefers-color-scheme") && sized.contains(">00:00:0"), "{sized}");
+}
+
+#[test]
+fn the_ending_says_what_is_written() {
+    let file = file("torch_native");
+    assert!(draw(&[&file], "png").starts_with(b"\x89PNG"));
+    assert!(draw(&[&file], "html").starts_with(b"<!DOCTYPE html>"));
+    assert!(draw(&[&file, "--top", "1"], "SVG").starts_with(b"<svg"));
+}
+
+#[test]
+fn what_nvidia_smi_saw_is_drawn_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("smi.csv");
+    std::fs::write(&log, "1970/01/01 00:00:01.000, 700\n1970/01/01 00:00:09.000, 900\n").unwrap();
+    let log = log.to_str().unwrap();
+    let svg = svg(&[&file("torch_native"), "-s", log, "--smi-offset", "0s"]);
+    assert!(svg.contains(">nvidia-smi, GPU 0"), "{svg}");
+    assert!(svg.contains(">896 MiB<"), "the axis reaches what it saw: {svg}");
+}
+
+#[test]
+fn mistakes_are_errors_that_say_what_to_do() {
+    let good = file("plain");
+    for (arguments, words) in [
+        (&[&*good][..], "--output"),
+        (&[&good, "-o", "x.jpeg"], "choose .svg, .png or .html"),
+        (&[&good, &good, "-o", "x.html"], "a page is of one file"),
+        (&[&good, "-o", "/no/such/folder/x.svg"], "choose another file"),
+        (&["/no/such/file", "-o", "/dev/null/x.svg"], "cannot read /no/such/file"),
+        (&[&good, "-o", "x.svg", "--size", "9"], "1200x520"),
+        (&[&good, "-o", "x.svg", "--top", "0"], "from 1 to 50"),
+        (&[&good, "-o", "x.svg", "--smi-offset", "1s"], "--smi"),
+    ] {
+        let output = run(arguments);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+        assert!(told.contains(words), "{arguments:?}: {told}");
+    }
+    assert!(!Path::new("x.svg").exists() && !Path::new("x.html").exists());
+}
