@@ -42,9 +42,9 @@ struct {
 #define WORDS 16
 /* A frame of the interpreter can be the last thing in its mapping, so no more of it is read than
  * there must be. */
-#define FRAME_BYTES	  80
+#define FRAME_BYTES	   80
 #define FRAME_OBJECT_BYTES 112
-#define CODE_BYTES	  96
+#define CODE_BYTES	   96
 
 /* Threads that are looked at to find the calling one. */
 #define MOST_THREADS 512
@@ -134,9 +134,8 @@ static long next_thread(__u32 round, struct thread_search *search)
 		return 1;
 	if (!search->state) {
 		search->interpreter = user_word(search->interpreter + python->interpreter_next);
-		search->state = search->interpreter
-					? user_word(search->interpreter + python->threads)
-					: 0;
+		search->state =
+			search->interpreter ? user_word(search->interpreter + python->threads) : 0;
 		return 0;
 	}
 	/* A thread that made another interpreter has a second state there, without frames. */
@@ -242,8 +241,7 @@ static __noinline int take_python(struct thread_state *thread, struct taken_stac
 	struct vs_python *python = bpf_map_lookup_elem(&pythons, &pid);
 	__u64 frame, token;
 
-	if (!python ||
-	    (python->program != own_program() && python->program != VS_ANY_PROGRAM))
+	if (!python || (python->program != own_program() && python->program != VS_ANY_PROGRAM))
 		return 0;
 	frame = own_frame(python, thread);
 	if (!frame)

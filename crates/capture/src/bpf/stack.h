@@ -125,8 +125,8 @@ static __noinline int send_copy(struct pt_regs *ctx, __u64 token,
 	return 0;
 }
 
-/* A piece of the calling thread's stack. Many words are read one by one, and a read of one word costs
- * as much as that of some hundred. */
+/* A piece of the calling thread's stack. Many words are read one by one, and a read of one word
+ * costs as much as that of some hundred. */
 #define WINDOW 4096
 
 struct window {
@@ -273,7 +273,8 @@ static long looped_pointer(__u32 i, struct pointer_walk *walk)
 	return next_pointer(i, walk);
 }
 
-/* Follows the frame pointers; writes the addresses down where there is a record. Gives their hash. */
+/* Follows the frame pointers; writes the addresses down where there is a record. Gives their hash.
+ */
 static __noinline __u64 walk_pointers(struct pt_regs *ctx, struct vs_addresses *record)
 {
 	__u64 sp = PT_REGS_SP(ctx);

@@ -322,17 +322,17 @@ struct vs_python {
 	__u16 frame_of;		/* in what has it; VS_NO_FIELD: it is there itself */
 	__u16 code_from;	/* what is read of a code object begins there */
 	__u16 version;		/* 0x030b: 3.11 */
-	__u8 frame_code;	/* word of a frame: its code object, perhaps with marks in the lowest bits */
+	__u8 frame_code; /* word of a frame: its code object, with marks in the lowest bits */
 	__u8 frame_instruction; /* word: the instruction, or the number of it */
 	__u8 frame_previous;	/* word: the frame that called */
 	__u8 frame_owner;	/* byte: who the frame belongs to */
 	__u8 owner_entry;	/* from that owner on the frame is the interpreter's own */
-	__u8 frame_is_entry;	/* byte that is 1 where the interpreter was called anew; VS_NONE: none */
+	__u8 frame_is_entry;	/* byte: 1 where the interpreter was called anew; or VS_NONE */
 	__u8 every_is_entry;	/* the interpreter is called anew for each frame */
 	__u8 code_name;		/* word of the code: the qualified name, or the name */
 	__u8 code_lines;	/* word: the table of lines */
 	__u8 code_first_line;	/* half word: the first line */
-	__u16 program; /* which of those that the process has run */
+	__u16 program;		/* which of those that the process has run */
 	__u8 reserved[4];
 };
 VS_SIZE(vs_python, 40);
@@ -377,7 +377,7 @@ VS_SIZE(vs_slot, 16);
 struct vs_known {
 	__u64 number;
 	__u32 count;
-	__u32 bytes; /* of the stack, up to the end of the last slot */
+	__u32 bytes;		   /* of the stack, up to the end of the last slot */
 	struct vs_slot slots[128]; /* ascending */
 };
 VS_SIZE(vs_known, 2064);
