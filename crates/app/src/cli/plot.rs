@@ -76,8 +76,8 @@ fn size(text: &str) -> Result<(u32, u32), String> {
         Some((width.parse::<u32>().ok()?, height.parse::<u32>().ok()?))
     });
     match sides {
-        Some(size) if (300..=8000).contains(&size.0) && (200..=8000).contains(&size.1) => Ok(size),
-        _ => Err("expected a size such as 1200x520, from 300x200 to 8000x8000".to_owned()),
+        Some(size) if (300..=4000).contains(&size.0) && (200..=4000).contains(&size.1) => Ok(size),
+        _ => Err("expected a size such as 1200x520, from 300x200 to 4000x4000".to_owned()),
     }
 }
 

@@ -99,7 +99,7 @@ fn chart(options: &Plot) -> Result<Chart> {
     }
     let title = options.title.as_deref().map(|title| plain(title).into_owned());
     let count = u32::try_from(panels.len()).unwrap_or(u32::MAX);
-    let width = if count > 1 { WIDTH_OF_EACH.saturating_mul(count).min(8000) } else { SIZE.0 };
+    let width = if count > 1 { WIDTH_OF_EACH.saturating_mul(count).min(4000) } else { SIZE.0 };
     Ok(Chart {
         title: title.unwrap_or_else(|| format!("{}: memory by {}", names.join(", "), by.name())),
         panels,

@@ -58,8 +58,8 @@ function startZoom() {
   );
   const hint = () => {
     const time = state.picture !== "segments";
-    byId("zoom-group").style.visibility = time ? "visible" : "hidden";
-    byId("by-group").style.visibility = state.picture === "timeline" ? "visible" : "hidden";
+    byId("zoom-group").hidden = !time;
+    byId("by-group").hidden = state.picture !== "timeline";
     byId("hint").textContent = time ? "Wheel or + and \u2212 zoom, drag selects, Shift and drag or arrows move, 0 or double click shows all. Click for details." : "Hover for sizes, click for details.";
   };
   watch("picture", hint);

@@ -16,7 +16,8 @@ function allLines() {
 function bandName(course, index) {
   const band = course.bands[index];
   if (band.rest) return `${countText(band.rest)} others`;
-  return band.site !== undefined ? siteText(band.site) : band.name;
+  if (band.site !== undefined) return siteText(band.site);
+  return band.pid === undefined ? band.name : processText(band.pid);
 }
 
 /**

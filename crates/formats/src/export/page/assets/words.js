@@ -53,7 +53,9 @@ const deviceText = (device) => (device === null || device < 0 ? "gpu_?" : `gpu_$
 
 function processText(pid) {
   const known = data.processes.find((process) => process.pid === pid);
-  return known && known.name ? `${pid} ${known.name}` : String(pid);
+  if (known && known.name) return `${pid} ${known.name}`;
+  // Some files do not say whose memory it is.
+  return pid === 0 ? "not told" : String(pid);
 }
 
 function siteText(site) {
