@@ -1,7 +1,7 @@
 //! Memory over time as a picture in a file: SVG, which adapts to light and dark, or PNG. One or more
 //! files beside each other, at one scale.
 //!
-//! A picture is laid out once, as a [`scene`] of few sorts of shapes; `svg` and `png` only draw them, so
+//! A picture is laid out once, as a scene of few sorts of shapes; `svg` and `png` only draw them, so
 //! both look the same. Pictures have their own letters (`glyphs`), and need no font of the system.
 
 mod glyphs;
