@@ -13,7 +13,9 @@ use engine::units::Bytes;
 
 use crate::{Outcome, commands, quantity};
 
-pub(crate) use files::{Analysis, Diff, DiffFormat, Export, ExportFormat, Format, Part, Report};
+pub(crate) use files::{
+    Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Part, Report, Unit, Value,
+};
 
 const ABOUT: &str = "Watches the GPU memory of every process on this machine, from the outside: \
     which process, thread and device holds what, exactly, without restarting or changing anything.";

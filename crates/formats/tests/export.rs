@@ -210,7 +210,7 @@ fn stack() -> Arc<[Frame]> {
     };
     let python = Frame {
         function: "for\x1b[31mward".into(),
-        file: Some("/home/me/model.py".into()),
+        file: Some("/srv/app/model.py".into()),
         line: 12,
         language: Language::Python,
         ..Frame::default()
@@ -326,7 +326,7 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
         "  20.00 MiB in 4 allocations, allocated at",
         "    kinds: device 20.00 MiB, pinned 4.00 KiB (not in the total)",
         "    cuMemAlloc_v2 (libcuda.so.1)",
-        "    for\\u{1b}[31mward (/home/me/model.py:12)",
+        "    for\\u{1b}[31mward (/srv/app/model.py:12)",
         "    (no symbol there) (app)",
         "  … and 2 allocations at other sites",
     ];

@@ -34,10 +34,12 @@ EXAMPLES
   vramscope export run.arrows --to torch -o run.pickle       for PyTorch's memory viewer
   vramscope export run.arrows --to parquet -o lake           tables for DuckDB, Spark, pandas
   vramscope export run.sqlite --to csv -o - --process 4711   allocations of a process, to a pipe
-  vramscope export snapshot.pickle --to speedscope -o run.speedscope.json --force
+  vramscope export run.arrows --to folded --value allocated --unit objects -o calls.txt
+  vramscope export snapshot.pickle --to flamegraph -o memory.svg --force
 
-FILE is anything that `vramscope report` reads. Formats that are one file can go to standard output,
-which is -.";
+FILE is anything that `vramscope report` reads. Forms that are one file can go to standard output,
+which is -. Of tsv, allocations with a call stack are in valid.tsv, those of which only the driver
+function is known in driver.tsv, the others in invalid.tsv.";
 
 /// Which part of a file counts.
 #[derive(Args)]
@@ -204,14 +206,53 @@ pub(crate) struct Export {
     /// Replace files that are there
     #[arg(long)]
     pub(crate) force: bool,
+    /// Of folded and flamegraph: what counts [default: inuse]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) value: Option<Value>,
+    /// Of folded and flamegraph: what is counted [default: bytes]
+    #[arg(long, value_enum)]
+    pub(crate) unit: Option<Unit>,
+    /// Of folded, flamegraph and pprof: when memory is in use [default: end]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) at: Option<At>,
     #[command(flatten)]
     pub(crate) part: Part,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Value {
+    /// What is in use
+    Inuse,
+    /// All that was ever allocated
+    Allocated,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unit {
+    /// Bytes
+    Bytes,
+    /// Allocations
+    Objects,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum At {
+    /// What was never freed
+    End,
+    /// What was live at the peak of each device
+    Peak,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Three tables in the shape that scripts around Nsight Systems use
     Tsv,
+    /// A line for each call stack, outermost frame first
+    Folded,
+    /// A picture of the call stacks, for a browser
+    Flamegraph,
+    /// A heap profile for pprof
+    Pprof,
     /// Allocations, one row each, comma-separated
     Csv,
     /// Allocations, one object each, in an array
@@ -223,6 +264,5 @@ pub(crate) enum ExportFormat {
     /// A memory snapshot for PyTorch's viewer
     Torch,
     /// Allocations, and the events of a recording, as tables by host and date
-    #[cfg(feature = "parquet")]
     Parquet,
 }

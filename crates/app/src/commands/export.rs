@@ -2,6 +2,7 @@
 
 #[cfg(feature = "parquet")]
 mod parquet;
+mod profile;
 mod torch;
 
 use std::fs::create_dir_all;
@@ -18,18 +19,27 @@ use formats::import::Source;
 use formats::import::gather::Facts;
 
 use super::input;
-use crate::cli::{Export, ExportFormat};
+use crate::cli::{self, Export, ExportFormat};
 use crate::newfile::NewFile;
 use crate::output::Results;
 use crate::{Outcome, output};
 
 /// Runs the verb.
 pub(crate) fn run(options: &Export) -> Result<Outcome> {
+    check(options)?;
     let source = input::recognise(&options.file)?;
     match options.to {
         ExportFormat::Tsv => tables(options)?,
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
+            profile::run(options, source)?;
+        }
         #[cfg(feature = "parquet")]
         ExportFormat::Parquet => parquet::run(options, source)?,
+        #[cfg(not(feature = "parquet"))]
+        ExportFormat::Parquet => bail!(
+            "this vramscope was built without Parquet; build it with `--features parquet`, or \
+             export to csv"
+        ),
         ExportFormat::Torch => torch::run(options, source)?,
         ExportFormat::Csv
         | ExportFormat::Json
@@ -37,6 +47,27 @@ pub(crate) fn run(options: &Export) -> Result<Outcome> {
         | ExportFormat::Speedscope => changes(options, source)?,
     }
     Ok(Outcome::Fine)
+}
+
+/// Options that would be ignored are mistakes.
+fn check(options: &Export) -> Result<()> {
+    let chosen = options.value.is_some() || options.unit.is_some();
+    match options.to {
+        ExportFormat::Pprof if chosen => {
+            bail!("--value and --unit do not go with pprof, which has all four; choose there")
+        }
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
+        _ if chosen || options.at.is_some() => {
+            bail!("--value, --unit and --at go with folded, flamegraph and pprof; leave them out")
+        }
+        _ => {}
+    }
+    match options.value {
+        Some(cli::Value::Allocated) if options.at.is_some() => {
+            bail!("--at does not go with --value allocated, which is of the whole file")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Forms that are made from changes as they come.
@@ -79,7 +110,8 @@ fn exporter<'a>(
 
 /// Where a form that is one file goes.
 fn single(options: &Export) -> Result<Results> {
-    let binary = matches!(options.to, ExportFormat::Perfetto | ExportFormat::Torch);
+    let binary =
+        matches!(options.to, ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof);
     if binary && output::is_stdout(&options.output) && io::stdout().is_terminal() {
         bail!("this form is not for a terminal; name a file for -o, or send it through a pipe");
     }

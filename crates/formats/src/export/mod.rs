@@ -8,6 +8,7 @@ pub mod json;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
+pub mod profile;
 pub mod speedscope;
 pub mod text;
 pub mod torch;

@@ -87,7 +87,7 @@ fn a_site_may_be_told_after_it_is_named_and_its_frames_are_written_once() {
     let many = [
         at(5, What::Allocate(call)),
         told(70, &[step.clone(), main.clone()]),
-        told(3, &[main.clone()]),
+        told(3, std::slice::from_ref(&main)),
         told(4, &[]),
     ];
     let bytes = record(&many);

@@ -1,0 +1,60 @@
+//! Flame graphs: one SVG that a browser shows, with its own search and zoom.
+
+use std::io::{self, Write};
+
+use engine::stack::Language;
+use inferno::flamegraph::color::{BasicPalette, Color, PaletteMap};
+use inferno::flamegraph::{Options, Palette, from_lines};
+
+use super::folded::{lines, word};
+use super::{Profile, Unit, Value};
+use crate::export::analysis::frames::line;
+
+const PYTHON: Color = Color { r: 90, g: 140, b: 210 };
+
+/// Writes a flame graph; the outermost frame is at the bottom.
+pub fn flame_graph(
+    out: &mut dyn Write,
+    profile: &Profile<'_>,
+    value: Value,
+    unit: Unit,
+) -> io::Result<()> {
+    let mut options = Options::default();
+    options.title = title(profile, value, unit);
+    options.count_name = match unit {
+        Unit::Bytes => "bytes".to_owned(),
+        Unit::Objects => "allocations".to_owned(),
+    };
+    options.colors = Palette::Basic(BasicPalette::Mem);
+    options.deterministic = true;
+    let mut colours = colours(profile);
+    options.palette_map = Some(&mut colours);
+    let lines: Vec<String> =
+        lines(profile, value, unit).iter().map(|(stack, sum)| format!("{stack} {sum}")).collect();
+    if lines.is_empty() {
+        return Err(io::Error::other("there is nothing to draw"));
+    }
+    from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+}
+
+/// Python has a colour of its own; everything else is in shades of another one.
+fn colours(profile: &Profile<'_>) -> PaletteMap {
+    let mut map = PaletteMap::default();
+    let sites = profile.samples.iter().filter_map(|sample| sample.place.site);
+    for frame in sites.flat_map(|site| profile.stacks.frames(site)) {
+        if frame.language == Language::Python {
+            map.insert(word(&line(frame)), PYTHON);
+        }
+    }
+    map
+}
+
+fn title(profile: &Profile<'_>, value: Value, unit: Unit) -> String {
+    let what = match (value, unit) {
+        (Value::InUse, Unit::Bytes) => "GPU memory in use",
+        (Value::InUse, Unit::Objects) => "GPU allocations in use",
+        (Value::Allocated, Unit::Bytes) => "GPU memory ever allocated",
+        (Value::Allocated, Unit::Objects) => "GPU allocations ever made",
+    };
+    format!("{what}: {}", profile.title)
+}

@@ -1,0 +1,102 @@
+//! The messages of a pprof profile, by their field numbers. Numbers that say where a text is are
+//! places in `string_table`, whose first text is empty.
+
+/// A profile.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    pub(super) string_table: Vec<String>,
+    #[prost(int64, repeated, tag = "13")]
+    pub(super) comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    pub(super) default_sample_type: i64,
+}
+
+/// What a value of a sample is.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct ValueType {
+    #[prost(int64, tag = "1")]
+    pub(super) kind: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) unit: i64,
+}
+
+/// A stack, innermost frame first, and its values.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    pub(super) location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    pub(super) value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) label: Vec<Label>,
+}
+
+/// A text or number that a sample is told apart by.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Label {
+    #[prost(int64, tag = "1")]
+    pub(super) key: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) text: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) number: i64,
+}
+
+/// A library or program.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Mapping {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(int64, tag = "5")]
+    pub(super) filename: i64,
+    #[prost(bool, tag = "7")]
+    pub(super) has_functions: bool,
+    #[prost(bool, tag = "8")]
+    pub(super) has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    pub(super) has_line_numbers: bool,
+}
+
+/// A frame.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Location {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) mapping_id: u64,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) line: Vec<Line>,
+}
+
+/// A line of a function.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Line {
+    #[prost(uint64, tag = "1")]
+    pub(super) function_id: u64,
+    #[prost(int64, tag = "2")]
+    pub(super) line: i64,
+}
+
+/// A function.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Function {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(int64, tag = "2")]
+    pub(super) name: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) system_name: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) filename: i64,
+}
