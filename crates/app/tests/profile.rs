@@ -44,7 +44,7 @@ fn report(file: &str, analysis: &str) -> Value {
 /// Writes a file in another form; gives where.
 fn export(folder: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
     let path = folder.path().join(format!("out.{form}")).to_str().unwrap().to_owned();
-    let mut arguments = vec!["export", file, "--to", form, "-o", &path];
+    let mut arguments = vec!["export", file, "--to", form, "-o", &path, "--force"];
     arguments.extend(more);
     let output = run(&arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));

@@ -1,0 +1,118 @@
+//! Recordings that are made for tests.
+
+use engine::event::{
+    Allocate, Event, Failed, Free, FreeBy, OUT_OF_MEMORY, ProcessFacts, SiteFacts, What,
+};
+use engine::ids::{DeviceId, FunctionId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::stack::{Frame, Language};
+use engine::units::Moment;
+use formats::WallClock;
+use formats::recording::{Header, Writer};
+use tempfile::TempDir;
+
+fn write(folder: &TempDir, events: impl Iterator<Item = (u32, u64, What)>) -> String {
+    let path = folder.path().join("made.arrows");
+    let header = Header {
+        version: "1.0.0".into(),
+        hostname: "a/../b".into(),
+        kernel: String::new(),
+        target: String::new(),
+        work: false,
+        clock: WallClock::recorded(Moment(0), 1_700_000_000_000_000_000, Some("UTC"), 0),
+        gpus: Vec::new(),
+    };
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = Writer::new(file, &header, |_| "cuMemAlloc_v2").unwrap();
+    let mut last = Moment(0);
+    for (pid, at, what) in events {
+        last = Moment(at);
+        let event = Event { pid: Pid(pid), tid: Tid(pid), entered: last, at: last, what };
+        writer.event(&event).unwrap();
+    }
+    writer.finish(last).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn process(name: &str) -> What {
+    let name = name.into();
+    What::Process(ProcessFacts { start: 1, uid: 0, name, before_trace: false })
+}
+
+fn allocate(address: u64, bytes: u64, site: Option<u32>) -> What {
+    What::Allocate(Allocate {
+        key: Key::address(address),
+        kind: Kind::Device,
+        bytes,
+        context: None,
+        device: Some(DeviceId(0)),
+        pool: None,
+        stream: None,
+        site: site.map(SiteId),
+    })
+}
+
+/// Two processes that hold memory at one address; the second one asks for too much.
+pub(crate) fn two_processes(folder: &TempDir) -> String {
+    let refused = What::Failed(Failed {
+        function: FunctionId(0),
+        code: OUT_OF_MEMORY,
+        asked: Some((Kind::Device, 1 << 40)),
+        freed: None,
+        device: Some(DeviceId(0)),
+        context: None,
+        site: None,
+    });
+    let events = [
+        (1, 1000, process("one")),
+        (2, 1000, process("two")),
+        (1, 2000, allocate(0x7f00_0000_0000, 1024, None)),
+        (2, 3000, allocate(0x7f00_0000_0000, 4096, None)),
+        (2, 4000, refused),
+    ];
+    write(folder, events.into_iter())
+}
+
+/// A process and functions with names that mean something to some reader.
+pub(crate) fn hostile(folder: &TempDir) -> String {
+    let name = "a\"b,c;d\ne\u{202e}f\u{1b}[2J\t\0</script>";
+    let frame = |function: &str, language| Frame {
+        function: function.into(),
+        file: Some(name.into()),
+        line: 7,
+        module: Some("=HYPERLINK(\"x\")".into()),
+        language,
+        unknown: None,
+    };
+    let frames = [
+        frame(name, Language::Native),
+        frame("=1+1", Language::Python),
+        frame("-2+3", Language::Native),
+        frame("{\"$schema\":0}", Language::Remark),
+    ];
+    let site = What::Site(SiteFacts { site: SiteId(3), frames: frames.into() });
+    let only = SiteFacts { site: SiteId(4), frames: [frame("@SUM(A1)", Language::Native)].into() };
+    let events = [
+        (7, 1000, process("=1+1")),
+        (7, 1001, site),
+        (7, 1002, What::Site(only)),
+        (7, 2000, allocate(0x7f00_0000_0000, 1024, Some(3))),
+        (7, 3000, allocate(0x7f00_0010_0000, 4096, Some(4))),
+    ];
+    write(folder, events.into_iter())
+}
+
+/// So many events of one process.
+pub(crate) fn long(folder: &TempDir, count: u64) -> String {
+    let first = std::iter::once((1, 1000, process("long")));
+    let rest = (0..count).map(|number| {
+        let address = 0x7f00_0000_0000 + (number / 2 % 4096) * 4096;
+        let what = if number % 2 == 0 {
+            allocate(address, 4096, None)
+        } else {
+            What::Free(Free { key: Key::address(address), by: FreeBy::Free, stream: None })
+        };
+        (1, 2000 + number * 100, what)
+    });
+    write(folder, first.chain(rest))
+}

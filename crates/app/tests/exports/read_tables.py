@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Reads allocations with other people's readers, and prints what was never freed: `csv FILE`, `json FILE`, or
+`parquet FOLDER [RECORDING]`. Of Parquet, DuckDB and pyarrow must agree, and the events must be those of the recording."""
+
+import csv
+import glob
+import json
+import os
+import sys
+
+NEVER_FREED = ("live", "exited")
+TEXTS = ("process", "site", "stack")
+
+
+def summed(rows):
+    """Bytes and allocations that were never freed, by kind."""
+    sums = {}
+    for row in rows:
+        if row["how"] in NEVER_FREED:
+            bytes, count = sums.get(row["kind"], (0, 0))
+            sums[row["kind"]] = (bytes + int(row["bytes"]), count + 1)
+    return sums
+
+
+def from_csv(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        assert "\r\n" in file.readline()
+        file.seek(0)
+        rows = list(csv.DictReader(file, strict=True))
+    assert all(None not in row and None not in row.values() for row in rows), "each row has every column"
+    return rows
+
+
+def from_json(path):
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)
+    for row in rows:
+        row["stack"] = "\n".join(row["stack"])
+    return rows
+
+
+def from_parquet(folder, recording):
+    import duckdb
+    import pyarrow.dataset
+    import pyarrow.parquet
+
+    files = os.path.join(folder, "allocations", "*", "*", "*.parquet")
+    table = pyarrow.dataset.dataset(os.path.join(folder, "allocations"), partitioning="hive").to_table()
+    rows = table.to_pylist()
+    for row in rows:
+        for column in ("began", "ended"):
+            row[column] = row[column] and row[column].isoformat()
+    query = f"""
+        SELECT kind, sum(bytes)::BIGINT, count(*) FROM read_parquet('{files}', hive_partitioning = true)
+        WHERE how IN ('live', 'exited') GROUP BY kind
+    """
+    duck = {kind: (bytes, count) for kind, bytes, count in duckdb.sql(query).fetchall()}
+    assert duck == summed(rows), "DuckDB and pyarrow agree"
+    if recording:
+        import pyarrow as pa
+
+        events = glob.glob(os.path.join(folder, "events", "*", "*", "*.parquet"))
+        # One file: its folders are no columns then.
+        found = pa.concat_tables([pyarrow.parquet.ParquetFile(path).read() for path in sorted(events)])
+        wanted = pa.ipc.open_stream(recording).read_all()
+        for name in wanted.schema.names:
+            assert found[name].to_pylist() == wanted[name].to_pylist(), name
+    return rows
+
+
+form, path = sys.argv[1:3]
+if form == "csv":
+    rows = from_csv(path)
+elif form == "json":
+    rows = from_json(path)
+else:
+    rows = from_parquet(path, sys.argv[3] if len(sys.argv) > 3 else None)
+texts = sorted({str(row[column]) for row in rows for column in TEXTS if row[column] not in (None, "")})
+json.dump({"never_freed": summed(rows), "rows": rows, "texts": texts}, sys.stdout, default=str)

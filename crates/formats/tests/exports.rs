@@ -1,0 +1,208 @@
+//! Exports of changes: nothing that a file may tell breaks them, and their page is true.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod collect;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use collect::Collected;
+use engine::analysis::Measure;
+use engine::change::{Change, How, Known, Turn};
+use engine::ids::{DeviceId, Key, Pid, SiteId, Space, StreamId, Tid};
+use engine::kind::Kind;
+use engine::stack::Frame;
+use engine::units::Moment;
+use formats::export::allocations::{Allocations, COLUMNS, Csv, Json};
+use formats::export::exporter::Exporter;
+use formats::export::perfetto::Perfetto;
+use formats::export::speedscope::Speedscope;
+use formats::export::torch::{Snapshot, Survey};
+use formats::import::gather::Facts;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn change(at: u64, what: Turn, address: u64, bytes: u64) -> Change {
+    Change {
+        at: Moment(at),
+        what,
+        pid: Pid(1),
+        tid: Tid(1),
+        device: Some(DeviceId(0)),
+        kind: Kind::Device,
+        key: Key::address(address),
+        bytes,
+        pool: None,
+        stream: None,
+        site: None,
+    }
+}
+
+/// Feeds an exporter; gives what it tells in the end.
+fn feed(mut exporter: Box<dyn Exporter + '_>, changes: &[Change], facts: &Facts) -> Vec<String> {
+    for change in changes {
+        exporter.change(change, facts).unwrap();
+    }
+    exporter.finish(facts).unwrap()
+}
+
+fn torch(measure: Measure, changes: &[Change], facts: &Facts) -> Result<Vec<u8>, Vec<Pid>> {
+    let mut survey = Survey::new(measure);
+    for change in changes {
+        survey.change(change);
+    }
+    let mut out = Vec::new();
+    let mut snapshot = Snapshot::new(&mut out, survey, facts).unwrap()?;
+    for lane in snapshot.lanes() {
+        snapshot.open(lane, facts).unwrap();
+        for change in changes {
+            snapshot.change(change, facts).unwrap();
+        }
+        snapshot.close(facts).unwrap();
+    }
+    snapshot.finish(facts).unwrap();
+    Ok(out)
+}
+
+#[test]
+fn the_columns_of_the_page_are_those_that_are_written() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/export.md");
+    let found = fs::read_to_string(&path).unwrap();
+    let mut table = String::from("| column | type | is |\n|---|---|---|\n");
+    for (name, of, about) in COLUMNS {
+        writeln!(table, "| `{name}` | {} | {about} |", of.name()).unwrap();
+    }
+    let start = "<!-- columns -->\n";
+    let (before, rest) = found.split_once(start).expect("the mark of the table");
+    let (_, after) = rest.split_once("<!-- end -->").expect("the end of the table");
+    let page = format!("{before}{start}{table}<!-- end -->{after}");
+    if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+        fs::write(&path, &page).unwrap();
+        return;
+    }
+    assert!(
+        found == page,
+        "docs/export.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test exports"
+    );
+}
+
+#[test]
+fn how_many_allocations_have_no_slice_is_told() {
+    let changes = [(1, 5), (2, 9), (3, 7)].map(|(at, bytes)| change(at, Turn::Began, at, bytes));
+    let mut out = Vec::new();
+    let exporter = Box::new(Perfetto::new(&mut out, Measure::Device, 1));
+    let notes = feed(exporter, &changes, &Facts::default());
+    assert!(notes[0].starts_with("2 of the smaller allocations"), "{notes:?}");
+    let exporter = Box::new(Perfetto::new(&mut out, Measure::Device, 3));
+    assert!(feed(exporter, &changes, &Facts::default()).is_empty());
+}
+
+#[test]
+fn what_a_program_held_when_another_one_followed_it_is_gone() {
+    let exited = |began| Turn::Ended { began: Moment(began), how: How::Exited };
+    let first = [
+        change(1, Turn::Began, 0x1000, 512),
+        change(2, Turn::Began, 0x2000, 1024),
+        change(3, exited(1), 0x1000, 512),
+        change(3, exited(2), 0x2000, 1024),
+    ];
+    let sums = |changes: &[Change]| {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = torch(Measure::Device, changes, &Facts::default()).unwrap();
+        let path = collect::file(&folder, "made.pickle", bytes);
+        let (found, _) = Collected::read(&path).unwrap();
+        assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+        let live = found.live().into_iter().filter(|change| change.kind == Kind::Torch);
+        live.map(|change| (change.key.value, change.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(sums(&first), [(0x1000, 512), (0x2000, 1024)], "it was never freed");
+    // An exec, and the new program gets the same addresses.
+    let mut second = first.to_vec();
+    second.push(change(5, Turn::Began, 0x1000, 2048));
+    assert_eq!(sums(&second), [(0x1000, 2048)]);
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    let how = prop_oneof![
+        Just(How::Freed),
+        Just(How::Replaced),
+        Just(How::Released),
+        Just(How::Exited)
+    ];
+    let known = (prop::option::of(0_u16..3), any::<u64>()).prop_map(|(device, bytes)| Known {
+        device: device.map(DeviceId),
+        pool: None,
+        bytes,
+    });
+    prop_oneof![
+        3 => Just(Turn::Began),
+        2 => (any::<u64>(), how).prop_map(|(at, how)| Turn::Ended { began: Moment(at), how }),
+        1 => (any::<u64>(), known)
+            .prop_map(|(at, before)| Turn::Learned { began: Moment(at), before }),
+    ]
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let spaces = [Space::Address, Space::Handle, Space::Array, Space::Pool, Space::External];
+    let number = prop_oneof![Just(0), Just(u64::MAX), 0..8_u64, any::<u64>()];
+    (
+        (number.clone(), turn(), 0..2_u32, prop::option::of(0_u16..3)),
+        (prop::sample::select(&Kind::ALL[..]), prop::sample::select(&spaces[..])),
+        (number.clone(), number.clone(), prop::option::of(number), prop::option::of(0..3_u32)),
+    )
+        .prop_map(|((at, what, pid, device), (kind, space), (value, bytes, stream, site))| Change {
+            at: Moment(at),
+            what,
+            pid: Pid(pid),
+            tid: Tid(pid),
+            device: device.map(DeviceId),
+            kind,
+            key: Key { space, value },
+            bytes,
+            pool: None,
+            stream: stream.map(StreamId),
+            site: site.map(SiteId),
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_a_file_tells_is_written_as_it_should(
+        changes in vec(any_change(), 0..40),
+        clock in prop::option::of((any::<u64>(), any::<i64>())),
+        name in ".{0,20}",
+    ) {
+        let mut facts = Facts { clock: clock.map(|(at, utc)| (Moment(at), utc)), ..Facts::default() };
+        facts.processes.insert(Pid(1), name.clone());
+        let frame = facts.stacks.frame(Frame { function: name.as_str().into(), ..Frame::default() });
+        facts.stacks.site(&[frame]);
+        let ends = changes.iter().filter(|change| matches!(change.what, Turn::Ended { .. })).count();
+        let mut json = Vec::new();
+        feed(Box::new(Allocations::new(Json::new(&mut json).unwrap())), &changes, &facts);
+        let rows: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
+        prop_assert!(rows.len() >= ends && rows.iter().all(|row| row["bytes"].is_u64()));
+        let mut csv = Vec::new();
+        feed(Box::new(Allocations::new(Csv::new(&mut csv).unwrap())), &changes, &facts);
+        // Names hold no line ends here, so lines are rows.
+        prop_assert_eq!(String::from_utf8(csv).unwrap().lines().count(), rows.len() + 1);
+        let mut speedscope = Vec::new();
+        feed(Box::new(Speedscope::new(&mut speedscope, Measure::Device, &name)), &changes, &facts);
+        serde_json::from_slice::<serde_json::Value>(&speedscope).unwrap();
+        let mut perfetto = Vec::new();
+        feed(Box::new(Perfetto::new(&mut perfetto, Measure::Device, 10)), &changes, &facts);
+        for measure in [Measure::Device, Measure::Torch] {
+            match torch(measure, &changes, &facts) {
+                Err(processes) => prop_assert!(processes.len() == 2),
+                Ok(bytes) => prop_assert!(bytes.starts_with(&[0x80, 4]) && bytes.ends_with(b".")),
+            }
+        }
+    }
+}
