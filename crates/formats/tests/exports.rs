@@ -129,12 +129,8 @@ fn what_a_program_held_when_another_one_followed_it_is_gone() {
 }
 
 fn turn() -> impl Strategy<Value = Turn> {
-    let how = prop_oneof![
-        Just(How::Freed),
-        Just(How::Replaced),
-        Just(How::Released),
-        Just(How::Exited)
-    ];
+    let how =
+        prop_oneof![Just(How::Freed), Just(How::Replaced), Just(How::Released), Just(How::Exited)];
     let known = (prop::option::of(0_u16..3), any::<u64>()).prop_map(|(device, bytes)| Known {
         device: device.map(DeviceId),
         pool: None,
@@ -156,18 +152,20 @@ fn any_change() -> impl Strategy<Value = Change> {
         (prop::sample::select(&Kind::ALL[..]), prop::sample::select(&spaces[..])),
         (number.clone(), number.clone(), prop::option::of(number), prop::option::of(0..3_u32)),
     )
-        .prop_map(|((at, what, pid, device), (kind, space), (value, bytes, stream, site))| Change {
-            at: Moment(at),
-            what,
-            pid: Pid(pid),
-            tid: Tid(pid),
-            device: device.map(DeviceId),
-            kind,
-            key: Key { space, value },
-            bytes,
-            pool: None,
-            stream: stream.map(StreamId),
-            site: site.map(SiteId),
+        .prop_map(|((at, what, pid, device), (kind, space), (value, bytes, stream, site))| {
+            Change {
+                at: Moment(at),
+                what,
+                pid: Pid(pid),
+                tid: Tid(pid),
+                device: device.map(DeviceId),
+                kind,
+                key: Key { space, value },
+                bytes,
+                pool: None,
+                stream: stream.map(StreamId),
+                site: site.map(SiteId),
+            }
         })
 }
 

@@ -46,10 +46,11 @@ def from_parquet(folder, recording):
 
     files = os.path.join(folder, "allocations", "*", "*", "*.parquet")
     table = pyarrow.dataset.dataset(os.path.join(folder, "allocations"), partitioning="hive").to_table()
+    # Python's own times have no nanoseconds.
+    for column in ("began", "ended"):
+        place = table.schema.get_field_index(column)
+        table = table.set_column(place, column, table[column].cast("int64"))
     rows = table.to_pylist()
-    for row in rows:
-        for column in ("began", "ended"):
-            row[column] = row[column] and row[column].isoformat()
     query = f"""
         SELECT kind, sum(bytes)::BIGINT, count(*) FROM read_parquet('{files}', hive_partitioning = true)
         WHERE how IN ('live', 'exited') GROUP BY kind
@@ -64,8 +65,15 @@ def from_parquet(folder, recording):
         found = pa.concat_tables([pyarrow.parquet.ParquetFile(path).read() for path in sorted(events)])
         wanted = pa.ipc.open_stream(recording).read_all()
         for name in wanted.schema.names:
-            assert found[name].to_pylist() == wanted[name].to_pylist(), name
+            assert found[name].equals(wanted[name]), name
     return rows
+
+
+def plainly(row):
+    """A row in the same words for every form."""
+    number = lambda text: None if text in (None, "") else int(str(text), 0)  # noqa: E731
+    numbers = [number(row[column]) for column in ("pid", "address", "device", "bytes", "began_ns", "ended_ns", "stream")]
+    return numbers + [row[column] or None for column in ("kind", "space", "how", "process", "site")]
 
 
 form, path = sys.argv[1:3]
@@ -76,4 +84,5 @@ elif form == "json":
 else:
     rows = from_parquet(path, sys.argv[3] if len(sys.argv) > 3 else None)
 texts = sorted({str(row[column]) for row in rows for column in TEXTS if row[column] not in (None, "")})
-json.dump({"never_freed": summed(rows), "rows": rows, "texts": texts}, sys.stdout, default=str)
+plain = sorted((plainly(row) for row in rows), key=str)
+json.dump({"never_freed": summed(rows), "rows": rows, "plain": plain, "texts": texts}, sys.stdout)

@@ -25,8 +25,9 @@ const DAYS: usize = 32;
 /// Rows that a file's reader has to hold at once.
 const ROW_GROUP: usize = 1 << 17;
 
-/// What readers take for null in a path.
-const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
+/// A host or date that is not known. What Hive takes for null would be a column without a type where
+/// there is no other.
+const UNKNOWN: &str = "unknown";
 
 /// The longest name of a host.
 const LONGEST_HOST: usize = 64;
@@ -98,7 +99,7 @@ impl<'a, W: Write + Send> Table<'a, W> {
         if self.undated > 0 {
             notes.push(format!(
                 "the file is of more than {DAYS} days: {} rows of `{}` are in the folder \
-                 date={NULL}",
+                 date={UNKNOWN}",
                 self.undated, self.name
             ));
         }
@@ -123,8 +124,8 @@ fn path(table: &str, host: Option<&str>, day: Day) -> PathBuf {
     });
     [
         table.to_owned(),
-        format!("host={}", host.unwrap_or(NULL)),
-        format!("date={}", date.as_deref().unwrap_or(NULL)),
+        format!("host={}", host.unwrap_or(UNKNOWN)),
+        format!("date={}", date.as_deref().unwrap_or(UNKNOWN)),
         "part-0.parquet".to_owned(),
     ]
     .iter()
@@ -142,7 +143,7 @@ fn escaped(host: &str) -> String {
             let _ = write!(out, "%{byte:02X}");
         }
     }
-    if out.is_empty() { NULL.to_owned() } else { out }
+    if out.is_empty() { UNKNOWN.to_owned() } else { out }
 }
 
 #[cfg(test)]
@@ -156,10 +157,9 @@ mod tests {
             of(Some(&escaped("node-7.a")), Some(day(1_700_000_000_000_000_000))),
             "events/host=node-7.a/date=2023-11-14/part-0.parquet"
         );
-        let null = "events/host=__HIVE_DEFAULT_PARTITION__/date=__HIVE_DEFAULT_PARTITION__";
-        assert_eq!(of(None, None), format!("{null}/part-0.parquet"));
+        assert_eq!(of(None, None), "events/host=unknown/date=unknown/part-0.parquet");
         assert_eq!(escaped("../../etc\n=%"), "..%2F..%2Fetc%0A%3D%25");
-        assert_eq!(escaped(""), NULL);
+        assert_eq!(escaped(""), UNKNOWN);
         assert!(escaped(&"ü".repeat(1000)).len() <= 3 * LONGEST_HOST);
     }
 
