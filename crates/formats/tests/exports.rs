@@ -149,7 +149,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     let number = prop_oneof![Just(0), Just(u64::MAX), 0..8_u64, any::<u64>()];
     (
         (number.clone(), turn(), 0..2_u32, prop::option::of(0_u16..3)),
-        (prop::sample::select(&Kind::ALL[..]), prop::sample::select(&spaces[..])),
+        (prop::sample::select(&Kind::ALL[..]), prop::sample::select(spaces.to_vec())),
         (number.clone(), number.clone(), prop::option::of(number), prop::option::of(0..3_u32)),
     )
         .prop_map(|((at, what, pid, device), (kind, space), (value, bytes, stream, site))| {

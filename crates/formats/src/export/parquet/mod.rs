@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn paths_are_safe_whatever_a_host_calls_itself() {
-        let of = |host, day| path("events", host, day).to_str().unwrap().to_owned();
+        let of = |host: Option<&str>, day| path("events", host, day).to_str().unwrap().to_owned();
         assert_eq!(
             of(Some(&escaped("node-7.a")), Some(day(1_700_000_000_000_000_000))),
             "events/host=node-7.a/date=2023-11-14/part-0.parquet"
