@@ -57,3 +57,36 @@ impl PastSites {
         known.chain([(None, &*together)])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::{Entry, New};
+    use super::*;
+    use crate::ids::{Key, SiteId};
+    use crate::kind::Kind;
+
+    fn table(sites: std::ops::Range<u32>) -> SiteTable {
+        let mut table = SiteTable::since(Moment(0));
+        for site in sites {
+            let new = New::plain(Key::address(1), Kind::Device, 8);
+            table.add(&Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(5), 0));
+        }
+        table
+    }
+
+    #[test]
+    fn beyond_the_limit_the_oldest_processes_are_put_together_and_nothing_is_forgotten() {
+        let mut past = PastSites::default();
+        past.push(Pid(1), table(0..0), Moment(9));
+        for pid in 2..=5 {
+            past.push(Pid(pid), table(0..30_000), Moment(9));
+        }
+        let tables: Vec<_> = past.tables(Moment(10)).collect();
+        let pids: Vec<_> = tables.iter().map(|(pid, _)| pid.map(|pid| pid.0)).collect();
+        assert_eq!(pids, [Some(4), Some(5), None]);
+        let rows = || tables.iter().flat_map(|(_, table)| table.rows());
+        assert_eq!(rows().map(|row| row.count).sum::<u64>(), 120_000);
+        assert_eq!(rows().map(|row| row.live.bytes().0).sum::<u64>(), 960_000);
+        assert_eq!(rows().count(), 90_000);
+    }
+}

@@ -17,6 +17,9 @@ use super::windows::Windows;
 /// Sites, by kind, that are kept of a process. What comes from others is added up together.
 const KEPT: usize = 65_536;
 
+/// Rows that are found without a look into the index: programs allocate and free in loops.
+const RECENT: usize = 256;
+
 /// Times to live are counted by their power of two, in nanoseconds.
 pub(super) const BUCKETS: usize = 64;
 
@@ -135,6 +138,8 @@ pub(super) struct SiteTable {
     rows: Vec<Row>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
+    /// The numbers of sources that were asked for last, and their rows.
+    recent: Vec<(u64, u32)>,
     /// When the trace began.
     start: Moment,
     /// Rows of sites, against [`KEPT`].
@@ -190,10 +195,26 @@ impl SiteTable {
     /// never gets a row of its own, so what began as another's ends as another's.
     fn row(&mut self, site: Option<SiteId>, kind: Kind, at: Moment) -> &mut Row {
         let source = site.map_or(Source::Unknown, Source::Site);
-        let place = self.find(source, kind).unwrap_or_else(|| self.open(source, kind, at));
+        let number = source.number(kind);
+        let hint = (number >> 8 ^ number) as usize % RECENT;
+        let place = match self.recent.get(hint) {
+            Some(&(known, place)) if known == number => place,
+            _ => self.look_up(source, kind, at, hint),
+        };
         let row = &mut self.rows[place as usize];
         row.windows.advance(at - self.start, row.live.bytes());
         row
+    }
+
+    fn look_up(&mut self, source: Source, kind: Kind, at: Moment, hint: usize) -> u32 {
+        let place = self.find(source, kind).unwrap_or_else(|| self.open(source, kind, at));
+        if self.recent.is_empty() {
+            self.recent = vec![(u64::MAX, 0); RECENT];
+        }
+        if let Some(recent) = self.recent.get_mut(hint) {
+            *recent = (source.number(kind), place);
+        }
+        place
     }
 
     fn find(&self, source: Source, kind: Kind) -> Option<u32> {
