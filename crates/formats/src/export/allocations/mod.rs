@@ -1,5 +1,5 @@
 //! Allocations one by one, a row each, in forms that every spreadsheet and database reads. The row
-//! is made here once; [`csv`], [`json`] and Parquet only write it down.
+//! is made here once; CSV, JSON and Parquet only write it down.
 
 mod csv;
 mod json;
