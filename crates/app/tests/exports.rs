@@ -259,6 +259,33 @@ fn tables_of_every_form_have_the_leaks_of_the_report() {
 }
 
 #[test]
+fn the_query_of_the_page_finds_the_leaks_of_the_report() {
+    let page = std::fs::read_to_string(root().join("docs/export.md")).unwrap();
+    let example = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let script = format!(
+        "{example}\nimport json\nprint(json.dumps([[host, int(sum)] for host, _, _, sum in \
+         leaks.fetchall()]))\n"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = recordings().pop().unwrap();
+    let file = file.as_str();
+    let lake = folder.path().join("lake");
+    let output = run(&["export", file, "--to", "parquet", "-o", lake.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let leakage = report(file, "leakage");
+    let figure = |name: &str| leakage[name].as_u64().unwrap();
+    let wanted = figure("leaked_bytes") - figure("static_bytes");
+    let python = root().join("target/python/bin/python");
+    let mut command = Command::new(python);
+    let output = command.args(["-c", &script]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<(String, u64)> =
+        serde_json::from_str(text(&output.stdout).lines().last().unwrap()).unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|(host, _)| host == "h200"), "{rows:?}");
+    assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), wanted);
+}
+
+#[test]
 fn names_are_text_in_every_form_whatever_they_hold() {
     let folder = tempfile::tempdir().unwrap();
     let file = made::hostile(&folder);

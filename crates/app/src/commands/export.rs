@@ -10,6 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use formats::export::allocations::{Allocations, Csv, Json};
 use formats::export::exporter::Exporter;
 use formats::export::handoff::Tables;
@@ -58,7 +59,12 @@ fn check(options: &Export) -> Result<()> {
         }
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
         _ if chosen || options.at.is_some() => {
-            bail!("--value, --unit and --at go with folded, flamegraph and pprof; leave them out")
+            let form = options.to.to_possible_value();
+            bail!(
+                "--value, --unit and --at do not go with {}; they are for folded, flamegraph and \
+                 pprof",
+                form.as_ref().map_or("it", |form| form.get_name())
+            )
         }
         _ => {}
     }
