@@ -173,6 +173,10 @@ fn shape(line: &str) -> String {
         } else if c == '/' && last == ' ' && !rest.starts_with("/ ") {
             out.push_str("PATH");
             rest.find(' ').map_or("", |end| &rest[end..])
+        } else if c == '/' && last == '(' {
+            // Of a frame: the folders before the project's own are those of this machine.
+            out.push_str("PATH");
+            rest.find([':', ')']).map_or("", |end| &rest[end..])
         } else {
             if c != ' ' || last != ' ' || out.is_empty() {
                 out.push(c);
