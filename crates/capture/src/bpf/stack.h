@@ -26,7 +26,7 @@ struct {
 	__type(value, struct vs_known);
 } known_stacks SEC(".maps");
 
-/* The oldest return that a probe of an outer function waits for. */
+/* The innermost return that a probe of an outer function waits for. */
 static __always_inline struct return_instance___x *first_pending(__u64 sp)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();

@@ -141,15 +141,15 @@ impl Desk {
                 let unwound = self.native.place(from.pid, &addresses, &pending);
                 self.look_again(from, &unwound);
                 let number = self.intern(&unwound);
+                self.told(from, wire::VS_ADDRESSES);
                 let process = self.processes.entry(from.pid).or_default();
                 process.addresses.insert(from.token, number);
-                self.told(from, wire::VS_ADDRESSES);
             }
             StackRecord::Python { from, frames, cut } => {
                 let stack = self.python(from.pid, &frames, cut);
                 let number = self.python_stacks.number(stack);
-                self.processes.entry(from.pid).or_default().python.insert(from.token, number);
                 self.told(from, wire::VS_PYTHON);
+                self.processes.entry(from.pid).or_default().python.insert(from.token, number);
             }
         }
     }
@@ -249,7 +249,8 @@ impl Desk {
         PythonStack { runs, cut, missing: None }
     }
 
-    /// The probes will not send it again, until it is taken out of their table.
+    /// The probes will not send it again, until it is taken out of their table. Before it is kept:
+    /// this can forget what is.
     fn told(&mut self, from: From, kind: u32) {
         let process = self.processes.entry(from.pid).or_default();
         let From { pid, program, token } = from;
