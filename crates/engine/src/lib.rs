@@ -8,6 +8,7 @@
 pub mod analysis;
 pub mod cache;
 pub mod change;
+pub mod demangle;
 pub mod event;
 pub mod ids;
 pub mod kind;

@@ -1,11 +1,9 @@
 //! Names of functions as their authors wrote them.
 
-use cpp_demangle::{BorrowedSymbol, DemangleOptions, ParseOptions};
+use engine::demangle::{cpp, rust};
 
 /// Names that are longer are cut.
 const MOST: usize = 16 << 10;
-/// How deep a name may be nested.
-const DEEPEST: u32 = 256;
 
 /// What compilers add to the names of parts and variants of a function.
 const PARTS: [&str; 6] = [".isra.", ".part.", ".constprop.", ".cold", ".llvm.", ".lto_priv."];
@@ -20,7 +18,7 @@ pub(super) fn demangle(symbol: &str) -> String {
     let end = PARTS.iter().filter_map(|part| symbol.find(part)).min();
     let symbol = end.and_then(|end| symbol.get(..end)).unwrap_or(symbol);
     if symbol.len() <= MOST
-        && let Some(name) = rust(symbol).or_else(|| cpp(symbol))
+        && let Some(name) = rust(symbol, MOST).or_else(|| cpp(symbol, MOST))
     {
         return name;
     }
@@ -30,47 +28,6 @@ pub(super) fn demangle(symbol: &str) -> String {
 /// No more of a text than is kept.
 pub(super) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST)]
-}
-
-/// The older of Rust's schemes looks like that of C++ but for a hash at the end.
-fn rust(symbol: &str) -> Option<String> {
-    let is_hashed = || {
-        let (_, hash) = symbol.strip_suffix('E')?.rsplit_once("17h")?;
-        Some(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
-    };
-    if !symbol.starts_with("_R") && is_hashed() != Some(true) {
-        return None;
-    }
-    let name = rustc_demangle::try_demangle(symbol).ok()?;
-    let mut text = Limited::default();
-    std::fmt::write(&mut text, format_args!("{name:#}")).ok()?;
-    Some(text.0)
-}
-
-fn cpp(symbol: &str) -> Option<String> {
-    if !symbol.starts_with("_Z") {
-        return None;
-    }
-    let parsing = ParseOptions::default().recursion_limit(DEEPEST);
-    let symbol = BorrowedSymbol::new_with_options(symbol.as_bytes(), &parsing).ok()?;
-    let printing = DemangleOptions::default().recursion_limit(DEEPEST);
-    let mut text = Limited::default();
-    symbol.structured_demangle(&mut text, &printing).ok()?;
-    Some(text.0)
-}
-
-/// A text that refuses to become too long: substitutions can make a short name explode.
-#[derive(Default)]
-struct Limited(String);
-
-impl std::fmt::Write for Limited {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        if self.0.len().saturating_add(text.len()) > MOST {
-            return Err(std::fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
-    }
 }
 
 #[cfg(test)]
