@@ -6,7 +6,9 @@ use crate::ids::{
     StreamId, Tid,
 };
 use crate::kind::Kind;
+use crate::object::ObjectCall;
 use crate::stack::Frame;
+use crate::tensor::TensorCall;
 use crate::units::Moment;
 use crate::work::Work;
 
@@ -68,6 +70,10 @@ pub enum What {
     Lost(Lost),
     /// What the GPU was asked to do besides memory: launches, names of kernels, copies.
     Work(Work),
+    /// An object that is no memory by itself began or ended.
+    Object(ObjectCall),
+    /// A framework's cache gave out a block, or took one back.
+    Tensor(TensorCall),
     /// What a site looks like. It can come after the first event that names the site, because
     /// names take time to find; the pid is of no meaning.
     Site(SiteFacts),

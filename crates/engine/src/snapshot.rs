@@ -5,6 +5,7 @@ use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, Site
 use crate::kind::{Kind, Layer};
 use crate::stack::{Frame, SiteName};
 use crate::units::{Bytes, Moment, Nanos};
+use crate::verdict::{Anomaly, Judgement};
 use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
 
 use std::sync::Arc;
@@ -75,6 +76,12 @@ pub struct Snapshot {
     pub allocations_total: u64,
     /// Of those: that no stack is known of.
     pub without_stack: u64,
+    /// Places that leak, the worst first.
+    pub suspects: Vec<Judgement>,
+    /// What is thought of the biggest other places.
+    pub judgements: Vec<Judgement>,
+    /// What was unusual since the last snapshot; in the last report all that is remembered.
+    pub anomalies: Vec<Anomaly>,
 }
 
 /// What is not known exactly.
@@ -422,6 +429,8 @@ pub struct AllocationView {
     pub age: Nanos,
     /// Where in the program.
     pub site: SiteName,
+    /// It is much bigger than is usual: what is usual, for its site or its process.
+    pub unusual: Option<Bytes>,
 }
 
 /// A place in the program that memory came from: everything that was allocated with one call stack.

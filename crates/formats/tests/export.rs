@@ -40,6 +40,7 @@ fn names() -> Names {
 
 fn allocation(value: u64, kind: Kind, bytes: u64, device: Option<u16>) -> AllocationView {
     AllocationView {
+        unusual: None,
         key: Key { space: if kind == Kind::Array { Space::Array } else { Space::Address }, value },
         device: device.map(DeviceId),
         bytes: Bytes(bytes),

@@ -205,6 +205,7 @@ impl Ledger {
             }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
+            What::Object(_) | What::Tensor(_) => {}
             What::Site(facts) => self.sites.tell(facts.site, &facts.frames),
         }
     }

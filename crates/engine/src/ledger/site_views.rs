@@ -8,7 +8,7 @@ use crate::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
 use crate::stack::{SiteName, Sites};
 use crate::units::{Bytes, Nanos};
 
-use super::sites::{Row, SiteTable, Source};
+use super::sites::{Held, Row, SiteTable, Source};
 use super::totals::Sum;
 
 /// A table, and whose it is.
@@ -24,7 +24,7 @@ pub(super) fn list(tables: &[Owned<'_>], view: &View, told: &Sites) -> (Vec<Site
         sites.rows().iter().map(move |row| (name(row.source, told), table, row))
     });
     let mut rows: Vec<Named<'_>> = rows.collect();
-    rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.kind, row.source));
+    rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.held, row.source));
     let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
     let total = groups.len();
     groups.sort_by_cached_key(|group| rank(group, view.sort));
@@ -51,7 +51,7 @@ pub(super) fn name(source: Source, told: &Sites) -> SiteName {
 }
 
 fn device<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
-    group.iter().map(|(_, _, row)| *row).filter(|row| row.kind.takes_device_memory())
+    group.iter().map(|(_, _, row)| *row).filter(|row| row.held.takes_device_memory())
 }
 
 fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum {
@@ -90,7 +90,7 @@ fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
         lifetimes: all.as_ref().map(lifetimes).unwrap_or_default(),
         longest_lifetime: all.as_ref().and_then(longest),
         growth: growth(figures, all.as_ref(), start),
-        kinds: kinds.iter().map(kind).collect(),
+        kinds: kinds.iter().filter_map(kind).collect(),
         processes: processes(group, tables),
     }
 }
@@ -98,13 +98,15 @@ fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
 /// One row for each kind.
 fn by_kind(group: &[Named<'_>]) -> Vec<Row> {
     let of = |kind: Kind| {
-        put_together(group.iter().map(|(_, _, row)| *row).filter(move |row| row.kind == kind))
+        put_together(
+            group.iter().map(|(_, _, row)| *row).filter(move |row| row.held == Held::Memory(kind)),
+        )
     };
     Kind::ALL.into_iter().filter_map(of).collect()
 }
 
 fn in_device_memory(kinds: &[Row]) -> impl Iterator<Item = &Row> {
-    kinds.iter().filter(|row| row.kind.takes_device_memory())
+    kinds.iter().filter(|row| row.held.takes_device_memory())
 }
 
 fn put_together<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
@@ -131,16 +133,16 @@ fn longest(row: &Row) -> Option<Nanos> {
     row.lifetimes.iter().any(|count| *count > 0).then_some(row.longest)
 }
 
-fn kind(row: &Row) -> SiteKindView {
-    SiteKindView {
-        kind: row.kind,
+fn kind(row: &Row) -> Option<SiteKindView> {
+    Some(SiteKindView {
+        kind: row.held.kind()?,
         live_bytes: row.live.bytes(),
         live_allocations: row.count,
         bytes_total: row.total.bytes(),
         allocations_total: row.allocations,
         freed_total: row.freed,
         peak_bytes: row.peak.bytes(),
-    }
+    })
 }
 
 /// What each process holds, the most first.

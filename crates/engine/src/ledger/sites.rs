@@ -8,6 +8,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::change::How;
 use crate::ids::SiteId;
 use crate::kind::Kind;
+use crate::object::ObjectKind;
 use crate::units::{Moment, Nanos};
 
 use super::allocation::Entry;
@@ -33,15 +34,45 @@ pub(super) enum Source {
     Other,
 }
 
+/// What is held: memory, of which bytes are counted; or objects, each of which counts as one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[allow(dead_code, reason = "objects are counted next")]
+pub(super) enum Held {
+    Memory(Kind),
+    Object(ObjectKind),
+}
+
+impl Held {
+    /// A number of its own for each, below 256.
+    const fn number(self) -> u64 {
+        match self {
+            Self::Memory(kind) => kind.index() as u64,
+            Self::Object(kind) => 128 + kind.index() as u64,
+        }
+    }
+
+    pub(super) const fn takes_device_memory(self) -> bool {
+        matches!(self, Self::Memory(kind) if kind.takes_device_memory())
+    }
+
+    /// The kind of memory, where it is memory.
+    pub(super) const fn kind(self) -> Option<Kind> {
+        match self {
+            Self::Memory(kind) => Some(kind),
+            Self::Object(_) => None,
+        }
+    }
+}
+
 impl Source {
-    /// A number of its own for each source and kind.
-    fn number(self, kind: Kind) -> u64 {
+    /// A number of its own for each source and what is held.
+    fn number(self, held: Held) -> u64 {
         let source = match self {
             Self::Site(site) => u64::from(site.0),
             Self::Unknown => 1 << 32,
             Self::Other => 2 << 32,
         };
-        source << 8 | kind.index() as u64
+        source << 8 | held.number()
     }
 }
 
@@ -49,7 +80,7 @@ impl Source {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) source: Source,
-    pub(super) kind: Kind,
+    pub(super) held: Held,
     pub(super) live: Sum,
     pub(super) count: u64,
     /// All that ever began.
@@ -72,10 +103,10 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(source: Source, kind: Kind, at: Moment) -> Self {
+    pub(super) fn new(source: Source, held: Held, at: Moment) -> Self {
         Self {
             source,
-            kind,
+            held,
             live: Sum::default(),
             count: 0,
             total: Sum::default(),
@@ -154,97 +185,118 @@ impl SiteTable {
 
     /// An allocation began.
     pub(super) fn add(&mut self, entry: &Entry) {
-        let at = entry.returned_at;
-        let row = self.row(entry.site(), entry.kind, at);
+        self.begin(entry.site(), Held::Memory(entry.kind), entry.bytes, entry.returned_at);
+    }
+
+    /// Something began.
+    pub(super) fn begin(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) {
+        let row = self.row(site, held, at);
         row.allocations += 1;
         row.count += 1;
         row.last = row.last.max(at);
-        row.grow(entry.bytes, at);
+        row.grow(bytes, at);
+    }
+
+    /// Something ended that began at that moment.
+    pub(super) fn finish(
+        &mut self,
+        (site, held): (Option<SiteId>, Held),
+        bytes: u64,
+        began: Moment,
+        how: How,
+        at: Moment,
+    ) {
+        let row = self.row(site, held, at);
+        row.count = row.count.saturating_sub(1);
+        row.live.take(bytes);
+        if matches!(how, How::Freed | How::Replaced) {
+            row.freed += 1;
+            row.lived(at - began);
+        }
     }
 
     /// A call opened once more what was there already.
     pub(super) fn open_again(&mut self, site: Option<SiteId>, kind: Kind, at: Moment) {
-        let row = self.row(site, kind, at);
+        let row = self.row(site, Held::Memory(kind), at);
         row.allocations += 1;
         row.last = row.last.max(at);
     }
 
     /// An allocation ended at that moment; it had been opened so often.
     pub(super) fn take(&mut self, entry: &Entry, how: How, at: Moment, openings: u64) {
-        let row = self.row(entry.site(), entry.kind, at);
-        row.count = row.count.saturating_sub(1);
-        row.live.take(entry.bytes);
-        if matches!(how, How::Freed | How::Replaced) {
-            row.freed += openings;
-            row.lived(at - entry.returned_at);
+        let held = Held::Memory(entry.kind);
+        self.finish((entry.site(), held), entry.bytes, entry.returned_at, how, at);
+        if openings != 1 && matches!(how, How::Freed | How::Replaced) {
+            let row = self.row(entry.site(), held, at);
+            row.freed = row.freed.saturating_add(openings).saturating_sub(1);
         }
     }
 
     /// One of several openings was closed.
     pub(super) fn close_one(&mut self, entry: &Entry, at: Moment) {
-        self.row(entry.site(), entry.kind, at).freed += 1;
+        self.row(entry.site(), Held::Memory(entry.kind), at).freed += 1;
     }
 
     /// The size of a live allocation became known.
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64, at: Moment) {
-        let row = self.row(entry.site(), entry.kind, at);
+        let row = self.row(entry.site(), Held::Memory(entry.kind), at);
         row.grow(bytes.saturating_sub(entry.bytes), at);
     }
 
     /// The row of a site, with its windows at that moment. A site that came when there was no room
     /// never gets a row of its own, so what began as another's ends as another's.
-    fn row(&mut self, site: Option<SiteId>, kind: Kind, at: Moment) -> &mut Row {
+    fn row(&mut self, site: Option<SiteId>, held: Held, at: Moment) -> &mut Row {
         let source = site.map_or(Source::Unknown, Source::Site);
-        let number = source.number(kind);
+        let number = source.number(held);
         let hint = (number >> 8 ^ number) as usize % RECENT;
         let place = match self.recent.get(hint) {
             Some(&(known, place)) if known == number => place,
-            _ => self.look_up(source, kind, at, hint),
+            _ => self.look_up(source, held, at, hint),
         };
         let row = &mut self.rows[place as usize];
         row.windows.advance(at - self.start, row.live.bytes());
         row
     }
 
-    fn look_up(&mut self, source: Source, kind: Kind, at: Moment, hint: usize) -> u32 {
-        let place = self.find(source, kind).unwrap_or_else(|| self.open(source, kind, at));
+    fn look_up(&mut self, source: Source, held: Held, at: Moment, hint: usize) -> u32 {
+        let place = self.find(source, held).unwrap_or_else(|| self.open(source, held, at));
         if self.recent.is_empty() {
             self.recent = vec![(u64::MAX, 0); RECENT];
         }
         if let Some(recent) = self.recent.get_mut(hint) {
-            *recent = (source.number(kind), place);
+            *recent = (source.number(held), place);
         }
         place
     }
 
-    fn find(&self, source: Source, kind: Kind) -> Option<u32> {
-        let number = source.number(kind);
+    fn find(&self, source: Source, held: Held) -> Option<u32> {
+        let number = source.number(held);
         let is = |place: &u32| {
             let row = &self.rows[*place as usize];
-            row.source.number(row.kind) == number
+            row.source.number(row.held) == number
         };
         self.index.find(self.hasher.hash_one(number), is).copied()
     }
 
     #[cold]
-    fn open(&mut self, source: Source, kind: Kind, at: Moment) -> u32 {
+    fn open(&mut self, source: Source, held: Held, at: Moment) -> u32 {
         let is_site = matches!(source, Source::Site(_));
         if is_site && self.sites >= KEPT {
-            let other = self.find(Source::Other, kind);
-            return other.unwrap_or_else(|| self.insert(Row::new(Source::Other, kind, at)));
+            let other = self.find(Source::Other, held);
+            return other.unwrap_or_else(|| self.insert(Row::new(Source::Other, held, at)));
         }
         self.sites += usize::from(is_site);
-        self.insert(Row::new(source, kind, at))
+        self.insert(Row::new(source, held, at))
     }
 
     fn insert(&mut self, row: Row) -> u32 {
         let place = self.rows.len() as u32;
-        let number = row.source.number(row.kind);
+        let number = row.source.number(row.held);
         self.rows.push(row);
         let Self { rows, index, hasher, .. } = self;
         index.insert_unique(hasher.hash_one(number), place, |place| {
             let row = &rows[*place as usize];
-            hasher.hash_one(row.source.number(row.kind))
+            hasher.hash_one(row.source.number(row.held))
         });
         place
     }
@@ -278,8 +330,8 @@ impl SiteTable {
     /// moment.
     pub(super) fn absorb(&mut self, other: Self) {
         for row in other.rows {
-            let (source, kind, first) = (row.source, row.kind, row.first);
-            let place = self.find(source, kind).unwrap_or_else(|| self.open(source, kind, first));
+            let (source, held, first) = (row.source, row.held, row.first);
+            let place = self.find(source, held).unwrap_or_else(|| self.open(source, held, first));
             let own = &mut self.rows[place as usize];
             if own.allocations == 0 {
                 *own = Row { source: own.source, ..row };
@@ -334,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_full_count_of_times_keeps_the_proportions() {
-        let mut row = Row::new(Source::Unknown, Kind::Device, Moment(0));
+        let mut row = Row::new(Source::Unknown, Held::Memory(Kind::Device), Moment(0));
         row.lifetimes[0] = u32::MAX;
         row.lifetimes[3] = 1000;
         row.lived(Nanos(1));

@@ -205,6 +205,7 @@ fn top<K: Ord>(
 
 fn allocation(entry: &Entry, at: Moment, told: &Sites) -> AllocationView {
     AllocationView {
+        unusual: None,
         key: entry.key(),
         device: entry.device(),
         bytes: Bytes(entry.bytes),

@@ -55,6 +55,8 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         }
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
+        What::Object(_) => sheet.row("object"),
+        What::Tensor(_) => sheet.row("tensor"),
         What::Site(_) => sheet.row("stack"),
     }
     sheet.number(Column::At, event.at.0);

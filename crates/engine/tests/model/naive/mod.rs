@@ -105,7 +105,7 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) => {}
+            What::Work(_) | What::Object(_) | What::Tensor(_) => {}
             What::Site(facts) => {
                 self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
             }
@@ -182,6 +182,7 @@ impl Naive {
             sites_total,
             allocations_total: calls().sum(),
             without_stack: of_sites.iter().map(|(process, _)| without(process)).sum(),
+            ..Snapshot::default()
         };
         self.past.extend(ended);
         for process in self.running.values_mut() {

@@ -152,6 +152,7 @@ impl Process {
             held.retain(|live| live.bytes >= view.min_size.0 && at - live.at >= view.older);
             held.truncate(view.top);
             let allocations = held.iter().map(|live| AllocationView {
+                unusual: None,
                 key: live.key,
                 device: live.device,
                 bytes: Bytes(live.bytes),
