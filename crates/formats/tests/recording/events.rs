@@ -291,6 +291,8 @@ fn listed(what: &What) {
         | What::DriverAccount { .. }
         | What::Lost(_)
         | What::Work(_)
+        | What::Object(_)
+        | What::Tensor(_)
         | What::Site(_) => {}
     }
 }
