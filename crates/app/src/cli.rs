@@ -12,6 +12,7 @@ use anyhow::Result;
 use engine::snapshot::Sort;
 use engine::units::Bytes;
 
+use crate::quantity::LeakLimit;
 use crate::{Outcome, commands, quantity};
 
 pub(crate) use files::{
@@ -64,6 +65,8 @@ EXAMPLES
   vramscope trace -p 4711 --older 10m       what process 4711 has held for 10 minutes
   vramscope trace -- python train.py        start a program and miss nothing of it
   vramscope trace --fail-on-leak -- ./test  exit with 1 when it ends without freeing all
+  vramscope trace --fail-on-leak=suspects -p 4711 --duration 5m
+                                            exit with 1 when something of it leaks
   vramscope trace --by site -p 4711         which lines of process 4711 hold what
   vramscope trace --json --duration 1m      one JSON object a line, for a minute
 
@@ -176,16 +179,17 @@ pub(crate) struct Trace {
     /// Write every event to a file too, for `report` and other tools
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Exit with 1 when a process ends with more than SIZE (default 0) not freed
+    /// Exit with 1 when a process ends with more than SIZE (default 0) not freed; or with `suspects`
+    /// when a place is suspected of a leak
     #[arg(
         long,
-        value_name = "SIZE",
+        value_name = "SIZE|suspects",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "0",
-        value_parser = quantity::size
+        value_parser = quantity::leak_limit
     )]
-    pub(crate) fail_on_leak: Option<Bytes>,
+    pub(crate) fail_on_leak: Option<LeakLimit>,
 }
 
 /// What reports are ordered by.

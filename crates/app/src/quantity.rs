@@ -19,6 +19,24 @@ pub(crate) fn size(text: &str) -> Result<Bytes, String> {
     if bytes < u64::MAX as f64 { Ok(Bytes(bytes as u64)) } else { Err("too large".into()) }
 }
 
+/// What counts as a leak that a verb is to fail on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LeakLimit {
+    /// More than this was not freed.
+    NotFreed(Bytes),
+    /// A place is suspected of a leak, whatever was freed at the end.
+    Suspects,
+}
+
+/// A size, or `suspects`.
+pub(crate) fn leak_limit(text: &str) -> Result<LeakLimit, String> {
+    if text == "suspects" {
+        return Ok(LeakLimit::Suspects);
+    }
+    let wrong = |why| format!("{why}; expected a size, such as 10M, or `suspects`");
+    size(text).map(LeakLimit::NotFreed).map_err(wrong)
+}
+
 /// `2` (seconds), `500ms`, `1.5s`, `10m`, `6h`, `1d`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);

@@ -199,6 +199,7 @@ fn snapshot() -> Snapshot {
         sites_total: 3,
         allocations_total: 100,
         without_stack: 12,
+        ..Snapshot::default()
     }
 }
 

@@ -7,7 +7,7 @@ use engine::analysis::usage::FEWEST_POINTS;
 use engine::units::Bytes;
 
 use super::By;
-use crate::quantity;
+use crate::quantity::{self, LeakLimit};
 
 pub(super) const REPORT_EXAMPLES: &str = "\
 EXAMPLES
@@ -96,16 +96,17 @@ pub(crate) struct Report {
         allow_hyphen_values = true
     )]
     pub(crate) smi_offset: Option<i64>,
-    /// Exit with 1 when more than SIZE (default 0) of device memory was never freed
+    /// Exit with 1 when more than SIZE (default 0) of device memory was never freed; or with
+    /// `suspects` when a place is suspected of a leak
     #[arg(
         long,
-        value_name = "SIZE",
+        value_name = "SIZE|suspects",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "0",
-        value_parser = quantity::size
+        value_parser = quantity::leak_limit
     )]
-    pub(crate) fail_on_leak: Option<Bytes>,
+    pub(crate) fail_on_leak: Option<LeakLimit>,
     #[command(flatten)]
     pub(crate) part: Part,
 }

@@ -121,6 +121,7 @@ impl LiveReport {
         let view = View { ended_sites: true, ..self.view };
         let mut last = self.ledger.snapshot(now, &view);
         self.ended.recall_into(&mut last);
+        self.style.last = true;
         self.print(&last)?;
         let unlisted = self.ended.dropped() + self.ledger.unlisted_ends();
         if unlisted > 0 {

@@ -13,6 +13,7 @@ mod input;
 pub(crate) mod kernels;
 #[cfg(feature = "capture")]
 pub(crate) mod launch;
+mod limit;
 #[cfg(feature = "capture")]
 mod live;
 mod overlay;

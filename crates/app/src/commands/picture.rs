@@ -79,11 +79,7 @@ pub(crate) fn chart(wanted: &Wanted<'_>, by: By, top: usize, points: usize) -> R
 }
 
 /// Writes the page of a file.
-pub(crate) fn write_page(
-    wanted: &Wanted<'_>,
-    opens: Opens,
-    out: &mut dyn Write,
-) -> Result<Leakage> {
+pub(crate) fn write_page(wanted: &Wanted<'_>, opens: Opens, out: &mut dyn Write) -> Result<()> {
     let Questions { mut outline, mut usage, mut summary, mut suspects } = Questions::new(wanted)?;
     let input = input::read(wanted.path, wanted.only, &mut |change, _| {
         outline.change(change);
@@ -110,7 +106,7 @@ pub(crate) fn write_page(
         opens,
     };
     page::write(out, &story)?;
-    Ok(leakage)
+    Ok(())
 }
 
 /// The second reading.

@@ -65,6 +65,7 @@ pub(crate) fn final_report(
     let mut last = ledger.snapshot(at, &View { ended_sites: true, ..*view });
     ended.recall_into(&mut last);
     let names = names(clock, reader.functions().clone(), gpus);
+    let style = Style { last: true, ..style };
     print(out, subject, format, &last, &names, style)?;
     let mut warnings = reader.warnings();
     let unlisted = ended.dropped() + ledger.unlisted_ends();

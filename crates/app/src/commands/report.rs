@@ -12,7 +12,6 @@ use engine::analysis::usage::Usage;
 use engine::analysis::watermark::Watermark;
 use engine::change::Change;
 use engine::snapshot::View;
-use engine::units::Bytes;
 use formats::export::analysis::{self, Answer, Subject};
 use formats::export::page::Opens;
 use formats::import::Source;
@@ -20,9 +19,10 @@ use formats::import::gather::Only;
 use formats::plain::plain;
 
 use super::input::Input;
+use super::limit::Limit;
 use super::picture::{self, Wanted};
 use super::replay::final_report;
-use super::{fragmentation, input, overlay, print};
+use super::{fragmentation, input, limit, overlay, print};
 use crate::cli::{Analysis, By, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
@@ -52,30 +52,27 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         return Ok(outcome);
     }
     if options.format == Format::Html {
-        let outcome = page(options, &mut out)?;
+        let outcome = page(options, source, &mut out)?;
         out.finish()?;
         return Ok(outcome);
     }
     let measure = source.measure();
     let mut question = Question::new(options, measure);
     // Limits on leaks hold for every question.
-    let mut limit = options.fail_on_leak.map(|limit| (limit, Groups::new(measure)));
+    let mut limit = options.fail_on_leak.map(|limit| Limit::new(limit, measure));
     let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
         question.change(change);
-        if let Some((_, groups)) = &mut limit {
-            groups.change(change);
+        if let Some(limit) = &mut limit {
+            limit.change(change);
         }
     })?;
     question.answer(options, &input, &mut out)?;
     out.finish()?;
-    Ok(match limit {
-        Some((limit, groups)) => judge(limit, &Leakage::of(&groups)),
-        None => Outcome::Fine,
-    })
+    Ok(limit.map_or(Outcome::Fine, Limit::judge))
 }
 
 /// Everything that the file tells, as a page that opens with what was asked for.
-fn page(options: &Report, out: &mut Results) -> Result<Outcome> {
+fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> {
     let wanted = Wanted {
         path: &options.file,
         only: input::only(&options.part),
@@ -89,9 +86,9 @@ fn page(options: &Report, out: &mut Results) -> Result<Outcome> {
         Analysis::Suspects => Opens::Growing,
         Analysis::Summary | Analysis::Usage | Analysis::Trace | Analysis::Kernels => Opens::Sites,
     };
-    let leakage = picture::write_page(&wanted, opens, &mut *out.writer)?;
+    picture::write_page(&wanted, opens, &mut *out.writer)?;
     out.writer.flush()?;
-    Ok(options.fail_on_leak.map_or(Outcome::Fine, |limit| judge(limit, &leakage)))
+    limit::of_file(options.fail_on_leak, &options.file, wanted.only, source.measure())
 }
 
 /// Which report of a live verb a question asks for.
@@ -143,10 +140,7 @@ fn last_report(
     for warning in warnings {
         output::complain(&plain(&warning.text));
     }
-    let Some(limit) = options.fail_on_leak else { return Ok(Outcome::Fine) };
-    let mut groups = Groups::new(source.measure());
-    input::read(path, Only::default(), &mut |change, _| groups.change(change))?;
-    Ok(judge(limit, &Leakage::of(&groups)))
+    limit::of_file(options.fail_on_leak, path, Only::default(), source.measure())
 }
 
 /// Options that mean nothing for the question are mistakes.
@@ -176,15 +170,6 @@ fn check(options: &Report) -> Result<()> {
     needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
     needs(options.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
     needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")
-}
-
-fn judge(limit: Bytes, leakage: &Leakage) -> Outcome {
-    let leaked = Bytes(leakage.avoidable().bytes);
-    if leaked <= limit {
-        return Outcome::Fine;
-    }
-    output::complain(&format!("{leaked} of device memory were never freed, more than {limit}"));
-    Outcome::Findings
 }
 
 /// An analysis that is fed.

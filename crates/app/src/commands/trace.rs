@@ -15,9 +15,12 @@ use capture::session::{Options, Stacks, Target, Work};
 use engine::ids::Pid;
 use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
+use formats::export::verdict;
+use formats::plain::plain;
 
 use super::live::{Format, LiveReport, Subject};
 use crate::pipeline::Live;
+use crate::quantity::LeakLimit;
 use crate::recorder::{self, Recorder};
 use crate::{Outcome, cli, output};
 
@@ -65,7 +68,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) format: Option<Format>,
     pub(crate) output: Option<&'a Path>,
     pub(crate) record: Option<&'a Path>,
-    pub(crate) fail_on_leak: Option<Bytes>,
+    pub(crate) fail_on_leak: Option<LeakLimit>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
     /// How call stacks are taken, where something is said of it.
@@ -309,18 +312,43 @@ fn view(options: &cli::Trace) -> View {
     }
 }
 
-fn judge(last: &Snapshot, limit: Option<Bytes>) -> Outcome {
-    let Some(limit) = limit else { return Outcome::Fine };
+fn judge(last: &Snapshot, limit: Option<LeakLimit>) -> Outcome {
+    let found = match limit {
+        None => false,
+        Some(LeakLimit::NotFreed(limit)) => not_freed(last, limit),
+        Some(LeakLimit::Suspects) => suspects(last),
+    };
+    if found { Outcome::Findings } else { Outcome::Fine }
+}
+
+/// Tells who ended with more than that not freed; whether anybody did.
+fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
     let ended = last.processes.iter().filter(|process| process.ended.is_some());
     let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
     for process in &leaky {
         output::complain(&format!(
             "leak: process {} ({}) ended with {} in {} not freed",
             process.key.pid,
-            formats::plain::plain(&process.name),
+            plain(&process.name),
             process.not_freed(),
             formats::export::text::count(process.live_allocations),
         ));
     }
-    if leaky.is_empty() { Outcome::Fine } else { Outcome::Findings }
+    !leaky.is_empty()
+}
+
+/// Tells who is suspected; whether anybody is.
+fn suspects(last: &Snapshot) -> bool {
+    for judged in &last.suspects {
+        let pid = judged.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        let place = verdict::place(judged.site, &judged.frames);
+        let text = format!(
+            "leak ({}): process {pid} ({}), {place}: {}",
+            judged.sureness.name(),
+            judged.process,
+            verdict::sentence(judged),
+        );
+        output::complain(&plain(&text));
+    }
+    !last.suspects.is_empty()
 }

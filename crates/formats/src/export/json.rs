@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::Names;
 use super::analysis::json::{FrameObject, frame};
+use super::verdict::json::{AnomalyObject, JudgementObject};
 use super::work::json::Work;
 use crate::plain::plain;
 use sites::{OwnSite, Site};
@@ -41,6 +42,9 @@ struct Report {
     /// Allocating calls whose site is not known.
     allocations_without_stack: u64,
     lost_stacks: u64,
+    suspects: Vec<JudgementObject>,
+    judgements: Vec<JudgementObject>,
+    anomalies: Vec<AnomalyObject>,
 }
 
 /// Only where a figure is not exact.
@@ -180,6 +184,9 @@ struct Allocation {
     #[serde(skip_serializing_if = "Option::is_none")]
     handle: Option<&'static str>,
     site: String,
+    /// Only of one that is much bigger than is usual: what is usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usual_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -228,6 +235,13 @@ impl Report {
             sites_total: snapshot.sites_total,
             allocations_without_stack: snapshot.without_stack,
             lost_stacks: snapshot.certainty.lost.stacks,
+            suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
+            judgements: snapshot
+                .judgements
+                .iter()
+                .map(|j| JudgementObject::new(j, false))
+                .collect(),
+            anomalies: snapshot.anomalies.iter().map(|a| AnomalyObject::new(a, names)).collect(),
         }
     }
 }
@@ -395,6 +409,7 @@ impl Allocation {
                 Space::External => Some("external"),
             },
             site: allocation.site.to_string(),
+            usual_bytes: allocation.unusual.map(|usual| usual.0),
         }
     }
 }

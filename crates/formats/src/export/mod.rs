@@ -14,6 +14,7 @@ pub mod profile;
 pub mod speedscope;
 pub mod text;
 pub mod torch;
+pub mod verdict;
 pub mod work;
 
 use std::borrow::Cow;

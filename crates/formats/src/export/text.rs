@@ -23,11 +23,13 @@ pub struct Style {
     pub color: bool,
     /// The most frames of a stack that are shown; 0: all.
     pub stack_depth: usize,
+    /// It is the last report: it ends with all verdicts.
+    pub last: bool,
 }
 
 impl Default for Style {
     fn default() -> Self {
-        Self { color: false, stack_depth: 6 }
+        Self { color: false, stack_depth: 6, last: false }
     }
 }
 
@@ -69,7 +71,17 @@ pub fn report(
     if snapshot.without_stack < snapshot.allocations_total || snapshot.certainty.lost.stacks > 0 {
         sites::coverage(out, snapshot, style)?;
     }
-    uncertainty(out, &super::listed(snapshot).1, names, style)
+    ending(out, snapshot, names, style)
+}
+
+/// What every report ends with: what is not exact, and what is thought of it all.
+fn ending(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
+    uncertainty(out, &super::listed(snapshot).1, names, style)?;
+    if style.last {
+        super::verdict::text::whole(out, snapshot, names, style)
+    } else {
+        super::verdict::text::short(out, snapshot, names, style)
+    }
 }
 
 /// What every report begins with: the time, and what could not be had.
@@ -296,7 +308,11 @@ fn allocation_line(allocation: &AllocationView, style: Style) -> String {
         other => format!(" {other}"),
     };
     let age = style.dim(&format!("  {}", age(allocation.age)));
-    format!("{:#x}:{place}: {}{kind}{age}", allocation.key.value, allocation.bytes)
+    let mark = allocation.unusual.map_or_else(String::new, |usual| {
+        let times = super::verdict::times(allocation.bytes, usual);
+        format!("  {}", style.paint("33", &format!("<- {times} {usual}")))
+    });
+    format!("{:#x}:{place}: {}{kind}{age}{mark}", allocation.key.value, allocation.bytes)
 }
 
 fn place(device: Option<DeviceId>) -> String {
@@ -314,6 +330,17 @@ pub fn age(age: Nanos) -> String {
         60..3600 => format!("{}m{:02}s", s / 60, s % 60),
         3600..86_400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
         _ => format!("{}d{:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+/// `850ns`, `12.3µs`, `4.1ms`, and then as ages are written.
+#[must_use]
+pub fn span(time: Nanos) -> String {
+    match time.0 {
+        nanos @ 0..1_000 => format!("{nanos}ns"),
+        nanos @ 1_000..1_000_000 => format!("{:.1}µs", nanos as f64 / 1e3),
+        nanos @ 1_000_000..1_000_000_000 => format!("{:.1}ms", nanos as f64 / 1e6),
+        _ => age(time),
     }
 }
 

@@ -6,7 +6,7 @@ use engine::snapshot::{ProcessView, SiteView, Snapshot};
 use engine::stack::{Frame, SiteName};
 use engine::units::Bytes;
 
-use super::{Style, count};
+use super::{Style, count, span};
 use crate::export::Names;
 use crate::export::analysis::frames::{cut, foreign, line};
 use crate::plain::plain;
@@ -33,7 +33,7 @@ pub fn report(
         writeln!(out, "{}", style.dim(&format!("… and {more} more sites")))?;
     }
     coverage(out, snapshot, style)?;
-    super::uncertainty(out, &crate::export::listed(snapshot).1, names, style)
+    super::ending(out, snapshot, names, style)
 }
 
 /// How many allocations nothing is known of, where it is known of others.
@@ -61,7 +61,7 @@ fn one(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot, style: Style) 
         site.bytes_total,
         site.freed_total,
         site.median_lifetime()
-            .map_or_else(String::new, |time| format!(" after {} (median)", span(time.0))),
+            .map_or_else(String::new, |time| format!(" after {} (median)", span(time))),
     );
     writeln!(out, "{}  {}", style.bold(&live), style.dim(&format!("({counts})")))?;
     kinds(out, site, "  ")?;
@@ -82,16 +82,6 @@ fn grown(bytes: i64) -> String {
         0 => String::new(),
         1.. => format!("+{} since the last report, ", Bytes(bytes.unsigned_abs())),
         _ => format!("-{} since the last report, ", Bytes(bytes.unsigned_abs())),
-    }
-}
-
-/// `850ns`, `12.3µs`, `4.1ms`, and then as ages are written.
-fn span(nanos: u64) -> String {
-    match nanos {
-        0..1_000 => format!("{nanos}ns"),
-        1_000..1_000_000 => format!("{:.1}µs", nanos as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1}ms", nanos as f64 / 1e6),
-        _ => super::age(engine::units::Nanos(nanos)),
     }
 }
 
@@ -120,7 +110,7 @@ fn stack(out: &mut dyn Write, site: &SiteView, indent: &str, style: Style) -> io
 }
 
 /// The frames of a stack that matter most, in their order.
-pub(super) fn frames(
+pub(in crate::export) fn frames(
     out: &mut dyn Write,
     frames: &[Frame],
     indent: &str,
@@ -247,7 +237,8 @@ mod tests {
 
     #[test]
     fn times_are_written_in_fitting_units() {
-        let written = [999, 1_500, 2_000_000, 3_000_000_000].map(span);
+        let written =
+            [999, 1_500, 2_000_000, 3_000_000_000].map(|time| span(engine::units::Nanos(time)));
         assert_eq!(written, ["999ns", "1.5µs", "2.0ms", "3.0s"]);
     }
 }

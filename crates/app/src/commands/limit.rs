@@ -1,0 +1,73 @@
+//! Limits on leaks that make a verb on files fail.
+
+use std::path::Path;
+
+use anyhow::Result;
+use engine::analysis::Measure;
+use engine::analysis::groups::Groups;
+use engine::analysis::leakage::Leakage;
+use engine::analysis::suspects::{Suspects, Verdict};
+use engine::change::Change;
+use engine::units::Bytes;
+use formats::import::gather::Only;
+
+use super::input;
+use crate::quantity::LeakLimit;
+use crate::{Outcome, output};
+
+/// A limit that is fed with the changes of a file.
+pub(crate) enum Limit {
+    NotFreed(Bytes, Groups),
+    Suspects(Box<Suspects>),
+}
+
+impl Limit {
+    pub(crate) fn new(limit: LeakLimit, measure: Measure) -> Self {
+        match limit {
+            LeakLimit::NotFreed(limit) => Self::NotFreed(limit, Groups::new(measure)),
+            LeakLimit::Suspects => Self::Suspects(Box::new(Suspects::new(measure))),
+        }
+    }
+
+    pub(crate) fn change(&mut self, change: &Change) {
+        match self {
+            Self::NotFreed(_, groups) => groups.change(change),
+            Self::Suspects(suspects) => suspects.change(change),
+        }
+    }
+
+    /// Tells what is over the limit.
+    pub(crate) fn judge(self) -> Outcome {
+        match self {
+            Self::NotFreed(limit, groups) => {
+                let leaked = Bytes(Leakage::of(&groups).avoidable().bytes);
+                if leaked <= limit {
+                    return Outcome::Fine;
+                }
+                output::complain(&format!(
+                    "{leaked} of device memory were never freed, more than {limit}"
+                ));
+            }
+            Self::Suspects(suspects) => match suspects.finish() {
+                Verdict::Judged(suspects) if !suspects.is_empty() => {
+                    output::complain(&format!("{} places are suspected of a leak", suspects.len()));
+                }
+                _ => return Outcome::Fine,
+            },
+        }
+        Outcome::Findings
+    }
+}
+
+/// Reads a file once more, for its limit.
+pub(crate) fn of_file(
+    limit: Option<LeakLimit>,
+    path: &Path,
+    only: Only,
+    measure: Measure,
+) -> Result<Outcome> {
+    let Some(limit) = limit else { return Ok(Outcome::Fine) };
+    let mut limit = Limit::new(limit, measure);
+    input::read(path, only, &mut |change, _| limit.change(change))?;
+    Ok(limit.judge())
+}

@@ -1,0 +1,255 @@
+//! Verdicts and anomalies in words: the same in reports of traces and of files.
+
+pub mod json;
+pub mod text;
+
+use engine::kind::Kind;
+use engine::object::ObjectKind;
+use engine::stack::{Frame, Language, SiteName};
+use engine::units::Bytes;
+use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Unusual, Verdict};
+
+use super::analysis::frames;
+use super::text::{age, span};
+
+/// A quantity of what is judged: bytes, or a number of objects.
+#[must_use]
+pub fn quantity(subject: Subject, amount: u64) -> String {
+    match subject {
+        Subject::Objects(kind) => objects(kind, amount),
+        Subject::Memory(_) | Subject::Tensors => Bytes(amount).to_string(),
+    }
+}
+
+/// `1 stream`, `2 graph executables`.
+#[must_use]
+pub fn objects(kind: ObjectKind, number: u64) -> String {
+    let (one, many) = match kind {
+        ObjectKind::Stream => ("stream", "streams"),
+        ObjectKind::Event => ("event", "events"),
+        ObjectKind::Graph => ("graph", "graphs"),
+        ObjectKind::GraphExec => ("graph executable", "graph executables"),
+        ObjectKind::Module => ("module", "modules"),
+        ObjectKind::Library => ("library", "libraries"),
+        ObjectKind::Context => ("context", "contexts"),
+        ObjectKind::GreenContext => ("green context", "green contexts"),
+        ObjectKind::Texture => ("texture object", "texture objects"),
+        ObjectKind::Surface => ("surface object", "surface objects"),
+        ObjectKind::Pool => ("memory pool", "memory pools"),
+        ObjectKind::Linker => ("linker", "linkers"),
+    };
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// What is live, in words.
+#[must_use]
+pub fn live(judged: &Judgement) -> String {
+    let Evidence { live, live_count, .. } = judged.evidence;
+    let (one, many) = match judged.subject {
+        Subject::Objects(kind) => return objects(kind, live),
+        Subject::Tensors => ("tensor".to_owned(), "tensors".to_owned()),
+        Subject::Memory(Kind::Device) => ("allocation".to_owned(), "allocations".to_owned()),
+        Subject::Memory(kind) => (format!("{kind} allocation"), format!("{kind} allocations")),
+    };
+    format!("{} in {live_count} {}", Bytes(live), if live_count == 1 { one } else { many })
+}
+
+/// The verdict in one sentence.
+#[must_use]
+pub fn sentence(judged: &Judgement) -> String {
+    let evidence = &judged.evidence;
+    let held = live(judged);
+    match judged.verdict {
+        Verdict::Leak => {
+            let rate = quantity(judged.subject, evidence.per_hour);
+            let full = evidence.full_in.map_or_else(String::new, |time| {
+                format!("; at this rate the device is full in {}", age(time))
+            });
+            format!("{held} live, and growing by {rate} an hour{full}")
+        }
+        Verdict::Plateau => format!("{held}: grew, and stands still"),
+        Verdict::Cache => format!("{held}: renewed all the time, and bounded"),
+        Verdict::RampUp => format!("{held}: still growing, but as at a start"),
+        Verdict::Burst => format!("{held}: came in one go"),
+        Verdict::Periodic => format!("{held}: comes and goes"),
+        Verdict::NotEnoughData => format!("{held}: not enough data yet to tell"),
+    }
+}
+
+/// What the verdict rests on, a line each.
+#[must_use]
+pub fn evidence(judged: &Judgement) -> Vec<String> {
+    let of = &judged.evidence;
+    let mut lines = Vec::new();
+    if of.steps > 0 {
+        let shrank = match of.shrinking_steps {
+            0 => "shrank in none".to_owned(),
+            n => format!("shrank in {n}"),
+        };
+        lines.push(format!(
+            "grew in {} of {} steps of {}, {shrank}; watched for {}",
+            of.growing_steps,
+            of.steps,
+            span(of.window),
+            span(of.watched),
+        ));
+    }
+    let ended = match (of.ended, judged.subject) {
+        (0, Subject::Objects(_)) => format!("none of {} made here was destroyed", of.begun),
+        (0, _) => format!("none of {} allocated here was freed", of.begun),
+        (n, Subject::Objects(_)) => format!("{n} of {} made here were destroyed", of.begun),
+        (n, _) => format!("{n} of {} allocated here were freed", of.begun),
+    };
+    let lived = match (of.median_life, of.longest_life) {
+        (Some(middle), Some(longest)) => {
+            format!(", half of them within {}, all within {}", span(middle), span(longest))
+        }
+        _ => String::new(),
+    };
+    lines.push(format!("{ended}{lived}"));
+    if let (Some(middle), Some(oldest)) = (of.median_age, of.oldest) {
+        let overdue = match of.overdue {
+            0 => String::new(),
+            much => format!(
+                "; {} older than what is freed here ever got",
+                quantity(judged.subject, much)
+            ),
+        };
+        lines.push(format!(
+            "half of what is live is older than {}, the oldest {}{overdue}",
+            span(middle),
+            span(oldest)
+        ));
+    }
+    lines
+}
+
+/// The line of the program that is accused.
+#[must_use]
+pub fn place(site: SiteName, frames: &[Frame]) -> String {
+    match site {
+        SiteName::Unknown => "(no stack)".to_owned(),
+        SiteName::Pending(_) => "(the stack is not told yet)".to_owned(),
+        SiteName::Other => "(sites that are not kept apart)".to_owned(),
+        SiteName::Told(_) => frames::label(&frames.iter().collect::<Vec<_>>()),
+    }
+}
+
+/// What to try against a leak.
+#[must_use]
+pub fn advice(judged: &Judgement) -> String {
+    let frames = &judged.frames;
+    let through = |module: &str| {
+        frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
+    };
+    let partly = judged.evidence.ended > 0;
+    match judged.subject {
+        Subject::Tensors => {
+            "find what keeps the result of this line: a list, a dictionary, a closure or an \
+             attribute. Keep numbers (`.item()`) or `.detach()`ed copies; a tensor that is kept \
+             with its graph keeps everything that it was computed from"
+                .to_owned()
+        }
+        Subject::Memory(_) if through("libc10_cuda") => {
+            "this is PyTorch's cache, which grows because tensors are kept: trace with --torch to \
+             see which lines keep them"
+                .to_owned()
+        }
+        Subject::Memory(kind) => {
+            let by = freed_by(kind);
+            if partly {
+                format!(
+                    "most is given back, some is not: look for a path after this call (an error, \
+                     an early return, a branch) that misses {by}"
+                )
+            } else {
+                format!("nothing of this call is ever given back: call {by} when it is done with")
+            }
+        }
+        Subject::Objects(kind) => {
+            let by = destroyed_by(kind);
+            let python = frames.iter().any(|frame| frame.language == Language::Python);
+            let kept = if python { ", or keep one and use it again" } else { "" };
+            format!("call {by} for each{kept}; each one costs host and often device memory")
+        }
+    }
+}
+
+const fn freed_by(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Async | Kind::HostAsync => "cudaFreeAsync",
+        Kind::Pinned => "cudaFreeHost",
+        Kind::Registered => "cudaHostUnregister",
+        Kind::Array => "cudaFreeArray",
+        Kind::Physical | Kind::HostPhysical => "cuMemUnmap and cuMemRelease",
+        Kind::Imported => "cudaIpcCloseMemHandle",
+        Kind::Graph => "a free node, or cudaFree of what the graph left",
+        _ => "cudaFree",
+    }
+}
+
+const fn destroyed_by(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::Stream => "cudaStreamDestroy",
+        ObjectKind::Event => "cudaEventDestroy",
+        ObjectKind::Graph => "cudaGraphDestroy",
+        ObjectKind::GraphExec => "cudaGraphExecDestroy",
+        ObjectKind::Module => "cuModuleUnload",
+        ObjectKind::Library => "cuLibraryUnload",
+        ObjectKind::Context => "cuCtxDestroy",
+        ObjectKind::GreenContext => "cuGreenCtxDestroy",
+        ObjectKind::Texture => "cudaDestroyTextureObject",
+        ObjectKind::Surface => "cudaDestroySurfaceObject",
+        ObjectKind::Pool => "cudaMemPoolDestroy",
+        ObjectKind::Linker => "cuLinkDestroy",
+    }
+}
+
+/// An anomaly in one sentence, without time and place.
+#[must_use]
+pub fn unusual(anomaly: &Anomaly) -> String {
+    let kind = match anomaly.kind {
+        Kind::Device => String::new(),
+        kind => format!(" {kind}"),
+    };
+    match anomaly.what {
+        Unusual::Size { bytes, usual, of, of_site, live, .. } => {
+            let whose = if of_site { "this site" } else { "this process" };
+            let live = if live { "" } else { " (freed since)" };
+            format!(
+                "{bytes}{kind} at once{live}: {} {usual} (nine of ten of {of} allocations of {whose} were at most that)",
+                times(bytes, usual)
+            )
+        }
+        Unusual::Growth { bytes, within, usual } => {
+            format!(
+                "{bytes}{kind} more within {}: {} {usual} (nine of ten such times brought at most that)",
+                span(within),
+                times(bytes, usual)
+            )
+        }
+    }
+}
+
+/// `214 times the usual`, as a part of a sentence.
+#[must_use]
+pub fn times(bytes: Bytes, usual: Bytes) -> String {
+    match bytes.0.checked_div(usual.0) {
+        None => "far beyond the usual".to_owned(),
+        Some(times @ 0..10) => {
+            let tenths = u128::from(bytes.0) * 10 / u128::from(usual.0) % 10;
+            format!("{times}.{tenths} times the usual")
+        }
+        Some(times) => format!("{times} times the usual"),
+    }
+}
+
+/// The kind of memory or object that is judged, as a word.
+#[must_use]
+pub const fn kind(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Memory(kind) => kind.name(),
+        Subject::Tensors => Kind::Torch.name(),
+        Subject::Objects(kind) => kind.name(),
+    }
+}

@@ -1,0 +1,215 @@
+//! Verdicts and anomalies in words, against files that were looked at. `VRAMSCOPE_UPDATE=1` writes
+//! them anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::sync::Arc;
+
+use engine::ids::{DeviceId, FunctionId, Key, Pid, Tid};
+use engine::kind::Kind;
+use engine::object::ObjectKind;
+use engine::snapshot::Snapshot;
+use engine::stack::{Frame, Language, SiteName, site_name};
+use engine::units::{Bytes, Moment, Nanos};
+use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
+use formats::WallClock;
+use formats::export::text::Style;
+use formats::export::verdict::{self, times};
+use formats::export::{Names, json, text};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn names() -> Names {
+    Names {
+        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+        function: |FunctionId(_)| "cuMemAlloc_v2",
+        recorded: formats::recording::Functions::default(),
+        gpus: Vec::new(),
+    }
+}
+
+/// A line of Python with a name that would clear the screen.
+fn stack() -> Arc<[Frame]> {
+    let driver = Frame {
+        function: "cuMemAlloc_v2".into(),
+        module: Some("/usr/lib/libcuda.so.1".into()),
+        ..Frame::default()
+    };
+    let python = Frame {
+        function: "eval\x1b[2Juate".into(),
+        file: Some("/srv/app/train.py".into()),
+        line: 25,
+        language: Language::Python,
+        ..Frame::default()
+    };
+    [driver, python].into()
+}
+
+fn judgement(subject: Subject, verdict: Verdict, evidence: Evidence) -> Judgement {
+    Judgement {
+        pid: Some(Pid(4711)),
+        process: "pyth\x1bon".into(),
+        site: SiteName::Told(site_name(&stack())),
+        frames: stack(),
+        subject,
+        device: subject.is_bytes().then_some(DeviceId(0)),
+        thread: None,
+        verdict,
+        sureness: Sureness::Likely,
+        evidence,
+    }
+}
+
+fn growing() -> Evidence {
+    Evidence {
+        live: 1200 << 20,
+        live_count: 120,
+        window: Nanos(2 * SECOND),
+        lows: vec![0, 400 << 20, 800 << 20],
+        steps: 15,
+        growing_steps: 14,
+        shrinking_steps: 1,
+        per_hour: 240 << 20,
+        begun: 150,
+        ended: 30,
+        watched: Nanos(31 * SECOND),
+        median_age: Some(Nanos(15 * SECOND)),
+        oldest: Some(Nanos(30 * SECOND)),
+        median_life: Some(Nanos(2_000_000)),
+        longest_life: Some(Nanos(SECOND)),
+        overdue: 1100 << 20,
+        full_in: Some(Nanos(11_520 * SECOND)),
+    }
+}
+
+fn forgotten() -> Evidence {
+    Evidence {
+        live: 340,
+        live_count: 340,
+        per_hour: 40_000,
+        begun: 340,
+        ended: 0,
+        median_life: None,
+        longest_life: None,
+        overdue: 0,
+        full_in: None,
+        ..growing()
+    }
+}
+
+fn anomaly(what: Unusual) -> Anomaly {
+    Anomaly {
+        at: Moment(9 * SECOND),
+        pid: Pid(4711),
+        process: "python".into(),
+        tid: matches!(what, Unusual::Size { .. }).then_some(Tid(4712)),
+        thread: "load\ner".into(),
+        site: SiteName::Told(site_name(&stack())),
+        frames: stack(),
+        device: Some(DeviceId(0)),
+        kind: Kind::Device,
+        what,
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let objects = judgement(Subject::Objects(ObjectKind::Stream), Verdict::Leak, forgotten());
+    let tensors = judgement(Subject::Tensors, Verdict::Leak, growing());
+    let thread = Some((Tid(4713), "worker\x1b".into()));
+    let other = |verdict| judgement(Subject::Memory(Kind::Device), verdict, growing());
+    let size = Unusual::Size {
+        key: Key::address(0x7f00_0000_0000),
+        bytes: Bytes(2 << 30),
+        usual: Bytes(10 << 20),
+        of: 1024,
+        of_site: true,
+        live: true,
+    };
+    let growth =
+        Unusual::Growth { bytes: Bytes(3 << 30), within: Nanos(2 * SECOND), usual: Bytes(1 << 30) };
+    Snapshot {
+        at: Moment(10 * SECOND),
+        suspects: vec![tensors, Judgement { thread, ..objects }],
+        judgements: Verdict::ALL.into_iter().skip(1).map(other).collect(),
+        anomalies: vec![anomaly(size), anomaly(growth)],
+        ..Snapshot::default()
+    }
+}
+
+fn written(snapshot: &Snapshot, last: bool) -> String {
+    let mut out = Vec::new();
+    text::report(&mut out, snapshot, &names(), Style { last, ..Style::default() }).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn compare(name: &str, found: &str) {
+    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(found, expected, "{name}: VRAMSCOPE_UPDATE=1 writes it anew");
+}
+
+#[test]
+fn the_last_report_ends_with_all_verdicts() {
+    compare("verdicts.txt", &written(&snapshot(), true));
+}
+
+#[test]
+fn a_report_on_the_way_has_a_line_for_each_suspect() {
+    compare("verdicts_on_the_way.txt", &written(&snapshot(), false));
+}
+
+#[test]
+fn verdicts_are_objects() {
+    let line = json::line(&snapshot(), &names()).unwrap();
+    let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let parts = ["suspects", "judgements", "anomalies"].map(|name| object[name].clone());
+    compare("verdicts.json", &(serde_json::to_string_pretty(&parts).unwrap() + "\n"));
+}
+
+#[test]
+fn no_name_of_a_program_reaches_the_terminal() {
+    for last in [false, true] {
+        let text = written(&snapshot(), last);
+        assert!(text.contains("\\u{1b}") && !text.contains('\x1b'), "{text}");
+        assert!(!text.contains("load\ner"), "{text}");
+    }
+}
+
+#[test]
+fn nobody_is_accused_where_nobody_is_suspected() {
+    let none = Snapshot { suspects: Vec::new(), ..snapshot() };
+    assert!(written(&none, true).contains("NO LEAK SUSPECTS (not enough data to judge 1 of"));
+    let judged = none.judgements.iter().filter(|one| one.verdict != Verdict::NotEnoughData);
+    let judged = Snapshot { judgements: judged.cloned().collect(), ..none.clone() };
+    assert!(written(&judged, true).contains("NO LEAK SUSPECTS\n"));
+    assert!(!written(&judged, false).contains("SUSPECT"));
+}
+
+#[test]
+fn advice_fits_what_leaks() {
+    let of = |subject, evidence| verdict::advice(&judgement(subject, Verdict::Leak, evidence));
+    assert!(of(Subject::Tensors, growing()).contains(".item()"));
+    assert!(of(Subject::Memory(Kind::Pinned), growing()).contains("misses cudaFreeHost"));
+    assert!(of(Subject::Memory(Kind::Async), forgotten()).contains("call cudaFreeAsync"));
+    assert!(of(Subject::Objects(ObjectKind::Event), forgotten()).contains("cudaEventDestroy"));
+    let mut cache = judgement(Subject::Memory(Kind::Device), Verdict::Leak, growing());
+    let through = Frame { module: Some("/lib/libc10_cuda.so".into()), ..Frame::default() };
+    cache.frames = [through].into();
+    assert!(verdict::advice(&cache).contains("--torch"));
+}
+
+#[test]
+fn how_many_times_the_usual_is_told_without_dividing_by_nothing() {
+    let told = |bytes, usual| times(Bytes(bytes), Bytes(usual));
+    assert_eq!(told(2048, 10), "204 times the usual");
+    assert_eq!(told(95, 10), "9.5 times the usual");
+    assert_eq!(told(95, 0), "far beyond the usual");
+    assert_eq!(told(u64::MAX, u64::MAX), "1.0 times the usual");
+}
