@@ -368,9 +368,10 @@ fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
     .collect()
 }
 
-/// Uncertainty is described once, for a report and for a process.
-fn described_as(path: &str) -> &str {
-    path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty.")).unwrap_or(path)
+/// Uncertainty is described once, for a report and for a process; so are judgements, accused or not.
+fn described_as(path: &str) -> String {
+    let own = path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty."));
+    own.unwrap_or(path).replace("judgements[]", "suspects[]")
 }
 
 fn type_of(value: &Value) -> &'static str {
@@ -396,7 +397,7 @@ fn faults(
     for (name, value) in fields {
         let field = format!("{prefix}{name}");
         let is = type_of(value);
-        match contract.get(described_as(&field)) {
+        match contract.get(&described_as(&field)) {
             None => drop(found.insert(format!("{field} ({is}) is printed and not described"))),
             Some((types, _)) if !types.split(" or ").any(|one| one == is) => {
                 found.insert(format!("{field} is a {is}, not a {types}"));
@@ -411,7 +412,7 @@ fn faults(
     }
     let own = described_as(&prefix);
     for (field, _) in contract.iter().filter(|(_, (_, always))| *always) {
-        let name = field.strip_prefix(own).filter(|name| !name.contains('.'));
+        let name = field.strip_prefix(&own).filter(|name| !name.contains('.'));
         if name.is_some_and(|name| !fields.contains_key(name)) {
             found.insert(format!("{field} is described as always there and is missing"));
         }
