@@ -16,7 +16,8 @@ use crate::quantity::LeakLimit;
 use crate::{Outcome, commands, quantity};
 
 pub(crate) use files::{
-    Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Part, Report, Unit, Value,
+    Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Overlay, Part, Report, Unit,
+    Value,
 };
 pub(crate) use plot::{Plot, PlotBy, PlotTheme, PlotTime};
 
@@ -179,8 +180,15 @@ pub(crate) struct Trace {
     /// Write every event to a file too, for `report` and other tools
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Exit with 1 when a process ends with more than SIZE (default 0) not freed; or with `suspects`
-    /// when a place is suspected of a leak
+    #[command(flatten)]
+    pub(crate) limit: Limit,
+}
+
+/// What makes a verb fail.
+#[derive(Args)]
+pub(crate) struct Limit {
+    /// Exit with 1 when more than SIZE (default 0) was not freed; or with `suspects` when a place is
+    /// suspected of a leak
     #[arg(
         long,
         value_name = "SIZE|suspects",

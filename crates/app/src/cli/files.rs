@@ -7,7 +7,7 @@ use engine::analysis::usage::FEWEST_POINTS;
 use engine::units::Bytes;
 
 use super::By;
-use crate::quantity::{self, LeakLimit};
+use crate::quantity;
 
 pub(super) const REPORT_EXAMPLES: &str = "\
 EXAMPLES
@@ -84,8 +84,19 @@ pub(crate) struct Report {
     /// Of fragmentation: whether a request of this size would fit
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) would_fit: Option<Bytes>,
-    /// Of usage: show what `nvidia-smi --query-gpu=timestamp,memory.used` saw, too
-    #[arg(long, value_name = "CSV")]
+    #[command(flatten)]
+    pub(crate) overlay: Overlay,
+    #[command(flatten)]
+    pub(crate) limit: super::Limit,
+    #[command(flatten)]
+    pub(crate) part: Part,
+}
+
+/// What another tool saw of the same time.
+#[derive(Args)]
+pub(crate) struct Overlay {
+    /// Show what `nvidia-smi --query-gpu=timestamp,memory.used` saw, too
+    #[arg(short, long, value_name = "CSV")]
     pub(crate) smi: Option<PathBuf>,
     /// How far that CSV's clock is ahead of the file's [default: found by comparing both]
     #[arg(
@@ -96,23 +107,10 @@ pub(crate) struct Report {
         allow_hyphen_values = true
     )]
     pub(crate) smi_offset: Option<i64>,
-    /// Exit with 1 when more than SIZE (default 0) of device memory was never freed; or with
-    /// `suspects` when a place is suspected of a leak
-    #[arg(
-        long,
-        value_name = "SIZE|suspects",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "0",
-        value_parser = quantity::leak_limit
-    )]
-    pub(crate) fail_on_leak: Option<LeakLimit>,
-    #[command(flatten)]
-    pub(crate) part: Part,
 }
 
 /// A time that may be negative, in nanoseconds.
-pub(super) fn offset(text: &str) -> Result<i64, String> {
+fn offset(text: &str) -> Result<i64, String> {
     let (sign, size) = match text.trim().strip_prefix('-') {
         Some(size) => (-1, size),
         None => (1, text),

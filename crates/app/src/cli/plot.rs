@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::files::{Part, offset};
+use super::files::{Overlay, Part};
 
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
@@ -36,18 +36,8 @@ pub(crate) struct Plot {
     /// Draw this many bands, and the rest as one
     #[arg(long, value_name = "N", default_value = "10", value_parser = bands)]
     pub(crate) top: usize,
-    /// Draw what `nvidia-smi --query-gpu=timestamp,memory.used` saw, too
-    #[arg(short, long, value_name = "CSV")]
-    pub(crate) smi: Option<PathBuf>,
-    /// How far that CSV's clock is ahead of the file's [default: found by comparing both]
-    #[arg(
-        long,
-        value_name = "TIME",
-        requires = "smi",
-        value_parser = offset,
-        allow_hyphen_values = true
-    )]
-    pub(crate) smi_offset: Option<i64>,
+    #[command(flatten)]
+    pub(crate) overlay: Overlay,
     /// Which times the axis shows
     #[arg(long, value_enum, default_value = "elapsed")]
     pub(crate) time: PlotTime,

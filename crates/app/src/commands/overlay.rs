@@ -1,7 +1,5 @@
 //! What `nvidia-smi` saw over time, beside what a file tells.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use engine::analysis::usage::Courses;
 use engine::units::Moment;
@@ -10,22 +8,16 @@ use formats::import::smi;
 use formats::plain::plain;
 
 use super::input::Input;
-use crate::output;
+use crate::{cli, output};
 
-/// Each GPU of a log, beside the device whose changes are most like its own. `ahead` is how far the
-/// log's clock is ahead of the file's; without it, that is found by comparing both.
-pub(crate) fn read(
-    path: Option<&Path>,
-    ahead: Option<i64>,
-    courses: &Courses,
-    input: &Input,
-) -> Result<Vec<Overlay>> {
-    let Some(path) = path else { return Ok(Vec::new()) };
+/// Each GPU of a log, beside the device whose changes are most like its own.
+pub(crate) fn read(asked: &cli::Overlay, courses: &Courses, input: &Input) -> Result<Vec<Overlay>> {
+    let Some(path) = &asked.smi else { return Ok(Vec::new()) };
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let log = smi::parse(&text).with_context(|| path.display().to_string())?;
     // A given offset is between the clocks; moments have their own zero.
-    let offset = ahead.map(|ahead| {
+    let offset = asked.smi_offset.map(|ahead| {
         let (moment, utc) = input.facts.clock.unwrap_or_default();
         let zero = i64::try_from(moment.0).unwrap_or(i64::MAX);
         zero.saturating_sub(utc).saturating_sub(ahead)

@@ -19,6 +19,7 @@ use formats::import::gather::Only;
 
 use super::input::{self, Input};
 use super::{fragmentation, overlay};
+use crate::cli;
 
 /// Points of each series that a log of `nvidia-smi` is compared with.
 const COMPARED: usize = 20_000;
@@ -30,10 +31,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) path: &'a Path,
     /// A part of it.
     pub(crate) only: Only,
-    /// A log of `nvidia-smi`.
-    pub(crate) smi: Option<&'a Path>,
-    /// How far its clock is ahead.
-    pub(crate) smi_offset: Option<i64>,
+    /// What another tool saw.
+    pub(crate) overlay: &'a cli::Overlay,
 }
 
 /// A file with its bands.
@@ -58,7 +57,7 @@ struct Questions {
 impl Questions {
     fn new(wanted: &Wanted<'_>) -> Result<Self> {
         let measure = input::recognise(wanted.path)?.measure();
-        let points = if wanted.smi.is_some() { COMPARED } else { page::LINE_POINTS };
+        let points = if wanted.overlay.smi.is_some() { COMPARED } else { page::LINE_POINTS };
         Ok(Self {
             outline: Outline::new(measure),
             usage: Usage::new(measure, Some(points)),
@@ -118,7 +117,7 @@ fn fill(
     cuts: &[(By, usize)],
     (points, allocations): (usize, usize),
 ) -> Result<Picture> {
-    let overlays = overlay::read(wanted.smi, wanted.smi_offset, &usage, &input)?;
+    let overlays = overlay::read(wanted.overlay, &usage, &input)?;
     let mut bands = Bands::new(&drawn, drawn.moments(points), cuts);
     let mut lives = Lives::new(input.imported.source.measure(), allocations);
     let again = input::read(wanted.path, wanted.only, &mut |change, _| {

@@ -32,7 +32,7 @@ enum Form {
 pub(crate) fn run(options: &Plot) -> Result<Outcome> {
     let form = form(options)?;
     let inputs: Vec<&Path> =
-        options.files.iter().chain(options.smi.as_ref()).map(AsRef::as_ref).collect();
+        options.files.iter().chain(options.overlay.smi.as_ref()).map(AsRef::as_ref).collect();
     for file in &options.files {
         input::recognise(file)?;
     }
@@ -72,12 +72,7 @@ fn form(options: &Plot) -> Result<Form> {
 }
 
 fn wanted<'a>(options: &'a Plot, path: &'a Path) -> Wanted<'a> {
-    Wanted {
-        path,
-        only: input::only(&options.part),
-        smi: options.smi.as_deref(),
-        smi_offset: options.smi_offset,
-    }
+    Wanted { path, only: input::only(&options.part), overlay: &options.overlay }
 }
 
 fn chart(options: &Plot) -> Result<Chart> {

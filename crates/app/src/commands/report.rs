@@ -40,7 +40,7 @@ const POINTS: usize = 288;
 pub(crate) fn run(options: &Report) -> Result<Outcome> {
     check(options)?;
     let source = input::recognise(&options.file)?;
-    let inputs: Vec<&Path> = [Some(&options.file), options.smi.as_ref()]
+    let inputs: Vec<&Path> = [Some(&options.file), options.overlay.smi.as_ref()]
         .into_iter()
         .flatten()
         .map(PathBuf::as_path)
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
     let measure = source.measure();
     let mut question = Question::new(options, measure);
     // Limits on leaks hold for every question.
-    let mut limit = options.fail_on_leak.map(|limit| Limit::new(limit, measure));
+    let mut limit = options.limit.fail_on_leak.map(|limit| Limit::new(limit, measure));
     let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
         question.change(change);
         if let Some(limit) = &mut limit {
@@ -73,12 +73,8 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
 
 /// Everything that the file tells, as a page that opens with what was asked for.
 fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> {
-    let wanted = Wanted {
-        path: &options.file,
-        only: input::only(&options.part),
-        smi: options.smi.as_deref(),
-        smi_offset: options.smi_offset,
-    };
+    let wanted =
+        Wanted { path: &options.file, only: input::only(&options.part), overlay: &options.overlay };
     let opens = match options.analysis {
         Analysis::Leakage => Opens::Leaks,
         Analysis::Watermark => Opens::Peak,
@@ -88,7 +84,7 @@ fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> 
     };
     picture::write_page(&wanted, opens, &mut *out.writer)?;
     out.writer.flush()?;
-    limit::of_file(options.fail_on_leak, &options.file, wanted.only, source.measure())
+    limit::of_file(options.limit.fail_on_leak, &options.file, wanted.only, source.measure())
 }
 
 /// Which report of a live verb a question asks for.
@@ -140,7 +136,7 @@ fn last_report(
     for warning in warnings {
         output::complain(&plain(&warning.text));
     }
-    limit::of_file(options.fail_on_leak, path, Only::default(), source.measure())
+    limit::of_file(options.limit.fail_on_leak, path, Only::default(), source.measure())
 }
 
 /// Options that mean nothing for the question are mistakes.
@@ -168,7 +164,7 @@ fn check(options: &Report) -> Result<()> {
         bail!("--top and --points do not go with html: a page has everything; leave them out");
     }
     needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
-    needs(options.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
+    needs(options.overlay.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
     needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")
 }
 
@@ -223,8 +219,8 @@ impl Question {
             Self::Watermark(watermark) => write(Answer::Watermark(&watermark.finish())),
             Self::Usage(usage) => {
                 let courses = usage.finish();
-                let (smi, offset) = (options.smi.as_deref(), options.smi_offset);
-                write(Answer::Usage(&courses, &overlay::read(smi, offset, &courses, input)?))
+                let overlays = overlay::read(&options.overlay, &courses, input)?;
+                write(Answer::Usage(&courses, &overlays))
             }
             Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
             Self::Rest => {

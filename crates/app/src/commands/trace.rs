@@ -39,7 +39,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         format: Some(if options.json { Format::Json } else { Format::Text }),
         output: options.output.as_deref(),
         record: options.record.as_deref(),
-        fail_on_leak: options.fail_on_leak,
+        fail_on_leak: options.limit.fail_on_leak,
         work: wanted_work(options.kernels, &options.work)?,
         subject: by(options.by, options.json)?,
         stacks: options.stacks.stacks,
