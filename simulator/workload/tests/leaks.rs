@@ -34,7 +34,7 @@ fn can_run(scenario: &Value) -> bool {
 }
 
 #[test]
-fn what_leaks_is_twice_as_much_after_three_times_as_long() {
+fn what_leaks_grows_on_at_its_pace_in_longer_runs() {
     let mut tried = 0;
     for scenario in scenarios().iter().filter(|one| can_run(one)) {
         // The account tells memory, and no objects.
@@ -42,8 +42,11 @@ fn what_leaks_is_twice_as_much_after_three_times_as_long() {
         for leak in leaks {
             for seed in ["1", "2"] {
                 let kind = Some(word(leak, "kind"));
-                let (once, thrice) = (left(scenario, 1, seed, kind), left(scenario, 3, seed, kind));
-                assert!(once >= 16 && thrice >= 2 * once, "{scenario}: {once}, then {thrice}");
+                let [once, twice, thrice] =
+                    [1, 2, 3].map(|times| left(scenario, times, seed, kind));
+                let goes_on = twice >= once + 10 && thrice >= twice + 10;
+                let at_its_pace = 2 * thrice + once >= 3 * twice;
+                assert!(goes_on && at_its_pace, "{scenario}: {once}, {twice}, {thrice}");
                 tried += 1;
             }
         }
@@ -85,6 +88,7 @@ fn the_same_seed_makes_the_same_calls() {
 #[test]
 fn a_function_of_a_label_is_a_symbol_of_the_program() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_workload")).unwrap();
+    let program = String::from_utf8_lossy(&program);
     let scenarios = scenarios();
     let labels =
         scenarios.iter().flat_map(|one| list(one, "leaks").iter().chain(list(one, "others")));
@@ -92,8 +96,7 @@ fn a_function_of_a_label_is_a_symbol_of_the_program() {
     for function in functions {
         // As names stand in mangled ones.
         let symbol = format!("{}{function}", function.len());
-        let found = program.windows(symbol.len()).any(|bytes| bytes == symbol.as_bytes());
-        assert!(found, "{function}");
+        assert!(program.contains(&symbol), "{function}");
     }
 }
 

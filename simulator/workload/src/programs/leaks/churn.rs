@@ -24,6 +24,8 @@ sites! {
     session_state: plain,
     async_step: stream_ordered,
     prefetch_batch: plain,
+    tide_session: plain,
+    bursty_request: plain,
 }
 
 /// Steps of a training: activations and gradients go, the optimizer's state stays.
@@ -209,4 +211,39 @@ pub(super) fn prefetch(run: &mut Run) -> anyhow::Result<()> {
         drop(sender);
         join(vec![handle]).and(produced)
     })
+}
+
+/// As many sessions as a load wants that rises and falls, every 6 seconds anew.
+pub(super) fn tides(run: &mut Run) -> anyhow::Result<()> {
+    let mut held = Held::new();
+    while run.step(20) {
+        traffic(run)?;
+        // From 0 to 30 and back, in steps of 100 milliseconds.
+        let hour = run.span(100) % 60;
+        let wanted = 20 + 4 * hour.min(60 - hour);
+        while (held.len() as u128) < wanted {
+            held.push_back(tide_session(run, MIB)?);
+        }
+        while held.len() as u128 > wanted
+            && let Some(oldest) = held.pop_front()
+        {
+            end_plain(run, oldest)?;
+        }
+    }
+    Ok(())
+}
+
+/// Now and then many requests at once; each takes half a second.
+pub(super) fn bursts(run: &mut Run) -> anyhow::Result<()> {
+    let mut timed = Timed::new();
+    while run.step(20) {
+        traffic(run)?;
+        if run.one_in(40) {
+            for _ in 0..run.random.u32(5..60) {
+                timed.push(Reverse((run.span(1) + 500, bursty_request(run, MIB)?)));
+            }
+        }
+        end_due(run, &mut timed)?;
+    }
+    Ok(())
 }

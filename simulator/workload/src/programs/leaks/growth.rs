@@ -1,6 +1,6 @@
 //! Memory that grows for a good reason, and stops.
 
-use super::run::{Held, Run, end_all, sites, take_any, traffic};
+use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
 use super::things::{self, end_pinned, end_plain};
 use super::{KIB, MIB};
 use crate::programs::many::{join, spawn};
@@ -15,6 +15,8 @@ sites! {
     slow_start_shard: plain,
     load_layer: plain,
     staging_pool_get: pinned,
+    client_buffer: plain,
+    shape_workspace: plain,
 }
 
 /// An arena that doubles while its contents grow, for six tenths of the time.
@@ -144,5 +146,32 @@ pub(super) fn staging(run: &mut Run) -> anyhow::Result<()> {
     // As the pool's destructor does.
     end_all(run, &mut idle, end_pinned)?;
     end_all(run, &mut busy, end_pinned)?;
+    Ok(())
+}
+
+/// More clients come when a quarter of the time is over, and more at a half; each needs as much.
+pub(super) fn clients(run: &mut Run) -> anyhow::Result<()> {
+    let mut groups = [20, 20, 40].map(|window| Churn::new(client_buffer, end_plain, window));
+    while run.step(15) {
+        let there = 1 + run.share(2, 0.5);
+        for churn in groups.iter_mut().take(there) {
+            churn.turn(run, MIB, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Workspaces for the shapes that occur: nearly all soon, and three rare ones later.
+pub(super) fn rare_shapes(run: &mut Run) -> anyhow::Result<()> {
+    let rare = [0.45, 0.6, 0.8];
+    let mut made = 0;
+    while run.step(20) {
+        traffic(run)?;
+        let seen = rare.iter().filter(|at| run.progress() > **at).count();
+        while made < run.share(40, 0.2) + seen {
+            shape_workspace(run, 2 * MIB)?;
+            made += 1;
+        }
+    }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::sync_channel;
 
-use super::run::{Churn, Held, Run, sites, take_any, traffic};
+use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
 use super::things::{self, end_plain};
 use super::{KIB, MIB};
 use crate::programs::many::{join, spawn};
@@ -20,6 +20,11 @@ sites! {
     leak_subscriptions: plain,
     leak_rising_floor: plain,
     leak_swapped_layer: plain,
+    leak_one_per_epoch: plain,
+    leak_in_phases: plain,
+    leak_behind_shrinking: plain,
+    shrinking_cache: plain,
+    shared_helper: plain,
 }
 
 /// Four threads do the same, and one of them forgets.
@@ -189,6 +194,80 @@ pub(super) fn swapped_model(run: &mut Run) -> anyhow::Result<()> {
                 layers.push_back(leak_swapped_layer(run, 8 * MIB)?);
             }
         }
+    }
+    Ok(())
+}
+
+/// Each epoch frees what it gathered, but for one block.
+pub(super) fn one_per_epoch(run: &mut Run) -> anyhow::Result<()> {
+    let (mut epoch, mut gathered) = (0, Held::new());
+    while run.step(15) {
+        gathered.push_back(leak_one_per_epoch(run, MIB)?);
+        if run.span(900) != epoch {
+            epoch = run.span(900);
+            gathered.pop_front();
+            end_all(run, &mut gathered, end_plain)?;
+        }
+    }
+    Ok(())
+}
+
+/// Leaks for 2 seconds, then not for 1.5, and so on.
+pub(super) fn phases(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(leak_in_phases, end_plain, 6);
+    while run.step(10) {
+        let forgets = (run.span(500) % 7 < 4).then_some(5);
+        churn.turn(run, MIB, forgets)?;
+    }
+    Ok(())
+}
+
+/// A cache shrinks while something else leaks: together they stay the same.
+pub(super) fn behind_shrinking(run: &mut Run) -> anyhow::Result<()> {
+    let mut cache = Held::new();
+    for _ in 0..200 {
+        cache.push_back(shrinking_cache(run, MIB)?);
+    }
+    while run.step(80) {
+        leak_behind_shrinking(run, MIB)?;
+        while cache.len() > 200 - run.share(200, 0.9)
+            && let Some(oldest) = cache.pop_front()
+        {
+            end_plain(run, oldest)?;
+        }
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn careful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
+    held.push_back(shared_helper(run, MIB)?);
+    if held.len() > 5
+        && let Some(oldest) = held.pop_front()
+    {
+        end_plain(run, oldest)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn leak_forgetful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
+    held.push_back(shared_helper(run, MIB)?);
+    if held.len() > 5
+        && let Some(oldest) = held.pop_front()
+        && !run.one_in(6)
+    {
+        end_plain(run, oldest)?;
+    }
+    Ok(())
+}
+
+/// Two callers of one helper; one of them forgets.
+pub(super) fn callers(run: &mut Run) -> anyhow::Result<()> {
+    let (mut careful, mut forgetful) = (Held::new(), Held::new());
+    while run.step(15) {
+        careful_caller(run, &mut careful)?;
+        leak_forgetful_caller(run, &mut forgetful)?;
     }
     Ok(())
 }

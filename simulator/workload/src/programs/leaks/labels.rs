@@ -172,6 +172,14 @@ mod tests {
         Group::HealthyObject,
     ];
 
+    /// As it was when the corpus was first put together.
+    const HELD_OUT: &str = "epoch-leak small-beside-big growing-leak leak-after-warm-up checkpoint-leak \
+         error-path-leak unbounded-cache hand-over-leak subscription-leak rising-floor \
+         behind-shrinking async-leak pinned-leak managed-leak graph-exec-leak module-leak \
+         pool-leak context-leak growing-cache generation-cache emptied-cache warm-up \
+         slow-start staging-pool more-clients rare-shapes ping-pong long-sawtooth \
+         mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules";
+
     #[test]
     fn names_are_given_once() {
         let names: BTreeSet<_> = all().map(|scenario| scenario.name).collect();
@@ -192,6 +200,12 @@ mod tests {
             let (tune, held_out) = (of(Half::Tune), of(Half::HeldOut));
             assert!(held_out > 0 && (tune == held_out || tune == held_out + 1), "{group:?}");
         }
+    }
+
+    #[test]
+    fn nobody_changes_sides() {
+        let held_out = all().filter(|one| half(one) == Half::HeldOut).map(|one| one.name);
+        assert_eq!(held_out.collect::<Vec<_>>().join(" "), HELD_OUT);
     }
 
     #[test]
