@@ -1,6 +1,6 @@
 //! Objects of the driver: some forgotten, some kept for good reasons.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::run::{Churn, End, Held, Make, Run, sites, take_any, traffic};
 use super::things;
@@ -130,12 +130,12 @@ pub(super) fn event_pool(run: &mut Run) -> anyhow::Result<()> {
 
 /// Modules that are loaded when they are first wanted; there are 24.
 pub(super) fn lazy_modules(run: &mut Run) -> anyhow::Result<()> {
-    let mut loaded = BTreeMap::new();
+    let mut loaded = BTreeSet::new();
     while run.step(20) {
         traffic(run)?;
         let wanted = run.random.u32(..24);
-        if run.one_in(3) && !loaded.contains_key(&wanted) {
-            loaded.insert(wanted, module_lazy_load(run, 0)?);
+        if run.one_in(3) && loaded.insert(wanted) {
+            module_lazy_load(run, 0)?;
         }
     }
     Ok(())
