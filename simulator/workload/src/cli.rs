@@ -70,6 +70,8 @@ pub(crate) enum Program {
     /// The child process of `ipc`
     #[command(hide = true)]
     IpcChild(IpcChild),
+    /// A program that leaks, or only seems to: one of a corpus with the truth about each
+    Leaks(Leaks),
     /// Loads the driver late
     DlopenLate(DlopenLate),
     /// A random program over the whole memory API
@@ -313,6 +315,30 @@ pub(crate) struct IpcChild {
     /// The handle of the memory, in hexadecimal
     #[arg(long)]
     pub(crate) handle: String,
+}
+
+/// Options of `leaks`.
+#[derive(Args)]
+pub(crate) struct Leaks {
+    /// The scenario
+    #[arg(required_unless_present = "list")]
+    pub(crate) name: Option<String>,
+    /// How long it runs, in seconds, instead of the time that its truth is told for
+    #[arg(long, value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Tell the truth about all scenarios as JSON, and run none
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Make the same calls without waiting between them
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1e6 => Ok(number),
+        _ => Err("a number of seconds above zero".to_owned()),
+    }
 }
 
 /// Options of `dlopen-late`.

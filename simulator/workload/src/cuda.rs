@@ -78,6 +78,14 @@ macro_rules! functions {
         }
 
         impl Driver {
+            /// Whether this driver has a function of the list.
+            pub(crate) fn has(&self, name: &str) -> bool {
+                $(if name == stringify!($name) {
+                    return self.functions.$name.is_some();
+                })*
+                false
+            }
+
             $(
                 /// # Safety
                 /// Pointers must be valid for what the driver does with them.
@@ -161,6 +169,8 @@ functions! {
     cuStreamCreate(stream: *mut Handle, flags: c_uint);
     cuStreamDestroy_v2(stream: Handle);
     cuStreamSynchronize(stream: Handle);
+    cuEventCreate(event: *mut Handle, flags: c_uint);
+    cuEventDestroy_v2(event: Handle);
     cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
     cuStreamEndCapture(stream: Handle, graph: *mut Handle);
     cuGraphCreate(graph: *mut Handle, flags: c_uint);
@@ -179,6 +189,7 @@ functions! {
     cuLibraryLoadData(library: *mut Handle, code: *const c_void, jit: *const c_void,
         jit_values: *const c_void, jit_count: c_uint, options: *const c_void,
         values: *const c_void, count: c_uint);
+    cuLibraryUnload(library: Handle);
     cuLibraryGetKernel(kernel: *mut Handle, library: Handle, name: *const c_char);
     cuKernelGetFunction(function: *mut Handle, kernel: Handle);
     cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,

@@ -47,6 +47,7 @@ fn every_program_is_in_the_help() {
         "launches",
         "launch-late",
         "copies",
+        "leaks",
     ] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(program)), "{program}");
     }
@@ -55,5 +56,7 @@ fn every_program_is_in_the_help() {
 #[test]
 fn a_wrong_option_is_an_error() {
     assert_eq!(workload(&["spam", "--throughput", "fast"]).status.code(), Some(2));
+    assert_eq!(workload(&["leaks"]).status.code(), Some(2));
+    assert_eq!(workload(&["leaks", "fast-leak", "--seconds", "0"]).status.code(), Some(2));
     assert_eq!(workload(&[]).status.code(), Some(2));
 }

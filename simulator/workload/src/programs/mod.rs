@@ -3,6 +3,7 @@
 mod contexts;
 mod copies;
 mod launches;
+mod leaks;
 mod load;
 mod many;
 mod process;
@@ -37,6 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Launches(options) => launches::run(device()?, options),
         Program::LaunchLate(options) => launches::late(device()?, options),
         Program::Copies(options) => copies::run(device()?, common.device, options),
+        Program::Leaks(options) => leaks::run(common, options),
         Program::Ipc => process::ipc(device()?, common),
         Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {

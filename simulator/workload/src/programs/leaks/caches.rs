@@ -1,0 +1,151 @@
+//! Caches that hold much and leak nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::run::{Held, Run, end_all, sites, take_any, traffic};
+use super::things::{self, end_plain};
+use super::{KIB, MIB};
+
+sites! {
+    cache_lru_get: plain,
+    cache_growing_get: plain,
+    cache_random_get: plain,
+    cache_generation_build: plain,
+    allocator_segment: plain,
+    cache_by_bytes_get: plain,
+    cache_memo_get: plain,
+}
+
+/// Full soon; then the entry that was not used for longest goes when another comes.
+pub(super) fn lru(run: &mut Run) -> anyhow::Result<()> {
+    let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut order: VecDeque<u32> = VecDeque::new();
+    while run.step(5) {
+        let key = run.random.u32(..200);
+        if entries.contains_key(&key) {
+            order.retain(|other| *other != key);
+        } else {
+            if order.len() == 64
+                && let Some(evicted) = order.pop_front().and_then(|key| entries.remove(&key))
+            {
+                end_plain(run, evicted)?;
+            }
+            entries.insert(key, cache_lru_get(run, MIB)?);
+        }
+        order.push_back(key);
+    }
+    Ok(())
+}
+
+/// Full when half of the time is over; until then nothing goes.
+pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
+    let mut entries = Held::new();
+    let mut due = 0;
+    while run.step(20) {
+        traffic(run)?;
+        // New entries come at the same pace all the time.
+        let target = run.share(300, 1.0);
+        while due < target {
+            due += 1;
+            entries.push_back(cache_growing_get(run, MIB)?);
+            if entries.len() > 150
+                && let Some(oldest) = entries.pop_front()
+            {
+                end_plain(run, oldest)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Any entry may go when another comes, so that some become very old.
+pub(super) fn random_eviction(run: &mut Run) -> anyhow::Result<()> {
+    let mut entries = Held::new();
+    while run.step(10) {
+        if entries.len() == 80
+            && let Some(evicted) = take_any(run, &mut entries)
+        {
+            end_plain(run, evicted)?;
+        }
+        entries.push_back(cache_random_get(run, MIB)?);
+    }
+    Ok(())
+}
+
+/// Replaced as a whole every now and then.
+pub(super) fn generations(run: &mut Run) -> anyhow::Result<()> {
+    let (mut generation, mut entries) = (u128::MAX, Held::new());
+    while run.step(20) {
+        traffic(run)?;
+        if run.span(1500) != generation {
+            generation = run.span(1500);
+            let mut old = std::mem::take(&mut entries);
+            for _ in 0..24 {
+                entries.push_back(cache_generation_build(run, 4 * MIB)?);
+            }
+            end_all(run, &mut old, end_plain)?;
+        }
+    }
+    Ok(())
+}
+
+/// An allocator that keeps what is given back, in four sizes, and empties itself every 4 seconds.
+pub(super) fn emptied(run: &mut Run) -> anyhow::Result<()> {
+    let mut idle: [Held; 4] = Default::default();
+    let mut busy: [Held; 4] = Default::default();
+    let mut emptied = 0;
+    while run.step(10) {
+        let size = run.random.usize(..4);
+        let (Some(idle_blocks), Some(busy_blocks)) = (idle.get_mut(size), busy.get_mut(size))
+        else {
+            continue;
+        };
+        if run.random.usize(..30) >= busy_blocks.len() {
+            let block = match idle_blocks.pop_front() {
+                Some(block) => block,
+                None => allocator_segment(run, MIB << size)?,
+            };
+            busy_blocks.push_back(block);
+        } else if let Some(block) = take_any(run, busy_blocks) {
+            idle_blocks.push_back(block);
+        }
+        if run.span(4000) != emptied {
+            emptied = run.span(4000);
+            for blocks in &mut idle {
+                end_all(run, blocks, end_plain)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bounded by bytes; entries are of any size.
+pub(super) fn by_bytes(run: &mut Run) -> anyhow::Result<()> {
+    let mut entries: VecDeque<(u64, usize)> = VecDeque::new();
+    let mut total = 0;
+    while run.step(15) {
+        let bytes = run.random.usize(100 * KIB..8 * MIB);
+        while total + bytes > 256 * MIB
+            && let Some((oldest, size)) = entries.pop_front()
+        {
+            end_plain(run, oldest)?;
+            total -= size;
+        }
+        entries.push_back((cache_by_bytes_get(run, bytes)?, bytes));
+        total += bytes;
+    }
+    Ok(())
+}
+
+/// Answers of a function with 120 possible arguments: more and more are there already.
+pub(super) fn memo(run: &mut Run) -> anyhow::Result<()> {
+    let mut answers = BTreeSet::new();
+    while run.step(20) {
+        traffic(run)?;
+        let argument = run.random.u32(..120);
+        if answers.insert(argument) {
+            cache_memo_get(run, MIB)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Memory that comes and goes, and goes back to where it was.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::mpsc::sync_channel;
+
+use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
+use super::things::{self, end_async, end_plain};
+use super::{KIB, MIB};
+use crate::programs::many::{join, spawn};
+
+sites! {
+    train_activation: plain,
+    train_gradient: plain,
+    train_optimizer_state: plain,
+    ring_slot: plain,
+    pong_buffer: plain,
+    eval_batch: plain,
+    epoch_statistics: plain,
+    long_epoch_statistics: plain,
+    mixed_sizes: plain,
+    window_frame: plain,
+    walk_block: plain,
+    session_state: plain,
+    async_step: stream_ordered,
+    prefetch_batch: plain,
+    tide_session: plain,
+    bursty_request: plain,
+}
+
+/// Steps of a training: activations and gradients go, the optimizer's state stays.
+pub(super) fn training(run: &mut Run) -> anyhow::Result<()> {
+    let mut first = true;
+    while run.step(20) {
+        let mut activations = Held::new();
+        let mut gradients = Held::new();
+        for _ in 0..8 {
+            activations.push_back(train_activation(run, 2 * MIB)?);
+        }
+        while let Some(activation) = activations.pop_back() {
+            gradients.push_back(train_gradient(run, MIB)?);
+            end_plain(run, activation)?;
+        }
+        if first {
+            first = false;
+            for _ in 0..16 {
+                train_optimizer_state(run, MIB)?;
+            }
+        }
+        end_all(run, &mut gradients, end_plain)?;
+    }
+    Ok(())
+}
+
+/// Eight slots that are filled anew in turn.
+pub(super) fn ring(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(ring_slot, end_plain, 8);
+    while run.step(30) {
+        let bytes = run.random.usize(MIB..3 * MIB);
+        churn.turn(run, bytes, None)?;
+    }
+    Ok(())
+}
+
+/// Two buffers, each made anew while the other is read.
+pub(super) fn ping_pong(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(pong_buffer, end_plain, 2);
+    while run.step(25) {
+        churn.turn(run, 32 * MIB, None)?;
+    }
+    Ok(())
+}
+
+/// Every so many steps an evaluation holds much for a short time.
+pub(super) fn evaluation(run: &mut Run) -> anyhow::Result<()> {
+    let mut held = Held::new();
+    while run.step(20) {
+        traffic(run)?;
+        if run.span(300) % 5 == 4 {
+            if held.len() < 20 {
+                held.push_back(eval_batch(run, 8 * MIB)?);
+            }
+        } else {
+            end_all(run, &mut held, end_plain)?;
+        }
+    }
+    Ok(())
+}
+
+/// What an epoch gathers is freed at its end.
+pub(super) fn sawtooth(run: &mut Run) -> anyhow::Result<()> {
+    teeth(run, epoch_statistics, 1500)
+}
+
+/// The same with long epochs.
+pub(super) fn long_sawtooth(run: &mut Run) -> anyhow::Result<()> {
+    teeth(run, long_epoch_statistics, 4000)
+}
+
+fn teeth(run: &mut Run, site: super::run::Make, milliseconds: u128) -> anyhow::Result<()> {
+    let (mut epoch, mut gathered) = (0, Held::new());
+    while run.step(20) {
+        traffic(run)?;
+        gathered.push_back(site(run, MIB)?);
+        if run.span(milliseconds) != epoch {
+            epoch = run.span(milliseconds);
+            end_all(run, &mut gathered, end_plain)?;
+        }
+    }
+    Ok(())
+}
+
+/// Blocks with the time of their end, by time.
+type Timed = BinaryHeap<Reverse<(u128, u64)>>;
+
+/// Frees what is due.
+fn end_due(run: &Run, timed: &mut Timed) -> anyhow::Result<()> {
+    while timed.peek().is_some_and(|Reverse((due, _))| *due <= run.span(1)) {
+        if let Some(Reverse((_, pointer))) = timed.pop() {
+            end_plain(run, pointer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lives of any length, as chance has it.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a conversion from floating point saturates, and lives are short"
+)]
+fn milliseconds(time: f64) -> u128 {
+    time as u128
+}
+
+/// Sizes from bytes to many megabytes, and lives of any length.
+pub(super) fn mixed(run: &mut Run) -> anyhow::Result<()> {
+    let mut timed = Timed::new();
+    while run.step(4) {
+        let bytes = run.random.usize(256..512) << run.random.u32(..15);
+        let life = -300.0 * (1.0 - run.random.f64()).ln();
+        let pointer = mixed_sizes(run, bytes)?;
+        timed.push(Reverse((run.span(1) + milliseconds(life), pointer)));
+        end_due(run, &mut timed)?;
+    }
+    Ok(())
+}
+
+/// The last hundred frames.
+pub(super) fn sliding(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(window_frame, end_plain, 100);
+    while run.step(20) {
+        churn.turn(run, MIB, None)?;
+    }
+    Ok(())
+}
+
+/// As much comes as goes, by chance, around a middle of 60.
+pub(super) fn walk(run: &mut Run) -> anyhow::Result<()> {
+    let mut held = Held::new();
+    while run.step(5) {
+        if run.random.usize(..120) >= held.len() {
+            held.push_back(walk_block(run, MIB)?);
+        } else if let Some(pointer) = take_any(run, &mut held) {
+            end_plain(run, pointer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sessions come at an even pace; most are short, few are long, none longer than 4 seconds.
+pub(super) fn sessions(run: &mut Run) -> anyhow::Result<()> {
+    let mut timed = Timed::new();
+    while run.step(5) {
+        traffic(run)?;
+        let life = (50.0 / (1.0 - run.random.f64()).powf(0.9)).min(4000.0);
+        let pointer = session_state(run, MIB)?;
+        timed.push(Reverse((run.span(1) + milliseconds(life), pointer)));
+        end_due(run, &mut timed)?;
+    }
+    Ok(())
+}
+
+/// Stream-ordered buffers of each step.
+pub(super) fn stream_ordered(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(async_step, end_async, 4);
+    while run.step(10) {
+        let bytes = run.random.usize(64 * KIB..4 * MIB);
+        churn.turn(run, bytes, None)?;
+    }
+    Ok(())
+}
+
+/// One thread reads ahead, another frees what it used.
+pub(super) fn prefetch(run: &mut Run) -> anyhow::Result<()> {
+    let (sender, receiver) = sync_channel::<u64>(4);
+    std::thread::scope(|scope| {
+        let consumer = run.worker();
+        let handle = spawn(scope, run.device, 1, move || {
+            receiver.iter().try_for_each(|batch| end_plain(&consumer, batch))?;
+            Ok(())
+        })?;
+        let mut produce = || -> anyhow::Result<()> {
+            while run.step(10) {
+                sender.send(prefetch_batch(run, 8 * MIB)?)?;
+            }
+            Ok(())
+        };
+        let produced = produce();
+        // Without a sender the consumer's next receive ends it.
+        drop(sender);
+        join(vec![handle]).and(produced)
+    })
+}
+
+/// As many sessions as a load wants that rises and falls, every 6 seconds anew.
+pub(super) fn tides(run: &mut Run) -> anyhow::Result<()> {
+    let mut held = Held::new();
+    while run.step(20) {
+        traffic(run)?;
+        // From 0 to 30 and back, in steps of 100 milliseconds.
+        let hour = run.span(100) % 60;
+        let wanted = 20 + 4 * hour.min(60 - hour);
+        while (held.len() as u128) < wanted {
+            held.push_back(tide_session(run, MIB)?);
+        }
+        while held.len() as u128 > wanted
+            && let Some(oldest) = held.pop_front()
+        {
+            end_plain(run, oldest)?;
+        }
+    }
+    Ok(())
+}
+
+/// Now and then many requests at once; each takes half a second.
+pub(super) fn bursts(run: &mut Run) -> anyhow::Result<()> {
+    let mut timed = Timed::new();
+    while run.step(20) {
+        traffic(run)?;
+        if run.one_in(40) {
+            for _ in 0..run.random.u32(5..60) {
+                timed.push(Reverse((run.span(1) + 500, bursty_request(run, MIB)?)));
+            }
+        }
+        end_due(run, &mut timed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Memory that grows for a good reason, and stops.
+
+use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
+use super::things::{self, end_pinned, end_plain};
+use super::{KIB, MIB};
+use crate::programs::many::{join, spawn};
+
+sites! {
+    arena_grow: plain,
+    warm_up_layer: plain,
+    warm_up_plan: plain,
+    burst_import: plain,
+    huge_embedding: plain,
+    worker_pool_get: plain,
+    slow_start_shard: plain,
+    load_layer: plain,
+    staging_pool_get: pinned,
+    client_buffer: plain,
+    shape_workspace: plain,
+}
+
+/// An arena that doubles while its contents grow, for six tenths of the time.
+pub(super) fn arena(run: &mut Run) -> anyhow::Result<()> {
+    let mut capacity = MIB;
+    let mut arena = arena_grow(run, capacity)?;
+    while run.step(20) {
+        traffic(run)?;
+        while run.share(100 * MIB, 0.6) > capacity {
+            capacity *= 2;
+            let bigger = arena_grow(run, capacity)?;
+            end_plain(run, arena)?;
+            arena = bigger;
+        }
+    }
+    Ok(())
+}
+
+/// All layers at once, and no more.
+pub(super) fn warm_up(run: &mut Run) -> anyhow::Result<()> {
+    fill(run, warm_up_layer, 60, 0.15)
+}
+
+/// Grows evenly for six tenths of the time.
+pub(super) fn slow_start(run: &mut Run) -> anyhow::Result<()> {
+    fill(run, slow_start_shard, 120, 0.6)
+}
+
+/// As many blocks as wanted, evenly, when `until` of the time is over.
+fn fill(run: &mut Run, site: super::run::Make, blocks: usize, until: f64) -> anyhow::Result<()> {
+    let mut made = 0;
+    while run.step(20) {
+        traffic(run)?;
+        while made < run.share(blocks, until) {
+            site(run, 4 * MIB)?;
+            made += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Plans for shapes that are new: fewer and fewer are.
+pub(super) fn decaying(run: &mut Run) -> anyhow::Result<()> {
+    let mut made = 0.0;
+    while run.step(20) {
+        traffic(run)?;
+        while made < 100.0 * (1.0 - (-6.0 * run.progress()).exp()) {
+            warm_up_plan(run, 2 * MIB)?;
+            made += 1.0;
+        }
+    }
+    Ok(())
+}
+
+/// Once, something big is read in, worked on and freed.
+pub(super) fn burst(run: &mut Run) -> anyhow::Result<()> {
+    let mut held = Held::new();
+    while run.step(10) {
+        traffic(run)?;
+        let progress = run.progress();
+        if (0.4..0.44).contains(&progress) {
+            held.push_back(burst_import(run, 8 * MIB)?);
+        }
+        if progress > 0.55
+            && let Some(pointer) = held.pop_front()
+        {
+            end_plain(run, pointer)?;
+        }
+    }
+    Ok(())
+}
+
+/// One huge block at the beginning.
+pub(super) fn huge(run: &mut Run) -> anyhow::Result<()> {
+    huge_embedding(run, 4096 * MIB)?;
+    while run.step(20) {
+        traffic(run)?;
+    }
+    Ok(())
+}
+
+/// Four threads with pools of their own that become full at different times.
+pub(super) fn worker_pools(run: &mut Run) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        let mut handles = Vec::new();
+        for number in 0_u8..4 {
+            let mut run = run.worker();
+            handles.push(spawn(scope, run.device, number.into(), move || {
+                let until = 0.15 + 0.1 * f64::from(number);
+                fill(&mut run, worker_pool_get, 10 + 10 * usize::from(number), until)
+            })?);
+        }
+        join(handles)
+    })
+}
+
+/// Three models are loaded one after another, and used.
+pub(super) fn models(run: &mut Run) -> anyhow::Result<()> {
+    let mut loaded = 0_u8;
+    while run.step(20) {
+        traffic(run)?;
+        if loaded < 3 && run.progress() > 0.05 + 0.2 * f64::from(loaded) {
+            loaded += 1;
+            for _ in 0..12 {
+                load_layer(run, 16 * MIB)?;
+                run.step(10);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Staging buffers on the host: a new one is made only when all are in use.
+pub(super) fn staging(run: &mut Run) -> anyhow::Result<()> {
+    let (mut idle, mut busy) = (Held::new(), Held::new());
+    while run.step(10) {
+        if run.random.usize(..16) >= busy.len() {
+            let buffer = match idle.pop_front() {
+                Some(buffer) => buffer,
+                None => staging_pool_get(run, 512 * KIB)?,
+            };
+            busy.push_back(buffer);
+        } else if let Some(buffer) = take_any(run, &mut busy) {
+            idle.push_back(buffer);
+        }
+    }
+    // As the pool's destructor does.
+    end_all(run, &mut idle, end_pinned)?;
+    end_all(run, &mut busy, end_pinned)?;
+    Ok(())
+}
+
+/// More clients come when a quarter of the time is over, and more at a half; each needs as much.
+pub(super) fn clients(run: &mut Run) -> anyhow::Result<()> {
+    let mut groups = [20, 20, 40].map(|window| Churn::new(client_buffer, end_plain, window));
+    while run.step(15) {
+        let there = 1 + run.share(2, 0.5);
+        for churn in groups.iter_mut().take(there) {
+            churn.turn(run, MIB, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Workspaces for the shapes that occur: nearly all soon, and three rare ones later.
+pub(super) fn rare_shapes(run: &mut Run) -> anyhow::Result<()> {
+    let rare = [0.45, 0.6, 0.8];
+    let mut made = 0;
+    while run.step(20) {
+        traffic(run)?;
+        let seen = rare.iter().filter(|at| run.progress() > **at).count();
+        while made < run.share(40, 0.2) + seen {
+            shape_workspace(run, 2 * MIB)?;
+            made += 1;
+        }
+    }
+    Ok(())
+}

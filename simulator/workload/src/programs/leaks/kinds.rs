@@ -1,0 +1,77 @@
+//! Leaks of memory that is not plain device memory.
+
+use super::run::{Churn, End, Held, Make, Run, sites};
+use super::things::{self, REGISTERED};
+use super::{KIB, MIB};
+
+sites! {
+    leak_async: stream_ordered,
+    leak_pinned: pinned,
+    leak_managed: managed,
+    leak_physical: physical,
+    leak_array: array,
+    leak_registered: registered,
+}
+
+/// Comes and goes, and one in five is forgotten.
+fn churn(run: &mut Run, site: Make, end: End, bytes: usize) -> anyhow::Result<()> {
+    let mut churn = Churn::new(site, end, 5);
+    while run.step(20) {
+        churn.turn(run, bytes, Some(5))?;
+    }
+    Ok(())
+}
+
+/// Stream-ordered memory.
+pub(super) fn stream_ordered(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_async, things::end_async, MIB)
+}
+
+/// Page-locked host memory.
+pub(super) fn pinned(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_pinned, things::end_pinned, 256 * KIB)
+}
+
+/// Managed memory.
+pub(super) fn managed(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_managed, things::end_plain, MIB)
+}
+
+/// Physical memory that is mapped nowhere.
+pub(super) fn physical(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_physical, things::end_physical, 2 * MIB)
+}
+
+/// Arrays.
+pub(super) fn array(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_array, things::end_array, MIB)
+}
+
+/// Registered memory of the program.
+pub(super) fn registered(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_registered, things::end_registered, REGISTERED)
+}
+
+#[inline(never)]
+fn leak_from_own_pool(run: &Run, pool: u64, bytes: usize) -> crate::cuda::Result<u64> {
+    let made = things::pooled(run, pool, bytes);
+    // Without it the call could become a jump.
+    std::hint::black_box("leak_from_own_pool");
+    made
+}
+
+/// Memory of a pool that the program made.
+pub(super) fn own_pool(run: &mut Run) -> anyhow::Result<()> {
+    let pool = things::pool(run, 0)?;
+    let mut held = Held::new();
+    while run.step(20) {
+        held.push_back(leak_from_own_pool(run, pool, MIB)?);
+        if held.len() > 5
+            && let Some(oldest) = held.pop_front()
+            && !run.one_in(5)
+        {
+            things::end_async(run, oldest)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! The truth about the scenarios, and in which half of the corpus each is.
+
+use super::run::Run;
+use super::{healthy, leaking};
+use crate::cuda::Driver;
+
+/// Where a scenario belongs. Each group is cut in two halves by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Group {
+    /// Leaks of device memory that grow in different ways.
+    Shape,
+    /// Leaks that hide behind something.
+    Hidden,
+    /// Leaks of other kinds of memory.
+    Kind,
+    /// Leaks of objects.
+    Object,
+    /// Healthy: caches.
+    Cache,
+    /// Healthy: growth with an end.
+    Growth,
+    /// Healthy: what comes and goes.
+    Churn,
+    /// Healthy: objects.
+    HealthyObject,
+}
+
+impl Group {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Shape => "shape",
+            Self::Hidden => "hidden",
+            Self::Kind => "kind",
+            Self::Object => "object",
+            Self::Cache => "cache",
+            Self::Growth => "growth",
+            Self::Churn => "churn",
+            Self::HealthyObject => "healthy-object",
+        }
+    }
+}
+
+/// A half of the corpus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Half {
+    /// To tune a judge with.
+    Tune,
+    /// To try it on what it was not tuned with.
+    HeldOut,
+}
+
+/// What leaks.
+pub(super) struct Leak {
+    /// The function that makes it.
+    pub(super) function: &'static str,
+    /// `memory` or `objects`.
+    pub(super) subject: &'static str,
+    /// The kind of memory or object.
+    pub(super) kind: &'static str,
+}
+
+/// Memory of a kind leaks.
+pub(super) const fn memory(function: &'static str, kind: &'static str) -> Leak {
+    Leak { function, subject: "memory", kind }
+}
+
+/// Objects of a kind leak.
+pub(super) const fn objects(function: &'static str, kind: &'static str) -> Leak {
+    Leak { function, subject: "objects", kind }
+}
+
+/// A healthy function, and what may well be said of it.
+pub(super) type Other = (&'static str, &'static [&'static str]);
+
+/// What may be said of buffers that are freed soon after they were made.
+pub(super) const PASSING: &[&str] = &["cache", "periodic", "plateau", "burst", "not_enough_data"];
+
+/// A scenario and the truth about it, for a run of `seconds`.
+pub(super) struct Scenario {
+    pub(super) group: Group,
+    pub(super) name: &'static str,
+    pub(super) seconds: u32,
+    pub(super) about: &'static str,
+    pub(super) leaks: &'static [Leak],
+    pub(super) others: &'static [Other],
+    /// Functions that not every driver has.
+    pub(super) needs: &'static [&'static str],
+    pub(super) run: fn(&mut Run) -> anyhow::Result<()>,
+}
+
+/// Every scenario.
+pub(super) fn all() -> impl Iterator<Item = &'static Scenario> {
+    leaking::SCENARIOS.iter().chain(healthy::SCENARIOS)
+}
+
+/// The hash FNV-1a of 64 bits.
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The halves: of each group, by the hash of their names, the first, third and so on are to tune with
+/// and the others are held out. The rule is older than any judge. A scenario that is added goes into a
+/// new group, so that no other one changes sides.
+pub(super) fn half(scenario: &Scenario) -> Half {
+    let hash = fnv(scenario.name);
+    let group = all().filter(|other| other.group == scenario.group);
+    let before = group.filter(|other| fnv(other.name) < hash).count();
+    if before.is_multiple_of(2) { Half::Tune } else { Half::HeldOut }
+}
+
+/// A list of strings in JSON; none of them has anything to escape.
+fn strings<'a>(list: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<_> = list.into_iter().map(|text| format!("\"{text}\"")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// The truth as one JSON array, an object a line. With a driver it tells also which functions that a
+/// scenario needs are missing there.
+pub(super) fn list(driver: Option<&Driver>) -> String {
+    let lines: Vec<_> = all().map(|scenario| line(scenario, driver)).collect();
+    format!("[\n{}\n]", lines.join(",\n"))
+}
+
+fn line(scenario: &Scenario, driver: Option<&Driver>) -> String {
+    let half = match half(scenario) {
+        Half::Tune => "tune",
+        Half::HeldOut => "held-out",
+    };
+    let leaks = scenario.leaks.iter().map(|leak| {
+        let Leak { function, subject, kind } = leak;
+        format!(
+            "{{\"function\": \"{function}\", \"subject\": \"{subject}\", \"kind\": \"{kind}\"}}"
+        )
+    });
+    let others = scenario.others.iter().map(|(function, verdicts)| {
+        let verdicts = strings(verdicts.iter().copied());
+        format!("{{\"function\": \"{function}\", \"verdicts\": {verdicts}}}")
+    });
+    let (leaks, others): (Vec<_>, Vec<_>) = (leaks.collect(), others.collect());
+    let missing = driver.map_or_else(
+        || "null".to_owned(),
+        |driver| strings(scenario.needs.iter().copied().filter(|name| !driver.has(name))),
+    );
+    format!(
+        "{{\"name\": \"{}\", \"half\": \"{half}\", \"group\": \"{}\", \"seconds\": {}, \"about\": \"{}\", \
+         \"leaks\": [{}], \"others\": [{}], \"missing\": {missing}}}",
+        scenario.name,
+        scenario.group.name(),
+        scenario.seconds,
+        scenario.about,
+        leaks.join(", "),
+        others.join(", "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const GROUPS: [Group; 8] = [
+        Group::Shape,
+        Group::Hidden,
+        Group::Kind,
+        Group::Object,
+        Group::Cache,
+        Group::Growth,
+        Group::Churn,
+        Group::HealthyObject,
+    ];
+
+    /// As it was when the corpus was first put together.
+    const HELD_OUT: &str = "epoch-leak small-beside-big growing-leak leak-after-warm-up checkpoint-leak \
+         error-path-leak unbounded-cache hand-over-leak subscription-leak rising-floor \
+         behind-shrinking async-leak pinned-leak managed-leak graph-exec-leak module-leak \
+         pool-leak context-leak growing-cache generation-cache emptied-cache warm-up \
+         slow-start staging-pool more-clients rare-shapes ping-pong long-sawtooth \
+         mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules";
+
+    #[test]
+    fn names_are_given_once() {
+        let names: BTreeSet<_> = all().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), all().count());
+    }
+
+    #[test]
+    fn the_hash_is_fnv() {
+        // From the test vectors of its authors.
+        assert_eq!(fnv(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv("foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn both_halves_have_some_of_every_group() {
+        for group in GROUPS {
+            let of = |wanted| all().filter(|one| one.group == group && half(one) == wanted).count();
+            let (tune, held_out) = (of(Half::Tune), of(Half::HeldOut));
+            assert!(held_out > 0 && (tune == held_out || tune == held_out + 1), "{group:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_changes_sides() {
+        let held_out = all().filter(|one| half(one) == Half::HeldOut).map(|one| one.name);
+        assert_eq!(held_out.collect::<Vec<_>>().join(" "), HELD_OUT);
+    }
+
+    #[test]
+    fn a_group_leaks_or_does_not() {
+        for scenario in all() {
+            let leaking =
+                [Group::Shape, Group::Hidden, Group::Kind, Group::Object].contains(&scenario.group);
+            assert_eq!(!scenario.leaks.is_empty(), leaking, "{}", scenario.name);
+        }
+    }
+}

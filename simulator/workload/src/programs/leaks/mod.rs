@@ -1,0 +1,41 @@
+//! A corpus for judges of leaks: programs that leak and programs that only seem to, with the truth
+//! about each. Nothing here knows how a judge works.
+
+mod caches;
+mod churn;
+mod growth;
+mod healthy;
+mod hidden;
+mod kinds;
+mod labels;
+mod leaking;
+mod objects;
+mod plain;
+mod run;
+mod things;
+
+use anyhow::anyhow;
+
+use super::MIB;
+use crate::cli::{Common, Leaks};
+use crate::cuda::{Device, Driver};
+use run::Run;
+
+const KIB: usize = 1 << 10;
+
+/// Runs a scenario, or tells the truth about all.
+pub(crate) fn run(common: &Common, options: &Leaks) -> anyhow::Result<()> {
+    let driver = Driver::load();
+    if options.list {
+        crate::say(&labels::list(driver.ok()));
+        return Ok(());
+    }
+    let name = options.name.as_deref().unwrap_or_default();
+    let scenario = labels::all().find(|scenario| scenario.name == name).ok_or_else(|| {
+        anyhow!("there is no scenario {name:?}: `workload leaks --list` lists them")
+    })?;
+    let seconds = options.seconds.unwrap_or_else(|| f64::from(scenario.seconds));
+    let device = Device::open(driver?, common.device)?;
+    let mut run = Run::new(device, common.device, common.seed, seconds, !options.no_wait);
+    (scenario.run)(&mut run)
+}

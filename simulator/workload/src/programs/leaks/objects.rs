@@ -1,0 +1,142 @@
+//! Objects of the driver: some forgotten, some kept for good reasons.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::run::{Churn, End, Held, Make, Run, sites, take_any, traffic};
+use super::things;
+
+sites! {
+    leak_stream: stream,
+    leak_event: event,
+    leak_graph: graph,
+    leak_graph_exec: exec,
+    leak_module: module,
+    leak_library: library,
+    leak_pool: pool,
+    leak_context: context,
+    stream_per_request: stream,
+    stream_pool_fill: stream,
+    graph_rebuild: exec,
+    event_pool_get: event,
+    module_lazy_load: module,
+}
+
+/// Made and destroyed all the time, and one in four is forgotten.
+fn churn(run: &mut Run, site: Make, end: End) -> anyhow::Result<()> {
+    let mut churn = Churn::new(site, end, 3);
+    while run.step(25) {
+        traffic(run)?;
+        churn.turn(run, 0, Some(4))?;
+    }
+    Ok(())
+}
+
+/// Streams.
+pub(super) fn streams(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_stream, things::end_stream)
+}
+
+/// Events.
+pub(super) fn events(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_event, things::end_event)
+}
+
+/// Graphs.
+pub(super) fn graphs(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_graph, things::end_graph)
+}
+
+/// What can be launched of graphs.
+pub(super) fn execs(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_graph_exec, things::end_exec)
+}
+
+/// Modules.
+pub(super) fn modules(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_module, things::end_module)
+}
+
+/// Libraries.
+pub(super) fn libraries(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_library, things::end_library)
+}
+
+/// Memory pools.
+pub(super) fn pools(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_pool, things::end_pool)
+}
+
+/// Contexts.
+pub(super) fn contexts(run: &mut Run) -> anyhow::Result<()> {
+    churn(run, leak_context, things::end_context)
+}
+
+/// A stream for each request, destroyed after it.
+pub(super) fn stream_churn(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(stream_per_request, things::end_stream, 6);
+    while run.step(10) {
+        traffic(run)?;
+        churn.turn(run, 0, None)?;
+    }
+    Ok(())
+}
+
+/// Streams that are made while the program warms up, and used from then on.
+pub(super) fn stream_pool(run: &mut Run) -> anyhow::Result<()> {
+    let mut made = 0;
+    while run.step(20) {
+        traffic(run)?;
+        while made < run.share(16, 0.12) {
+            stream_pool_fill(run, 0)?;
+            made += 1;
+        }
+    }
+    Ok(())
+}
+
+/// A graph that is captured anew now and then in the place of the old one.
+pub(super) fn graph_replaced(run: &mut Run) -> anyhow::Result<()> {
+    let mut execs: BTreeMap<u32, u64> = BTreeMap::new();
+    while run.step(20) {
+        traffic(run)?;
+        if run.one_in(6) {
+            let shape = run.random.u32(..5);
+            let exec = graph_rebuild(run, 0)?;
+            if let Some(old) = execs.insert(shape, exec) {
+                things::end_exec(run, old)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Events that are used again: a new one is made only when all are in use.
+pub(super) fn event_pool(run: &mut Run) -> anyhow::Result<()> {
+    let (mut idle, mut busy) = (Held::new(), Held::new());
+    while run.step(10) {
+        traffic(run)?;
+        if run.random.usize(..24) >= busy.len() {
+            let event = match idle.pop_front() {
+                Some(event) => event,
+                None => event_pool_get(run, 0)?,
+            };
+            busy.push_back(event);
+        } else if let Some(event) = take_any(run, &mut busy) {
+            idle.push_back(event);
+        }
+    }
+    Ok(())
+}
+
+/// Modules that are loaded when they are first wanted; there are 24.
+pub(super) fn lazy_modules(run: &mut Run) -> anyhow::Result<()> {
+    let mut loaded = BTreeSet::new();
+    while run.step(20) {
+        traffic(run)?;
+        let wanted = run.random.u32(..24);
+        if run.one_in(3) && loaded.insert(wanted) {
+            module_lazy_load(run, 0)?;
+        }
+    }
+    Ok(())
+}

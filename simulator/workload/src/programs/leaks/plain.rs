@@ -1,0 +1,148 @@
+//! Leaks of device memory that grow in different ways.
+
+use super::run::{Churn, Held, Run, sites, take_any, traffic};
+use super::things::{self, end_plain};
+use super::{KIB, MIB};
+
+sites! {
+    leak_kept_losses: plain,
+    leak_one_in_hundred: plain,
+    leak_epoch_history: plain,
+    leak_under_noise: plain,
+    leak_from_a_third: plain,
+    leak_small_records: plain,
+    big_batch: plain,
+    leak_growing_sizes: plain,
+    leak_first_of_two: plain,
+    leak_second_of_two: plain,
+    warm_up_weights: plain,
+    leak_after_warm_up: plain,
+    leak_checkpoints: plain,
+}
+
+/// Keeps something in every step.
+pub(super) fn fast(run: &mut Run) -> anyhow::Result<()> {
+    while run.step(20) {
+        traffic(run)?;
+        leak_kept_losses(run, 256 * KIB)?;
+    }
+    Ok(())
+}
+
+/// Keeps one of a hundred of a place that allocates and frees all the time.
+pub(super) fn slow(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(leak_one_in_hundred, end_plain, 10);
+    while run.step(2) {
+        churn.turn(run, MIB, Some(100))?;
+    }
+    Ok(())
+}
+
+/// Keeps some blocks at the end of each epoch.
+pub(super) fn epochs(run: &mut Run) -> anyhow::Result<()> {
+    let mut epoch = 0;
+    while run.step(20) {
+        traffic(run)?;
+        if run.span(800) != epoch {
+            epoch = run.span(800);
+            for _ in 0..6 {
+                leak_epoch_history(run, 4 * MIB)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Much comes and goes by chance, and a little of it stays.
+pub(super) fn noisy(run: &mut Run) -> anyhow::Result<()> {
+    let mut held = Held::new();
+    while run.step(10) {
+        for _ in 0..run.random.u32(..4) {
+            let bytes = run.random.usize(64 * KIB..4 * MIB);
+            let pointer = leak_under_noise(run, bytes)?;
+            if !run.one_in(25) {
+                held.push_back(pointer);
+            }
+        }
+        // The more there is, the more of it goes.
+        let most = 1 + held.len() / 20;
+        for _ in 0..run.random.usize(..=most) {
+            if let Some(pointer) = take_any(run, &mut held) {
+                end_plain(run, pointer)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Works well for a third of the time.
+pub(super) fn late(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(leak_from_a_third, end_plain, 8);
+    while run.step(10) {
+        let forgets = (run.progress() > 0.34).then_some(4);
+        churn.turn(run, 512 * KIB, forgets)?;
+    }
+    Ok(())
+}
+
+/// Keeps small blocks beside big ones that come and go.
+pub(super) fn small(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(big_batch, end_plain, 3);
+    while run.step(20) {
+        let bytes = run.random.usize(32 * MIB..96 * MIB);
+        churn.turn(run, bytes, None)?;
+        leak_small_records(run, 4 * KIB)?;
+    }
+    Ok(())
+}
+
+/// Keeps ever bigger blocks.
+pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
+    let mut bytes = 0;
+    while run.step(100) {
+        traffic(run)?;
+        bytes += 64 * KIB;
+        leak_growing_sizes(run, bytes)?;
+    }
+    Ok(())
+}
+
+/// One place keeps all, another one of ten.
+pub(super) fn two(run: &mut Run) -> anyhow::Result<()> {
+    let mut churn = Churn::new(leak_second_of_two, end_plain, 5);
+    while run.step(30) {
+        traffic(run)?;
+        leak_first_of_two(run, 128 * KIB)?;
+        churn.turn(run, MIB, Some(10))?;
+    }
+    Ok(())
+}
+
+/// First weights that are to stay, then small blocks that are not.
+pub(super) fn after_warm_up(run: &mut Run) -> anyhow::Result<()> {
+    let mut weights = 0;
+    while run.step(25) {
+        traffic(run)?;
+        while weights < run.share(40, 0.1) {
+            warm_up_weights(run, 16 * MIB)?;
+            weights += 1;
+        }
+        if weights == 40 {
+            leak_after_warm_up(run, 64 * KIB)?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps a big block now and then.
+pub(super) fn checkpoints(run: &mut Run) -> anyhow::Result<()> {
+    let mut second = 0;
+    while run.step(20) {
+        traffic(run)?;
+        if run.span(1000) != second {
+            second = run.span(1000);
+            leak_checkpoints(run, 128 * MIB)?;
+        }
+    }
+    Ok(())
+}

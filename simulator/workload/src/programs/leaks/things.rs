@@ -1,0 +1,166 @@
+//! What scenarios make and end: memory of every kind, and objects of the driver. A thing is known by
+//! its address or handle.
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+use super::run::Run;
+use crate::cuda::Result;
+use crate::structs::{ArrayDescriptor, FLOAT, PoolProps, Prop};
+
+/// Granularity of physical memory.
+const GRANULE: usize = 2 << 20;
+
+/// Registered memory comes in pieces of this size, whatever is asked for.
+pub(super) const REGISTERED: usize = 256 << 10;
+
+/// A function of the driver that makes something and tells its handle.
+macro_rules! made {
+    ($run:ident, $function:ident($($argument:expr),*)) => {{
+        let mut handle = 0;
+        // SAFETY: the handle is written here; other arguments live until the call returns.
+        unsafe { $run.device.driver.$function(&raw mut handle, $($argument),*) }?;
+        Ok(handle)
+    }};
+}
+
+/// A function of the driver that ends something by its handle.
+macro_rules! ends {
+    ($($name:ident = $function:ident($handle:ident $(, $argument:expr)*);)*) => {
+        $(
+            pub(super) fn $name(run: &Run, $handle: u64) -> Result<()> {
+                // SAFETY: the scenario made this thing, and nothing uses it any more.
+                unsafe { run.device.driver.$function($handle $(, $argument)*) }
+            }
+        )*
+    };
+}
+
+ends! {
+    end_plain = cuMemFree_v2(handle);
+    end_async = cuMemFreeAsync(handle, 0);
+    end_physical = cuMemRelease(handle);
+    end_array = cuArrayDestroy(handle);
+    end_stream = cuStreamDestroy_v2(handle);
+    end_event = cuEventDestroy_v2(handle);
+    end_graph = cuGraphDestroy(handle);
+    end_exec = cuGraphExecDestroy(handle);
+    end_module = cuModuleUnload(handle);
+    end_library = cuLibraryUnload(handle);
+    end_pool = cuMemPoolDestroy(handle);
+    end_context = cuCtxDestroy_v2(handle);
+}
+
+pub(super) fn plain(run: &Run, bytes: usize) -> Result<u64> {
+    run.device.alloc(bytes)
+}
+
+pub(super) fn stream_ordered(run: &Run, bytes: usize) -> Result<u64> {
+    made!(run, cuMemAllocAsync(bytes, 0))
+}
+
+/// From a pool of the program's own.
+pub(super) fn pooled(run: &Run, pool: u64, bytes: usize) -> Result<u64> {
+    made!(run, cuMemAllocFromPoolAsync(bytes, pool, 0))
+}
+
+pub(super) fn managed(run: &Run, bytes: usize) -> Result<u64> {
+    made!(run, cuMemAllocManaged(bytes, 1))
+}
+
+pub(super) fn pinned(run: &Run, bytes: usize) -> Result<u64> {
+    let mut pointer: *mut c_void = null_mut();
+    // SAFETY: the pointer is valid for writing.
+    unsafe { run.device.driver.cuMemAllocHost_v2(&raw mut pointer, bytes) }?;
+    Ok(pointer as u64)
+}
+
+pub(super) fn end_pinned(run: &Run, pointer: u64) -> Result<()> {
+    // SAFETY: the driver made this memory and nothing uses it.
+    unsafe { run.device.driver.cuMemFreeHost(pointer as *mut c_void) }
+}
+
+/// Memory of the program, page-locked: pages of its own, for others could be registered too.
+pub(super) fn registered(run: &Run, _bytes: usize) -> Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(null_mut(), REGISTERED, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        // As good as the driver's own refusal.
+        return run.device.alloc(usize::MAX / 2);
+    }
+    // SAFETY: the range was mapped just now and stays so while it is registered.
+    unsafe { run.device.driver.cuMemHostRegister_v2(start, REGISTERED, 0) }?;
+    Ok(start as u64)
+}
+
+pub(super) fn end_registered(run: &Run, start: u64) -> Result<()> {
+    let start = start as *mut c_void;
+    // SAFETY: the range was registered and nothing uses it.
+    unsafe { run.device.driver.cuMemHostUnregister(start) }?;
+    // SAFETY: the range was mapped by `registered`, and is not registered any more.
+    unsafe { libc::munmap(start, REGISTERED) };
+    Ok(())
+}
+
+pub(super) fn physical(run: &Run, bytes: usize) -> Result<u64> {
+    let prop = Prop::device(run.ordinal, false);
+    made!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0))
+}
+
+/// An array of as many bytes, in rows of 4 KiB.
+pub(super) fn array(run: &Run, bytes: usize) -> Result<u64> {
+    let height = bytes / 4096;
+    let descriptor = ArrayDescriptor { width: 1024, height, format: FLOAT, channels: 1 };
+    made!(run, cuArrayCreate_v2(&raw const descriptor))
+}
+
+pub(super) fn stream(run: &Run, _: usize) -> Result<u64> {
+    // A stream that does not wait for the default one.
+    made!(run, cuStreamCreate(1))
+}
+
+pub(super) fn event(run: &Run, _: usize) -> Result<u64> {
+    // Without times, as most are.
+    made!(run, cuEventCreate(2))
+}
+
+pub(super) fn graph(run: &Run, _: usize) -> Result<u64> {
+    made!(run, cuGraphCreate(0))
+}
+
+/// What can be launched of a new graph; the graph itself is destroyed.
+pub(super) fn exec(run: &Run, _: usize) -> Result<u64> {
+    let graph = graph(run, 0)?;
+    let made: Result<u64> = made!(run, cuGraphInstantiateWithFlags(graph, 0));
+    end_graph(run, graph)?;
+    made
+}
+
+pub(super) fn module(run: &Run, _: usize) -> Result<u64> {
+    made!(run, cuModuleLoadData(SOURCE.as_ptr().cast()))
+}
+
+pub(super) fn library(run: &Run, _: usize) -> Result<u64> {
+    let code = SOURCE.as_ptr().cast();
+    made!(run, cuLibraryLoadData(code, null(), null(), 0, null(), null(), 0))
+}
+
+pub(super) fn pool(run: &Run, _: usize) -> Result<u64> {
+    let props = PoolProps::device(run.ordinal);
+    made!(run, cuMemPoolCreate(&raw const props))
+}
+
+/// A context, which is not the thread's any more.
+pub(super) fn context(run: &Run, _: usize) -> Result<u64> {
+    let made: Result<u64> = made!(run, cuCtxCreate_v2(0, run.ordinal));
+    let mut popped = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { run.device.driver.cuCtxPopCurrent_v2(&raw mut popped) }?;
+    made
+}
+
+/// Assembly with one empty kernel, that every driver compiles by itself.
+const SOURCE: &std::ffi::CStr =
+    c".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry step() { ret; }\n";
