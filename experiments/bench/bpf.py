@@ -7,7 +7,8 @@ import platform
 import struct
 
 NUMBER = {"x86_64": 321, "aarch64": 280}[platform.machine()]
-NEXT_KEY, INFO = 4, 15
+NEXT_KEY, INFO, NEXT_LINK = 4, 15, 31
+UPROBE_MULTI = 12
 BY_ID = {"prog": 13, "map": 14, "link": 30}
 HASH, LRU, PERCPU_HASH, RING = 1, 9, 5, 27
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,6 +34,27 @@ def is_there(sort, number):
         if error.errno == errno.ENOENT:
             return False
         raise
+
+
+def uprobe_links():
+    """Ids of the links of all uprobes that go by one link (of kind uprobe_multi), whoever made them."""
+    found, number = [], 0
+    while True:
+        try:
+            number = struct.unpack_from("=II", call(NEXT_LINK, struct.pack("=II", number, 0))[1])[1]
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return found
+            raise
+        try:
+            fd = call(BY_ID["link"], struct.pack("=II", number, 0))[0]
+        except OSError:
+            continue
+        info = ctypes.create_string_buffer(128)
+        call(INFO, struct.pack("=IIQ", fd, 128, ctypes.addressof(info)))
+        os.close(fd)
+        if struct.unpack_from("=I", info.raw)[0] == UPROBE_MULTI:
+            found.append(number)
 
 
 def owned(pid):

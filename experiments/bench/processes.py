@@ -136,3 +136,9 @@ def resident(pid):
     """Bytes of memory that a process has."""
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * PAGE
+
+
+def anonymous(pid):
+    """The same without what is mapped: programs, and the rings, which the kernel maps twice."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))

@@ -10,7 +10,7 @@ import threading
 import time
 
 from bench import bpf
-from bench.processes import Lines, Usage, resident, start, stop
+from bench.processes import Lines, Usage, anonymous, resident, start, stop
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RATES = ["1000", "4000", "20000", "max"]
@@ -50,7 +50,7 @@ class FillWatch:
 
 def every_cell(seconds):
     return [{"rate": rate, "free_ratio": ratio, "printing": printing, "stacks": stacks, "seconds": seconds}
-            for rate in RATES for ratio in (1.0, 0.0) for printing in (True, False) for stacks in ("off", "full")]
+            for rate in RATES for ratio in (1.0, 0.0) for printing in (False, True) for stacks in ("off", "full")]
 
 
 def spam(place, cell, folder, seconds):
@@ -147,7 +147,7 @@ def measure(place, cell, folder):
     told = go(player, lines, seconds)
     # What is still in the ring is read within 10 milliseconds.
     time.sleep(0.1)
-    used, after = usage.so_far(), resident(tracer.pid)
+    used, after, own = usage.so_far(), resident(tracer.pid), anonymous(tracer.pid)
     cell["ring"] = fill.finish()
     stop(monitor)
     player.wait(300)
@@ -158,7 +158,7 @@ def measure(place, cell, folder):
     cell.update(events=events, rate_reached=events / told["seconds"], target_ns=told["seconds"] / events * 1e9,
                 cpu_percent=used["cpu_s"] / used["seconds"] * 100, user_us=used["user_s"] / events * 1e6,
                 system_us=used["system_s"] / events * 1e6, memory_before_mb=before / 1e6, memory_mb=after / 1e6,
-                series=series(samples, began))
+                own_memory_mb=own / 1e6, series=series(samples, began))
     if "alone_ns" in cell:
         cell["added_ns"] = cell["target_ns"] - cell["alone_ns"]
     return cell
@@ -173,6 +173,6 @@ def idle(place, seconds):
         time.sleep(0.3)
         usage = Usage(tracer.pid)
         time.sleep(seconds)
-        used, memory = usage.so_far(), resident(tracer.pid)
+        used, memory, own = usage.so_far(), resident(tracer.pid), anonymous(tracer.pid)
         stop(tracer)
-    return {"cpu_percent": used["cpu_s"] / used["seconds"] * 100, "memory_mb": memory / 1e6}
+    return {"cpu_percent": used["cpu_s"] / used["seconds"] * 100, "memory_mb": memory / 1e6, "own_memory_mb": own / 1e6}

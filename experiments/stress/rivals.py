@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 from bench.place import probe_offsets
 from bench.processes import Lines, Usage, start, stop
@@ -102,6 +103,7 @@ def turn(place, rival, count):
     rival.begin()
     usage = Usage(rival.process.pid)
     took = pairs(place, count)
+    time.sleep(0.03)
     used = usage.so_far()
     # The program warms up with a tenth more.
     return took, used["cpu_s"] / (count * 2.2) * 1e6, rival.end()
