@@ -1,4 +1,5 @@
 """A look at the kernel's BPF objects from outside: which there are, and what is in them. Needs root."""
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -72,6 +73,35 @@ def owned(pid):
             if key.endswith("_id") and key[:-3] in found:
                 found[key[:-3]].add(int(value))
     return found
+
+
+def time_in_programs(pid):
+    """Nanoseconds that the programs of a process ran, as the kernel accounts them while it is asked to."""
+    programs, folder = {}, f"/proc/{pid}/fdinfo"
+    for name in os.listdir(folder):
+        try:
+            with open(f"{folder}/{name}") as file:
+                fields = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
+        except OSError:
+            continue
+        if "run_time_ns" in fields:
+            programs[fields["prog_id"]] = int(fields["run_time_ns"])
+    return sum(programs.values())
+
+
+@contextlib.contextmanager
+def accounting():
+    """While it is open the kernel accounts what programs take, which costs each of them some."""
+    path = "/proc/sys/kernel/bpf_stats_enabled"
+    with open(path) as file:
+        before = file.read()
+    try:
+        with open(path, "w") as file:
+            file.write("1")
+        yield
+    finally:
+        with open(path, "w") as file:
+            file.write(before)
 
 
 class Map:

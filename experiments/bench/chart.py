@@ -4,8 +4,8 @@ from xml.sax.saxutils import escape
 
 COLOURS = ["#1b6ca8", "#d1495b", "#3c8d2f", "#8c5fb8", "#c77d0a", "#444444", "#2a9d8f", "#a0522d"]
 DASHES = ["", "6 3", "2 2", "8 3 2 3"]
-WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 74, 20, 46, 54
+WIDTH, HEIGHT = 860, 380
+LEFT, TOP, BOTTOM = 74, 46, 54
 
 
 def steps(low, high, wanted=6):
@@ -60,7 +60,7 @@ def text(x, y, words, anchor="middle", size=12, extra=""):
 
 def grid(across, up, labels):
     """The two axes, their lines, their numbers and what they are."""
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    bottom, right = HEIGHT - BOTTOM, across.end
     parts = []
     for tick in across.ticks:
         x = across.at(tick)
@@ -77,15 +77,17 @@ def grid(across, up, labels):
     return parts
 
 
-def legend(names):
-    """In the corner above the lines, on a ground of its own."""
-    wide = max(len(name) for name in names) * 6.7 + 44
-    parts = [f'<rect x="{LEFT + 8}" y="{TOP + 6}" width="{wide:.0f}" height="{len(names) * 18 + 8}" '
-             'fill="#ffffff" fill-opacity="0.85" stroke="#cccccc"/>']
+def legend_width(names):
+    return max(len(name) for name in names) * 6.7 + 60
+
+
+def legend(names, left):
+    """Beside the lines, where it hides none."""
+    parts = []
     for rank, name in enumerate(names):
-        y = TOP + 20 + rank * 18
-        parts.append(f'<line x1="{LEFT + 14}" y1="{y - 4}" x2="{LEFT + 40}" y2="{y - 4}" {stroke(rank)}/>')
-        parts.append(text(LEFT + 46, y, name, "start"))
+        y = TOP + 14 + rank * 20
+        parts.append(f'<line x1="{left + 14:.0f}" y1="{y - 4}" x2="{left + 40:.0f}" y2="{y - 4}" {stroke(rank)}/>')
+        parts.append(text(left + 46, y, name, "start"))
     return parts
 
 
@@ -101,7 +103,8 @@ def lines(title, labels, series, log_x=False, log_y=False, dots=False):
     if not series:
         raise ValueError(f"{title}: there is nothing to draw")
     points = [point for line in series.values() for point in line]
-    across = Axis([x for x, _ in points], LEFT, WIDTH - RIGHT, log_x)
+    right = WIDTH - legend_width(series)
+    across = Axis([x for x, _ in points], LEFT, right, log_x)
     up = Axis([y for _, y in points], HEIGHT - BOTTOM, TOP, log_y)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
@@ -117,6 +120,6 @@ def lines(title, labels, series, log_x=False, log_y=False, dots=False):
         if dots or len(line) == 1:
             parts += [f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="3" fill="{COLOURS[rank % len(COLOURS)]}"/>'
                       for x, y in line]
-    parts += legend(list(series))
+    parts += legend(list(series), right)
     parts.append("</svg>\n")
     return "\n".join(parts)

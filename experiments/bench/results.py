@@ -33,6 +33,27 @@ def facts(vramscope):
     }
 
 
+def lines(value, depth=0):
+    """JSON with a line for each row of a table, so that a change can be read."""
+    if depth < 2 and isinstance(value, dict):
+        rows = [f"{json.dumps(key)}: {lines(one, depth + 1)}" for key, one in value.items()]
+        return "{\n" + ",\n".join(rows) + "\n}" + ("\n" if depth == 0 else "")
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(rounded(one)) for one in value) + "\n]"
+    return json.dumps(rounded(value))
+
+
+def rounded(value):
+    """No more digits than were measured."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return value
+
+
 def keep(path, machine, part, value, about):
     """Replaces one part of the file; the others stay."""
     results = {}
@@ -43,6 +64,5 @@ def keep(path, machine, part, value, about):
     results[part] = {"facts": about, **value}
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path + ".new", "w") as file:
-        json.dump(results, file, indent=1)
-        file.write("\n")
+        file.write(lines(results))
     os.replace(path + ".new", path)

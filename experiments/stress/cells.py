@@ -143,6 +143,8 @@ def measure(place, cell, folder):
     description = "{rate}/s, {free_ratio} freed, printing {printing}, stacks {stacks}".format(**cell)
     monitor = start([sys.executable, os.path.join(HERE, "monitor.py"), "--description", description, "-o", samples,
                      tracer.pid])
+    while not os.path.exists(samples) and monitor.poll() is None:
+        time.sleep(0.02)
     began, usage = time.time(), Usage(tracer.pid)
     told = go(player, lines, seconds)
     # What is still in the ring is read within 10 milliseconds.

@@ -53,24 +53,25 @@ def run_cells(place, chosen):
 
 
 def run_rivals(place, chosen):
-    rounds, count = (2, 10_000) if chosen.quick else (chosen.rounds, 50_000)
+    rounds, count = (1, 10_000) if chosen.quick else (chosen.rounds, 50_000)
     with tempfile.TemporaryDirectory() as folder:
         done = rivals.compare(place, folder, rounds, count, say)
-    say("| way | ns per pair | added | x floor | watcher's CPU, us/event |")
-    say("|---|---:|---:|---:|---:|")
+    say("| way | ns per pair | added | x floor | ns in programs | watcher's CPU, us/event |")
+    say("|---|---:|---:|---:|---:|---:|")
     for row in done["rows"]:
         if "missing" in row:
-            say(f"| {row['way']} | not measured: {row['missing']} | | | |")
+            say(f"| {row['way']} | not measured: {row['missing']} | | | | |")
             continue
         ratio = f"{row['to_floor']:.2f}" if row["to_floor"] is not None else "-"
-        say(f"| {row['way']} | {row['pair_ns']:.0f} | {row['added_ns']:.0f} | {ratio} | {row['watcher_us']:.2f} |")
+        say(f"| {row['way']} | {row['pair_ns']:.0f} | {row['added_ns']:.0f} | {ratio} "
+            f"| {row['in_programs_ns'] or 0:.0f} | {row['watcher_us']:.2f} |")
     return done
 
 
 def main():
     parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a cell")
-    parser.add_argument("--quick", action="store_true", help="1.5 s a cell, 2 rounds")
+    parser.add_argument("--quick", action="store_true", help="1.5 s a cell, 1 round")
     parser.add_argument("--cells", type=int, help="only so many cells, spread over the table")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each rival")
     parser.add_argument("--skip", choices=["cells", "rivals"], action="append", default=[])
