@@ -33,8 +33,8 @@ from bench.place import Place, options  # noqa: E402
 from bench.processes import Lines, Usage, anonymous, end_well, start, stop  # noqa: E402
 
 # More than that in the second half of the longest run is a leak: figures of processes that ended
-# are kept for the last report, of 4,096 processes at most.
-FLAT_MB, FLAT_KB_PER_PROCESS = 3.0, 24
+# are kept for the last report, of so many at most.
+FLAT_MB, FLAT_KB_PER_PROCESS, KEPT = 3.0, 24, 4096
 
 
 class Tracer:
@@ -135,8 +135,8 @@ class Soak:
         spread = sum((at - middle) ** 2 for at in times) or 1
         slope = sum((at - middle) * (used - mean) for at, used, _ in half) / spread
         span, ended = times[-1] - times[0], half[-1][2] - half[0][2]
-        grown = slope * span
-        if grown > FLAT_MB * 1e6 + ended * FLAT_KB_PER_PROCESS * 1e3:
+        grown, kept = slope * span, min(half[-1][2], KEPT) - min(half[0][2], KEPT)
+        if grown > FLAT_MB * 1e6 + kept * FLAT_KB_PER_PROCESS * 1e3:
             self.problems.append(f"the tracer's memory grew by {grown / 1e6:.1f} MB in {span:.0f} s, with {ended} processes")
         return {"grown_mb": grown / 1e6, "span_s": span, "ended": ended, "memory_mb": memory[-1][1] / 1e6}
 
