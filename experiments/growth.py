@@ -1,79 +1,170 @@
 #!/usr/bin/env python3
-"""What a live allocation and a report cost the tracer, by how many allocations are live.
+"""What an event, a report and a live allocation cost the tracer, by how many allocations are live.
 
-usage: growth.py [--build FOLDER] [--counts 1000 100000 1000000]
+usage: growth.py [--counts 1000 … 5000000] [--quick] [--results FILE] [--driver sim|real] …
 
-Starts the workload `hold` on the simulated driver with N live allocations under `vramscope trace`,
-and reads the tracer's memory and CPU time from /proc. Needs root, no GPU.
+A program holds N allocations, then makes pairs of allocation and free beside them. The tracer's CPU time
+and memory are read from /proc: with no reports for the events, with twenty a second for the reports. The
+same for the plainest ledger there is (experiments/stress/floor.c, a hash table walked at every report).
+Needs root.
 """
-import argparse
+import json
 import os
 import subprocess
+import sys
+import tempfile
 import time
 
-TICK = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from bench import results  # noqa: E402
+from bench.place import Place, options, probe_offsets  # noqa: E402
+from bench.processes import Lines, Usage, end_well, resident, start, stop  # noqa: E402
+
+COUNTS = [1_000, 10_000, 100_000, 1_000_000, 5_000_000]
+REPORT_MS = 50
 
 
-def resident(pid):
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * PAGE
+class Holder:
+    """The program with the allocations."""
+
+    def __init__(self, place, count, pairs, sizes):
+        self.process = start([place.tool("growth"), count, pairs, sizes], env=place.environment(), text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.lines = Lines(self.process.stdout)
+        self.wait("ready", 60)
+
+    def wait(self, word, patience):
+        return self.lines.wait_for(lambda line: word in line, patience, "the program with the allocations")
+
+    def go(self, word, patience):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.wait(word, patience)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(300)
 
 
-def cpu(pid):
-    """User and system seconds, over all threads, to the nanosecond where the kernel tells."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
+def tracer(place, holder, interval, out):
+    process = start([place.vramscope, "trace", "--json", "--interval", interval, "--top", "10", *place.driver_option(),
+                     "-p", holder.process.pid, "-o", out], stderr=subprocess.PIPE, text=True)
+    Lines(process.stderr).wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+    return process
 
 
-def measure(build, count, distinct):
-    driver = os.path.join(build, "sim")
-    environment = {**os.environ, "LD_LIBRARY_PATH": driver, "SIM_MEMORY": "100000G"}
-    command = [os.path.join(driver, "workload"), "--wait-start", "hold", "--count", str(count),
-               "--size", "4096", "--wait-ms", "600000"] + (["--distinct"] if distinct else [])
-    player = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    player.stdout.readline()
-    tracer = subprocess.Popen(
-        [os.path.join(build, "vramscope"), "trace", "--json", "--interval", "20ms", "--top", "10",
-         "--driver", os.path.join(driver, "libcuda.so.1"), "-p", str(player.pid), "-o", "/tmp/growth.jsonl"],
-        stderr=subprocess.DEVNULL)
-    time.sleep(1.5)
-    before = resident(tracer.pid)
-    player.stdin.write(b"go\n")
-    player.stdin.flush()
-    player.stdout.readline()
-    time.sleep(2)
-    after = resident(tracer.pid)
+def naive(place, report_ms):
+    offsets = [hex(offset) for offset in probe_offsets(place.library, ["cuMemAlloc_v2", "cuMemFree_v2"])]
+    process = start([place.tool("floor"), "naive", place.tool("floor.bpf.o"), place.library, *offsets, report_ms],
+                    stdout=subprocess.PIPE, text=True)
+    lines = Lines(process.stdout)
+    lines.wait_for(lambda line: "ready" in line, 60, "the plain ledger")
+    return process, lines
 
-    def reports():
-        with open("/tmp/growth.jsonl", "rb") as file:
-            return sum(1 for _ in file)
 
-    start_reports, start_cpu, start = reports(), cpu(tracer.pid), time.time()
-    time.sleep(4)
-    made, used, span = reports() - start_reports, cpu(tracer.pid) - start_cpu, time.time() - start
-    tracer.send_signal(2)
-    tracer.wait()
-    player.kill()
-    player.wait()
-    return (after - before) / count, after / 1e6, used / made * 1e6, used / span * 100
+def per_second(pid, seconds):
+    usage = Usage(pid)
+    time.sleep(seconds)
+    used = usage.so_far()
+    return used["cpu_s"] / used["seconds"]
+
+
+def lines_of(path):
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
+def events(watch, holder, chosen, count):
+    """Cost of an event beside what is live, bytes per live allocation, and what the process has then."""
+    holder.go("begun", 60)
+    # Until the stacks have names: what that takes is no matter of how many there are.
+    time.sleep(1.0)
+    before = resident(watch.pid)
+    holder.go("held", 600)
+    time.sleep(1.0)
+    memory = resident(watch.pid)
+    idle = per_second(watch.pid, chosen.window / 2)
+    usage = Usage(watch.pid)
+    holder.go("per pair", 300)
+    time.sleep(0.1)
+    used = usage.so_far()
+    cost = (used["cpu_s"] - idle * used["seconds"]) / (2 * chosen.pairs)
+    return {"event_us": cost * 1e6, "bytes": (memory - before) / count, "memory_mb": memory / 1e6, "idle": idle}
+
+
+def measure_tracer(place, chosen, count, sizes, folder):
+    out = os.path.join(folder, "reports.jsonl")
+    holder = Holder(place, count, chosen.pairs, sizes)
+    watch = tracer(place, holder, "10h", out)
+    row = events(watch, holder, chosen, count)
+    holder.end()
+    stop(watch)
+    holder = Holder(place, count, 0, sizes)
+    watch = tracer(place, holder, f"{REPORT_MS}ms", out)
+    holder.go("begun", 60)
+    holder.go("held", 600)
+    time.sleep(1.0)
+    made, began = lines_of(out), time.monotonic()
+    used = per_second(watch.pid, chosen.window)
+    each = (lines_of(out) - made) / (time.monotonic() - began)
+    row["report_us"] = (used - row["idle"]) / each * 1e6 if each else None
+    holder.end()
+    stop(watch)
+    return row
+
+
+def measure_naive(place, chosen, count, sizes):
+    holder = Holder(place, count, chosen.pairs, sizes)
+    watch, _ = naive(place, 0)
+    row = events(watch, holder, chosen, count)
+    holder.end()
+    stop(watch)
+    holder = Holder(place, count, 0, sizes)
+    watch, lines = naive(place, REPORT_MS)
+    holder.go("begun", 60)
+    holder.go("held", 600)
+    time.sleep(chosen.window)
+    # While the program holds everything: its end makes no free.
+    stop(watch)
+    holder.end()
+    lines.finish()
+    told = json.loads(lines.lines[-1])
+    row["report_us"] = told["report_nanos"] / told["reports"] / 1e3 if told["reports"] else None
+    row["lost"] = told["lost"]
+    return row
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="target/release")
-    parser.add_argument("--counts", nargs="*", type=int, default=[1000, 100_000, 1_000_000])
-    options = parser.parse_args()
-    print("| live | sizes | bytes per live allocation | tracer's memory, MB | CPU per report, us |")
-    print("|---:|---|---:|---:|---:|")
-    for count in options.counts:
-        for distinct in (False, True):
-            each, megabytes, report, _ = measure(options.build, count, distinct)
-            sizes = "all distinct" if distinct else "all the same"
-            print(f"| {count:,} | {sizes} | {each:.1f} | {megabytes:.1f} | {report:.0f} |", flush=True)
+    parser = options(__doc__)
+    parser.add_argument("--counts", nargs="*", type=int, default=COUNTS)
+    parser.add_argument("--pairs", type=int, default=50_000)
+    parser.add_argument("--window", type=float, default=3.0, help="seconds of a measurement")
+    parser.add_argument("--quick", action="store_true", help="up to 100,000, one second each")
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.counts, chosen.window, chosen.pairs = [c for c in chosen.counts if c <= 100_000], 1.0, 20_000
+    end_well()
+    place = Place(chosen)
+    about = results.facts(place.vramscope)
+    about["driver"] = "simulated" if place.simulated else "real"
+    with_floor = place.tool("floor") and place.tool("floor.bpf.o")
+    rows = []
+    print("| who | live | sizes | us per event | us per report | bytes per live allocation | MB in all |", flush=True)
+    print("|---|---:|---|---:|---:|---:|---:|", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for count in chosen.counts:
+            for who, sizes in [("vramscope", "same"), ("vramscope", "distinct"), ("naive", "distinct")]:
+                if who == "naive" and not with_floor:
+                    continue
+                row = (measure_naive(place, chosen, count, sizes) if who == "naive"
+                       else measure_tracer(place, chosen, count, sizes, folder))
+                rows.append({"who": who, "live": count, "sizes": sizes, **row})
+                print(f"| {who} | {count:,} | {sizes} | {row['event_us']:.2f} | {row['report_us'] or 0:.0f} "
+                      f"| {row['bytes']:.1f} | {row['memory_mb']:.1f} |", flush=True)
+    if chosen.results:
+        results.keep(chosen.results, chosen.machine, "growth", {"pairs": chosen.pairs, "rows": rows}, about)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,18 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
+    #[inline]
     pub(crate) fn take<T: FromWire>(&mut self) -> Option<T> {
         T::from_wire(self)
     }
 
+    /// `None` where fewer bytes are left.
+    #[inline]
+    const fn has(&self, bytes: usize) -> Option<()> {
+        if self.rest.len() >= bytes { Some(()) } else { None }
+    }
+
+    #[inline]
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;

@@ -196,11 +196,12 @@ fn taken(bytes: &[u8]) -> Option<Taken> {
 }
 
 fn named(bytes: &[u8]) -> Option<NamedKernel> {
-    let Named { head, kernel, text, length, flags, calls, captured, checked, failed } =
-        parse(bytes)?;
-    if u32::from(head.kind) != wire::VS_NAMED {
+    // Most records are something else: look before reading all of it.
+    if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_NAMED {
         return None;
     }
+    let Named { head, kernel, text, length, flags, calls, captured, checked, failed } =
+        parse(bytes)?;
     let name = bytes.get(size_of::<Named>()..)?.get(..length as usize)?;
     Some(NamedKernel {
         pid: Pid(head.pid),

@@ -2,10 +2,9 @@
 //! primary one. Events name the context that owns the memory, so both are looked up here, call by
 //! call, before the ledger sees them.
 
-use std::collections::HashMap;
-
 use engine::event::{ContextChange, Event, What};
 use engine::ids::{ContextId, DeviceId, Pid, StreamId};
+use hashbrown::HashMap;
 
 use crate::decode::{Binding, Bound};
 

@@ -68,7 +68,10 @@ impl Ring {
     /// Everything that is in the ring, and what an earlier wait-up took out.
     pub(crate) fn take(&mut self) -> Vec<Decoded> {
         let _ = self.ring.consume_raw();
-        std::mem::take(&mut self.batch.borrow_mut().records)
+        let mut batch = self.batch.borrow_mut();
+        // The next batch is likely to be as long.
+        let next = Vec::with_capacity(batch.records.len());
+        std::mem::replace(&mut batch.records, next)
     }
 
     /// Stacks that came with the records taken last, or before them.

@@ -1,12 +1,12 @@
 //! From what the probes send of a stack to the site of an allocation.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::event::SiteFacts;
 use engine::ids::{Pid, SiteId};
 use engine::stack::Unknown;
+use hashbrown::HashMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::known::KnownStacks;

@@ -1,10 +1,10 @@
 //! Which processes run Python, and what their frames are.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use engine::ids::Pid;
 use engine::stack::Frame;
+use hashbrown::HashMap;
 
 use super::python::{Names, NoPython, ProcessMemory, find};
 use crate::wire::{WirePython, WirePythonFrame};

@@ -1,0 +1,110 @@
+//! The measurements work, in their short forms: what they check must hold, and what they print is
+//! what the page of figures is made from.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail as the test does"
+)]
+
+mod harness;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use harness::{VRAMSCOPE, simulator};
+use serde_json::Value;
+
+/// The longest that one of them may take, in seconds.
+const PATIENCE: &str = "240";
+
+/// One at a time: they measure.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs a script of `experiments/` to its good end; what it printed.
+fn experiment(script: &str, arguments: &[&str]) -> String {
+    let output = Command::new("timeout")
+        .args(["-s", "INT", "-k", "10", PATIENCE, "python3", "-B"])
+        .arg(root().join("experiments").join(script))
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {:?}\n{text}\n{messages}", output.status);
+    text
+}
+
+/// The same for one that traces: with the build under test.
+fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("results.json");
+    let build = simulator().parent().unwrap().to_path_buf();
+    let mut all = vec!["--build", build.to_str().unwrap(), "--vramscope", VRAMSCOPE];
+    all.extend(["--results", results.to_str().unwrap()]);
+    all.extend(arguments);
+    let text = experiment(script, &all);
+    (text, serde_json::from_str(&std::fs::read_to_string(results).unwrap()).unwrap())
+}
+
+#[test]
+fn under_stress_nothing_is_lost_and_every_event_is_received() {
+    let (text, results) = measurement("stress/run.py", &["--quick", "--cells", "2"]);
+    let cells = results["stress"]["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2, "{text}");
+    for cell in cells {
+        assert_eq!(cell["received"], cell["truth"], "{text}");
+        assert!(cell["truth"].as_u64().unwrap() > 1000, "{text}");
+        assert_eq!(cell["lost"], 0, "{text}");
+        assert!(cell["ring"]["most_bytes"].as_u64().unwrap() > 0, "{text}");
+        assert!(!cell["series"].as_array().unwrap().is_empty(), "{text}");
+    }
+    let rows = results["rivals"]["rows"].as_array().unwrap();
+    let row = |way: &str| rows.iter().find(|row| row["way"] == way).unwrap();
+    // The floors are not there everywhere; whoever is there sees all calls, and takes its time.
+    for way in ["record", "paired", "naive"] {
+        let told = &row(way)["told"];
+        assert!(row(way)["missing"].is_string() || told["lost"] == 0, "{text}");
+        assert!(row(way)["missing"].is_string() || told["received"].as_u64().unwrap() > 10_000);
+    }
+    assert!(row("vramscope off")["added_ns"].as_f64().unwrap() > 100.0, "{text}");
+}
+
+#[test]
+fn a_soak_finds_no_leak_no_leftover_and_no_wrong_figure() {
+    let (text, results) = measurement("soak/run.py", &["--seconds", "18"]);
+    assert!(results["soak"]["compared"].as_u64().unwrap() > 20, "{text}");
+    assert!(results["soak"]["sigkills"].as_u64().unwrap() > 0, "{text}");
+}
+
+#[test]
+fn the_costs_of_growth_are_measured() {
+    let (text, results) = measurement("growth.py", &["--quick", "--counts", "1000"]);
+    let rows = results["growth"]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["who"] == "vramscope"), "{text}");
+}
+
+#[test]
+fn the_monitor_writes_its_columns() {
+    let own = std::process::id().to_string();
+    let text = experiment("stress/monitor.py", &["--duration", "0.5", "--description", "me", &own]);
+    let mut lines = text.lines();
+    assert_eq!(
+        lines.next().unwrap(),
+        "timestamp,description,pid,name,cpu_percent,memory_mb,disk_read_kb,disk_write_kb"
+    );
+    let row: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert_eq!((row[1], row[2]), ("me", own.as_str()));
+    assert!(row[5].parse::<f64>().unwrap() > 0.5, "{text}");
+}
+
+#[test]
+fn the_page_of_figures_is_made_from_the_results() {
+    experiment("stress/report.py", &["--check"]);
+}

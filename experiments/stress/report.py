@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Makes the figures of docs/performance.md, and its pictures, from results.
+
+usage: report.py [--check] [RESULTS.json …]
+
+Without names it takes experiments/results/*.json. What stands between the two marks of the page is replaced;
+the rest of it is written by hand. With --check nothing is written: exits with 1 where the page or a picture
+would change.
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.dirname(HERE))
+
+import rivals  # noqa: E402
+from bench import chart  # noqa: E402
+
+PAGE = os.path.join(ROOT, "docs/performance.md")
+BEGIN, END = "<!-- figures: made by experiments/stress/report.py -->", "<!-- end of figures -->"
+
+
+class Machine:
+    """The section of one machine: its text, and pictures by file name."""
+
+    def __init__(self, results):
+        self.results, self.name, self.parts, self.pictures = results, results["machine"], [], {}
+        self.slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        self.add(f"## On the {self.name}")
+        self.add(self.facts())
+        for part in (self.stress, self.rivals, self.growth, self.soak):
+            if part.__name__ in results:
+                part(results[part.__name__])
+
+    def add(self, text):
+        self.parts.append(text)
+
+    def table(self, heads, rows):
+        """`heads` begin with < or > for the side that a column is aligned to."""
+        lines = ["| " + " | ".join(head[1:] for head in heads) + " |",
+                 "|" + "|".join("---:" if head[0] == ">" else "---" for head in heads) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        self.add("\n".join(lines))
+
+    def picture(self, what, title, *arguments, **options):
+        name = f"performance-{self.slug}-{what}.svg"
+        self.pictures[name] = chart.lines(title, *arguments, **options)
+        self.add(f"![{title}](images/{name})")
+
+    def facts(self):
+        one = next(value["facts"] for key, value in self.results.items() if key != "machine")
+        where = ", in a virtual machine" if one["virtual"] else ""
+        gpu = f"{one['gpu']}, " if one["gpu"] else ""
+        loads = [f"{key} {value['facts']['load_at_start']}" for key, value in self.results.items() if key != "machine"]
+        return (f"{gpu}{one['cores']} cores of {one['processor']}{where}, Linux {one['kernel']}, {one['memory_gib']} GiB; "
+                f"the {one['driver']} driver; {one['version']}, {one['date']}. Load of the machine before each measurement: "
+                f"{', '.join(loads)}.")
+
+    # -- the four measurements --
+
+    def stress(self, done):
+        self.add("### Stress")
+        idle = done["idle"]
+        self.add(f"{len(done['cells'])} cells of {done['seconds']:g} seconds. While nothing happens the tracer takes "
+                 f"{idle['cpu_percent']:.2f} % of a core and {idle['memory_mb']:.0f} MB, {idle['own_memory_mb']:.0f} MB of that its "
+                 "own: the kernel maps each ring of 16 MiB twice, and both count.")
+        rows = []
+        for cell in done["cells"]:
+            ring = cell["ring"]
+            fill = f"{ring['most_bytes'] / ring['of_bytes'] * 100:.2f} %" if ring.get("of_bytes") else "not told"
+            rows.append([
+                "as fast as possible" if cell["rate"] == "max" else f"{int(cell['rate']):,}",
+                f"{cell['free_ratio'] * 100:.0f} %", "every second" if cell["printing"] else "none", cell["stacks"],
+                f"{cell['rate_reached']:,.0f}", f"{cell['cpu_percent']:.1f} %", f"{cell['user_us']:.2f}",
+                f"{cell['system_us']:.2f}", f"{cell['memory_mb']:.0f}", f"{cell['own_memory_mb']:.0f}", fill,
+                f"{cell['added_ns'] / 1000:.1f}" if "added_ns" in cell else "",
+                f"{cell['lost']}", "all" if cell["right"] else f"**{cell['received']} of {cell['truth']}**"])
+        self.table(["<events/s asked for", ">freed", "<reports", "<stacks", ">events/s", ">CPU of a core", ">user µs/event",
+                    ">system µs/event", ">MB", ">MB of its own", ">ring, fullest", ">added µs/call", ">lost", "<received"], rows)
+        lines = {self.rate(cell): cell["series"] for cell in done["cells"]
+                 if not cell["free_ratio"] and cell["printing"] and cell["stacks"] == "full"}
+        if lines:
+            about = f"tracer on the {self.name}: nothing freed, reports, stacks"
+            self.picture("cpu", f"CPU of the {about}", ("seconds", "percent of a core"),
+                         {name: [(s[0], s[1]) for s in series] for name, series in lines.items()})
+            self.picture("memory", f"Memory of the {about}", ("seconds", "MB"),
+                         {name: [(s[0], s[2]) for s in series] for name, series in lines.items()})
+
+    @staticmethod
+    def rate(cell):
+        return "as fast as possible" if cell["rate"] == "max" else f"{int(cell['rate']):,} events/s"
+
+    def rivals(self, done):
+        self.add("### Floors and rivals")
+        self.add(f"One allocation and its free, {done['pairs']:,} times, {done['rounds']} rounds by turns; the least of each, for "
+                 "other work only ever adds. What the probes' programs take of it is as the kernel accounts it, in a round of its own "
+                 "(about 65 ns a run are the accounting); the rest is getting there and back. The watcher's time is that of its own "
+                 "process, per call.")
+        rows = []
+        for row in done["rows"]:
+            words = rivals.WORDS[row["way"]]
+            if "missing" in row:
+                rows.append([words, "not measured: " + row["missing"], "", "", "", ""])
+                continue
+            ratio = f"x {row['to_floor']:.2f}" if row["to_floor"] is not None else ""
+            none = row["way"] == "none"
+            rows.append([words, f"{row['pair_ns']:,.0f} ns", "" if none else f"{row['added_ns']:,.0f} ns", ratio,
+                         "" if none else f"{row['in_programs_ns']:,.0f} ns", "" if none else f"{row['watcher_us']:.2f} µs"])
+        self.table(["<who watches", ">a pair takes", ">added", ">to the floor", ">in the probes' programs", ">watcher's CPU per call"],
+                   rows)
+
+    def growth(self, done):
+        self.add("### Growth")
+        self.add("By how many allocations are live. *Same* and *distinct* are their sizes. The plain ledger is a hash table "
+                 "that is walked at every report, without stacks, threads or sizes in order.")
+        names = {"vramscope": "vramscope", "naive": "plain ledger"}
+        rows = [[names[row["who"]], f"{row['live']:,}", row["sizes"], f"{row['event_us']:.2f} µs",
+                 f"{row['report_us']:,.0f} µs" if row["report_us"] is not None else "", f"{row['bytes']:.0f}",
+                 f"{row['memory_mb']:.0f}"] for row in done["rows"]]
+        self.table(["<who", ">live", "<sizes", ">CPU per event", ">CPU per report", ">bytes per live allocation", ">MB in all"], rows)
+        for what, key, title, unit, log in [("event", "event_us", "CPU per event", "microseconds", False),
+                                            ("report", "report_us", "CPU per report", "microseconds", True),
+                                            ("bytes", "bytes", "Memory per live allocation", "bytes", False)]:
+            series = {}
+            for row in done["rows"]:
+                # Below ten thousand, pages are all that is seen.
+                if row[key] is not None and (what != "bytes" or row["live"] >= 10_000):
+                    name = f"{names[row['who']]}, {row['sizes']} sizes"
+                    series.setdefault(name, []).append((row["live"], max(row[key], 0.1)))
+            if series:
+                self.picture(f"growth-{what}", f"{title}, by live allocations, on the {self.name}", ("live allocations", unit), series,
+                             log_x=True, log_y=log, dots=True)
+
+    def soak(self, done):
+        self.add("### Soak")
+        long = done["long"]
+        problems = "; ".join(done["problems"]) or "nothing wrong"
+        self.add(f"{done['seconds'] / 60:.1f} minutes: {done['programs']} programs, {done['killed']} of them killed; "
+                 f"{done['compared']} processes equal to the simulated driver's own account; {done['restarts']} restarts of the tracer, "
+                 f"{done['sigkills']} of them by SIGKILL; {done['lost']} events lost; {problems}. The tracer took "
+                 f"{long['cpu_percent']:.1f} % of a core and {long['memory_mb']:.1f} MB of its own memory, {long['grown_mb']:+.2f} MB over the "
+                 f"last {long['span_s']:.0f} seconds of its longest run, in which {long['ended']} processes ended.")
+        self.picture("soak", f"The tracer's own memory during the soak on the {self.name}", ("seconds", "MB"),
+                     {"memory of its own": long["series"]})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("results", nargs="*")
+    chosen = parser.parse_args()
+    paths = chosen.results or sorted(glob.glob(os.path.join(ROOT, "experiments/results/*.json")))
+    machines = []
+    for path in paths:
+        with open(path) as file:
+            machines.append(Machine(json.load(file)))
+    with open(PAGE) as file:
+        page = file.read()
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        sys.exit(f"{PAGE} has no place for figures: it needs one line {BEGIN} and one line {END}")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    text = "\n\n".join(part for machine in machines for part in machine.parts)
+    text = f"{BEGIN}\n\n{text}\n\n{END}" if text else f"{BEGIN}\n\n{END}"
+    files = {PAGE: f"{before}{text}{after}"}
+    for machine in machines:
+        files.update({os.path.join(ROOT, "docs/images", name): svg for name, svg in machine.pictures.items()})
+    changed = []
+    for path, content in files.items():
+        if not os.path.exists(path) or open(path).read() != content:
+            changed.append(os.path.relpath(path, ROOT))
+            if not chosen.check:
+                with open(path, "w") as file:
+                    file.write(content)
+    if chosen.check and changed:
+        sys.exit(f"not as the results say: {', '.join(changed)}; run experiments/stress/report.py")
+    print(f"{len(changed)} files {'would change' if chosen.check else 'written'}")
+
+
+if __name__ == "__main__":
+    main()
