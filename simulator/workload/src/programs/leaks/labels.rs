@@ -101,8 +101,8 @@ fn fnv(text: &str) -> u64 {
 }
 
 /// The halves: of each group, by the hash of their names, the first, third and so on are to tune with
-/// and the others are held out. The rule is older than any judge. A scenario that is added goes into a
-/// new group, so that no other one changes sides.
+/// and the others are held out. The rule looks at names alone. A scenario that is added goes into a new
+/// group, so that no other one changes sides.
 pub(super) fn half(scenario: &Scenario) -> Half {
     let hash = fnv(scenario.name);
     let group = all().filter(|other| other.group == scenario.group);
@@ -172,7 +172,7 @@ mod tests {
         Group::HealthyObject,
     ];
 
-    /// As it was when the corpus was first put together.
+    /// As it was before verdicts were tuned with the other half.
     const HELD_OUT: &str = "epoch-leak small-beside-big growing-leak leak-after-warm-up checkpoint-leak \
          error-path-leak unbounded-cache hand-over-leak subscription-leak rising-floor \
          behind-shrinking async-leak pinned-leak managed-leak graph-exec-leak module-leak \
