@@ -1,6 +1,8 @@
 //! The ledger against two models: the same rules done plainly, over events of any sort; and a driver
 //! that knows the truth, over traces that can happen, with and without losses.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
 mod model;
 
 use std::collections::BTreeMap;
@@ -11,6 +13,7 @@ use engine::kind::Kind;
 use engine::ledger::Ledger;
 use engine::snapshot::{Certainty, ProcessView, SiteView, Snapshot, View};
 use engine::units::{Bytes, Moment, Nanos};
+use engine::verdict::Subject;
 use model::followed::Followed;
 use model::naive::Naive;
 use model::steps::{Step, step};
@@ -56,6 +59,35 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// What judgements rest on is what the sites of the process say.
+fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
+    let suspects = std::mem::take(&mut snapshot.suspects);
+    prop_assert_eq!(suspects, []);
+    for one in std::mem::take(&mut snapshot.judgements) {
+        let evidence = &one.evidence;
+        prop_assert!(evidence.lows.len() <= 32 && evidence.lows.last() <= Some(&evidence.live));
+        let of =
+            |process: &&ProcessView| Some(process.key.pid) == one.pid && process.ended.is_none();
+        let kind = match one.subject {
+            Subject::Memory(kind) => kind,
+            Subject::Tensors => Kind::Torch,
+            Subject::Objects(_) => continue,
+        };
+        let Some(process) = snapshot.processes.iter().find(of) else { continue };
+        let Some(site) = process.sites.iter().find(|site| site.name == one.site) else { continue };
+        let view = site.kinds.iter().find(|view| view.kind == kind).unwrap();
+        prop_assert_eq!(
+            (evidence.live, evidence.live_count),
+            (view.live_bytes.0, view.live_allocations)
+        );
+        prop_assert_eq!(
+            (evidence.begun, evidence.ended),
+            (view.allocations_total, view.freed_total)
+        );
+    }
+    Ok(())
+}
+
 /// `scale`: how long a step takes.
 fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
     let mut ledger = Ledger::observed();
@@ -76,9 +108,13 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
             }
             Step::Look(view) => {
                 let view = View { older: Nanos(view.older.0 * scale), ..view };
-                let seen = ledger.snapshot(at, &view);
+                let mut seen = ledger.snapshot(at, &view);
                 let want = naive.snapshot(at, &view);
                 followed.check(&seen)?;
+                if !view.ended_sites {
+                    check_judgements(&mut seen)?;
+                }
+                (seen.judgements, seen.suspects) = Default::default();
                 let whole =
                     |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
                 seen.processes.iter().filter(whole).try_for_each(check_sites)?;

@@ -10,6 +10,7 @@ pub mod bands;
 pub mod diff;
 pub mod fragmentation;
 pub mod groups;
+pub mod leak;
 pub mod leakage;
 pub mod lifetimes;
 pub mod lives;

@@ -8,7 +8,7 @@
 //!                  ├ Pools         what stream-ordered memory comes from          pool.rs
 //!                  ├ Graphs        captures, memory nodes, what launches change   graph.rs
 //!                  ├ Totals        sums and peaks                                 totals.rs
-//!                  ├ Sites         the same by where it came from                 sites.rs windows.rs
+//!                  ├ Sites         the same by where it came from                 sites.rs
 //!                  ├ Devices       which GPUs they are, what the driver says      device.rs
 //!                  ├ Superseded    frees that are under way                       reuse.rs
 //!                  ├ Peak          what overlapping calls leave open of it        peak.rs
@@ -17,7 +17,7 @@
 //!                  └ Observer      tells what begins and ends, where asked for      observer.rs
 //!          Ended   until the next snapshot                                        ended.rs
 //!          PastSites  where the memory of the ended came from                    past_sites.rs
-//!          view.rs, site_views.rs  what a snapshot shows
+//!          view.rs, site_views.rs, judgements.rs  what a snapshot shows
 //! ```
 //!
 //! An event costs a few hash lookups, and a descent in a tree of the thread's *distinct* sizes when
@@ -32,6 +32,7 @@ mod device;
 mod ended;
 mod freed;
 mod graph;
+mod judgements;
 mod kernel_rows;
 mod lifetime;
 mod loss;
@@ -49,7 +50,6 @@ mod sizes;
 mod thread;
 mod totals;
 mod view;
-mod windows;
 mod work;
 
 use std::cmp::Reverse;
@@ -66,6 +66,7 @@ use crate::units::{Bytes, Moment};
 
 use ended::Ended;
 use graph::Full;
+use judgements::Judged;
 use observer::Told;
 use past_sites::PastSites;
 use process::Process;
@@ -73,6 +74,13 @@ use totals::Sum;
 
 /// Out-of-memory errors kept between two snapshots: the first ones tell the story.
 const OUT_OF_MEMORY_KEPT: usize = 64;
+
+/// Suspects that a snapshot lists.
+const SUSPECTS: usize = 32;
+
+/// Other places of a process that are kept when it ends, and judgements of ended ones altogether.
+const PAST_JUDGED: usize = 16;
+const PAST_KEPT: usize = 1024;
 
 /// The pid of losses that could not be attributed to a process.
 const NOBODY: Pid = Pid(0);
@@ -97,6 +105,8 @@ pub struct Ledger {
     /// What sites look like.
     sites: Sites,
     past_sites: PastSites,
+    /// What was thought of processes that ended, for the last report.
+    past_judged: Judged,
     /// When the first event was.
     began: Option<Moment>,
 }
@@ -217,9 +227,9 @@ impl Ledger {
         let running = self.running.values_mut().filter(|process| !process.silent);
         for process in running.chain(&mut ended) {
             process.show_work(at, view.top);
-            process.sites.advance(at);
         }
         let shown_sites = self.show_sites(at, view, &ended);
+        let judged = self.judge(at, view, &ended);
         let mut shown: Vec<_> = self.shown().chain(&ended).collect();
         shown.sort_by_cached_key(|process| {
             let oldest = view::oldest(process);
@@ -237,9 +247,11 @@ impl Ledger {
             certainty: self.certainty(),
             processes,
             out_of_memory: self.take_out_of_memory(),
+            suspects: judged.suspects,
+            judgements: judged.others,
             ..shown_sites
         };
-        self.pass_sites(at, ended);
+        self.pass_sites(ended);
         snapshot
     }
 
@@ -251,18 +263,36 @@ impl Ledger {
         let mut tables: Vec<_> =
             running.chain(ended).map(|process| (Some(process.key.pid), &process.sites)).collect();
         if view.ended_sites {
-            tables.extend(past_sites.tables(at));
+            tables.extend(past_sites.tables());
         }
         let (allocations_total, without_stack) = site_views::coverage(&tables);
-        let (sites, sites_total) = site_views::list(&tables, view, sites);
+        let (sites, sites_total) = site_views::list(&tables, at, view, sites);
         Snapshot { sites, sites_total, allocations_total, without_stack, ..Snapshot::default() }
     }
 
+    /// What is thought of places; the last report also has those of processes that ended, as they
+    /// were then.
+    fn judge(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
+        let mut judged = Judged::default();
+        for process in self.running.values().filter(|process| !process.silent) {
+            judged.append(judgements::of(process, at, view.top_sites, &self.sites));
+        }
+        for process in ended {
+            self.past_judged.append(judgements::of(process, at, PAST_JUDGED, &self.sites));
+        }
+        self.past_judged = std::mem::take(&mut self.past_judged).ranked(PAST_KEPT, PAST_KEPT);
+        if view.ended_sites {
+            self.past_judged.name_again(&self.sites);
+            judged.append(self.past_judged.clone());
+        }
+        judged.ranked(SUSPECTS, view.top_sites)
+    }
+
     /// A snapshot was made: growth counts from it, and the sites of the ended stay.
-    fn pass_sites(&mut self, at: Moment, ended: Vec<Process>) {
+    fn pass_sites(&mut self, ended: Vec<Process>) {
         self.running.values_mut().for_each(|process| process.sites.mark_shown());
         for process in ended {
-            self.past_sites.push(process.key.pid, process.sites, at);
+            self.past_sites.push(process.key.pid, process.sites);
         }
     }
 

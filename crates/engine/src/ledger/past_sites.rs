@@ -1,7 +1,6 @@
 //! Sites of processes that were in a snapshot as ended: the last report counts them too.
 
 use crate::ids::Pid;
-use crate::units::Moment;
 
 use super::sites::SiteTable;
 
@@ -18,8 +17,8 @@ pub(super) struct PastSites {
 }
 
 impl PastSites {
-    /// Keeps what a process that is gone did; it was shown at that moment.
-    pub(super) fn push(&mut self, pid: Pid, mut table: SiteTable, at: Moment) {
+    /// Keeps what a process that is gone did; it was shown.
+    pub(super) fn push(&mut self, pid: Pid, mut table: SiteTable) {
         if table.len() == 0 {
             return;
         }
@@ -27,12 +26,12 @@ impl PastSites {
         self.rows += table.len();
         self.by_process.push((pid, table));
         if self.rows > ROWS && self.by_process.len() > 1 {
-            self.put_together(at);
+            self.put_together();
         }
     }
 
     /// Half of the processes at once, so that it is done rarely.
-    fn put_together(&mut self, at: Moment) {
+    fn put_together(&mut self) {
         let half = self.by_process.len().div_ceil(2);
         let oldest: Vec<_> = self.by_process.drain(..half).collect();
         if self.together.len() == 0 {
@@ -40,21 +39,16 @@ impl PastSites {
                 .first()
                 .map_or_else(SiteTable::default, |(_, table)| SiteTable::since(table.start()));
         }
-        self.together.advance(at);
-        for (_, mut table) in oldest {
+        for (_, table) in oldest {
             self.rows -= table.len();
-            table.advance(at);
             self.together.absorb(table);
         }
     }
 
     /// Every table, with the process where that is known.
-    pub(super) fn tables(&mut self, at: Moment) -> impl Iterator<Item = (Option<Pid>, &SiteTable)> {
-        let Self { by_process, together, .. } = self;
-        together.advance(at);
-        by_process.iter_mut().for_each(|(_, table)| table.advance(at));
-        let known = by_process.iter().map(|(pid, table)| (Some(*pid), table));
-        known.chain([(None, &*together)])
+    pub(super) fn tables(&self) -> impl Iterator<Item = (Option<Pid>, &SiteTable)> {
+        let known = self.by_process.iter().map(|(pid, table)| (Some(*pid), table));
+        known.chain([(None, &self.together)])
     }
 }
 
@@ -62,14 +56,15 @@ impl PastSites {
 mod tests {
     use super::super::allocation::{Entry, New};
     use super::*;
-    use crate::ids::{Key, SiteId};
+    use crate::ids::{Key, SiteId, Tid};
     use crate::kind::Kind;
+    use crate::units::Moment;
 
     fn table(sites: std::ops::Range<u32>) -> SiteTable {
         let mut table = SiteTable::since(Moment(0));
         for site in sites {
             let new = New::plain(Key::address(1), Kind::Device, 8);
-            table.add(&Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(5), 0));
+            table.add(&Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(5), 0), Tid(1));
         }
         table
     }
@@ -77,11 +72,11 @@ mod tests {
     #[test]
     fn beyond_the_limit_the_oldest_processes_are_put_together_and_nothing_is_forgotten() {
         let mut past = PastSites::default();
-        past.push(Pid(1), table(0..0), Moment(9));
+        past.push(Pid(1), table(0..0));
         for pid in 2..=5 {
-            past.push(Pid(pid), table(0..30_000), Moment(9));
+            past.push(Pid(pid), table(0..30_000));
         }
-        let tables: Vec<_> = past.tables(Moment(10)).collect();
+        let tables: Vec<_> = past.tables().collect();
         let pids: Vec<_> = tables.iter().map(|(pid, _)| pid.map(|pid| pid.0)).collect();
         assert_eq!(pids, [Some(4), Some(5), None]);
         let rows = || tables.iter().flat_map(|(_, table)| table.rows());

@@ -229,7 +229,7 @@ impl Process {
         self.contexts.add(&entry);
         self.pools.add(&entry);
         self.totals.add(&entry);
-        self.sites.add(&entry);
+        self.sites.add(&entry, event.tid);
         if entry.kind.takes_device_memory() {
             self.peak.add(self.call.0, self.call.1, entry.bytes);
         }

@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 
+use crate::analysis::leak::Course;
 use crate::ids::Pid;
 use crate::kind::Kind;
 use crate::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
 use crate::stack::{SiteName, Sites};
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Moment};
 
 use super::sites::{Held, Row, SiteTable, Source};
 use super::totals::Sum;
@@ -17,9 +18,13 @@ pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
 /// A row with the name of its site and the number of its table.
 type Named<'a> = (SiteName, usize, &'a Row);
 
-/// The top of the sites of some tables, whose windows stand at the same moment; and how many sites
-/// there are.
-pub(super) fn list(tables: &[Owned<'_>], view: &View, told: &Sites) -> (Vec<SiteView>, u64) {
+/// The top of the sites of some tables at a moment, and how many sites there are.
+pub(super) fn list(
+    tables: &[Owned<'_>],
+    at: Moment,
+    view: &View,
+    told: &Sites,
+) -> (Vec<SiteView>, u64) {
     let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
         sites.rows().iter().map(move |row| (name(row.source, told), table, row))
     });
@@ -29,7 +34,7 @@ pub(super) fn list(tables: &[Owned<'_>], view: &View, told: &Sites) -> (Vec<Site
     let total = groups.len();
     groups.sort_by_cached_key(|group| rank(group, view.sort));
     groups.truncate(view.top_sites);
-    let shown = groups.into_iter().map(|group| site(group, tables, told));
+    let shown = groups.into_iter().map(|group| site(group, tables, at, told));
     (shown.collect(), total as u64)
 }
 
@@ -67,7 +72,7 @@ fn rank(group: &[Named<'_>], sort: Sort) -> (u64, Reverse<u64>) {
     (super::view::rank(sort, live, count, first), Reverse(all.bytes().0))
 }
 
-fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
+fn site(group: &[Named<'_>], tables: &[Owned<'_>], at: Moment, told: &Sites) -> SiteView {
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
     let kinds = by_kind(group);
     let (all, device) = (put_together(kinds.iter()), put_together(in_device_memory(&kinds)));
@@ -87,9 +92,9 @@ fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
         peak_bytes: bytes(|row| row.peak),
         peak_at: figures.and_then(|row| row.peak_at),
         seen: all.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
-        lifetimes: all.as_ref().map(lifetimes).unwrap_or_default(),
-        longest_lifetime: all.as_ref().and_then(longest),
-        growth: growth(figures, all.as_ref(), start),
+        lifetimes: all.as_ref().map(|row| row.spans.iter().collect()).unwrap_or_default(),
+        longest_lifetime: all.as_ref().and_then(|row| row.spans.longest()),
+        growth: growth(figures, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
         processes: processes(group, tables),
     }
@@ -115,22 +120,11 @@ fn put_together<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
     Some(all)
 }
 
-fn growth(device: Option<&Row>, any: Option<&Row>, start: crate::units::Moment) -> Growth {
-    if let Some(row) = device {
-        return row.windows.view(start, row.live.bytes());
+fn growth(device: Option<&Row>, start: Moment, at: Moment) -> Growth {
+    match device {
+        Some(row) => row.course.growth(start, at - start, row.live.bytes().0),
+        None => Course::default().growth(start, at - start, 0),
     }
-    let mut none = any.map(|row| row.windows.view(start, Bytes(0))).unwrap_or_default();
-    none.live.fill(Bytes(0));
-    none
-}
-
-fn lifetimes(row: &Row) -> Vec<(u8, u64)> {
-    let counts = (0..).zip(*row.lifetimes).filter(|(_, count)| *count > 0);
-    counts.map(|(power, count)| (power, u64::from(count))).collect()
-}
-
-fn longest(row: &Row) -> Option<Nanos> {
-    row.lifetimes.iter().any(|count| *count > 0).then_some(row.longest)
 }
 
 fn kind(row: &Row) -> Option<SiteKindView> {

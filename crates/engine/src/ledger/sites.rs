@@ -5,24 +5,21 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::analysis::leak::{Course, Spans};
 use crate::change::How;
-use crate::ids::SiteId;
+use crate::ids::{DeviceId, SiteId, Tid};
 use crate::kind::Kind;
 use crate::object::ObjectKind;
-use crate::units::{Moment, Nanos};
+use crate::units::Moment;
 
 use super::allocation::Entry;
 use super::totals::Sum;
-use super::windows::Windows;
 
 /// Sites, by kind, that are kept of a process. What comes from others is added up together.
 const KEPT: usize = 65_536;
 
 /// Rows that are found without a look into the index: programs allocate and free in loops.
 const RECENT: usize = 256;
-
-/// Times to live are counted by their power of two, in nanoseconds.
-pub(super) const BUCKETS: usize = 64;
 
 /// Where allocations came from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -94,10 +91,11 @@ pub(super) struct Row {
     pub(super) freed: u64,
     pub(super) first: Moment,
     pub(super) last: Moment,
-    pub(super) longest: Nanos,
-    /// How long what was freed had lived; apart, so that what every event needs is close together.
-    pub(super) lifetimes: Box<[u32; BUCKETS]>,
-    pub(super) windows: Windows,
+    /// How long what was freed had lived.
+    pub(super) spans: Spans,
+    pub(super) course: Course,
+    pub(super) threads: Threads,
+    pub(super) devices: Majority,
     /// What was live at the last snapshot.
     pub(super) shown: Sum,
 }
@@ -116,9 +114,10 @@ impl Row {
             freed: 0,
             first: at,
             last: at,
-            longest: Nanos(0),
-            lifetimes: Box::new([0; BUCKETS]),
-            windows: Windows::default(),
+            spans: Spans::default(),
+            course: Course::default(),
+            threads: Threads::Nobody,
+            devices: Majority::default(),
             shown: Sum::default(),
         }
     }
@@ -132,19 +131,25 @@ impl Row {
         }
     }
 
-    /// One that was freed had lived so long.
-    fn lived(&mut self, time: Nanos) {
-        self.longest = self.longest.max(time);
-        let bucket = (time.0 | 1).ilog2() as usize;
-        if self.lifetimes[bucket] == u32::MAX {
-            // Their proportions are what counts.
-            self.lifetimes.iter_mut().for_each(|count| *count /= 2);
+    /// What is live, as it is judged.
+    pub(super) fn quantity(&self) -> u64 {
+        match self.held {
+            Held::Memory(_) => self.live.bytes().0,
+            Held::Object(_) => self.count,
         }
-        self.lifetimes[bucket] += 1;
     }
 
-    /// Adds what another row says; the windows of both stand at the same moment.
+    /// What one of that size adds to the quantity.
+    const fn size(&self, bytes: u64) -> u64 {
+        match self.held {
+            Held::Memory(_) => bytes,
+            Held::Object(_) => 1,
+        }
+    }
+
+    /// Adds what another row says.
     pub(super) fn absorb(&mut self, other: &Self) {
+        self.course.absorb(self.quantity(), &other.course, other.quantity());
         self.live = self.live.plus(other.live);
         self.count = self.count.saturating_add(other.count);
         self.total = self.total.plus(other.total);
@@ -154,12 +159,58 @@ impl Row {
         self.freed = self.freed.saturating_add(other.freed);
         self.first = self.first.min(other.first);
         self.last = self.last.max(other.last);
-        self.longest = self.longest.max(other.longest);
-        for (count, more) in self.lifetimes.iter_mut().zip(*other.lifetimes) {
-            *count = count.saturating_add(more);
-        }
-        self.windows.absorb(&other.windows);
+        self.spans.absorb(&other.spans);
+        self.threads = self.threads.and(other.threads);
+        self.devices = self.devices.and(other.devices);
         self.shown = self.shown.plus(other.shown);
+    }
+}
+
+/// Who allocated: nobody yet, one thread, or several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Threads {
+    Nobody,
+    One(Tid),
+    Several,
+}
+
+impl Threads {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nobody, threads) | (threads, Self::Nobody) => threads,
+            (Self::One(one), Self::One(other)) if one == other => self,
+            _ => Self::Several,
+        }
+    }
+}
+
+/// The device of most allocations, where one has more than half of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Majority {
+    device: Option<DeviceId>,
+    lead: u64,
+}
+
+impl Majority {
+    fn add(&mut self, device: Option<DeviceId>) {
+        if self.device == device {
+            self.lead += 1;
+        } else if self.lead == 0 {
+            (self.device, self.lead) = (device, 1);
+        } else {
+            self.lead -= 1;
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        let (more, less) = if self.lead >= other.lead { (self, other) } else { (other, self) };
+        let same = more.device == less.device;
+        let lead = if same { more.lead.saturating_add(less.lead) } else { more.lead - less.lead };
+        Self { lead, ..more }
+    }
+
+    pub(super) fn device(self) -> Option<DeviceId> {
+        self.device
     }
 }
 
@@ -183,18 +234,29 @@ impl SiteTable {
         Self { start, ..Self::default() }
     }
 
-    /// An allocation began.
-    pub(super) fn add(&mut self, entry: &Entry) {
-        self.begin(entry.site(), Held::Memory(entry.kind), entry.bytes, entry.returned_at);
+    /// A thread allocated.
+    pub(super) fn add(&mut self, entry: &Entry, tid: Tid) {
+        let held = Held::Memory(entry.kind);
+        let row = self.begun(entry.site(), held, entry.bytes, entry.returned_at);
+        row.threads = row.threads.and(Threads::One(tid));
+        row.devices.add(entry.device());
     }
 
     /// Something began.
+    #[allow(dead_code, reason = "objects are counted next")]
     pub(super) fn begin(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) {
+        self.begun(site, held, bytes, at);
+    }
+
+    fn begun(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) -> &mut Row {
+        let start = self.start;
         let row = self.row(site, held, at);
+        row.course.begin(at - start, row.quantity(), row.size(bytes));
         row.allocations += 1;
         row.count += 1;
         row.last = row.last.max(at);
         row.grow(bytes, at);
+        row
     }
 
     /// Something ended that began at that moment.
@@ -206,12 +268,14 @@ impl SiteTable {
         how: How,
         at: Moment,
     ) {
+        let start = self.start;
         let row = self.row(site, held, at);
+        row.course.finish(began - start, at - start, row.quantity(), row.size(bytes));
         row.count = row.count.saturating_sub(1);
         row.live.take(bytes);
         if matches!(how, How::Freed | How::Replaced) {
             row.freed += 1;
-            row.lived(at - began);
+            row.spans.add(at - began);
         }
     }
 
@@ -239,11 +303,13 @@ impl SiteTable {
 
     /// The size of a live allocation became known.
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64, at: Moment) {
+        let (start, more) = (self.start, bytes.saturating_sub(entry.bytes));
         let row = self.row(entry.site(), Held::Memory(entry.kind), at);
-        row.grow(bytes.saturating_sub(entry.bytes), at);
+        row.course.grow(entry.returned_at - start, at - start, row.quantity(), more);
+        row.grow(more, at);
     }
 
-    /// The row of a site, with its windows at that moment. A site that came when there was no room
+    /// The row of a site. A site that came when there was no room
     /// never gets a row of its own, so what began as another's ends as another's.
     fn row(&mut self, site: Option<SiteId>, held: Held, at: Moment) -> &mut Row {
         let source = site.map_or(Source::Unknown, Source::Site);
@@ -253,9 +319,7 @@ impl SiteTable {
             Some(&(known, place)) if known == number => place,
             _ => self.look_up(source, held, at, hint),
         };
-        let row = &mut self.rows[place as usize];
-        row.windows.advance(at - self.start, row.live.bytes());
-        row
+        &mut self.rows[place as usize]
     }
 
     fn look_up(&mut self, source: Source, held: Held, at: Moment, hint: usize) -> u32 {
@@ -314,20 +378,12 @@ impl SiteTable {
         self.start
     }
 
-    /// Brings the windows of all rows to the same moment, for who puts rows together.
-    pub(super) fn advance(&mut self, at: Moment) {
-        for row in &mut self.rows {
-            row.windows.advance(at - self.start, row.live.bytes());
-        }
-    }
-
     /// A snapshot was made: growth is counted from here on.
     pub(super) fn mark_shown(&mut self) {
         self.rows.iter_mut().for_each(|row| row.shown = row.live);
     }
 
-    /// Adds the rows of a table that nobody adds to any more; the windows of both stand at the same
-    /// moment.
+    /// Adds the rows of a table that nobody adds to any more.
     pub(super) fn absorb(&mut self, other: Self) {
         for row in other.rows {
             let (source, held, first) = (row.source, row.held, row.first);
@@ -347,6 +403,7 @@ mod tests {
     use super::super::allocation::New;
     use super::*;
     use crate::ids::Key;
+    use crate::units::Nanos;
 
     fn entry(site: u32, bytes: u64) -> Entry {
         let new = New::plain(Key::address(1), Kind::Device, bytes);
@@ -358,7 +415,7 @@ mod tests {
         let mut table = SiteTable::since(Moment(0));
         let count = KEPT as u32 + 100;
         for site in 0..count {
-            table.add(&entry(site, 8));
+            table.add(&entry(site, 8), Tid(1));
         }
         assert_eq!(table.len(), KEPT + 1);
         let other = table.rows().iter().find(|row| row.source == Source::Other).unwrap();
@@ -373,23 +430,30 @@ mod tests {
     fn times_to_live_are_counted_by_power_of_two() {
         let mut table = SiteTable::since(Moment(0));
         for (lived, how) in [(0, How::Freed), (3, How::Freed), (1024, How::Replaced)] {
-            table.add(&entry(1, 8));
+            table.add(&entry(1, 8), Tid(1));
             table.take(&entry(1, 8), how, Moment(10 + lived), 1);
         }
-        table.add(&entry(1, 8));
+        table.add(&entry(1, 8), Tid(1));
         table.take(&entry(1, 8), How::Released, Moment(1 << 30), 1);
         let row = &table.rows()[0];
-        let buckets = row.lifetimes.iter().enumerate().filter(|(_, count)| **count > 0);
-        assert_eq!(buckets.collect::<Vec<_>>(), [(0, &1), (1, &1), (10, &1)]);
-        assert_eq!((row.freed, row.longest), (3, Nanos(1024)));
+        assert_eq!(row.spans.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
+        assert_eq!((row.freed, row.spans.longest()), (3, Some(Nanos(1024))));
     }
 
     #[test]
-    fn a_full_count_of_times_keeps_the_proportions() {
-        let mut row = Row::new(Source::Unknown, Held::Memory(Kind::Device), Moment(0));
-        row.lifetimes[0] = u32::MAX;
-        row.lifetimes[3] = 1000;
-        row.lived(Nanos(1));
-        assert_eq!((row.lifetimes[0], row.lifetimes[3]), (u32::MAX / 2 + 1, 500));
+    fn the_thread_and_the_device_of_most_are_known() {
+        let row = |entries: &[(u32, Option<u16>)]| {
+            let mut table = SiteTable::since(Moment(0));
+            for &(thread, device) in entries {
+                let mut entry = entry(1, 8);
+                device.into_iter().for_each(|device| entry.set_device(DeviceId(device)));
+                table.add(&entry, Tid(thread));
+            }
+            let row = &table.rows()[0];
+            (row.threads, row.devices.device())
+        };
+        let most = row(&[(5, Some(1)), (5, Some(2)), (5, None), (5, Some(2)), (5, Some(2))]);
+        assert_eq!(most, (Threads::One(Tid(5)), Some(DeviceId(2))));
+        assert_eq!(row(&[(5, None), (6, None)]), (Threads::Several, None));
     }
 }

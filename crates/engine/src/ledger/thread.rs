@@ -166,6 +166,12 @@ impl Threads {
         self.places.get(index as usize)?.as_ref().map(|thread| thread.tid)
     }
 
+    /// The name of a thread; none of one that is forgotten.
+    pub(super) fn name(&self, tid: Tid) -> Option<&str> {
+        let index = *self.by_tid.get(&tid)?;
+        self.places.get(index as usize)?.as_ref().map(|thread| &*thread.name)
+    }
+
     pub(super) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
         let index = self.of(tid, seed);
         if let Some(thread) = &mut self.places[index as usize]

@@ -24,7 +24,7 @@ pub(super) fn process(
     unattributed: &Loss,
     told: &Sites,
 ) -> ProcessView {
-    let (sites, sites_total) = site_views::list(&[(None, &process.sites)], view, told);
+    let (sites, sites_total) = site_views::list(&[(None, &process.sites)], at, view, told);
     // What an ended process held is as old as it was then.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {

@@ -1,0 +1,218 @@
+//! What is thought of the places of a process: see [`crate::analysis::leak`].
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::analysis::leak::{self, Case};
+use crate::ids::{DeviceId, Tid};
+use crate::kind::Kind;
+use crate::stack::{Frame, SiteName, Sites};
+use crate::units::Moment;
+use crate::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
+
+use super::process::Process;
+use super::site_views::name;
+use super::sites::{Held, Row, Threads};
+
+/// Places of a process that are looked at for leaks, the biggest first: a judgement costs a few
+/// microseconds, and there may be many thousands.
+const LOOKED_AT: usize = 512;
+
+/// The library of PyTorch's caching allocator.
+const TORCH_CACHE: &str = "libc10_cuda.so";
+
+/// Places that leak, and the biggest others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Judged {
+    pub(super) suspects: Vec<Judgement>,
+    pub(super) others: Vec<Judgement>,
+}
+
+impl Judged {
+    /// Adds those of another process.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.suspects.append(&mut other.suspects);
+        self.others.append(&mut other.others);
+    }
+
+    /// In order, and at most so many.
+    pub(super) fn ranked(mut self, suspects: usize, others: usize) -> Self {
+        self.suspects.sort_by_key(|one| {
+            let bytes = one.subject.is_bytes();
+            (Reverse((one.sureness, bytes, one.evidence.per_hour)), one.pid, one.site, one.subject)
+        });
+        self.suspects.truncate(suspects);
+        self.others.sort_by_key(|one| {
+            let bytes = one.subject.is_bytes();
+            (
+                Reverse((bytes, one.evidence.live, one.evidence.begun)),
+                one.pid,
+                one.site,
+                one.subject,
+            )
+        });
+        self.others.truncate(others);
+        self
+    }
+
+    /// Stacks may have been told since.
+    pub(super) fn name_again(&mut self, told: &Sites) {
+        for one in self.suspects.iter_mut().chain(&mut self.others) {
+            if let SiteName::Pending(site) = one.site {
+                one.site = told.name(Some(site));
+                one.frames = told.frames_of(one.site);
+            }
+        }
+    }
+}
+
+/// All that one stack holds of one sort.
+struct Place<'a> {
+    name: SiteName,
+    subject: Subject,
+    rows: &'a [(SiteName, Held, &'a Row)],
+    live: u64,
+    peak: u64,
+    may_leak: bool,
+}
+
+/// Judges the places of a process as they are at a moment: those that may leak, and the biggest
+/// others up to a number.
+pub(super) fn of(process: &Process, at: Moment, others: usize, told: &Sites) -> Judged {
+    let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
+    let rows = process.sites.rows().iter();
+    let mut rows: Vec<_> = rows
+        .filter(|row| row.allocations > 0 && subject(row.held).is_some())
+        .map(|row| (name(row.source, told), row.held, row))
+        .collect();
+    rows.sort_unstable_by_key(|(name, held, row)| (*name, *held, row.source));
+    let places = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
+    let mut places: Vec<_> = places.filter_map(|rows| Place::of(rows, process, at)).collect();
+    places.sort_unstable_by_key(|place| {
+        let bytes = place.subject.is_bytes();
+        (Reverse((bytes, place.live, place.peak)), place.name, place.subject)
+    });
+    let has_tensors = places.iter().any(|place| place.subject == Subject::Tensors);
+    let mut judged = Judged::default();
+    let mut looked_at = 0;
+    for place in places {
+        let listed = judged.others.len() < others;
+        looked_at += usize::from(place.may_leak);
+        let suspected = place.may_leak && looked_at <= LOOKED_AT;
+        if !(listed || suspected) {
+            continue;
+        }
+        let one = place.judge(process, at, told, has_tensors);
+        if one.verdict == Verdict::Leak {
+            judged.suspects.push(one);
+        } else if listed {
+            judged.others.push(one);
+        }
+    }
+    judged
+}
+
+/// What is judged; none of what the program cannot free or does not own.
+const fn subject(held: Held) -> Option<Subject> {
+    match held {
+        Held::Object(kind) => Some(Subject::Objects(kind)),
+        Held::Memory(Kind::Torch) => Some(Subject::Tensors),
+        Held::Memory(
+            Kind::Imported | Kind::Static | Kind::ManagedStatic | Kind::Pool | Kind::Unknown,
+        ) => None,
+        Held::Memory(kind) => Some(Subject::Memory(kind)),
+    }
+}
+
+impl<'a> Place<'a> {
+    fn of(rows: &'a [(SiteName, Held, &'a Row)], process: &Process, at: Moment) -> Option<Self> {
+        let (name, held, _) = *rows.first()?;
+        let all = || rows.iter().map(|(_, _, row)| *row);
+        let sum = |of: fn(&Row) -> u64| all().fold(0_u64, |sum, row| sum.saturating_add(of(row)));
+        let first = all().map(|row| row.first).min()?;
+        let last = all().map(|row| row.last).max()?;
+        let start = process.sites.start();
+        let count = sum(|row| row.count);
+        Some(Self {
+            name,
+            subject: subject(held)?,
+            rows,
+            live: sum(Row::quantity),
+            peak: sum(|row| row.peak.bytes().0),
+            may_leak: leak::may_leak(count, first - start, last - start, at - start),
+        })
+    }
+
+    fn judge(&self, process: &Process, at: Moment, told: &Sites, has_tensors: bool) -> Judgement {
+        let mut rows = self.rows.iter().map(|(_, _, row)| *row);
+        let one = rows.next();
+        let merged = (self.rows.len() > 1).then(|| {
+            let mut all = one.cloned();
+            rows.for_each(|row| all.iter_mut().for_each(|all| all.absorb(row)));
+            all
+        });
+        let merged = merged.flatten();
+        let row = merged.as_ref().or(one);
+        let frames = told.frames_of(self.name);
+        let named = !matches!(self.name, SiteName::Unknown | SiteName::Other);
+        let (mut verdict, mut sureness, evidence) = row.map_or_else(
+            || (Verdict::NotEnoughData, Sureness::Possible, Evidence::default()),
+            |row| leak::judge(&case(row, process, at, named)),
+        );
+        if verdict == Verdict::Leak && has_tensors && self.is_torch_cache(&frames) {
+            // What the cache gives out is judged by itself, and explains why the cache grows.
+            (verdict, sureness) = (Verdict::Cache, Sureness::Likely);
+        }
+        Judgement {
+            pid: Some(process.key.pid),
+            process: process.name.clone(),
+            site: self.name,
+            frames,
+            subject: self.subject,
+            device: row.and_then(|row| device(row, process)),
+            thread: row.and_then(|row| thread(row, process)),
+            verdict,
+            sureness,
+            evidence,
+        }
+    }
+
+    fn is_torch_cache(&self, frames: &Arc<[Frame]>) -> bool {
+        let in_cache = |frame: &Frame| {
+            let module = frame.module.as_deref().unwrap_or_default();
+            module.rsplit('/').next() == Some(TORCH_CACHE)
+        };
+        matches!(self.subject, Subject::Memory(_)) && frames.iter().any(in_cache)
+    }
+}
+
+fn case<'a>(row: &'a Row, process: &Process, at: Moment, named: bool) -> Case<'a> {
+    let start = process.sites.start();
+    Case {
+        course: &row.course,
+        spans: &row.spans,
+        live: row.quantity(),
+        live_count: row.count,
+        begun: row.allocations,
+        ended: row.freed,
+        first: row.first - start,
+        last: row.last - start,
+        now: at - start,
+        over: process.ended.is_some(),
+        named,
+    }
+}
+
+/// The device of most; where calls did not tell it, the only one that the process uses.
+fn device(row: &Row, process: &Process) -> Option<DeviceId> {
+    let only = match process.totals.devices() {
+        [only] if row.held.takes_device_memory() => only.device,
+        _ => None,
+    };
+    row.devices.device().or(only)
+}
+
+fn thread(row: &Row, process: &Process) -> Option<(Tid, Box<str>)> {
+    let Threads::One(tid) = row.threads else { return None };
+    Some((tid, process.threads.name(tid).unwrap_or_default().into()))
+}

@@ -1,0 +1,159 @@
+//! A small notation for what a place does: lives with a beginning, an end and a size, in seconds and
+//! any unit of size.
+//!
+//! ```text
+//! Play::new().keep(every(0.0, 60.0, 0.1), 1)          leaks one every tenth of a second
+//!     .churn(every(0.0, 60.0, 0.01), 0.005, 8)        and has others, which live 5 ms
+//! ```
+
+use engine::analysis::leak::{Case, Course, Spans, judge};
+use engine::units::Nanos;
+use engine::verdict::{Evidence, Sureness, Verdict};
+
+/// Moments from, to, and the step between them.
+pub(crate) fn every(from: f64, to: f64, step: f64) -> Vec<f64> {
+    let count = ((to - from) / step).round() as u64;
+    (0..count).map(|number| from + number as f64 * step).collect()
+}
+
+/// Numbers from 0 to 1, the same every time.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self) -> f64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f64 / f64::from(1 << 24)
+    }
+
+    /// An exponential life of that mean.
+    pub(crate) fn decay(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.roll()).ln()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Life {
+    began: f64,
+    ended: Option<f64>,
+    size: u64,
+}
+
+/// See the module.
+#[derive(Clone, Default)]
+pub(crate) struct Play(Vec<Life>);
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos((seconds * 1e9) as u64)
+}
+
+impl Play {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn one(mut self, began: f64, ended: Option<f64>, size: u64) -> Self {
+        self.0.push(Life { began, ended, size });
+        self
+    }
+
+    /// Born at those moments and never freed.
+    pub(crate) fn keep(mut self, times: Vec<f64>, size: u64) -> Self {
+        self.0.extend(times.into_iter().map(|began| Life { began, ended: None, size }));
+        self
+    }
+
+    /// Born at those moments, and freed so long after.
+    pub(crate) fn churn(self, times: Vec<f64>, life: f64, size: u64) -> Self {
+        self.lives(times, size, |_| life)
+    }
+
+    pub(crate) fn lives(
+        mut self,
+        times: Vec<f64>,
+        size: u64,
+        mut life: impl FnMut(f64) -> f64,
+    ) -> Self {
+        let one = |began| Life { began, ended: Some(began + life(began)), size };
+        self.0.extend(times.into_iter().map(one));
+        self
+    }
+
+    /// Born at those moments; from each to the next multiple of a period.
+    pub(crate) fn until_next(self, times: Vec<f64>, period: f64, size: u64) -> Self {
+        self.lives(times, size, |began| (began / period).floor().mul_add(period, period) - began)
+    }
+
+    /// Born at those moments; beyond so many live ones the oldest is freed.
+    pub(crate) fn fifo(mut self, times: Vec<f64>, most: usize, size: u64) -> Self {
+        for (number, began) in times.iter().enumerate() {
+            self.0.push(Life { began: *began, ended: times.get(number + most).copied(), size });
+        }
+        self
+    }
+
+    /// Born at those moments; beyond so many live ones any is freed.
+    pub(crate) fn random_cache(
+        mut self,
+        times: Vec<f64>,
+        most: usize,
+        size: u64,
+        seed: u64,
+    ) -> Self {
+        let mut dice = Dice(seed);
+        let mut live: Vec<f64> = Vec::new();
+        for began in times {
+            if live.len() == most {
+                let victim = live.swap_remove((dice.roll() * most as f64) as usize % most);
+                self.0.push(Life { began: victim, ended: Some(began), size });
+            }
+            live.push(began);
+        }
+        self.0.extend(live.into_iter().map(|began| Life { began, ended: None, size }));
+        self
+    }
+
+    /// What the judge says at a moment, of a place that is still watched or that is over.
+    pub(crate) fn judged(&self, now: f64, over: bool) -> (Verdict, Sureness, Evidence) {
+        let mut events: Vec<(Nanos, bool, Life)> = Vec::new();
+        for life in self.0.iter().filter(|life| life.began <= now) {
+            events.push((nanos(life.began), false, *life));
+            if let Some(ended) = life.ended.filter(|ended| *ended <= now) {
+                events.push((nanos(ended), true, *life));
+            }
+        }
+        events.sort_by_key(|(at, is_end, _)| (*at, *is_end));
+        let (mut course, mut spans) = (Course::default(), Spans::default());
+        let (mut live, mut live_count, mut begun, mut ended) = (0, 0, 0, 0);
+        for (at, is_end, life) in &events {
+            if *is_end {
+                course.finish(nanos(life.began), *at, live, life.size);
+                spans.add(Nanos(at.0 - nanos(life.began).0));
+                (live, live_count, ended) = (live - life.size, live_count - 1, ended + 1);
+            } else {
+                course.begin(*at, live, life.size);
+                (live, live_count, begun) = (live + life.size, live_count + 1, begun + 1);
+            }
+        }
+        let first = events.first().map_or(Nanos(0), |(at, ..)| *at);
+        let mut births = events.iter().filter(|(_, is_end, _)| !is_end);
+        let last = births.next_back().map_or(Nanos(0), |(at, ..)| *at);
+        judge(&Case {
+            course: &course,
+            spans: &spans,
+            live,
+            live_count,
+            begun,
+            ended,
+            first,
+            last,
+            now: nanos(now),
+            over,
+            named: true,
+        })
+    }
+
+    pub(crate) fn verdict(&self, now: f64) -> Verdict {
+        self.judged(now, false).0
+    }
+}
