@@ -323,6 +323,12 @@ fn of_objects() -> SiteView {
         longest_lifetime: None,
         kinds: Vec::new(),
         objects: vec![made(ObjectKind::GraphExec), made(ObjectKind::Library)],
+        processes: vec![SiteProcess {
+            pid: Some(Pid(4711)),
+            live_bytes: Bytes(0),
+            live_allocations: 0,
+        }],
+        growth: Growth::default(),
         ..site()
     }
 }
@@ -389,6 +395,31 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
     ];
     assert_eq!(lines[..6], want);
     assert!(lines[6].starts_with("NOT FREED AT EXIT: 25.00 MiB in 6 allocations"));
+}
+
+#[test]
+fn objects_that_were_never_destroyed_are_told_by_site_but_not_code_and_contexts() {
+    let code = SiteObjectView { kind: ObjectKind::Library, live: 1, created: 1, destroyed: 0 };
+    let code = SiteView { objects: vec![code], ..of_objects() };
+    let ended = Some(End::Exited);
+    let ended = ProcessView { ended, sites: vec![code, site()], ..rich() };
+    let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
+    let mut out = Vec::new();
+    text::report(&mut out, &snapshot, &names(), Style::default()).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    let mut lines = found.lines().skip_while(|line| !line.contains("objects never destroyed"));
+    assert_eq!(
+        lines.next(),
+        Some("  objects never destroyed: 12 events (created 1024), 1 library")
+    );
+    let rest: Vec<_> = lines.skip(1).take(3).collect();
+    let want = [
+        "    12 events, made at",
+        "      cuMemAlloc_v2 (libcuda.so.1)",
+        "      for\\u{1b}[31mward (/srv/app/model.py:12)",
+    ];
+    assert_eq!(rest, want);
+    assert_eq!(found.matches("made at").count(), 1);
 }
 
 #[test]

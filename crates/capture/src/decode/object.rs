@@ -48,7 +48,9 @@ pub fn object(bytes: &[u8]) -> Option<Decoded> {
 
 fn created(call: &Call, kind: ObjectKind) -> What {
     let [handle, ..] = call.outs;
-    if call.flags & wire::VS_OUT_UNREADABLE != 0 || handle == 0 {
+    // Textures and surfaces are numbers, all others pointers.
+    let any = matches!(kind, ObjectKind::Texture | ObjectKind::Surface);
+    if call.flags & wire::VS_OUT_UNREADABLE != 0 || (handle == 0 && !any) {
         // It happened, but to what nobody can tell.
         return What::Lost(Lost { objects: 1, ..Lost::default() });
     }

@@ -8,7 +8,7 @@ pub(crate) mod row;
 mod table;
 mod work;
 
-pub use known::{is_about_memory, unhooked};
+pub use known::{is_about_memory, is_about_objects, no_object, unhooked};
 pub use objects::ObjectUse;
 pub use table::HOOKS;
 

@@ -5,6 +5,7 @@ mod copies;
 mod launches;
 mod load;
 mod many;
+mod objects;
 mod process;
 mod random;
 mod simple;
@@ -37,6 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Launches(options) => launches::run(device()?, options),
         Program::LaunchLate(options) => launches::late(device()?, options),
         Program::Copies(options) => copies::run(device()?, common.device, options),
+        Program::Objects(options) => objects::run(device()?, common, options),
         Program::Ipc => process::ipc(device()?, common),
         Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {

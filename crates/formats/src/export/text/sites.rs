@@ -82,6 +82,10 @@ fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Resul
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
         let held = site.processes.iter().take(5).map(|one| {
             let pid = one.pid.map_or_else(|| "ended long ago".to_owned(), |pid| pid.to_string());
+            // Whoever holds objects alone holds no bytes.
+            if site.kinds.is_empty() && !site.objects.is_empty() {
+                return pid;
+            }
             format!("{pid} {}", one.live_bytes)
         });
         let more = if site.processes.len() > 5 { ", …" } else { "" };
