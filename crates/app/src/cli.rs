@@ -157,6 +157,8 @@ pub(crate) struct Trace {
     pub(crate) stack_depth: Option<usize>,
     #[command(flatten)]
     pub(crate) stacks: StackOptions,
+    #[command(flatten)]
+    pub(crate) objects: ObjectOptions,
     /// List only allocations of this size or more: 1M, 2.5G
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) min_size: Option<Bytes>,
@@ -229,6 +231,23 @@ pub(crate) enum Stacks {
     Full,
 }
 
+/// Whether objects are followed.
+#[derive(Args)]
+pub(crate) struct ObjectOptions {
+    /// Count streams, events, graphs, modules and other objects that are never destroyed
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
+    pub(crate) objects: Switch,
+}
+
+/// Yes or no.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
+}
+
 #[derive(Args)]
 pub(crate) struct Kernels {
     #[command(flatten)]
@@ -292,6 +311,8 @@ pub(crate) struct Record {
     pub(crate) work: WorkOptions,
     #[command(flatten)]
     pub(crate) stacks: StackOptions,
+    #[command(flatten)]
+    pub(crate) objects: ObjectOptions,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

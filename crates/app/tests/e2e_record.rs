@@ -75,6 +75,7 @@ const STORIES: &[Story] = &[
     (&["launches", "--iterations", "300", "--graphs", "2", "--failing", "3"], &[]),
     (&["copies", "--iterations", "2"], &[]),
     (&["fork"], &[]),
+    (&["objects", "--count", "20", "--in-context", "--exec"], &[]),
     (&["stressor", "--duration", "1", "--sleep-ms", "5"], &[]),
     (&["oom", "--chunk-mb", "300"], &[("SIM_MEMORY", "2G")]),
     (

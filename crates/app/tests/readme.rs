@@ -428,6 +428,8 @@ fn the_json_contract_is_what_is_printed() {
         ("8G", &[], &["kinds"]),
         ("2G", &[], &["oom", "--chunk-mb", "700", "--wait-ms", "1"]),
         ("8G", &[], &["--hold-ms", "1500", "random", "--ops", "2000", "--threads", "4"]),
+        ("8G", &[], &["objects", "--count", "5", "--leak", "0.5", "--hold-ms", "500"]),
+        ("8G", &["--ring-size", "4096"], &["objects", "--kind", "texture", "--count", "9000"]),
         ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
     ] {
         let stage = Stage::new().env("SIM_MEMORY", memory);
@@ -441,7 +443,8 @@ fn the_json_contract_is_what_is_printed() {
         faults(&serde_json::from_str(&block.text).unwrap(), "", &contract, &mut found);
     }
     // Not every field can be had on the simulated driver; each must at least be one.
-    let sources = ["json.rs", "json/sites.rs", "verdict/json.rs", "analysis/json.rs"];
+    let sources =
+        ["json.rs", "json/objects.rs", "json/sites.rs", "verdict/json.rs", "analysis/json.rs"];
     let source = sources.map(|name| read(&format!("crates/formats/src/export/{name}"))).join("\n");
     let words: BTreeSet<&str> = source.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     for field in contract.keys() {

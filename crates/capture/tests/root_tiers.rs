@@ -34,6 +34,7 @@ fn every_tier_counts_work() {
             table_entries: None,
             tier: Some(tier),
             work: Some(Work::default()),
+            objects: true,
             stacks: Stacks::Full,
             stack_ring_bytes: Options::STACK_RING_BYTES,
             empty_probes: false,

@@ -468,4 +468,6 @@ pub struct Lost {
     pub copies: u64,
     /// Allocations that are known, but not where they came from.
     pub stacks: u64,
+    /// Objects that began or ended. Records that also matter to memory are among `other`, too.
+    pub objects: u64,
 }

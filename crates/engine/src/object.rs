@@ -49,6 +49,21 @@ impl ObjectKind {
         Self::Linker,
     ];
 
+    /// Whether it ends with the context that it was made in. Graphs, libraries and pools do not, and
+    /// contexts end by themselves.
+    #[must_use]
+    pub const fn ends_with_context(self) -> bool {
+        matches!(
+            self,
+            Self::Stream
+                | Self::Event
+                | Self::Module
+                | Self::Texture
+                | Self::Surface
+                | Self::Linker
+        )
+    }
+
     /// The word for it in reports, JSON, metrics and files.
     #[must_use]
     pub const fn name(self) -> &'static str {

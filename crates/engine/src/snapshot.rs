@@ -3,6 +3,7 @@
 
 use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
 use crate::kind::{Kind, Layer};
+use crate::object::ObjectKind;
 use crate::stack::{Frame, SiteName};
 use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{Anomaly, Judgement};
@@ -123,6 +124,8 @@ pub struct Loss {
     pub copies: u64,
     /// Allocations that are known, but not where they came from.
     pub stacks: u64,
+    /// Objects that began or ended; memory has nothing to do with them.
+    pub objects: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
 }
@@ -204,7 +207,9 @@ pub struct ProcessView {
     pub mistakes: Mistakes,
     /// Launches and copies, where they are counted.
     pub work: Option<WorkView>,
-    /// Where its memory came from.
+    /// Objects that are no memory, of every kind that it ever made or destroyed.
+    pub objects: Vec<ObjectView>,
+    /// Where its memory and its objects came from.
     pub sites: Vec<SiteView>,
     /// How many sites there are; the list may be shorter.
     pub sites_total: u64,
@@ -298,6 +303,29 @@ pub struct CopyView {
     pub time: Nanos,
     /// Synchronous ones by bandwidth; see [`crate::work::bandwidth_of`].
     pub bandwidths: Vec<(u8, u64)>,
+}
+
+/// Objects of one kind that one process made. Where records were lost (see [`Loss::objects`]), each
+/// count can be wrong by so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectView {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// Made, and not ended yet.
+    pub live: u64,
+    /// All that were ever made.
+    pub created: u64,
+    /// Of those: destroyed by calls.
+    pub destroyed: u64,
+    /// Of those: ended with their context, without a call.
+    pub released: u64,
+    /// The most that were live at one time.
+    pub peak: u64,
+    /// Destroyed, and never seen before: made before the trace, or by a call whose record was lost.
+    pub unknown_destroys: u64,
+    /// Of the live ones: that are too many to be kept one by one. They have no site, and the end of
+    /// their context is not noticed.
+    pub untracked: u64,
 }
 
 /// Failed calls of one function with one code.
@@ -469,6 +497,8 @@ pub struct SiteView {
     pub growth: Growth,
     /// The same by kind, of every kind that it ever allocated.
     pub kinds: Vec<SiteKindView>,
+    /// Objects that were made there; no figure above counts them.
+    pub objects: Vec<SiteObjectView>,
     /// Who holds it; in lists of one process nobody.
     pub processes: Vec<SiteProcess>,
 }
@@ -506,6 +536,19 @@ pub struct SiteKindView {
     pub freed_total: u64,
     /// The most that was live at one time; see [`SiteView::peak_bytes`].
     pub peak_bytes: Bytes,
+}
+
+/// Objects of one kind that one site made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SiteObjectView {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// Made, and not ended yet.
+    pub live: u64,
+    /// All that were ever made.
+    pub created: u64,
+    /// Of those: destroyed by calls, or shown to be by another object of the same name.
+    pub destroyed: u64,
 }
 
 /// What one process holds of one site.

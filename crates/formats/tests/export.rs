@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Space, Tid};
 use engine::kind::Kind;
+use engine::object::ObjectKind;
 use engine::snapshot::{
     AllocationView, Certainty, DeviceView, End, FailureCount, Growth, KindView, Loss, Mistakes,
-    OutOfMemory, PoolView, ProcessView, SiteKindView, SiteProcess, SiteView, Snapshot, ThreadView,
-    Told,
+    ObjectView, OutOfMemory, PoolView, ProcessView, SiteKindView, SiteObjectView, SiteProcess,
+    SiteView, Snapshot, ThreadView, Told,
 };
 use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
 use engine::units::{Bytes, Moment, Nanos};
@@ -79,9 +80,24 @@ fn process(pid: u32, name: &str) -> ProcessView {
         reserved_addresses: Bytes(0),
         mistakes: Mistakes::default(),
         work: None,
+        objects: Vec::new(),
         sites: Vec::new(),
         sites_total: 0,
         certainty: Certainty::default(),
+    }
+}
+
+/// Some that live, of more that were made.
+fn object(kind: ObjectKind, live: u64) -> ObjectView {
+    ObjectView {
+        kind,
+        live,
+        created: if kind == ObjectKind::Event { 1024 } else { live },
+        destroyed: 0,
+        released: 0,
+        peak: live + 3,
+        unknown_destroys: 0,
+        untracked: 0,
     }
 }
 
@@ -151,9 +167,18 @@ fn rich() -> ProcessView {
         }],
         reserved_addresses: Bytes(1 << 40),
         mistakes: Mistakes { double_frees: 1, released_while_mapped: 2, ..Mistakes::default() },
+        objects: vec![
+            ObjectView { destroyed: 1012, unknown_destroys: 2, ..object(ObjectKind::Event, 12) },
+            object(ObjectKind::Library, 1),
+            ObjectView { live: 0, released: 3, ..object(ObjectKind::Texture, 0) },
+        ],
         sites: vec![site()],
         sites_total: 2,
-        certainty: Certainty { before_trace: true, ..Certainty::default() },
+        certainty: Certainty {
+            before_trace: true,
+            lost: Loss { objects: 4, ..Loss::default() },
+            ..Certainty::default()
+        },
         ..process(4711, "python3")
     }
 }
@@ -168,6 +193,7 @@ fn snapshot() -> Snapshot {
         launches: 0,
         copies: 0,
         stacks: 3,
+        objects: 4,
         since: Some(Moment(SECOND)),
     };
     Snapshot {
@@ -195,7 +221,7 @@ fn snapshot() -> Snapshot {
             frames: stack(),
             holders: vec![(Pid(4711), "python3".into(), Bytes(20 << 20))],
         }],
-        sites: vec![SiteView { processes: vec![held_by()], ..site() }, pending()],
+        sites: vec![SiteView { processes: vec![held_by()], ..site() }, pending(), of_objects()],
         sites_total: 3,
         allocations_total: 100,
         without_stack: 12,
@@ -269,7 +295,41 @@ fn site() -> SiteView {
                 peak_bytes: Bytes(4096),
             },
         ],
+        objects: vec![SiteObjectView {
+            kind: ObjectKind::Event,
+            live: 12,
+            created: 1024,
+            destroyed: 1012,
+        }],
         processes: Vec::new(),
+    }
+}
+
+/// A site that has made no memory.
+fn of_objects() -> SiteView {
+    let made = |kind| SiteObjectView { kind, live: 1, created: 3, destroyed: 2 };
+    SiteView {
+        name: SiteName::Unknown,
+        frames: [].into(),
+        live_bytes: Bytes(0),
+        live_allocations: 0,
+        grown: 0,
+        bytes_total: Bytes(0),
+        allocations_total: 0,
+        freed_total: 0,
+        peak_bytes: Bytes(0),
+        peak_at: None,
+        lifetimes: Vec::new(),
+        longest_lifetime: None,
+        kinds: Vec::new(),
+        objects: vec![made(ObjectKind::GraphExec), made(ObjectKind::Library)],
+        processes: vec![SiteProcess {
+            pid: Some(Pid(4711)),
+            live_bytes: Bytes(0),
+            live_allocations: 0,
+        }],
+        growth: Growth::default(),
+        ..site()
     }
 }
 
@@ -284,6 +344,7 @@ fn pending() -> SiteView {
         lifetimes: Vec::new(),
         longest_lifetime: None,
         kinds: Vec::new(),
+        objects: Vec::new(),
         processes: vec![held_by(), SiteProcess { pid: None, ..held_by() }],
         ..site()
     }
@@ -334,6 +395,31 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
     ];
     assert_eq!(lines[..6], want);
     assert!(lines[6].starts_with("NOT FREED AT EXIT: 25.00 MiB in 6 allocations"));
+}
+
+#[test]
+fn objects_that_were_never_destroyed_are_told_by_site_but_not_code_and_contexts() {
+    let code = SiteObjectView { kind: ObjectKind::Library, live: 1, created: 1, destroyed: 0 };
+    let code = SiteView { objects: vec![code], ..of_objects() };
+    let ended = Some(End::Exited);
+    let ended = ProcessView { ended, sites: vec![code, site()], ..rich() };
+    let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
+    let mut out = Vec::new();
+    text::report(&mut out, &snapshot, &names(), Style::default()).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    let mut lines = found.lines().skip_while(|line| !line.contains("objects never destroyed"));
+    assert_eq!(
+        lines.next(),
+        Some("  objects never destroyed: 12 events (created 1024), 1 library")
+    );
+    let rest: Vec<_> = lines.skip(1).take(3).collect();
+    let want = [
+        "    12 events, made at",
+        "      cuMemAlloc_v2 (libcuda.so.1)",
+        "      for\\u{1b}[31mward (/srv/app/model.py:12)",
+    ];
+    assert_eq!(rest, want);
+    assert_eq!(found.matches("made at").count(), 1);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::entry::exports;
 use crate::fork;
 use crate::handle::Key;
 use crate::ledger::Kind;
+use crate::objects::ObjectKind;
 use crate::settings;
 use crate::state::{self, State};
 
@@ -195,7 +196,10 @@ impl State {
     fn end_context(&mut self, key: Key) {
         self.release_owned(key.index);
         self.end_streams(key.index);
-        self.modules.end_context(key.index);
+        for _ in 0..self.modules.end_context(key.index) {
+            self.objects.released(ObjectKind::Module);
+        }
+        self.objects.end_context(key.index);
         let Some(context) = self.contexts.get_mut(key.index) else { return };
         context.active = false;
         let ended = *context;
@@ -230,6 +234,7 @@ fn create(context: Out<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
     let ordinal = state.device(device)?;
     state.tell_overhead(ordinal, true)?;
     let key = state.open_context(ordinal, flags, Sort::Created);
+    state.objects.created(ObjectKind::Context);
     stack(|keys| keys.push(key))?;
     context.set(state.contexts.handle(key.index))
 }
@@ -260,6 +265,7 @@ fn destroy(context: Handle) -> Outcome {
         return Err(Code::InvalidContext);
     }
     state.end_context(key);
+    state.objects.destroyed(ObjectKind::Context);
     stack(|keys| {
         if keys.last() == Some(&key) {
             keys.pop();
@@ -342,6 +348,14 @@ fn synchronize_of(context: Handle) -> Outcome {
 }
 
 impl State {
+    /// The primary context behind a green one, and its device.
+    pub(crate) fn primary_of_green(&self, green: Handle) -> Result<(u32, usize), Code> {
+        let key = self.greens.find(green).ok_or(Code::InvalidContext)?;
+        let green = self.greens.get(key.index).ok_or(Code::InvalidContext)?;
+        let primary = self.primaries.get(green.device).and_then(|primary| primary.key);
+        Ok((primary.ok_or(Code::ContextDestroyed)?.index, green.device))
+    }
+
     /// Makes a device's primary context live, or more so.
     fn retain_primary(&mut self, device: CuDevice) -> Result<Key, Code> {
         let ordinal = self.device(device)?;
@@ -436,6 +450,7 @@ fn green_create(
     state.retain_primary(device)?;
     let context = state.open_context(ordinal, 0, Sort::Green);
     let key = state.greens.insert(Green { context, device: ordinal });
+    state.objects.created(ObjectKind::GreenContext);
     green.set(state.greens.handle(key.index))
 }
 
@@ -444,6 +459,7 @@ fn green_destroy(green: Handle) -> Outcome {
     let key = state.greens.find(green).ok_or(Code::InvalidContext)?;
     let green = state.greens.remove(key.index).ok_or(Code::InvalidContext)?;
     state.contexts.remove(green.context.index);
+    state.objects.destroyed(ObjectKind::GreenContext);
     state.release_primary(CuDevice::try_from(green.device).unwrap_or(0))
 }
 

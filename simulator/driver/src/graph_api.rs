@@ -4,11 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain};
 use crate::entry::{Call, exports};
+use crate::objects::ObjectKind;
 use crate::pool::PoolProps;
 use crate::state::{self, State};
 
 exports! {
     call cuGraphCreate(graph: Out<Handle>, flags: c_uint) = create;
+    call cuGraphClone(clone: Out<Handle>, graph: Handle) = clone;
     call cuGraphDestroy(graph: Handle) = destroy;
     call cuGraphAddMemAllocNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
         count: usize, params: Out<AllocParams>) = add_alloc;
@@ -70,13 +72,28 @@ fn create(graph: Out<Handle>, flags: c_uint) -> Outcome {
         return Err(Code::InvalidValue);
     }
     let index = state.new_graph();
+    state.objects.created(ObjectKind::Graph);
     graph.set(state.graphs.graphs.handle(index))
+}
+
+/// Graphs with memory nodes cannot be cloned, as in real drivers.
+fn clone(clone: Out<Handle>, graph: Handle) -> Outcome {
+    clone.check()?;
+    let mut state = state::running()?;
+    let index = graph_of(&state, graph)?;
+    if state.graphs.graphs.get(index).is_none_or(|graph| !graph.nodes.is_empty()) {
+        return Err(Code::NotSupported);
+    }
+    let index = state.new_graph();
+    state.objects.created(ObjectKind::Graph);
+    clone.set(state.graphs.graphs.handle(index))
 }
 
 fn destroy(graph: Handle) -> Outcome {
     let mut state = state::running()?;
     let index = graph_of(&state, graph)?;
     state.drop_graph(index);
+    state.objects.destroyed(ObjectKind::Graph);
     Ok(())
 }
 
@@ -151,6 +168,7 @@ fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Outcome {
         return Err(Code::InvalidValue);
     }
     let index = state.instantiate(graph, flags & FREES_FIRST != 0)?;
+    state.objects.created(ObjectKind::GraphExec);
     exec.set(state.graphs.execs.handle(index))
 }
 
@@ -187,6 +205,7 @@ fn destroy_exec(exec: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.graphs.execs.find(exec).ok_or(Code::InvalidValue)?;
     state.drop_exec(key.index);
+    state.objects.destroyed(ObjectKind::GraphExec);
     Ok(())
 }
 

@@ -28,6 +28,7 @@ mod launch;
 mod ledger;
 mod memory;
 mod module;
+mod objects;
 mod owner;
 mod pool;
 mod report;

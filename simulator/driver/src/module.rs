@@ -10,6 +10,7 @@ use std::ffi::{CString, c_char, c_uint, c_void};
 use crate::abi::{Code, Handle, InStr, Out, Outcome};
 use crate::entry::exports;
 use crate::handle::Slab;
+use crate::objects::ObjectKind;
 use crate::state::{self, State};
 use crate::work::Launches;
 
@@ -177,13 +178,14 @@ impl Modules {
         }
     }
 
-    /// Ends the modules of a context.
-    pub(crate) fn end_context(&mut self, context: u32) {
+    /// Ends the modules of a context; says how many.
+    pub(crate) fn end_context(&mut self, context: u32) -> usize {
         let of_context = self.modules.iter().filter(|(_, m)| m.context == Some(context));
         let gone: Vec<u32> = of_context.map(|(index, _)| index).collect();
-        for index in gone {
-            self.close(index);
+        for index in &gone {
+            self.close(*index);
         }
+        gone.len()
     }
 
     /// The kernel of that name; it is there from now on.
@@ -207,6 +209,7 @@ impl Modules {
 fn open_module(state: &mut State, module: Out<Handle>) -> Outcome {
     let context = state.current()?.index;
     state.cannot_be_captured()?;
+    state.objects.created(ObjectKind::Module);
     module.set(state.modules.open(Sort::Function, Some(context)))
 }
 
@@ -257,6 +260,7 @@ fn load_library(
     if code.is_null() {
         return Err(Code::InvalidValue);
     }
+    state.objects.created(ObjectKind::Library);
     library.set(state.modules.open(Sort::Kernel, None))
 }
 
@@ -274,6 +278,7 @@ fn load_library_file(
     library.check()?;
     let mut state = state::running()?;
     check_file(&path)?;
+    state.objects.created(ObjectKind::Library);
     library.set(state.modules.open(Sort::Kernel, None))
 }
 
@@ -281,6 +286,10 @@ fn unload(module: Handle, sort: Sort) -> Outcome {
     let mut state = state::running()?;
     let (index, _) = state.modules.module(module, sort)?;
     state.modules.close(index);
+    state.objects.destroyed(match sort {
+        Sort::Function => ObjectKind::Module,
+        Sort::Kernel => ObjectKind::Library,
+    });
     Ok(())
 }
 

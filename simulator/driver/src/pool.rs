@@ -10,6 +10,7 @@ use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain}
 use crate::entry::exports;
 use crate::handle::Slab;
 use crate::ledger::{End, Kind, Level};
+use crate::objects::ObjectKind;
 use crate::owner::Owner;
 use crate::settings::MAX_DEVICES;
 use crate::state::{self, State};
@@ -270,6 +271,7 @@ fn create(pool: Out<Handle>, props: In<PoolProps>) -> Outcome {
         _ => return Err(Code::InvalidValue),
     };
     let index = state.open_pool(device, props.max_size, false);
+    state.objects.created(ObjectKind::Pool);
     pool.set(state.pools.pools.handle(index))
 }
 
@@ -285,6 +287,7 @@ fn destroy(pool: Handle) -> Outcome {
     }
     pool.doomed = true;
     let (owner, used) = (pool.owner, pool.used.now);
+    state.objects.destroyed(ObjectKind::Pool);
     if used == 0 {
         state.shrink(index, 0);
         state.pools.pools.remove(index);

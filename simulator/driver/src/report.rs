@@ -76,6 +76,7 @@ fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  \"device_peak_bytes\": {},", ledger.total.peak)?;
     pools(state, out)?;
     report_work::write(state, out)?;
+    objects(state, out)?;
     live(state, out)?;
     writeln!(out, "\n}}")
 }
@@ -100,6 +101,25 @@ fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
             pool.reserved.peak,
             pool.used.peak,
             pool.doomed,
+        )?;
+        separator = ",\n";
+    }
+    writeln!(out, "\n  ],")
+}
+
+fn objects(state: &State, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "  \"objects\": [")?;
+    let mut separator = "\n";
+    for (kind, count) in state.objects.counts() {
+        write!(
+            out,
+            "{separator}    {{\"kind\": \"{kind}\", \"live\": {}, \"created\": {}, \
+             \"destroyed\": {}, \"released\": {}, \"peak\": {}}}",
+            count.live(),
+            count.created,
+            count.destroyed,
+            count.released,
+            count.peak,
         )?;
         separator = ",\n";
     }

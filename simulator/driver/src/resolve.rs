@@ -6,7 +6,7 @@ use crate::abi::{Code, InStr, Out, Outcome};
 use crate::entry::{Export, exports};
 use crate::{
     array, context, copy, copy_batch, copy_shaped, device, fill, graph_api, host, import, launch,
-    memory, module, pool, share, stream, vmm,
+    memory, module, objects, pool, share, stream, vmm,
 };
 
 exports! {
@@ -37,20 +37,24 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuDevicePrimaryCtxRelease_v2", 11_000),
     ("cuDevicePrimaryCtxReset_v2", 11_000),
     ("cuDevicePrimaryCtxSetFlags_v2", 11_000),
+    ("cuEventDestroy_v2", 4000),
     ("cuFuncGetModule", 11_000),
     ("cuFuncGetName", 12_030),
     ("cuGetProcAddress", 11_030),
     ("cuGetProcAddress_v2", 12_000),
     ("cuGraphAddMemAllocNode", 11_040),
     ("cuGraphAddMemFreeNode", 11_040),
+    ("cuGraphClone", 10_000),
     ("cuGraphInstantiate_v2", 11_000),
     ("cuGreenCtxCreate", 12_040),
+    ("cuGreenCtxStreamCreate", 12_050),
     ("cuIpcOpenMemHandle_v2", 11_000),
     ("cuKernelGetFunction", 12_000),
     ("cuKernelGetName", 12_030),
     ("cuLaunchKernelEx", 11_060),
     ("cuLibraryLoadData", 12_000),
     ("cuLibraryLoadFromFile", 12_000),
+    ("cuLinkCreate_v2", 6050),
     ("cuMemAddressReserve", 10_020),
     ("cuMemAllocAsync", 11_020),
     ("cuMemAllocFromPoolAsync", 11_020),
@@ -85,6 +89,7 @@ fn all() -> impl Iterator<Item = &'static Export> {
         launch::EXPORTS,
         memory::EXPORTS,
         module::EXPORTS,
+        objects::EXPORTS,
         pool::EXPORTS,
         share::EXPORTS,
         stream::EXPORTS,

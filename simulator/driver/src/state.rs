@@ -16,6 +16,7 @@ use crate::host::HostRange;
 use crate::import::{External, IpcImport};
 use crate::ledger::{End, Ledger};
 use crate::module::Modules;
+use crate::objects::Objects;
 use crate::owner::{Owner, Owners};
 use crate::pool::Pools;
 use crate::settings::{self, MAX_DEVICES};
@@ -53,6 +54,7 @@ pub(crate) struct State {
     pub(crate) arrays: Arrays,
     pub(crate) graphs: Graphs,
     pub(crate) modules: Modules,
+    pub(crate) objects: Objects,
     pub(crate) work: Work,
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
@@ -144,6 +146,7 @@ impl State {
             arrays: Arrays::new(),
             graphs: Graphs::new(),
             modules: Modules::default(),
+            objects: Objects::new(),
             work: Work::default(),
             ipc: HashMap::new(),
             externals: Slab::new(11),

@@ -4,12 +4,15 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::entry::exports;
+use crate::objects::ObjectKind;
 use crate::state::{self, State};
 
 exports! {
     call cuStreamCreate(stream: Out<Handle>, flags: c_uint) = create;
     call cuStreamCreateWithPriority(stream: Out<Handle>, flags: c_uint, priority: c_int) =
         create_with_priority;
+    call cuGreenCtxStreamCreate(stream: Out<Handle>, green: Handle, flags: c_uint,
+        priority: c_int) = create_green;
     call cuStreamDestroy(stream: Handle) = destroy;
     call cuStreamDestroy_v2(stream: Handle) = destroy;
     call cuStreamSynchronize(stream: Handle) = synchronize;
@@ -136,6 +139,7 @@ impl State {
         let ended: Vec<u32> = of_context.map(|(index, _)| index).collect();
         for index in ended {
             self.end_stream(index);
+            self.objects.released(ObjectKind::Stream);
         }
     }
 }
@@ -148,8 +152,25 @@ fn create(stream: Out<Handle>, flags: c_uint) -> Outcome {
         return Err(Code::InvalidValue);
     }
     let new = Stream { context: context.index, device: context.device, capture: None };
+    open(&mut state, stream, new)
+}
+
+fn open(state: &mut State, out: Out<Handle>, new: Stream) -> Outcome {
     let key = state.streams.insert(new);
-    stream.set(state.streams.handle(key.index))
+    state.objects.created(ObjectKind::Stream);
+    out.set(state.streams.handle(key.index))
+}
+
+/// As in real drivers, such a stream outlives the green context: it ends with the primary one.
+fn create_green(stream: Out<Handle>, green: Handle, flags: c_uint, _priority: c_int) -> Outcome {
+    stream.check()?;
+    let mut state = state::running()?;
+    // It must not wait for the default stream (1).
+    if flags != 1 {
+        return Err(Code::InvalidValue);
+    }
+    let (context, device) = state.primary_of_green(green)?;
+    open(&mut state, stream, Stream { context, device, capture: None })
 }
 
 fn create_with_priority(stream: Out<Handle>, flags: c_uint, _priority: c_int) -> Outcome {
@@ -160,6 +181,7 @@ fn destroy(stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.streams.find(stream).ok_or(Code::InvalidHandle)?;
     state.end_stream(key.index);
+    state.objects.destroyed(ObjectKind::Stream);
     Ok(())
 }
 
@@ -221,6 +243,7 @@ fn end_capture(stream: Handle, graph: Out<Handle>) -> Outcome {
         graph.set(0)?;
         return Err(Code::CaptureInvalidated);
     }
+    state.objects.created(ObjectKind::Graph);
     graph.set(state.graphs.graphs.handle(capture.graph))
 }
 

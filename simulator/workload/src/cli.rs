@@ -65,6 +65,8 @@ pub(crate) enum Program {
     LaunchLate(LaunchLate),
     /// Copies and fills memory, in every way there is
     Copies(Copies),
+    /// Makes and destroys objects that are no memory, and forgets some
+    Objects(Objects),
     /// A process that shares its memory with a child process
     Ipc,
     /// The child process of `ipc`
@@ -307,6 +309,79 @@ pub(crate) struct Copies {
     /// Pause between two iterations
     #[arg(long, default_value_t = 0)]
     pub(crate) pause_ms: u64,
+}
+
+/// Options of `objects`.
+#[derive(Args, Clone)]
+pub(crate) struct Objects {
+    /// Only these kinds
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,...")]
+    pub(crate) kind: Vec<ObjectSort>,
+    /// How many of each
+    #[arg(long, default_value_t = 100)]
+    pub(crate) count: u64,
+    /// The part of them that is never destroyed
+    #[arg(long, default_value_t = 0.1)]
+    pub(crate) leak: f64,
+    /// How many are made a second
+    #[arg(long)]
+    pub(crate) rate: Option<f64>,
+    /// Make as many in a context before, and destroy the context
+    #[arg(long)]
+    pub(crate) in_context: bool,
+    /// Make so many of each, print `ready`, wait for a line on standard input or SIGUSR1, and
+    /// destroy them, before anything else
+    #[arg(long, default_value_t = 0)]
+    pub(crate) before: u64,
+    /// Try so often to destroy one of each that was never made
+    #[arg(long, default_value_t = 0)]
+    pub(crate) failing: u64,
+    /// Then fork, and let the child make half as many
+    #[arg(long)]
+    pub(crate) fork: bool,
+    /// Then become another program, that makes half as many
+    #[arg(long, conflicts_with = "fork")]
+    pub(crate) exec: bool,
+}
+
+impl Objects {
+    /// The kinds that were asked for: all, where nothing was said.
+    pub(crate) fn kinds(&self) -> Vec<ObjectSort> {
+        use clap::ValueEnum;
+        if self.kind.is_empty() {
+            return ObjectSort::value_variants().to_vec();
+        }
+        self.kind.clone()
+    }
+}
+
+/// A kind of object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum ObjectSort {
+    /// A stream
+    Stream,
+    /// An event
+    Event,
+    /// A graph: made, cloned or captured
+    Graph,
+    /// A graph that can be launched
+    GraphExec,
+    /// A module
+    Module,
+    /// A library
+    Library,
+    /// A context
+    Context,
+    /// A green context
+    GreenContext,
+    /// A texture object
+    Texture,
+    /// A surface object
+    Surface,
+    /// A memory pool
+    Pool,
+    /// A linker
+    Linker,
 }
 
 /// Options of the child process of `ipc`.

@@ -167,13 +167,28 @@ functions! {
         descriptor: *const ExternalBuffer);
     cuDestroyExternalMemory(memory: Handle);
     cuStreamCreate(stream: *mut Handle, flags: c_uint);
+    cuStreamCreateWithPriority(stream: *mut Handle, flags: c_uint, priority: c_int);
+    cuGreenCtxStreamCreate(stream: *mut Handle, green: Handle, flags: c_uint, priority: c_int);
     cuStreamDestroy_v2(stream: Handle);
+    cuEventCreate(event: *mut Handle, flags: c_uint);
+    cuEventDestroy_v2(event: Handle);
+    cuIpcGetEventHandle(handle: *mut IpcHandle, event: Handle);
+    cuIpcOpenEventHandle(event: *mut Handle, handle: IpcHandle);
+    cuTexObjectCreate(texture: *mut Handle, resource: *const c_void, description: *const c_void,
+        view: *const c_void);
+    cuTexObjectDestroy(texture: Handle);
+    cuSurfObjectCreate(surface: *mut Handle, resource: *const c_void);
+    cuSurfObjectDestroy(surface: Handle);
+    cuLinkCreate_v2(count: c_uint, options: *const c_void, values: *const c_void,
+        linker: *mut Handle);
+    cuLinkDestroy(linker: Handle);
     cuStreamSynchronize(stream: Handle);
     cuEventCreate(event: *mut Handle, flags: c_uint);
     cuEventDestroy_v2(event: Handle);
     cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
     cuStreamEndCapture(stream: Handle, graph: *mut Handle);
     cuGraphCreate(graph: *mut Handle, flags: c_uint);
+    cuGraphClone(clone: *mut Handle, graph: Handle);
     cuGraphAddMemAllocNode(node: *mut Handle, graph: Handle, dependencies: *const Handle,
         count: usize, params: *mut AllocNode);
     cuGraphAddMemFreeNode(node: *mut Handle, graph: Handle, dependencies: *const Handle,
@@ -184,6 +199,8 @@ functions! {
     cuGraphDestroy(graph: Handle);
     cuDeviceGraphMemTrim(device: c_int);
     cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    cuModuleLoadDataEx(module: *mut Handle, image: *const c_void, count: c_uint,
+        options: *const c_void, values: *const c_void);
     cuModuleUnload(module: Handle);
     cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
     cuLibraryLoadData(library: *mut Handle, code: *const c_void, jit: *const c_void,

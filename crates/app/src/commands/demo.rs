@@ -61,6 +61,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         table_entries: None,
         tier: None,
         work: None,
+        objects: true,
         stacks: Stacks::Full,
         stack_ring_bytes: Options::STACK_RING_BYTES,
         empty_probes: false,

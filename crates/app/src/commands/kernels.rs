@@ -19,6 +19,7 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         fail_on_leak: None,
         work: Some(work_options(&options.work)),
         subject: Subject::Work,
+        objects: false,
         stacks: Some(cli::Stacks::Off),
         stack_depth: None,
         view: View {

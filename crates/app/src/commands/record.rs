@@ -24,6 +24,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         fail_on_leak: None,
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
+        objects: options.objects.objects == cli::Switch::On,
         stacks: options.stacks.stacks,
         stack_depth: None,
         view: View::default(),

@@ -42,6 +42,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         fail_on_leak: options.limit.fail_on_leak,
         work: wanted_work(options.kernels, &options.work)?,
         subject: by(options.by, options.json)?,
+        objects: options.objects.objects == cli::Switch::On,
         stacks: options.stacks.stacks,
         stack_depth: options.stack_depth,
         view: view(options),
@@ -71,6 +72,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) fail_on_leak: Option<LeakLimit>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
+    /// Streams, events and the like are followed.
+    pub(crate) objects: bool,
     /// How call stacks are taken, where something is said of it.
     pub(crate) stacks: Option<cli::Stacks>,
     pub(crate) stack_depth: Option<usize>,
@@ -97,7 +100,7 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     let mut out = output::results(settings.output)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let options = session_options(settings.target, settings.stacks, target.clone())?;
-    let live = Live::start(Options { work: settings.work, ..options })?;
+    let live = Live::start(Options { work: settings.work, objects: settings.objects, ..options })?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
@@ -194,6 +197,7 @@ pub(crate) fn session_options(
         table_entries,
         tier,
         work: None,
+        objects: false,
         stacks,
         stack_ring_bytes,
         empty_probes,

@@ -3,6 +3,25 @@
 #ifndef VS_CALL_H
 #define VS_CALL_H
 
+/* A call goes unrecorded. One that has to do with memory and makes an object besides counts twice:
+ * as what it is to memory, and as an object. */
+static __noinline int count_lost_call(__u64 hook, __u64 bytes, int result)
+{
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	__u8 class;
+	struct vs_lost *lost;
+
+	hook &= VS_MAX_HOOKS - 1;
+	class = hooks[hook].loss_class;
+	count_lost(pid, class, bytes, result);
+	if (!result && class != VS_CLASS_OBJECT && hooks[hook].flags & VS_OBJECT) {
+		lost = lost_of(pid);
+		if (lost)
+			__sync_fetch_and_add(&lost->objects, 1);
+	}
+	return 0;
+}
+
 /* Returns 1 when the return side has nothing to do. */
 static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 {
@@ -24,7 +43,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	if (!thread) {
 		/* The call goes unseen; count it as if it will succeed. */
 		COUNT(no_state);
-		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, 0, 0);
+		count_lost_call(hook, 0, 0);
 		return 1;
 	}
 	if (!thread->ready) {
@@ -51,7 +70,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	}
 	if (slot >= VS_INFLIGHT) {
 		COUNT(no_state);
-		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, 0, 0);
+		count_lost_call(hook, 0, 0);
 		return 1;
 	}
 	call = &thread->calls[slot & (VS_INFLIGHT - 1)];
@@ -158,15 +177,16 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 
 		if (factor != VS_NONE)
 			size *= argument(call, factor);
-		count_lost(bpf_get_current_pid_tgid() >> 32, hooks[hook].loss_class, size, result);
+		count_lost_call(hook, size, result);
 		if (!result)
 			read_out(call, hook, 0, &out);
 	}
 	return out;
 }
 
-/* A hooked function that another one calls is a detail of it: only the outer one counts. */
-static __always_inline bool is_nested(struct thread_state *thread)
+/* A hooked function that another one calls is a detail of it: only the outer one counts. What a
+ * context needs is not, and what makes or destroys an object has only objects as its details. */
+static __always_inline bool is_nested(struct thread_state *thread, __u64 inner)
 {
 	__u32 outer = thread->inflight;
 	__u64 hook;
@@ -174,7 +194,10 @@ static __always_inline bool is_nested(struct thread_state *thread)
 	if (!outer)
 		return 0;
 	hook = thread->calls[(outer - 1) & (VS_INFLIGHT - 1)].hook & (VS_MAX_HOOKS - 1);
-	return hooks[hook].loss_class != VS_CLASS_OTHER;
+	if (hooks[hook].flags & hooks[inner].flags & VS_OBJECT)
+		return 1;
+	return hooks[hook].loss_class != VS_CLASS_OTHER &&
+	       hooks[hook].loss_class != VS_CLASS_OBJECT;
 }
 
 /* Calls about work, not memory. Returns 1 when no record is needed. */
@@ -227,7 +250,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	hook &= VS_MAX_HOOKS - 1;
 	COUNT(calls);
 	action = hooks[hook].action;
-	if (is_nested(thread))
+	if (is_nested(thread, hook))
 		return 0;
 	if (count_work && work_return(pid, call, hook, result))
 		return 0;
@@ -240,7 +263,8 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		announce_thread(thread);
 		struct taken_stack taken = {};
 
-		if (stacks && hooks[hook].loss_class == VS_CLASS_ALLOCATE)
+		if (stacks && (hooks[hook].loss_class == VS_CLASS_ALLOCATE ||
+			       hooks[hook].flags & VS_WITH_STACK))
 			take_stack(ctx, thread, &taken);
 		out = record_call(thread, call, result, &taken);
 	} else if (!result &&

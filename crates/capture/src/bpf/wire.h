@@ -59,7 +59,7 @@ enum vs_record_kind {
 	VS_PYTHON = 12,		/* struct vs_python_stack */
 };
 
-/* Which stacks are taken of allocating calls. */
+/* Which stacks are taken of calls that allocate or make an object. */
 enum vs_stacks {
 	VS_STACKS_OFF = 0,
 	VS_STACKS_POINTERS = 1, /* a walk along frame pointers */
@@ -89,6 +89,8 @@ enum vs_action {
 
 enum vs_hook_flag {
 	VS_STREAM_ORDERED = 1, /* while a stream captures, such a call makes a graph's node */
+	VS_OBJECT = 2,	       /* makes or destroys an object: its loss is counted as such, too */
+	VS_WITH_STACK = 4,     /* makes an object: its stack is taken */
 };
 
 /* Which way a copy goes. */
@@ -117,6 +119,7 @@ enum vs_class {
 	VS_CLASS_FREE = 1,
 	VS_CLASS_OTHER = 2,
 	VS_CLASS_COPY = 3,
+	VS_CLASS_OBJECT = 4, /* an object began or ended, and nothing else */
 };
 
 enum vs_name_flag {
@@ -400,9 +403,10 @@ struct vs_lost {
 	__u64 other;
 	__u64 launches;
 	__u64 copies;
-	__u64 stacks; /* of delivered calls */
+	__u64 stacks;  /* of delivered calls */
+	__u64 objects; /* that began or ended; those that matter to memory are among other, too */
 };
-VS_SIZE(vs_lost, 64);
+VS_SIZE(vs_lost, 72);
 
 /* Counters of the probes themselves. */
 struct vs_counters {

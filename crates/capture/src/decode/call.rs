@@ -201,7 +201,10 @@ impl Seen<'_> {
             | Meaning::KernelByName
             | Meaning::KernelName
             | Meaning::Launch { .. }
-            | Meaning::Copy(_) => None,
+            | Meaning::Copy(_)
+            // Told by themselves, besides what the call means to memory.
+            | Meaning::ObjectCreate { .. }
+            | Meaning::ObjectDestroy(_) => None,
             Meaning::KernelFunction => {
                 let (function, kernel) = (KernelId(self.call.outs[0]), KernelId(self.argument(1)));
                 (!self.unreadable()).then_some(What::Work(Work::Alias { function, kernel }))

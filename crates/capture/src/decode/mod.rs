@@ -3,6 +3,7 @@
 
 mod array;
 mod call;
+mod object;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,8 @@ use engine::units::Moment;
 use crate::hooks::{HOOKS, Meaning};
 use crate::wire::{self, Call, CallDescriptor, Head, Learned, Named, Process, ThreadName, parse};
 use call::Seen;
+
+pub use object::{Made, object};
 
 /// A record that this version does not understand: the two sides of the wire disagree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +28,8 @@ pub enum Decoded {
     Event(Event),
     /// A call, and what it says of its stack.
     Called(Event, Taken),
+    /// An object began or ended.
+    Object(Event, Made),
     /// A process was seen first, with the program that it runs.
     Began(Event, Program),
     /// A process replaced its program.

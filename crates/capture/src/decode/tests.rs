@@ -5,8 +5,9 @@ use engine::event::{
 };
 use engine::ids::{ContextId, DeviceId, ExecId, GraphId, HandleId, Key, PoolId, Space, StreamId};
 use engine::kind::Kind;
+use engine::object::{ObjectCall, ObjectKind};
 
-use super::{Decoded, Taken, Unreadable, decode};
+use super::{Decoded, Made, Taken, Unreadable, decode, object};
 use crate::hooks::HOOKS;
 use crate::wire::{self, Call, CallDescriptor};
 
@@ -305,4 +306,114 @@ fn a_call_says_what_its_stack_is() {
     // A call that failed has a stack, too: where memory ran out.
     record.result = 2;
     assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Called(_, _)))));
+}
+
+/// What a record says of an object.
+fn of_object(record: &Record) -> Option<(What, Made)> {
+    match object(&record.bytes())? {
+        Decoded::Object(event, made) => {
+            assert_eq!((event.entered.0, event.at.0), (100, 200));
+            Some((event.what, made))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn created(kind: ObjectKind, context: Option<u64>) -> What {
+    let context = context.map(ContextId);
+    What::Object(ObjectCall::Created { kind, handle: 0x77, context, site: None })
+}
+
+#[test]
+fn what_ends_with_a_context_names_it() {
+    for (symbol, kind) in [
+        ("cuStreamCreate", ObjectKind::Stream),
+        ("cuStreamCreateWithPriority", ObjectKind::Stream),
+        ("cuGreenCtxStreamCreate", ObjectKind::Stream),
+        ("cuEventCreate", ObjectKind::Event),
+        ("cuIpcOpenEventHandle", ObjectKind::Event),
+        ("cuModuleLoad", ObjectKind::Module),
+        ("cuModuleLoadData", ObjectKind::Module),
+        ("cuModuleLoadDataEx", ObjectKind::Module),
+        ("cuModuleLoadFatBinary", ObjectKind::Module),
+        ("cuTexObjectCreate", ObjectKind::Texture),
+        ("cuSurfObjectCreate", ObjectKind::Surface),
+        ("cuLinkCreate", ObjectKind::Linker),
+        ("cuLinkCreate_v2", ObjectKind::Linker),
+    ] {
+        let record = Record::of(symbol).out(0x77);
+        assert_eq!(of_object(&record).unwrap().0, created(kind, Some(0xc0)), "{symbol}");
+    }
+    let lost = Record { flags: 0, ..Record::of("cuEventCreate").out(0x77) };
+    assert_eq!(of_object(&lost).unwrap().0, created(ObjectKind::Event, None));
+}
+
+#[test]
+fn what_does_not_end_with_a_context_names_none() {
+    for (symbol, kind) in [
+        ("cuGraphCreate", ObjectKind::Graph),
+        ("cuGraphClone", ObjectKind::Graph),
+        ("cuGraphInstantiate_v2", ObjectKind::GraphExec),
+        ("cuGraphInstantiateWithFlags", ObjectKind::GraphExec),
+        ("cuLibraryLoadData", ObjectKind::Library),
+        ("cuLibraryLoadFromFile", ObjectKind::Library),
+        ("cuCtxCreate_v2", ObjectKind::Context),
+        ("cuGreenCtxCreate", ObjectKind::GreenContext),
+        ("cuMemPoolImportFromShareableHandle", ObjectKind::Pool),
+    ] {
+        let record = Record::of(symbol).out(0x77);
+        assert_eq!(of_object(&record).unwrap().0, created(kind, None), "{symbol}");
+    }
+    let pool = Record::of("cuMemPoolCreate").out(0x77).descriptor(&[(8, 1, 4)]);
+    assert_eq!(of_object(&pool).unwrap().0, created(ObjectKind::Pool, None));
+    let captured = Record::of("cuStreamEndCapture").args(&[5]).out(0x77);
+    let made = Made { captured_on: Some(StreamId(5)), taken: None };
+    assert_eq!(of_object(&captured), Some((created(ObjectKind::Graph, None), made)));
+}
+
+#[test]
+fn what_is_destroyed_is_argument_0() {
+    for (symbol, kind) in [
+        ("cuStreamDestroy_v2", ObjectKind::Stream),
+        ("cuStreamDestroy", ObjectKind::Stream),
+        ("cuEventDestroy_v2", ObjectKind::Event),
+        ("cuEventDestroy", ObjectKind::Event),
+        ("cuGraphDestroy", ObjectKind::Graph),
+        ("cuGraphExecDestroy", ObjectKind::GraphExec),
+        ("cuModuleUnload", ObjectKind::Module),
+        ("cuLibraryUnload", ObjectKind::Library),
+        ("cuCtxDestroy_v2", ObjectKind::Context),
+        ("cuGreenCtxDestroy", ObjectKind::GreenContext),
+        ("cuTexObjectDestroy", ObjectKind::Texture),
+        ("cuSurfObjectDestroy", ObjectKind::Surface),
+        ("cuMemPoolDestroy", ObjectKind::Pool),
+        ("cuLinkDestroy", ObjectKind::Linker),
+    ] {
+        let record = Record::of(symbol).args(&[0x77]);
+        let what = What::Object(ObjectCall::Destroyed { kind, handle: 0x77 });
+        assert_eq!(of_object(&record), Some((what, Made::default())), "{symbol}");
+    }
+}
+
+#[test]
+fn an_object_that_cannot_be_told_is_lost_and_one_that_failed_is_none() {
+    let lost = What::Lost(Lost { objects: 1, ..Lost::default() });
+    let unreadable =
+        Record { flags: wire::VS_OUT_UNREADABLE, ..Record::of("cuEventCreate").out(0x77) };
+    assert_eq!(of_object(&unreadable).unwrap().0, lost);
+    assert_eq!(of_object(&Record::of("cuEventCreate")).unwrap().0, lost);
+    assert_ne!(of_object(&Record::of("cuTexObjectCreate")).unwrap().0, lost);
+    let failed = Record::of("cuEventCreate").result(2);
+    assert_eq!(of_object(&failed), None);
+    assert!(matches!(failed.event().unwrap().what, What::Failed(_)));
+    assert_eq!(of_object(&Record::of("cuMemAlloc_v2").out(0x77)), None);
+    assert_eq!(Record::of("cuEventCreate").out(0x77).event(), None);
+}
+
+#[test]
+fn an_object_has_the_stack_of_its_call() {
+    let record = Record { stack: [9, 4], ..Record::of("cuModuleLoadData").out(0x77) };
+    let hook = record.hook;
+    let taken = Taken { hook, stack: 9, known: false, python: 4 };
+    assert_eq!(of_object(&record).unwrap().1.taken, Some(taken));
 }

@@ -66,6 +66,8 @@ impl Meaning {
                 Route::Fixed(Direction::Fill) => "memory is filled: summed in the kernel",
                 _ => "memory is copied: summed in the kernel",
             },
+            Self::ObjectCreate { .. } => "an object begins",
+            Self::ObjectDestroy(_) => "an object ends",
         }
     }
 

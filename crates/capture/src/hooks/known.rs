@@ -83,6 +83,39 @@ pub fn unhooked(symbol: &str) -> Option<&'static str> {
     single.or(family).map(|(_, reason)| *reason)
 }
 
+/// Functions that make or end something that is not followed as an object, and why.
+const NO_OBJECTS: &[(&str, &str)] = &[
+    ("cuGraphConditionalHandleCreate", "a number inside of a graph"),
+    ("cuGraphDestroyNode", "a node of a graph"),
+    ("cuGraphNodeFindInClone", "a query"),
+    ("cuTexRefCreate", "texture references of before CUDA 5"),
+    ("cuTexRefDestroy", "texture references of before CUDA 5"),
+    ("cuUserObjectCreate", "a counter of references of the program's own"),
+    ("cuEventCreateFrom", "events of EGL"),
+];
+
+/// Why a function that looks as if it made or ended an object is not hooked; `None` when nobody
+/// thought of it.
+#[must_use]
+pub fn no_object(symbol: &str) -> Option<&'static str> {
+    let known = NO_OBJECTS.iter().find(|(prefix, _)| symbol.starts_with(prefix));
+    known.map(|(_, reason)| *reason)
+}
+
+/// Whether an exported name looks as if it made or ended an object that is no memory.
+#[must_use]
+pub fn is_about_objects(symbol: &str) -> bool {
+    let Some(name) = symbol.strip_prefix("cu") else { return false };
+    let things = ["Stream", "Event", "Graph", "Module", "Library", "Tex", "Surf", "Link", "Green"];
+    let more = ["Ctx", "MemPool", "UserObject"];
+    let verbs = ["Create", "Destroy", "Unload", "Clone", "Instantiate", "EndCapture"];
+    let of = |name: &str| things.iter().chain(&more).any(|thing| name.starts_with(thing));
+    let loads = name.starts_with("ModuleLoad") || name.starts_with("LibraryLoad");
+    (of(name) && verbs.iter().any(|verb| name.contains(verb)))
+        || loads
+        || (name.starts_with("IpcOpen") && name.contains("Event"))
+}
+
 /// Whether an exported name looks as if it had to do with memory or contexts.
 #[must_use]
 pub fn is_about_memory(symbol: &str) -> bool {
@@ -129,6 +162,18 @@ mod tests {
             let names = names.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
             assert_known(names, &path.display().to_string());
         }
+    }
+
+    #[test]
+    fn a_real_driver_makes_no_object_that_nobody_knows() {
+        let objects: Vec<_> = DRIVER_580.lines().filter(|name| is_about_objects(name)).collect();
+        assert!(objects.len() > 40);
+        let hooked = |name: &str| {
+            HOOKS.iter().any(|hook| hook.symbol == name && hook.meaning.object().is_some())
+        };
+        let unknown: Vec<_> =
+            objects.into_iter().filter(|name| !hooked(name) && no_object(name).is_none()).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
     }
 
     #[test]

@@ -3,16 +3,19 @@
 
 mod about;
 mod known;
+mod objects;
 pub(crate) mod row;
 mod table;
 mod work;
 
-pub use known::{is_about_memory, unhooked};
+pub use known::{is_about_memory, is_about_objects, no_object, unhooked};
+pub use objects::ObjectUse;
 pub use table::HOOKS;
 
 use engine::event::FreeBy;
 use engine::ids::{FunctionId, Space};
 use engine::kind::Kind;
+use engine::object::ObjectKind;
 use engine::work::Direction;
 
 /// Where a call says how many bytes it gives.
@@ -215,6 +218,15 @@ pub enum Meaning {
     },
     /// Memory is copied or filled.
     Copy(Copy),
+    /// An object begins that has nothing to do with memory.
+    ObjectCreate {
+        /// Its sort.
+        kind: ObjectKind,
+        /// The argument that points to where its handle goes.
+        handle: u8,
+    },
+    /// The object in argument 0 ends.
+    ObjectDestroy(ObjectKind),
 }
 
 /// A copy, or a fill.
@@ -273,6 +285,8 @@ pub(crate) enum Group {
     Work,
     /// Launches, which have a program of their own.
     Launches,
+    /// Objects that have nothing to do with memory.
+    Objects,
 }
 
 impl Meaning {
@@ -285,6 +299,7 @@ impl Meaning {
                 Group::Work
             }
             Self::Launch { .. } => Group::Launches,
+            Self::ObjectCreate { .. } | Self::ObjectDestroy(_) => Group::Objects,
             _ => Group::Memory,
         }
     }

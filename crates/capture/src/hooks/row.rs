@@ -2,7 +2,9 @@
 
 use engine::work::Direction;
 
-use super::{Copy, Descriptor, Extent, Hook, InstantiateFlags, Meaning, Pointer, Route, Size};
+use super::{
+    Copy, Descriptor, Extent, Hook, InstantiateFlags, Meaning, ObjectUse, Pointer, Route, Size,
+};
 use crate::wire::{self, WireHook};
 
 const NONE: u8 = wire::VS_NONE as u8;
@@ -84,8 +86,19 @@ pub(crate) const NODE_PARAMETERS: u8 = 136;
 pub(crate) const ALLOC_PARAMETERS: u8 = 120;
 
 impl Hook {
-    /// The row as the probes need it.
-    pub(crate) const fn wire(&self) -> WireHook {
+    /// The row as the probes need it. `objects`: those are followed.
+    pub(crate) const fn wire(&self, objects: bool) -> WireHook {
+        let row = self.plain();
+        match self.meaning.object() {
+            Some(ObjectUse::Creates(_)) if objects => {
+                row.flag(wire::VS_OBJECT).flag(wire::VS_WITH_STACK)
+            }
+            Some(ObjectUse::Destroys(_)) if objects => row.flag(wire::VS_OBJECT),
+            _ => row,
+        }
+    }
+
+    const fn plain(&self) -> WireHook {
         let plain = WireHook::PLAIN;
         let allocates = plain.class(wire::VS_CLASS_ALLOCATE);
         let frees = plain.class(wire::VS_CLASS_FREE);
@@ -143,6 +156,10 @@ impl Hook {
             Meaning::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
             Meaning::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
             Meaning::Copy(copy) => self::copy(copy),
+            Meaning::ObjectCreate { handle, .. } => {
+                plain.class(wire::VS_CLASS_OBJECT).out(0, handle, 8)
+            }
+            Meaning::ObjectDestroy(_) => plain.class(wire::VS_CLASS_OBJECT),
             Meaning::Initialise
             | Meaning::VmmMap
             | Meaning::VmmUnreserve

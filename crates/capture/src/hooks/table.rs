@@ -4,6 +4,7 @@ use engine::event::FreeBy;
 use engine::ids::Space;
 use engine::kind::Kind;
 
+use super::objects::OBJECTS;
 use super::work::WORK;
 use super::{Descriptor, DevicePool, Hook, InstantiateFlags, Meaning, Pointer, Size};
 use crate::wire;
@@ -37,12 +38,19 @@ const fn instantiate(symbol: &'static str, flags: InstantiateFlags) -> Hook {
 /// Every hooked function. Where a driver gives two names to one address, the first row names it.
 pub const HOOKS: &[Hook] = &joined();
 
-const fn joined() -> [Hook; MEMORY.len() + WORK.len()] {
-    let mut all = [MEMORY[0]; MEMORY.len() + WORK.len()];
-    let mut row = 0;
-    while row < all.len() {
-        all[row] = if row < MEMORY.len() { MEMORY[row] } else { WORK[row - MEMORY.len()] };
-        row += 1;
+const COUNT: usize = MEMORY.len() + WORK.len() + OBJECTS.len();
+
+const fn joined() -> [Hook; COUNT] {
+    let parts = [MEMORY, WORK, OBJECTS];
+    let mut all = [MEMORY[0]; COUNT];
+    let (mut row, mut part) = (0, 0);
+    while part < parts.len() {
+        let mut place = 0;
+        while place < parts[part].len() {
+            all[row] = parts[part][place];
+            (row, place) = (row + 1, place + 1);
+        }
+        part += 1;
     }
     all
 }

@@ -2,8 +2,9 @@
 //! primary one. Events name the context that owns the memory, so both are looked up here, call by
 //! call, before the ledger sees them.
 
-use engine::event::{ContextChange, Event, What};
-use engine::ids::{ContextId, DeviceId, Pid, StreamId};
+use engine::event::{ContextChange, Event, GraphCall, What};
+use engine::ids::{ContextId, DeviceId, GraphId, Pid, StreamId};
+use engine::object::{ObjectCall, ObjectKind};
 use hashbrown::HashMap;
 
 use crate::decode::{Binding, Bound};
@@ -20,6 +21,8 @@ struct Process {
     /// Contexts that are a view of a device's primary one.
     views: HashMap<ContextId, DeviceId>,
     primaries: HashMap<DeviceId, ContextId>,
+    /// Streams that capture into a graph that was there before.
+    captures: HashMap<StreamId, GraphId>,
 }
 
 impl Process {
@@ -71,6 +74,13 @@ impl Bindings {
         None
     }
 
+    /// A capture on a stream gave a graph: whether that was there before the capture.
+    pub(crate) fn keeps_graph(&mut self, pid: Pid, stream: StreamId, graph: u64) -> bool {
+        let process = self.processes.get_mut(&pid);
+        let into = process.and_then(|process| process.captures.remove(&stream));
+        into == Some(GraphId(graph))
+    }
+
     /// Replaces handles by what they stand for.
     pub(crate) fn resolve(&mut self, event: &mut Event) {
         match &mut event.what {
@@ -95,6 +105,21 @@ impl Bindings {
                     (allocate.context, allocate.device) = (Some(*owner), None);
                 } else {
                     allocate.context = allocate.context.map(|context| process.owner(context));
+                }
+            }
+            What::Object(ObjectCall::Created { kind, handle, context, .. }) => {
+                let Some(process) = self.processes.get(&event.pid) else { return };
+                let stream = process.streams.get(&StreamId(*handle));
+                *context = match stream.filter(|_| *kind == ObjectKind::Stream) {
+                    Some(owner) => Some(*owner).filter(|owner| owner.0 != 0),
+                    None => context.map(|context| process.owner(context)),
+                };
+            }
+            What::Graph(GraphCall::CaptureBegan { stream, graph }) => {
+                let captures = &mut self.processes.entry(event.pid).or_default().captures;
+                captures.remove(stream);
+                if let Some(graph) = graph.filter(|_| captures.len() < STREAMS) {
+                    captures.insert(*stream, graph);
                 }
             }
             What::Failed(failed) => {
@@ -153,6 +178,37 @@ mod tests {
         assert_eq!(owner(&mut bindings, allocation(0xc1, Some(6))), Some(0xc1));
         note(&mut bindings, Binding::StreamDestroyed { stream });
         assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc1));
+    }
+
+    #[test]
+    fn a_stream_is_an_object_of_its_own_context_and_others_of_the_threads() {
+        let mut bindings = Bindings::default();
+        let (stream, context) = (StreamId(5), ContextId(0xc0));
+        note(&mut bindings, Binding::StreamCreated { stream, context });
+        let mut context_of = |kind, handle| {
+            let context = Some(ContextId(0xc1));
+            let call = ObjectCall::Created { kind, handle, context, site: None };
+            let mut event = event(What::Object(call));
+            bindings.resolve(&mut event);
+            let What::Object(ObjectCall::Created { context, .. }) = event.what else { panic!() };
+            context
+        };
+        assert_eq!(context_of(ObjectKind::Stream, 5), Some(ContextId(0xc0)));
+        assert_eq!(context_of(ObjectKind::Event, 5), Some(ContextId(0xc1)));
+    }
+
+    #[test]
+    fn a_capture_into_a_graph_makes_no_graph() {
+        let mut bindings = Bindings::default();
+        let stream = StreamId(5);
+        let mut begin = |graph| {
+            let call = GraphCall::CaptureBegan { stream, graph };
+            bindings.resolve(&mut event(What::Graph(call)));
+            (bindings.keeps_graph(PID, stream, 9), bindings.keeps_graph(PID, stream, 9))
+        };
+        assert_eq!(begin(Some(GraphId(9))), (true, false));
+        assert_eq!(begin(Some(GraphId(8))), (false, false));
+        assert_eq!(begin(None), (false, false));
     }
 
     #[test]

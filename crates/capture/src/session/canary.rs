@@ -32,6 +32,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         ring_bytes: RING,
         table_entries: None,
         work: None,
+        objects: false,
         stacks: Stacks::Off,
         loops: false,
         stack_ring_bytes: RING,

@@ -92,6 +92,7 @@ impl Losses {
                 launches: lost.launches.saturating_sub(before.launches),
                 copies: lost.copies.saturating_sub(before.copies),
                 stacks: lost.stacks.saturating_sub(before.stacks),
+                objects: lost.objects.saturating_sub(before.objects),
             };
             if new == Lost::default() {
                 continue;
@@ -105,6 +106,7 @@ impl Losses {
                 launches: lost.launches,
                 copies: lost.copies,
                 stacks: lost.stacks,
+                objects: lost.objects,
             };
             let what = What::Lost(new);
             events.push(Event { pid: Pid(pid), tid: Tid(pid), entered: now, at: now, what });

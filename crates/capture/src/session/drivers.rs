@@ -263,8 +263,10 @@ impl Drivers {
             return Ok(());
         }
         let works = loaded.knobs.work.is_some();
-        let groups: &[Group] = if works { &[Group::Memory, Group::Work] } else { &[Group::Memory] };
-        let calls = places(&image, groups);
+        let mut groups = vec![Group::Memory];
+        groups.extend(works.then_some(Group::Work));
+        groups.extend(loaded.knobs.objects.then_some(Group::Objects));
+        let calls = places(&image, &groups);
         let launches = if works { places(&image, &[Group::Launches]) } else { Vec::new() };
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],

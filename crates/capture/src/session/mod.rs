@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use engine::event::{Event, Lost, VmmCall, What};
 use engine::ids::{Pid, Tid};
+use engine::object::ObjectCall;
 use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
@@ -75,7 +76,9 @@ pub struct Options {
     pub tier: Option<Tier>,
     /// Count launches and copies, too.
     pub work: Option<Work>,
-    /// Take stacks of allocating calls.
+    /// Follow objects that are no memory: streams, events, modules and the like.
+    pub objects: bool,
+    /// Take stacks of calls that allocate, or make an object.
     pub stacks: Stacks,
     /// Bytes of the kernel ring for stacks, like the other.
     pub stack_ring_bytes: u32,
@@ -154,6 +157,7 @@ impl Session {
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,
             work: options.work,
+            objects: options.objects,
             stacks: options.stacks,
             loops: plan.loops,
             stack_ring_bytes: options.stack_ring_bytes,
@@ -333,6 +337,19 @@ impl Session {
                 let more = self.follow(&mut event, None, now);
                 events.push(event);
                 events.extend(more);
+            }
+            Decoded::Object(mut event, made) => {
+                if let What::Object(ObjectCall::Created { handle, site, .. }) = &mut event.what {
+                    let pid = event.pid;
+                    let keeps = |stream| self.bindings.keeps_graph(pid, stream, *handle);
+                    if made.captured_on.is_some_and(keeps) {
+                        return;
+                    }
+                    let desk = self.desk.as_mut().zip(made.taken);
+                    *site = desk.and_then(|(desk, taken)| desk.site(pid, taken));
+                }
+                self.bindings.resolve(&mut event);
+                events.push(event);
             }
             Decoded::Began(mut event, program) => {
                 if let Some(desk) = &mut self.desk {

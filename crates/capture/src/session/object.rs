@@ -34,7 +34,9 @@ pub(crate) struct Knobs {
     pub(crate) table_entries: Option<u32>,
     /// Launches and copies are counted, too.
     pub(crate) work: Option<Work>,
-    /// Stacks of allocating calls.
+    /// Objects that are no memory are followed.
+    pub(crate) objects: bool,
+    /// Stacks of calls that allocate, or make an object.
     pub(crate) stacks: Stacks,
     /// The kernel has loops for programs: without, stacks are shorter and Python has none.
     pub(crate) loops: bool,
@@ -236,7 +238,7 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
         Filter::Targets => wire::VS_FILTER_TARGETS,
         Filter::TargetsAndChildren => wire::VS_FILTER_FOLLOW,
     };
-    put("hooks", &table())?;
+    put("hooks", &table(knobs.objects))?;
     put("filter", &filter.to_ne_bytes())?;
     put("use_task_storage", &[u8::from(knobs.task_storage)])?;
     put("own_pid", &std::process::id().to_ne_bytes())?;
@@ -255,8 +257,8 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     Ok(open)
 }
 
-/// The hook table in the probes' form.
-fn table() -> Vec<u8> {
+/// The hook table in the probes' form. `objects`: those are followed.
+fn table(objects: bool) -> Vec<u8> {
     HOOKS
         .iter()
         .flat_map(|hook| {
@@ -275,7 +277,7 @@ fn table() -> Vec<u8> {
                 asynchronous,
                 element,
                 stream_argument,
-            } = hook.wire();
+            } = hook.wire(objects);
             [
                 &[action, loss_class, size_argument, size_factor][..],
                 &out_argument,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
 use super::object::Loaded;
-use crate::decode::{Decoded, decode};
+use crate::decode::{Decoded, decode, object};
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
@@ -30,6 +30,7 @@ impl Ring {
         let sink = Rc::clone(&batch);
         let map = loaded.map("records")?;
         let mut builder = RingBufferBuilder::new();
+        let objects = loaded.knobs.objects;
         let on_record = move |bytes: &[u8]| {
             let mut batch = sink.borrow_mut();
             match decode(bytes) {
@@ -37,6 +38,8 @@ impl Ring {
                 Ok(None) => {}
                 Err(_) => batch.unreadable += 1,
             }
+            // After what the call means to memory: a stream's context is known by then.
+            batch.records.extend(objects.then(|| object(bytes)).flatten());
             0
         };
         builder.add(&map, on_record).map_err(load)?;

@@ -22,6 +22,7 @@ impl Process {
                     self.pools.orphan(index);
                     self.contexts.forget(index);
                 } else {
+                    self.release_objects(context, event.entered);
                     // It ended an older context, whose name is given out again already; what was in
                     // it was released when that was seen, or made room.
                     let released = self.superseded.released(context, event.entered);
@@ -88,6 +89,7 @@ impl Process {
             self.counts.released += self.end_all(&slots);
         }
         if let Some(id) = self.contexts.id(context) {
+            self.release_objects(id, until);
             self.counts.released += self.superseded.released(id, until);
         }
         before.minus(self.totals.live)

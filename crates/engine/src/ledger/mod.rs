@@ -7,6 +7,7 @@
 //!                  ├ Physical      references, mappings, reserved addresses       physical.rs
 //!                  ├ Pools         what stream-ordered memory comes from          pool.rs
 //!                  ├ Graphs        captures, memory nodes, what launches change   graph.rs
+//!                  ├ Objects       streams, events, modules …: no memory             objects.rs
 //!                  ├ Totals        sums and peaks                                 totals.rs
 //!                  ├ Sites         the same by where it came from                 sites.rs
 //!                  ├ Devices       which GPUs they are, what the driver says      device.rs
@@ -36,6 +37,7 @@ mod judgements;
 mod kernel_rows;
 mod lifetime;
 mod loss;
+mod objects;
 mod observer;
 mod past_sites;
 mod peak;
@@ -215,7 +217,8 @@ impl Ledger {
             }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
-            What::Object(_) | What::Tensor(_) => {}
+            What::Object(call) => self.process(event).object(event, *call),
+            What::Tensor(_) => {}
             What::Site(facts) => self.sites.tell(facts.site, &facts.frames),
         }
     }

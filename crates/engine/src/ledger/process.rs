@@ -18,6 +18,7 @@ use super::device::Devices;
 use super::freed::Freed;
 use super::graph::{Full, Graphs};
 use super::loss::Losses;
+use super::objects::Objects;
 use super::observer::Observer;
 use super::peak::Peak;
 use super::physical::Physical;
@@ -81,7 +82,9 @@ pub(super) struct Process {
     pub(super) shown_work: Option<WorkView>,
     /// When it was first seen.
     began: Moment,
-    /// Where its memory came from.
+    /// What it made that is no memory.
+    pub(super) objects: Objects,
+    /// Where its memory and its objects came from.
     pub(super) sites: SiteTable,
 }
 
@@ -122,6 +125,7 @@ impl Process {
             work: None,
             shown_work: None,
             began: at,
+            objects: Objects::default(),
             sites: SiteTable::since(at),
         }
     }

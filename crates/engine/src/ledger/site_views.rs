@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use crate::analysis::leak::Course;
 use crate::ids::Pid;
 use crate::kind::Kind;
-use crate::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
+use crate::object::ObjectKind;
+use crate::snapshot::{Growth, SiteKindView, SiteObjectView, SiteProcess, SiteView, Sort, View};
 use crate::stack::{SiteName, Sites};
 use crate::units::{Bytes, Moment};
 
@@ -18,7 +19,8 @@ pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
 /// A row with the name of its site and the number of its table.
 type Named<'a> = (SiteName, usize, &'a Row);
 
-/// The top of the sites of some tables at a moment, and how many sites there are.
+/// The top of the sites of some tables at a moment, then as many of the others that have objects; and
+/// how many sites there are.
 pub(super) fn list(
     tables: &[Owned<'_>],
     at: Moment,
@@ -33,7 +35,11 @@ pub(super) fn list(
     let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
     let total = groups.len();
     groups.sort_by_cached_key(|group| rank(group, view.sort));
-    groups.truncate(view.top_sites);
+    let mut others = groups.split_off(view.top_sites.min(total));
+    others.retain(|group| made(group) != (0, 0));
+    others.sort_by_cached_key(|group| Reverse(made(group)));
+    others.truncate(view.top_sites);
+    groups.extend(others);
     let shown = groups.into_iter().map(|group| site(group, tables, at, told));
     (shown.collect(), total as u64)
 }
@@ -41,7 +47,7 @@ pub(super) fn list(
 /// All allocations of some tables, and those without a stack.
 pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
-    rows.fold((0, 0), |(all, without), row| {
+    rows.filter(|row| row.held.kind().is_some()).fold((0, 0), |(all, without), row| {
         let missing = if row.source == Source::Unknown { row.allocations } else { 0 };
         (all + row.allocations, without + missing)
     })
@@ -63,19 +69,33 @@ fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum
     rows.fold(Sum::default(), |sum, row| sum.plus(of(row)))
 }
 
-/// The place in the order: as the view says, then by what it ever allocated.
-fn rank(group: &[Named<'_>], sort: Sort) -> (u64, Reverse<u64>) {
+/// Rows of memory of any kind.
+fn memory<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
+    group.iter().map(|(_, _, row)| *row).filter(|row| row.held.kind().is_some())
+}
+
+/// Objects: how many live, how many were ever made.
+fn made(group: &[Named<'_>]) -> (u64, u64) {
+    let rows = group.iter().filter(|(_, _, row)| row.held.object().is_some());
+    rows.fold((0, 0), |(live, all), (_, _, row)| (live + row.count, all + row.allocations))
+}
+
+/// The place in the order: as the view says, then by what it ever allocated, then by its objects.
+fn rank(group: &[Named<'_>], sort: Sort) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
     let live = sum(device(group), |row| row.live).bytes();
     let count = device(group).map(|row| row.count).sum();
-    let first = group.iter().map(|(_, _, row)| row.first).min();
-    let all = sum(group.iter().map(|(_, _, row)| *row), |row| row.total);
-    (super::view::rank(sort, live, count, first), Reverse(all.bytes().0))
+    let first = memory(group).map(|row| row.first).min();
+    let all = sum(memory(group), |row| row.total);
+    let place = super::view::rank(sort, live, count, first);
+    (place, Reverse(all.bytes().0), Reverse(made(group)))
 }
 
 fn site(group: &[Named<'_>], tables: &[Owned<'_>], at: Moment, told: &Sites) -> SiteView {
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
-    let kinds = by_kind(group);
+    let (kinds, objects) = (by_kind(group), by_object(group));
     let (all, device) = (put_together(kinds.iter()), put_together(in_device_memory(&kinds)));
+    // Where there is no memory, the times are those of objects.
+    let any = all.clone().or_else(|| put_together(objects.iter()));
     let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
     let figures = device.as_ref();
     let of = |what: fn(&Row) -> u64| figures.map_or(0, what);
@@ -91,11 +111,12 @@ fn site(group: &[Named<'_>], tables: &[Owned<'_>], at: Moment, told: &Sites) -> 
         freed_total: of(|row| row.freed),
         peak_bytes: bytes(|row| row.peak),
         peak_at: figures.and_then(|row| row.peak_at),
-        seen: all.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
+        seen: any.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
         lifetimes: all.as_ref().map(|row| row.spans.iter().collect()).unwrap_or_default(),
         longest_lifetime: all.as_ref().and_then(|row| row.spans.longest()),
         growth: growth(figures, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
+        objects: objects.iter().filter_map(object).collect(),
         processes: processes(group, tables),
     }
 }
@@ -108,6 +129,15 @@ fn by_kind(group: &[Named<'_>]) -> Vec<Row> {
         )
     };
     Kind::ALL.into_iter().filter_map(of).collect()
+}
+
+/// One row for each kind of object.
+fn by_object(group: &[Named<'_>]) -> Vec<Row> {
+    let of = |kind: ObjectKind| {
+        let rows = group.iter().map(|(_, _, row)| *row);
+        put_together(rows.filter(move |row| row.held == Held::Object(kind)))
+    };
+    ObjectKind::ALL.into_iter().filter_map(of).collect()
 }
 
 fn in_device_memory(kinds: &[Row]) -> impl Iterator<Item = &Row> {
@@ -136,6 +166,15 @@ fn kind(row: &Row) -> Option<SiteKindView> {
         allocations_total: row.allocations,
         freed_total: row.freed,
         peak_bytes: row.peak.bytes(),
+    })
+}
+
+fn object(row: &Row) -> Option<SiteObjectView> {
+    Some(SiteObjectView {
+        kind: row.held.object()?,
+        live: row.count,
+        created: row.allocations,
+        destroyed: row.freed,
     })
 }
 

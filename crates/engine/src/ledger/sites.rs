@@ -33,7 +33,6 @@ pub(super) enum Source {
 
 /// What is held: memory, of which bytes are counted; or objects, each of which counts as one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[allow(dead_code, reason = "objects are counted next")]
 pub(super) enum Held {
     Memory(Kind),
     Object(ObjectKind),
@@ -57,6 +56,14 @@ impl Held {
         match self {
             Self::Memory(kind) => Some(kind),
             Self::Object(_) => None,
+        }
+    }
+
+    /// The kind of object, where it is one.
+    pub(super) const fn object(self) -> Option<ObjectKind> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Object(kind) => Some(kind),
         }
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn process(
         reserved_addresses: process.physical.reserved(),
         mistakes: process.mistakes,
         work: process.shown_work.clone(),
+        objects: process.objects.views(),
         sites,
         sites_total,
         certainty: certainty(process, unattributed),

@@ -15,6 +15,7 @@ mod imports;
 mod losses;
 mod mistakes;
 mod notation;
+mod objects;
 mod physical;
 mod pools;
 mod processes;

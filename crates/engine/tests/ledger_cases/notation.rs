@@ -16,6 +16,7 @@
 //! 7.8 graph begin stream3                       # with a graph: to that one; end stream3 G1
 //! 7.8 graph alloc G1 0x10 8M gpu0               # or host; free G1 0x10, destroy G1
 //! 7.8 graph instantiate E1 G1 frees             # launch E1, drop E1, told gpu0 8M, trim gpu0
+//! 7.8 create stream 0x10 C1 site3               # any kind of object; destroy stream 0x10
 //! 0 told site3 step main                        # the functions of a stack, innermost first
 //! 7 gpus GPU3 none GPU1                         # by ordinal
 //! 7 account GPU3 8M
@@ -36,6 +37,7 @@ use engine::ids::{
 };
 use engine::kind::Kind;
 use engine::ledger::Ledger;
+use engine::object::{ObjectCall, ObjectKind};
 use engine::stack::Frame;
 use engine::units::Moment;
 
@@ -129,7 +131,18 @@ fn what(words: &[&str], of_thread: bool) -> What {
             launches: value(rest, "launches").map_or(0, decimal),
             copies: value(rest, "copies").map_or(0, decimal),
             stacks: value(rest, "stacks").map_or(0, decimal),
+            objects: value(rest, "objects").map_or(0, decimal),
         }),
+        "create" => What::Object(ObjectCall::Created {
+            kind: object(rest[0]),
+            handle: key(rest[1]).value,
+            context: find(rest, "C").map(ContextId),
+            site: find(rest, "site").map(|number| SiteId(number as u32)),
+        }),
+        "destroy" => {
+            let (kind, handle) = (object(rest[0]), key(rest[1]).value);
+            What::Object(ObjectCall::Destroyed { kind, handle })
+        }
         "told" => What::Site(SiteFacts {
             site: SiteId(find(rest, "site").unwrap() as u32),
             frames: rest[1..].iter().map(|name| frame(name)).collect(),
@@ -259,6 +272,10 @@ fn kinds() -> impl Iterator<Item = Kind> {
 
 fn kind(word: &str) -> Kind {
     kinds().find(|kind| kind.name() == word).unwrap()
+}
+
+fn object(word: &str) -> ObjectKind {
+    ObjectKind::ALL.into_iter().find(|kind| kind.name() == word).unwrap()
 }
 
 fn key(word: &str) -> Key {

@@ -9,6 +9,7 @@ use engine::ids::{
     StreamId,
 };
 use engine::kind::Kind;
+use engine::object::{ObjectCall, ObjectKind};
 use engine::snapshot::{Sort, View};
 use engine::stack::Frame;
 use engine::units::{Bytes, Nanos};
@@ -192,6 +193,18 @@ fn site() -> impl Strategy<Value = What> {
     })
 }
 
+fn object() -> impl Strategy<Value = What> {
+    let name = || (prop::sample::select(ObjectKind::ALL.to_vec()), 0..2_u64);
+    let place = (option::of(context()), option::of((0..4_u32).prop_map(SiteId)));
+    let call = prop_oneof![
+        5 => (name(), place).prop_map(|((kind, handle), (context, site))| {
+            ObjectCall::Created { kind, handle, context, site }
+        }),
+        4 => name().prop_map(|(kind, handle)| ObjectCall::Destroyed { kind, handle }),
+    ];
+    call.prop_map(What::Object)
+}
+
 fn life() -> impl Strategy<Value = What> {
     let facts =
         (0..3_u64, 0..3_u32, any::<bool>(), "[ab]").prop_map(|(start, uid, before_trace, name)| {
@@ -207,8 +220,8 @@ fn life() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    (0..2_u64, size(), 0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64).prop_map(
-        |(allocations, allocated_bytes, frees, failures, other, stacks)| {
+    (0..2_u64, size(), 0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64).prop_map(
+        |(allocations, allocated_bytes, frees, failures, other, stacks, objects)| {
             What::Lost(Lost {
                 allocations,
                 allocated_bytes,
@@ -216,6 +229,7 @@ fn lost() -> impl Strategy<Value = What> {
                 failures,
                 other,
                 stacks,
+                objects,
                 ..Lost::default()
             })
         },
@@ -245,7 +259,7 @@ pub(crate) fn step(losses: bool) -> impl Strategy<Value = Step> {
         10 => vmm(),
         5 => pool(),
         14 => graph(),
-        6 => change(),
+        18 => prop_oneof![1 => change(), 2 => object()],
         3 => failed(),
         1 => gpus(),
         4 => prop_oneof![life(), site()],

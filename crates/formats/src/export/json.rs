@@ -1,6 +1,7 @@
 //! One JSON object per snapshot, one line each. The names are a contract: fields are added, never
 //! renamed.
 
+mod objects;
 mod sites;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use super::analysis::json::{FrameObject, frame};
 use super::verdict::json::{AnomalyObject, JudgementObject};
 use super::work::json::Work;
 use crate::plain::plain;
+use objects::Objects;
 use sites::{OwnSite, Site};
 
 /// The object for a snapshot, without a line end.
@@ -42,6 +44,8 @@ struct Report {
     /// Allocating calls whose site is not known.
     allocations_without_stack: u64,
     lost_stacks: u64,
+    /// Records of objects that began or ended; figures about memory are exact without them.
+    lost_objects: u64,
     suspects: Vec<JudgementObject>,
     judgements: Vec<JudgementObject>,
     anomalies: Vec<AnomalyObject>,
@@ -104,6 +108,10 @@ struct Process {
     mistakes: BTreeMap<&'static str, u64>,
     #[serde(flatten)]
     work: Option<Work>,
+    objects: Vec<Objects>,
+    /// Only where some were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_objects: Option<u64>,
     sites: Vec<OwnSite>,
     sites_total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,6 +243,7 @@ impl Report {
             sites_total: snapshot.sites_total,
             allocations_without_stack: snapshot.without_stack,
             lost_stacks: snapshot.certainty.lost.stacks,
+            lost_objects: snapshot.certainty.lost.objects,
             suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
             judgements: snapshot
                 .judgements
@@ -307,6 +316,8 @@ impl Process {
             reserved_address_bytes: process.reserved_addresses.0,
             mistakes: mistakes(&process.mistakes),
             work: process.work.as_ref().map(Work::new),
+            objects: process.objects.iter().map(Objects::new).collect(),
+            lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
             sites: process
                 .sites
                 .iter()

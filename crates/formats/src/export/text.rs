@@ -1,5 +1,6 @@
 //! The report a person reads.
 
+mod objects;
 pub mod sites;
 
 use std::io::{self, Write};
@@ -132,6 +133,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     breakdown(out, view, names)?;
     failures(out, view, names, style)?;
     mistakes(out, &view.mistakes, style)?;
+    objects::of_process(out, view, style)?;
     if let Some(work) = &view.work {
         super::work::text::section(out, work, style)?;
     }

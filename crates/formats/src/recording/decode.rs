@@ -17,6 +17,7 @@ use engine::work::{Copies, Launched, Launches, NamedBy, Shape, Work};
 
 use super::cells::{Bad, Cells};
 use super::functions::{Functions, Resolver};
+use super::objects;
 use super::schema::Column;
 use super::{Row, WallClock};
 use crate::export::GpuName;
@@ -230,6 +231,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             launches: cells.count(Column::Launches),
             copies: cells.count(Column::Copies),
             stacks: cells.count(Column::Stacks),
+            objects: cells.count(Column::Objects),
         }),
         word => {
             let physical = physical(word, cells)?.map(What::Vmm);
@@ -237,7 +239,11 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
                 Some(call) => Some(call),
                 None => graph(word, cells)?.map(What::Graph),
             };
-            return Ok(match call.or(context(word, cells)?.map(What::Context)) {
+            let call = match call.or(context(word, cells)?.map(What::Context)) {
+                Some(call) => Some(call),
+                None => objects::decode(word, cells)?.map(What::Object),
+            };
+            return Ok(match call {
                 Some(call) => Some(call),
                 None => work(word, cells)?.map(What::Work),
             });

@@ -7,6 +7,7 @@ use engine::ids::{FunctionId, Key};
 use engine::stack::Frame;
 use engine::work::{Copies, Launched, Launches, Shape, Work};
 
+use super::objects;
 use super::schema::Column;
 use super::sheet::Sheet;
 use super::words::Word;
@@ -55,7 +56,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         }
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
-        What::Object(_) => sheet.row("object"),
+        What::Object(call) => objects::encode(sheet, *call),
         What::Tensor(_) => sheet.row("tensor"),
         What::Site(_) => sheet.row("stack"),
     }
@@ -262,6 +263,7 @@ fn losses(sheet: &mut Sheet, lost: &Lost) {
         (Column::Launches, lost.launches),
         (Column::Copies, lost.copies),
         (Column::Stacks, lost.stacks),
+        (Column::Objects, lost.objects),
     ] {
         sheet.number(column, count);
     }

@@ -10,6 +10,7 @@ mod decode;
 mod encode;
 mod functions;
 mod message;
+mod objects;
 mod reader;
 pub mod schema;
 mod sheet;

@@ -83,9 +83,9 @@ columns! {
     Tid "tid" U32 "the thread",
     Address "address" U64 "the pointer, or the handle that `space` tells; of copies the destination",
     Space "space" Text "what `address` is: `address`, `handle`, `array`, `pool` or `external`",
-    Handle "handle" U64 "the handle of physical memory",
+    Handle "handle" U64 "the handle of physical memory, or of an object",
     Bytes "bytes" U64 "how much; of losses the bytes that lost allocating calls asked for",
-    Kind "kind" Text "the kind of memory",
+    Kind "kind" Text "the kind of memory, or of an object",
     Device "device" U16 "the device, as the process counts them",
     Place "place" Text "where physical memory lies: `device` or `host`",
     Context "context" U64 "the context",
@@ -122,6 +122,7 @@ columns! {
     Launches "launches" U64 "lost: launches",
     Copies "copies" U64 "lost: copies and memsets",
     Stacks "stacks" U64 "lost: stacks of allocations that are recorded",
+    Objects "objects" U64 "lost: records of objects that began or ended; those that matter to memory are among `other`, too",
     File "file" Text "the source file of a frame",
     Line "line" U32 "the line in it; 0 when unknown",
     Module "module" Text "the library or program of a frame",
@@ -203,7 +204,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "lost",
         "records that could not be delivered, since the last such row",
-        "allocations, bytes, frees, failures, other, launches, copies, stacks",
+        "allocations, bytes, frees, failures, other, launches, copies, stacks, objects",
     ),
     (
         "launches",
@@ -218,6 +219,12 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "copies of one direction since the last such row",
         "direction, address, source, flag, calls, bytes, nanos, numbers",
     ),
+    (
+        "object_create",
+        "a stream, event, graph, module or the like began",
+        "kind, handle, context, site",
+    ),
+    ("object_destroy", "a call destroyed one", "kind, handle"),
     ("frame", "a place in a program", "frame, function, file, line, module, language, reason"),
     (
         "stack",

@@ -3,6 +3,7 @@
 use engine::event::FreeBy;
 use engine::ids::Space;
 use engine::kind::Kind;
+use engine::object::ObjectKind;
 use engine::stack::{Language, Unknown};
 use engine::work::{Direction, NamedBy, NoName};
 
@@ -21,6 +22,14 @@ pub(crate) trait Word: Copy + 'static {
 }
 
 impl Word for Kind {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for ObjectKind {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {

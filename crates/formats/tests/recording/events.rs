@@ -9,6 +9,7 @@ use engine::ids::{
     SiteId, Space, StreamId, Tid,
 };
 use engine::kind::Kind;
+use engine::object::{ObjectCall, ObjectKind};
 use engine::stack::{Frame, Language, Unknown};
 use engine::units::Moment;
 use engine::work::{Copies, Direction, Launched, Launches, NamedBy, NoName, Shape, Work};
@@ -227,8 +228,18 @@ fn process() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    any::<[u64; 8]>().prop_map(
-        |[allocations, allocated_bytes, frees, failures, other, launches, copies, stacks]| {
+    any::<[u64; 9]>().prop_map(
+        |[
+            allocations,
+            allocated_bytes,
+            frees,
+            failures,
+            other,
+            launches,
+            copies,
+            stacks,
+            objects,
+        ]| {
             What::Lost(Lost {
                 allocations,
                 allocated_bytes,
@@ -238,9 +249,22 @@ fn lost() -> impl Strategy<Value = What> {
                 launches,
                 copies,
                 stacks,
+                objects,
             })
         },
     )
+}
+
+fn object() -> BoxedStrategy<ObjectCall> {
+    let name = || (select(ObjectKind::ALL.to_vec()), any::<u64>());
+    let context = option::of(any::<u64>().prop_map(ContextId));
+    prop_oneof![
+        (name(), context, site()).prop_map(|((kind, handle), context, site)| {
+            ObjectCall::Created { kind, handle, context, site }
+        }),
+        name().prop_map(|(kind, handle)| ObjectCall::Destroyed { kind, handle }),
+    ]
+    .boxed()
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -314,6 +338,7 @@ fn what() -> BoxedStrategy<What> {
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::DriverAccount { gpu, bytes }),
         lost(),
         work().prop_map(What::Work),
+        object().prop_map(What::Object),
         facts(),
     ]
     .boxed()

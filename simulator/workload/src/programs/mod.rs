@@ -6,6 +6,7 @@ mod launches;
 mod leaks;
 mod load;
 mod many;
+mod objects;
 mod process;
 mod random;
 mod simple;
@@ -39,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::LaunchLate(options) => launches::late(device()?, options),
         Program::Copies(options) => copies::run(device()?, common.device, options),
         Program::Leaks(options) => leaks::run(common, options),
+        Program::Objects(options) => objects::run(device()?, common, options),
         Program::Ipc => process::ipc(device()?, common),
         Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {

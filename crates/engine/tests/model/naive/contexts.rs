@@ -16,6 +16,7 @@ impl Process {
             self.released_total += self.end(position, false).openings;
         }
         self.settle_released(context, until);
+        self.release_objects(context, until);
     }
 
     /// What was there when a context's end began, and made room since then, has ended with it.
@@ -80,6 +81,7 @@ impl Process {
         let known = self.contexts.get(&context).copied();
         if known.is_none_or(|known| known.created_at.is_some_and(|at| event.entered < at)) {
             self.settle_released(context, event.entered);
+            self.release_objects(context, event.entered);
             return;
         }
         self.release(context, event.entered);

@@ -2,6 +2,7 @@
 
 mod contexts;
 mod graphs;
+mod objects;
 mod physical;
 mod pools;
 mod process;
@@ -105,7 +106,8 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) | What::Object(_) | What::Tensor(_) => {}
+            What::Work(_) | What::Tensor(_) => {}
+            What::Object(call) => self.called(event).object(event, *call),
             What::Site(facts) => {
                 self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
             }
@@ -313,5 +315,6 @@ fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.failures += lost.failures;
     sum.other += lost.other;
     sum.stacks += lost.stacks;
+    sum.objects += lost.objects;
     sum.since = sum.since.or(Some(at));
 }

@@ -8,11 +8,13 @@ use engine::ids::{
     ProcessKey, SiteId, Space, Tid,
 };
 use engine::kind::Kind;
+use engine::object::ObjectKind;
 use engine::snapshot::{End, Loss, Mistakes, Told};
 use engine::units::{Bytes, Moment};
 
 use super::Live;
 use super::graphs::{Capture, Exec, Made};
+use super::objects::{Object, ObjectLine};
 use super::physical::{Handle, Mapping};
 use super::pools::Pool;
 use super::sites::{Did, Line};
@@ -79,6 +81,9 @@ pub(super) struct Process {
     /// What sites did, and how much of that was in a snapshot.
     pub(super) log: Vec<Line>,
     pub(super) shown: usize,
+    pub(super) objects: Vec<Object>,
+    pub(super) object_log: Vec<ObjectLine>,
+    pub(super) owed_objects: Vec<(ObjectKind, u64)>,
     /// The moment of the call that is applied.
     pub(super) now: Moment,
 }
@@ -129,6 +134,9 @@ impl Process {
             shared_other: 0,
             log: Vec::new(),
             shown: 0,
+            objects: Vec::new(),
+            object_log: Vec::new(),
+            owed_objects: Vec::new(),
             now: at,
         }
     }

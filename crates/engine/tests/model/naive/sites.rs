@@ -9,6 +9,7 @@ use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
 use engine::stack::{Frame, SiteName, site_name};
 use engine::units::{Bytes, Moment, Nanos};
 
+use super::objects::{self, ObjectLine, Turn};
 use super::{Naive, Process};
 
 /// Something that an allocation of a site did.
@@ -117,24 +118,44 @@ impl Naive {
                 groups.entry(self.site_name(site)).or_default().push(part);
             }
         }
+        let mut of_objects: BTreeMap<SiteName, Vec<(usize, Pid, ObjectLine)>> = BTreeMap::new();
+        for (owner, (process, _)) in processes.iter().enumerate() {
+            for line in process.object_lines() {
+                let name = self.site_name(line.site);
+                groups.entry(name).or_default();
+                of_objects.entry(name).or_default().push((owner, process.key.pid, *line));
+            }
+        }
         let mut sites: Vec<_> = groups
             .into_iter()
             .map(|(name, parts)| {
                 let all = parts.iter().map(|part| total(&part.log)).sum::<u64>();
-                (all, self.site(name, &parts, at, whose))
+                let objects = of_objects.remove(&name).unwrap_or_default();
+                let mut site = self.site(name, &parts, at);
+                add_objects(&mut site, &objects, parts.is_empty());
+                if whose {
+                    site.processes = holders(&parts, &objects);
+                }
+                let first = if parts.is_empty() { u64::MAX } else { site.seen.0.0 };
+                (all, first, site)
             })
             .collect();
         let count = sites.len() as u64;
-        sites.sort_by_key(|(all, site)| {
+        sites.sort_by_key(|(all, first, site)| {
             let rank = match view.sort {
                 Sort::Size => (Reverse(site.live_bytes.0), 0),
                 Sort::Count => (Reverse(site.live_allocations), 0),
-                Sort::Age => (Reverse(0), site.seen.0.0),
+                Sort::Age => (Reverse(0), *first),
             };
-            (rank, Reverse(*all), site.name)
+            (rank, Reverse(*all), Reverse(made(site)), site.name)
         });
-        sites.truncate(view.top_sites);
-        (sites.into_iter().map(|(_, site)| site).collect(), count)
+        let mut sites: Vec<_> = sites.into_iter().map(|(_, _, site)| site).collect();
+        let mut more = sites.split_off(view.top_sites.min(sites.len()));
+        more.retain(|site| !site.objects.is_empty());
+        more.sort_by_key(|site| Reverse(made(site)));
+        more.truncate(view.top_sites);
+        sites.extend(more);
+        (sites, count)
     }
 
     pub(super) fn site_name(&self, site: Option<SiteId>) -> SiteName {
@@ -149,7 +170,7 @@ impl Naive {
         found.map(|(_, frames)| frames.clone()).unwrap_or_default()
     }
 
-    fn site(&self, name: SiteName, parts: &[Part], at: Moment, whose: bool) -> SiteView {
+    fn site(&self, name: SiteName, parts: &[Part], at: Moment) -> SiteView {
         let device: Vec<_> = parts.iter().filter(|p| p.kind.takes_device_memory()).collect();
         let sum = |of: fn(&[Line]) -> u64| device.iter().map(|part| of(&part.log)).sum::<u64>();
         let lines = || parts.iter().flat_map(|part| &part.log);
@@ -181,7 +202,8 @@ impl Naive {
             longest_lifetime: longest,
             growth: self.growth(&device, at),
             kinds: Kind::ALL.into_iter().filter_map(|kind| kind_view(kind, parts)).collect(),
-            processes: if whose { holders(parts) } else { Vec::new() },
+            objects: Vec::new(),
+            processes: Vec::new(),
         }
     }
 
@@ -217,8 +239,25 @@ fn kind_view(kind: Kind, parts: &[Part]) -> Option<SiteKindView> {
     })
 }
 
-fn holders(parts: &[Part]) -> Vec<SiteProcess> {
-    let owners: BTreeSet<_> = parts.iter().map(|part| (part.owner, part.pid)).collect();
+/// Live objects of a site, and all that were ever made.
+fn made(site: &SiteView) -> (u64, u64) {
+    let objects = || site.objects.iter();
+    (objects().map(|view| view.live).sum(), objects().map(|view| view.created).sum())
+}
+
+/// `alone`: the site has no memory.
+fn add_objects(site: &mut SiteView, objects: &[(usize, Pid, ObjectLine)], alone: bool) {
+    let lines: Vec<_> = objects.iter().map(|(_, _, line)| *line).collect();
+    site.objects = objects::of_site(&lines);
+    if alone {
+        let created = || lines.iter().filter(|line| line.turn == Turn::Created).map(|line| line.at);
+        site.seen = (created().min().unwrap_or_default(), created().max().unwrap_or_default());
+    }
+}
+
+fn holders(parts: &[Part], objects: &[(usize, Pid, ObjectLine)]) -> Vec<SiteProcess> {
+    let mut owners: BTreeSet<_> = parts.iter().map(|part| (part.owner, part.pid)).collect();
+    owners.extend(objects.iter().map(|(owner, pid, _)| (*owner, *pid)));
     let of = |(owner, pid): &(usize, Pid)| {
         let held = || parts.iter().filter(|p| p.owner == *owner && p.kind.takes_device_memory());
         SiteProcess {

@@ -49,6 +49,7 @@ impl Process {
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
             mistakes: self.mistakes,
             work: None,
+            objects: self.object_views(),
             sites,
             sites_total,
             certainty: Certainty {

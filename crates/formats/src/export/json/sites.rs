@@ -4,6 +4,7 @@ use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView};
 use serde::Serialize;
 
 use super::Names;
+use super::objects::OfSite;
 use crate::export::analysis::json::{FrameObject, frame};
 
 /// A site of all processes.
@@ -28,6 +29,8 @@ pub(super) struct Site {
     lifetimes: Vec<Lifetimes>,
     growth: Course,
     kinds: Vec<Kind>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    objects: Vec<OfSite>,
     processes: Vec<Holder>,
     frames: Vec<FrameObject>,
 }
@@ -74,6 +77,8 @@ pub(super) struct OwnSite {
     bytes_total: u64,
     kinds: Vec<Kind>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    objects: Vec<OfSite>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     frames: Vec<FrameObject>,
 }
 
@@ -97,6 +102,7 @@ impl Site {
             lifetimes: site.lifetimes.iter().map(lifetimes).collect(),
             growth: Course::new(&site.growth, names),
             kinds: site.kinds.iter().map(Kind::new).collect(),
+            objects: site.objects.iter().map(OfSite::new).collect(),
             processes: site.processes.iter().map(Holder::new).collect(),
             frames: site.frames.iter().map(frame).collect(),
         }
@@ -114,6 +120,7 @@ impl OwnSite {
             allocations_total: site.allocations_total,
             bytes_total: site.bytes_total.0,
             kinds: site.kinds.iter().map(Kind::new).collect(),
+            objects: site.objects.iter().map(OfSite::new).collect(),
             frames: told.iter().map(frame).collect(),
         }
     }

@@ -6,7 +6,7 @@ use engine::snapshot::{ProcessView, SiteView, Snapshot};
 use engine::stack::{Frame, SiteName};
 use engine::units::Bytes;
 
-use super::{Style, count, span};
+use super::{Style, count, objects, span};
 use crate::export::Names;
 use crate::export::analysis::frames::{cut, foreign, line};
 use crate::plain::plain;
@@ -52,6 +52,12 @@ pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -
 }
 
 fn one(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+    if site.kinds.is_empty() && !site.objects.is_empty() {
+        objects::heading(out, site, style)?;
+        whose(out, site, snapshot)?;
+        writeln!(out, "  site {}", site.name)?;
+        return stack(out, site, "    ", style);
+    }
     let live = format!("LIVE: {} in {}", site.live_bytes, count(site.live_allocations));
     let counts = format!(
         "{}peak {}, {} allocated of {}, {} freed{}",
@@ -65,16 +71,27 @@ fn one(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot, style: Style) 
     );
     writeln!(out, "{}  {}", style.bold(&live), style.dim(&format!("({counts})")))?;
     kinds(out, site, "  ")?;
+    objects::of_site(out, site, "  ")?;
+    whose(out, site, snapshot)?;
+    writeln!(out, "  site {}", site.name)?;
+    stack(out, site, "    ", style)
+}
+
+/// The processes that hold it, where there are several.
+fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
         let held = site.processes.iter().take(5).map(|one| {
             let pid = one.pid.map_or_else(|| "ended long ago".to_owned(), |pid| pid.to_string());
+            // Whoever holds objects alone holds no bytes.
+            if site.kinds.is_empty() && !site.objects.is_empty() {
+                return pid;
+            }
             format!("{pid} {}", one.live_bytes)
         });
         let more = if site.processes.len() > 5 { ", …" } else { "" };
         writeln!(out, "  processes: {}{more}", held.collect::<Vec<_>>().join(", "))?;
     }
-    writeln!(out, "  site {}", site.name)?;
-    stack(out, site, "    ", style)
+    Ok(())
 }
 
 fn grown(bytes: i64) -> String {
@@ -98,7 +115,12 @@ fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
     writeln!(out, "{indent}kinds: {}", parts.join(", "))
 }
 
-fn stack(out: &mut dyn Write, site: &SiteView, indent: &str, style: Style) -> io::Result<()> {
+pub(super) fn stack(
+    out: &mut dyn Write,
+    site: &SiteView,
+    indent: &str,
+    style: Style,
+) -> io::Result<()> {
     let instead = match site.name {
         SiteName::Unknown => "(no stack)",
         SiteName::Pending(_) => "(the stack is not told yet)",

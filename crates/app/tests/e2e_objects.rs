@@ -1,0 +1,170 @@
+//! Objects that are no memory equal what the driver itself says.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::collections::BTreeMap;
+
+use harness::{Stage, process};
+use serde_json::Value;
+
+/// Live, created, destroyed, ended with a context, peak.
+type Counts = [u64; 5];
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("a list: {value}"))
+}
+
+/// By kind; kinds of which none was ever made are left out.
+fn counts(of: &Value) -> BTreeMap<String, Counts> {
+    let count = |row: &Value| {
+        ["live", "created", "destroyed", "released", "peak"].map(|of| row[of].as_u64().unwrap())
+    };
+    let rows = list(&of["objects"]).iter().filter(|row| row["created"] != 0);
+    rows.map(|row| (row["kind"].as_str().unwrap().to_owned(), count(row))).collect()
+}
+
+fn sum(process: &Value, of: &str) -> u64 {
+    list(&process["objects"]).iter().map(|row| row[of].as_u64().unwrap()).sum()
+}
+
+/// The counts of the sites that a function made objects from.
+fn made_by<'a>(process: &'a Value, function: &str) -> Vec<&'a Value> {
+    let mentions = |site: &&Value| {
+        site["frames"].as_array().is_some_and(|frames| {
+            frames.iter().any(|frame| frame["function"].to_string().contains(function))
+        })
+    };
+    let sites = list(&process["sites"]).iter().filter(mentions);
+    sites.filter_map(|site| site["objects"].as_array()).flatten().collect()
+}
+
+#[test]
+fn every_kind_of_object_as_the_driver_counts_it() {
+    for stacks in ["off", "fp", "full"] {
+        let stage = Stage::new();
+        let workload = ["objects", "--count", "48", "--leak", "0.25", "--in-context"];
+        let traced =
+            stage.trace(&["--stacks", stacks], &[&workload[..], &["--failing", "3"]].concat());
+        traced.assert_truth(&stage);
+        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+        let ours = process(traced.last(), pid);
+        assert_eq!(counts(ours), counts(&oracle));
+        assert_eq!(counts(ours).len(), 12, "{ours}");
+        // A quarter of those that were made in the context, and what was forgotten outside of it.
+        assert_eq!(counts(ours)["texture"], [12, 96, 72, 12, counts(&oracle)["texture"][4]]);
+        assert_eq!(counts(ours)["library"][..2], [24, 96]);
+        assert_eq!((sum(ours, "unknown_destroys"), &ours["lost_objects"]), (0, &Value::Null));
+    }
+}
+
+#[test]
+fn drivers_of_every_way_to_attach_tell_the_same() {
+    for tier in ["session", "multi", "single", "constant"] {
+        let stage = Stage::new();
+        let traced = stage.trace(&["--tier", tier], &["objects", "--count", "8", "--leak", "0.5"]);
+        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+        if !traced.status.success() && traced.reports.is_empty() {
+            // Not on this kernel; other tests say which ones there must be.
+            continue;
+        }
+        assert_eq!(counts(process(traced.last(), pid)), counts(&oracle), "{tier}");
+    }
+}
+
+#[test]
+fn what_is_never_destroyed_is_told_by_site() {
+    let stage = Stage::new();
+    let workload = ["objects", "--kind", "stream,texture", "--count", "40", "--leak", "0.5"];
+    let traced = stage.trace(&[], &workload);
+    let (pid, _) = stage.oracles().into_iter().next().unwrap();
+    let ours = process(traced.last(), pid);
+    let total = |function: &str, of: &str| {
+        let rows = made_by(ours, function);
+        assert!(!rows.is_empty(), "{function} is not in {ours}");
+        rows.iter().map(|row| row[of].as_u64().unwrap()).sum::<u64>()
+    };
+    let all = |function| ["live", "created", "destroyed"].map(|of| total(function, of));
+    assert_eq!(all("make_forgotten"), [40, 40, 0]);
+    assert_eq!(all("make_passing"), [0, 40, 40]);
+    assert_eq!(ours["allocations_total"], 1, "objects are no allocations");
+}
+
+#[test]
+fn a_forked_child_and_a_new_program_count_their_own() {
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--fork"]);
+    assert_eq!(stage.oracles().len(), 2);
+    for (pid, oracle) in stage.oracles() {
+        assert_eq!(counts(process(traced.last(), pid)), counts(&oracle));
+    }
+    let stage = Stage::new();
+    let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--exec"]);
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    assert_eq!(counts(process(traced.last(), pid)), counts(&oracle));
+    let processes = list(&traced.last()["processes"]);
+    let before = processes.iter().find(|process| process["ended_by"] == "exec").unwrap();
+    assert_eq!(counts(before)["event"][0], 10);
+    assert_eq!(counts(before)["linker"], [10, 20, 10, 0, 11]);
+}
+
+#[test]
+fn objects_from_before_the_trace_are_destroyed_unknown() {
+    let stage = Stage::new();
+    let workload =
+        ["objects", "--kind", "stream,module", "--before", "5", "--count", "10", "--leak", "0.2"];
+    let mut player = stage.workload(&[&workload[..], &["--hold-ms", "400"]].concat());
+    player.wait_ready();
+    let pid = player.pid();
+    let mut tracer = stage.start_trace(&["-p", &pid.to_string()]);
+    tracer.next();
+    player.go();
+    let report = tracer.wait_for_process(pid, |process| {
+        list(&process["objects"]).iter().any(|row| row["kind"] == "module" && row["live"] == 2)
+    });
+    let unknown = |kind: &str| {
+        let rows = list(&process(&report, pid)["objects"]);
+        rows.iter().find(|row| row["kind"] == kind).unwrap()["unknown_destroys"].clone()
+    };
+    // One stream more: the program made it for itself.
+    assert_eq!((unknown("stream"), unknown("module")), (6.into(), 5.into()));
+    assert_eq!(counts(process(&report, pid))["module"], [2, 10, 8, 0, 3]);
+    assert!(player.finish().0.success());
+    let oracle = stage.oracle(pid);
+    assert_eq!(counts(&oracle)["module"][..3], [2, 15, 13]);
+    tracer.stop();
+}
+
+#[test]
+fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
+    let stage = Stage::new();
+    let workload = ["objects", "--kind", "texture,linker", "--count", "20000", "--leak", "0.01"];
+    let options = ["--ring-size", "4096", "--stacks", "off"];
+    let traced = stage.trace(&options, &[&workload[..], &["--hold-ms", "300"]].concat());
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let (last, ours) = (traced.last(), process(traced.last(), pid));
+    let lost = ours["lost_objects"].as_u64().unwrap();
+    let received = ["created", "destroyed", "unknown_destroys"].map(|of| sum(ours, of));
+    let happened: u64 = counts(&oracle).values().map(|of| of[1] + of[2]).sum();
+    assert!(lost > 0 && received[0] > 0, "{ours}");
+    assert_eq!(received.iter().sum::<u64>() + lost, happened);
+    assert_eq!((&last["lost_objects"], &last["exact"]), (&lost.into(), &true.into()), "{last}");
+    assert_eq!(ours["live_bytes"], oracle["live_bytes"]);
+}
+
+#[test]
+fn objects_that_nobody_asked_for_are_not_followed() {
+    let stage = Stage::new();
+    let workload = ["objects", "--count", "10", "--leak", "0.5"];
+    let traced = stage.trace(&["--objects", "off"], &workload);
+    traced.assert_truth(&stage);
+    let (pid, _) = stage.oracles().into_iter().next().unwrap();
+    let ours = process(traced.last(), pid);
+    assert_eq!(list(&ours["objects"]), [] as [Value; 0]);
+    assert!(list(&ours["sites"]).iter().all(|site| site["objects"] == Value::Null));
+}

@@ -1,0 +1,93 @@
+//! Rows of objects that have nothing to do with memory, and which of all rows make or destroy an
+//! object.
+
+use engine::object::ObjectKind;
+
+use super::{Hook, Meaning};
+
+const fn creates(symbol: &'static str, kind: ObjectKind, handle: u8) -> Hook {
+    Hook { symbol, meaning: Meaning::ObjectCreate { kind, handle } }
+}
+
+const fn destroys(symbol: &'static str, kind: ObjectKind) -> Hook {
+    Hook { symbol, meaning: Meaning::ObjectDestroy(kind) }
+}
+
+use ObjectKind::{Event, Graph, Library, Linker, Module, Surface, Texture};
+
+/// See the top. They are probed only where objects are followed.
+pub(super) const OBJECTS: &[Hook] = &[
+    creates("cuEventCreate", Event, 0),
+    creates("cuIpcOpenEventHandle", Event, 0),
+    destroys("cuEventDestroy_v2", Event),
+    destroys("cuEventDestroy", Event),
+    creates("cuModuleLoad", Module, 0),
+    creates("cuModuleLoadData", Module, 0),
+    creates("cuModuleLoadDataEx", Module, 0),
+    creates("cuModuleLoadFatBinary", Module, 0),
+    destroys("cuModuleUnload", Module),
+    creates("cuLibraryLoadData", Library, 0),
+    creates("cuLibraryLoadFromFile", Library, 0),
+    destroys("cuLibraryUnload", Library),
+    creates("cuTexObjectCreate", Texture, 0),
+    destroys("cuTexObjectDestroy", Texture),
+    creates("cuSurfObjectCreate", Surface, 0),
+    destroys("cuSurfObjectDestroy", Surface),
+    creates("cuLinkCreate_v2", Linker, 3),
+    creates("cuLinkCreate", Linker, 3),
+    destroys("cuLinkDestroy", Linker),
+    creates("cuGraphClone", Graph, 0),
+];
+
+/// What a successful call does to an object. The handle of a new one is the first value that the
+/// row reads at return, that of an old one is argument 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectUse {
+    /// One begins.
+    Creates(ObjectKind),
+    /// One ends.
+    Destroys(ObjectKind),
+}
+
+impl Meaning {
+    /// Whether it makes or destroys an object, whatever it means to memory.
+    #[must_use]
+    pub const fn object(&self) -> Option<ObjectUse> {
+        use ObjectUse::{Creates, Destroys};
+        Some(match self {
+            Self::ObjectCreate { kind, .. } => Creates(*kind),
+            Self::ObjectDestroy(kind) => Destroys(*kind),
+            Self::StreamCreate | Self::GreenStreamCreate => Creates(ObjectKind::Stream),
+            Self::StreamDestroy => Destroys(ObjectKind::Stream),
+            Self::GreenCreate => Creates(ObjectKind::GreenContext),
+            Self::GreenDestroy => Destroys(ObjectKind::GreenContext),
+            Self::ContextCreate { .. } => Creates(ObjectKind::Context),
+            Self::ContextDestroy => Destroys(ObjectKind::Context),
+            Self::GraphCreate | Self::CaptureEnd => Creates(ObjectKind::Graph),
+            Self::GraphDestroy => Destroys(ObjectKind::Graph),
+            Self::GraphInstantiate(_) => Creates(ObjectKind::GraphExec),
+            Self::GraphExecDestroy => Destroys(ObjectKind::GraphExec),
+            Self::PoolCreate | Self::PoolImport => Creates(ObjectKind::Pool),
+            Self::PoolDestroy => Destroys(ObjectKind::Pool),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::hooks::HOOKS;
+
+    #[test]
+    fn every_kind_of_object_begins_and_ends() {
+        let uses: HashSet<_> =
+            HOOKS.iter().filter_map(|hook| Some(format!("{:?}", hook.meaning.object()?))).collect();
+        for kind in ObjectKind::ALL {
+            assert!(uses.contains(&format!("{:?}", ObjectUse::Creates(kind))), "{kind:?}");
+            assert!(uses.contains(&format!("{:?}", ObjectUse::Destroys(kind))), "{kind:?}");
+        }
+    }
+}

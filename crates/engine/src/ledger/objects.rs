@@ -1,0 +1,212 @@
+//! Objects of the driver that a process made and did not destroy, by kind and site. They are no
+//! memory: no figure about memory knows of them.
+//!
+//! What holds for addresses holds for handles. A destruction ends an object only if it was entered
+//! after the object's call had returned; and a handle that is given out again shows that the older
+//! object of that name is gone, whose destruction is about to be seen.
+
+use hashbrown::HashMap;
+
+use crate::change::How;
+use crate::event::Event;
+use crate::ids::{ContextId, SiteId};
+use crate::object::{ObjectCall, ObjectKind};
+use crate::snapshot::ObjectView;
+use crate::units::Moment;
+
+use super::process::Process;
+use super::sites::{Held, SiteTable};
+
+/// Live objects that are kept of a process one by one; more are only counted.
+const KEPT: usize = 1 << 20;
+
+/// Destructions under way that are remembered.
+const OWED: usize = 65_536;
+
+type Name = (ObjectKind, u64);
+
+/// A live object.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    began: Moment,
+    context: Option<ContextId>,
+    site: Option<SiteId>,
+}
+
+/// What happened to objects of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    live: u64,
+    peak: u64,
+    created: u64,
+    destroyed: u64,
+    released: u64,
+    unknown: u64,
+    /// Of the live ones: that there was no room for.
+    untracked: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    live: HashMap<Name, Live>,
+    counts: [Counts; ObjectKind::ALL.len()],
+    /// Handles that were given out again before their destruction was seen: how often.
+    owed: HashMap<Name, u64>,
+    /// Live objects of each context, so that the end of one that has none costs nothing.
+    of_contexts: HashMap<ContextId, u64>,
+}
+
+impl Objects {
+    fn count(&mut self, kind: ObjectKind) -> &mut Counts {
+        &mut self.counts[kind.index()]
+    }
+
+    fn create(&mut self, name: Name, new: Live, sites: &mut SiteTable) {
+        if self.live.contains_key(&name) {
+            self.end(name, How::Replaced, new.began, sites);
+            if self.owed.len() < OWED || self.owed.contains_key(&name) {
+                *self.owed.entry(name).or_insert(0) += 1;
+            }
+        }
+        let room = self.live.len() < KEPT;
+        let counts = self.count(name.0);
+        counts.created += 1;
+        counts.live += 1;
+        counts.peak = counts.peak.max(counts.live);
+        if !room {
+            counts.untracked += 1;
+            return;
+        }
+        self.live.insert(name, new);
+        if let Some(context) = new.context {
+            *self.of_contexts.entry(context).or_insert(0) += 1;
+        }
+        sites.begin(new.site, Held::Object(name.0), 1, new.began);
+    }
+
+    fn destroy(&mut self, name: Name, entered: Moment, at: Moment, sites: &mut SiteTable) {
+        let live = self.live.get(&name);
+        if live.is_some_and(|live| entered >= live.began) {
+            self.end(name, How::Freed, at, sites);
+            self.count(name.0).destroyed += 1;
+        } else if let Some(owed) = self.owed.get_mut(&name) {
+            *owed -= 1;
+            if *owed == 0 {
+                self.owed.remove(&name);
+            }
+            self.count(name.0).destroyed += 1;
+        } else {
+            let counts = self.count(name.0);
+            if counts.untracked > 0 {
+                // The handle says nothing; that it is one of them is likely.
+                counts.untracked -= 1;
+                counts.live -= 1;
+                counts.destroyed += 1;
+            } else {
+                counts.unknown += 1;
+            }
+        }
+    }
+
+    /// The one way in which an object that is kept ends.
+    fn end(&mut self, name: Name, how: How, at: Moment, sites: &mut SiteTable) {
+        let Some(gone) = self.live.remove(&name) else { return };
+        let counts = self.count(name.0);
+        counts.live -= 1;
+        counts.released += u64::from(how == How::Released);
+        if let Some(context) = gone.context
+            && let Some(count) = self.of_contexts.get_mut(&context)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.of_contexts.remove(&context);
+            }
+        }
+        sites.finish((gone.site, Held::Object(name.0)), 1, gone.began, how, at);
+    }
+
+    /// Ends what was made in a context up to a moment.
+    fn release(&mut self, context: ContextId, until: Moment, at: Moment, sites: &mut SiteTable) {
+        if !self.of_contexts.contains_key(&context) {
+            return;
+        }
+        let of = |live: &Live| live.context == Some(context) && live.began <= until;
+        let mut gone: Vec<_> =
+            self.live.iter().filter(|(_, live)| of(live)).map(|(name, _)| *name).collect();
+        // The order decides which rows of sites there is room for.
+        gone.sort_unstable();
+        for name in gone {
+            self.end(name, How::Released, at, sites);
+        }
+    }
+
+    /// Kinds of which there is something to tell.
+    pub(super) fn views(&self) -> Vec<ObjectView> {
+        let view = |(kind, counts): (ObjectKind, &Counts)| {
+            (counts.created > 0 || counts.unknown > 0).then_some(ObjectView {
+                kind,
+                live: counts.live,
+                created: counts.created,
+                destroyed: counts.destroyed,
+                released: counts.released,
+                peak: counts.peak,
+                unknown_destroys: counts.unknown,
+                untracked: counts.untracked,
+            })
+        };
+        ObjectKind::ALL.into_iter().zip(&self.counts).filter_map(view).collect()
+    }
+}
+
+impl Process {
+    /// An object began or ended.
+    pub(super) fn object(&mut self, event: &Event, call: ObjectCall) {
+        match call {
+            ObjectCall::Created { kind, handle, context, site } => {
+                let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
+                let new = Live { began: event.at, context, site };
+                self.objects.create((kind, handle), new, &mut self.sites);
+            }
+            ObjectCall::Destroyed { kind, handle } => {
+                self.objects.destroy((kind, handle), event.entered, event.at, &mut self.sites);
+            }
+        }
+    }
+
+    /// A context ended, with the objects that were made in it up to a moment.
+    pub(super) fn release_objects(&mut self, context: ContextId, until: Moment) {
+        self.objects.release(context, until, self.call.1, &mut self.sites);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(handle: u64) -> (Name, Live) {
+        ((ObjectKind::Event, handle), Live { began: Moment(handle), context: None, site: None })
+    }
+
+    #[test]
+    fn beyond_the_limit_objects_are_counted_and_not_kept() {
+        let mut objects = Objects::default();
+        let mut sites = SiteTable::since(Moment(0));
+        let all = KEPT as u64 + 5;
+        for handle in 0..all {
+            let (name, new) = event(handle);
+            objects.create(name, new, &mut sites);
+        }
+        let view = |objects: &Objects| {
+            let [view] = objects.views()[..] else { panic!("one kind") };
+            (view.live, view.destroyed, view.untracked)
+        };
+        assert_eq!(view(&objects), (all, 0, 5));
+        assert_eq!(sites.rows()[0].count, KEPT as u64);
+        for handle in 0..all {
+            objects.destroy(event(handle).0, Moment(all), Moment(all), &mut sites);
+        }
+        assert_eq!(view(&objects), (0, all, 0));
+        assert_eq!(sites.rows()[0].count, 0);
+    }
+}

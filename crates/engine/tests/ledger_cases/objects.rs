@@ -1,0 +1,143 @@
+//! Objects that are no memory.
+
+use super::*;
+use engine::object::ObjectKind;
+use engine::snapshot::{ObjectView, SiteView};
+
+/// Live, created, destroyed, released, peak, destroyed without having been seen.
+fn counts(process: &ProcessView, kind: ObjectKind) -> (u64, u64, u64, u64, u64, u64) {
+    let view = process.objects.iter().find(|view| view.kind == kind);
+    let ObjectView { live, created, destroyed, released, peak, unknown_destroys, .. } =
+        *view.unwrap_or_else(|| panic!("no {kind:?} in {:?}", process.objects));
+    (live, created, destroyed, released, peak, unknown_destroys)
+}
+
+#[test]
+fn objects_are_counted_by_kind_and_are_no_memory() {
+    let snapshot = after(
+        "1.1 create stream 0x10 C1 site1
+         1.1 create stream 0x20 C1 site1
+         1.1 create event 0x10 C1 site2
+         1.1 destroy stream 0x10
+         1.1 alloc 0x10 1M device C1 site1",
+    );
+    let process = only(&snapshot);
+    assert_eq!(counts(process, ObjectKind::Stream), (1, 2, 1, 0, 2, 0));
+    assert_eq!(counts(process, ObjectKind::Event), (1, 1, 0, 0, 1, 0));
+    assert_eq!(process.objects.len(), 2);
+    assert_eq!((live(process), ends(process)), ((1, 1), (0, 0, 0, 0)));
+    assert_eq!((process.allocations_total, process.kinds.len()), (1, 1));
+    assert_eq!((snapshot.allocations_total, snapshot.without_stack), (1, 0));
+}
+
+#[test]
+fn a_site_has_memory_and_objects_and_does_not_mix_them() {
+    let snapshot = after(
+        "1.1 alloc 0x10 1M device site1 @100
+         1.1 create event 0x10 site1 @200
+         1.1 create event 0x20 site1 @300
+         1.1 destroy event 0x20 @400
+         1.1 create stream 0x10 site2 @500
+         1.1 create stream 0x20 @600",
+    );
+    let [first, second, third] = &snapshot.sites[..] else { panic!("{:?}", snapshot.sites) };
+    let objects = |site: &SiteView| {
+        let all = site.objects.iter();
+        all.map(|view| (view.kind, view.live, view.created, view.destroyed)).collect::<Vec<_>>()
+    };
+    assert_eq!(objects(first), [(ObjectKind::Event, 1, 2, 1)]);
+    assert_eq!((first.live_allocations, first.allocations_total, first.freed_total), (1, 1, 0));
+    assert_eq!((first.seen, &first.lifetimes[..]), ((Moment(100), Moment(100)), &[][..]));
+    assert_eq!(objects(second), [(ObjectKind::Stream, 1, 1, 0)]);
+    assert_eq!((second.live_bytes.0, second.live_allocations), (0, 0));
+    assert_eq!((&second.kinds[..], second.seen), (&[][..], (Moment(500), Moment(500))));
+    assert_eq!(objects(third), [(ObjectKind::Stream, 1, 1, 0)]);
+    assert_eq!((snapshot.allocations_total, snapshot.without_stack), (1, 0));
+}
+
+#[test]
+fn sites_with_the_most_objects_are_listed_besides_those_with_the_most_memory() {
+    let view = View { top_sites: 1, ..View::default() };
+    let trace = "1.1 alloc 0x10 4M device site1
+                 1.1 alloc 0x20 2M device site2
+                 1.1 create event 0x10 site3
+                 1.1 create event 0x20 site4
+                 1.1 create event 0x30 site4";
+    let snapshot = seen(trace, 1000, &view);
+    let names: Vec<_> = snapshot.sites.iter().map(|site| site.name.to_string()).collect();
+    assert_eq!(names, ["pending-1", "pending-4"]);
+    assert_eq!(snapshot.sites_total, 4);
+}
+
+#[test]
+fn the_end_of_a_context_ends_what_was_made_in_it_and_nothing_else() {
+    let of_context = ["stream", "event", "module", "texture", "surface", "linker"];
+    let others = ["graph", "graph_exec", "library", "context", "green_context", "pool"];
+    let made = |kind: &&str| format!("1.1 create {kind} 0x10 C1\n 1.1 create {kind} 0x20 C2\n");
+    let all: String = of_context.iter().chain(&others).map(made).collect();
+    let ends = [
+        ("1.1 ctx create C1 gpu0", "1.1 ctx destroy C1"),
+        ("1.1 ctx retain C1 gpu0", "1.1 ctx release gpu0"),
+        ("1.1 ctx retain C1 gpu0", "1.1 ctx reset gpu0"),
+    ];
+    for (begin, end) in ends {
+        let snapshot = after(&format!("1.1 process 9\n {begin}\n {all} {end}"));
+        for kind in ObjectKind::ALL {
+            let expected = if of_context.contains(&kind.name()) {
+                (1, 2, 0, 1, 2, 0)
+            } else {
+                (2, 2, 0, 0, 2, 0)
+            };
+            assert_eq!(counts(only(&snapshot), kind), expected, "{kind:?} after {end}");
+        }
+    }
+}
+
+#[test]
+fn a_context_that_was_never_seen_ends_with_its_objects_too() {
+    let snapshot = after("1.1 create event 0x10 C1 \n 1.1 ctx destroy C1");
+    assert_eq!(counts(only(&snapshot), ObjectKind::Event), (0, 1, 0, 1, 1, 0));
+}
+
+#[test]
+fn a_destruction_of_what_was_never_seen_is_counted_and_changes_nothing() {
+    let snapshot = after("1.1 destroy event 0x10 \n 1.1 create event 0x20");
+    assert_eq!(counts(only(&snapshot), ObjectKind::Event), (1, 1, 0, 0, 1, 1));
+}
+
+#[test]
+fn a_handle_that_is_given_out_again_before_its_destruction_is_seen_is_a_new_object() {
+    let trace = "1.1 create event 0x10 site1 @0-10
+                 1.2 create event 0x10 site2 @30-40";
+    assert_eq!(counts(only(&after(trace)), ObjectKind::Event), (1, 2, 0, 0, 1, 0));
+    let late = format!("{trace}\n 1.1 destroy event 0x10 @20-50");
+    assert_eq!(counts(only(&after(&late)), ObjectKind::Event), (1, 2, 1, 0, 1, 0));
+    let both = format!("{late}\n 1.1 destroy event 0x10 @60-70");
+    assert_eq!(counts(only(&after(&both)), ObjectKind::Event), (0, 2, 2, 0, 1, 0));
+}
+
+#[test]
+fn an_exec_ends_all_and_an_exit_shows_what_was_never_destroyed() {
+    let mut ledger = ledger("1.1 create stream 0x10 \n 1.1 exec \n 1.1 create event 0x10");
+    let snapshot = ledger.snapshot(Moment(100), &View::default());
+    let kinds = |view: &ProcessView| view.objects.iter().map(|o| o.kind).collect::<Vec<_>>();
+    let all: Vec<_> = snapshot.processes.iter().map(|p| (p.ended, kinds(p))).collect();
+    assert_eq!(
+        all,
+        [(None, vec![ObjectKind::Event]), (Some(End::Replaced), vec![ObjectKind::Stream])]
+    );
+    for event in events("1.1 exit @200-200") {
+        ledger.apply(&event);
+    }
+    let last = ledger.snapshot(Moment(300), &View::default());
+    assert_eq!(counts(only(&last), ObjectKind::Event), (1, 1, 0, 0, 1, 0));
+}
+
+#[test]
+fn lost_records_of_objects_leave_memory_exact() {
+    let snapshot = after("1.1 process 9 \n 1.1 alloc 0x10 1M device \n 1.1 lost objects=3");
+    let certainty = &only(&snapshot).certainty;
+    assert_eq!((certainty.lost.objects, certainty.lost.events()), (3, 0));
+    assert!(certainty.exact() && snapshot.certainty.exact());
+    assert_eq!(bounds(certainty), (1, 1));
+}

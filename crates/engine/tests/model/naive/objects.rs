@@ -1,0 +1,154 @@
+//! Objects that are no memory, out of a log of everything.
+
+use std::collections::BTreeMap;
+
+use engine::event::Event;
+use engine::ids::{ContextId, SiteId};
+use engine::object::{ObjectCall, ObjectKind};
+use engine::snapshot::{ObjectView, SiteObjectView};
+use engine::units::Moment;
+
+use super::process::Process;
+
+#[derive(Clone, Copy)]
+pub(super) struct Object {
+    kind: ObjectKind,
+    handle: u64,
+    context: Option<ContextId>,
+    site: Option<SiteId>,
+    at: Moment,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Turn {
+    Created,
+    Destroyed,
+    Replaced,
+    Released,
+    /// Destroyed, but not live: it had been replaced.
+    Late,
+    /// Destroyed, and never seen.
+    Unknown,
+}
+
+/// Something that happened to an object of a site.
+#[derive(Clone, Copy)]
+pub(super) struct ObjectLine {
+    pub(super) at: Moment,
+    pub(super) site: Option<SiteId>,
+    pub(super) kind: ObjectKind,
+    pub(super) turn: Turn,
+}
+
+/// Live ones after each line.
+fn course(lines: &[ObjectLine]) -> Vec<u64> {
+    let mut live = 0_u64;
+    let mut all = vec![0];
+    for line in lines {
+        match line.turn {
+            Turn::Created => live += 1,
+            Turn::Destroyed | Turn::Replaced | Turn::Released => live -= 1,
+            Turn::Late | Turn::Unknown => {}
+        }
+        all.push(live);
+    }
+    all
+}
+
+fn number(lines: &[ObjectLine], turns: &[Turn]) -> u64 {
+    lines.iter().filter(|line| turns.contains(&line.turn)).count() as u64
+}
+
+/// Lines by kind.
+fn by_kind<'a>(
+    lines: impl Iterator<Item = &'a ObjectLine>,
+) -> BTreeMap<ObjectKind, Vec<ObjectLine>> {
+    let mut kinds: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    lines.for_each(|line| kinds.entry(line.kind).or_default().push(*line));
+    kinds
+}
+
+/// What a site says of objects.
+pub(super) fn of_site(lines: &[ObjectLine]) -> Vec<SiteObjectView> {
+    let view = |(kind, lines): (ObjectKind, Vec<ObjectLine>)| SiteObjectView {
+        kind,
+        live: *course(&lines).last().unwrap(),
+        created: number(&lines, &[Turn::Created]),
+        destroyed: number(&lines, &[Turn::Destroyed, Turn::Replaced]),
+    };
+    by_kind(lines.iter()).into_iter().map(view).collect()
+}
+
+impl Process {
+    fn end_object(&mut self, position: usize, turn: Turn) {
+        let Object { kind, site, .. } = self.objects.remove(position);
+        self.object_log.push(ObjectLine { at: self.now, site, kind, turn });
+    }
+
+    pub(super) fn object(&mut self, event: &Event, call: ObjectCall) {
+        match call {
+            ObjectCall::Created { kind, handle, context, site } => {
+                let same = |old: &Object| (old.kind, old.handle) == (kind, handle);
+                if let Some(position) = self.objects.iter().position(same) {
+                    self.end_object(position, Turn::Replaced);
+                    self.owed_objects.push((kind, handle));
+                }
+                let keeps = matches!(
+                    kind,
+                    ObjectKind::Graph
+                        | ObjectKind::GraphExec
+                        | ObjectKind::Library
+                        | ObjectKind::Context
+                        | ObjectKind::GreenContext
+                        | ObjectKind::Pool
+                );
+                let context = context.filter(|id| id.0 != 0 && !keeps);
+                self.objects.push(Object { kind, handle, context, site, at: event.at });
+                let turn = Turn::Created;
+                self.object_log.push(ObjectLine { at: event.at, site, kind, turn });
+            }
+            ObjectCall::Destroyed { kind, handle } => {
+                let own = |old: &Object| {
+                    (old.kind, old.handle) == (kind, handle) && old.at <= event.entered
+                };
+                let owed = self.owed_objects.iter().position(|name| *name == (kind, handle));
+                if let Some(position) = self.objects.iter().position(own) {
+                    self.end_object(position, Turn::Destroyed);
+                    return;
+                }
+                let turn = owed.map_or(Turn::Unknown, |owed| {
+                    self.owed_objects.remove(owed);
+                    Turn::Late
+                });
+                self.object_log.push(ObjectLine { at: event.at, site: None, kind, turn });
+            }
+        }
+    }
+
+    pub(super) fn release_objects(&mut self, context: ContextId, until: Moment) {
+        let gone = |old: &Object| old.context == Some(context) && old.at <= until;
+        while let Some(position) = self.objects.iter().position(gone) {
+            self.end_object(position, Turn::Released);
+        }
+    }
+
+    pub(super) fn object_views(&self) -> Vec<ObjectView> {
+        let view = |(kind, lines): (ObjectKind, Vec<ObjectLine>)| ObjectView {
+            kind,
+            live: self.objects.iter().filter(|object| object.kind == kind).count() as u64,
+            created: number(&lines, &[Turn::Created]),
+            destroyed: number(&lines, &[Turn::Destroyed, Turn::Late]),
+            released: number(&lines, &[Turn::Released]),
+            peak: course(&lines).into_iter().max().unwrap_or(0),
+            unknown_destroys: number(&lines, &[Turn::Unknown]),
+            untracked: 0,
+        };
+        by_kind(self.object_log.iter()).into_iter().map(view).collect()
+    }
+
+    /// Lines of objects that have a place in the tables of sites.
+    pub(super) fn object_lines(&self) -> impl Iterator<Item = &ObjectLine> {
+        let placed = |line: &&ObjectLine| !matches!(line.turn, Turn::Late | Turn::Unknown);
+        self.object_log.iter().filter(placed)
+    }
+}

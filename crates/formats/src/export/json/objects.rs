@@ -1,0 +1,50 @@
+//! Objects of the driver that are no memory, as JSON.
+
+use engine::snapshot::{ObjectView, SiteObjectView};
+use serde::Serialize;
+
+/// Those of one kind of a process.
+#[derive(Serialize)]
+pub(super) struct Objects {
+    kind: &'static str,
+    live: u64,
+    created: u64,
+    destroyed: u64,
+    released: u64,
+    peak: u64,
+    unknown_destroys: u64,
+    /// Too many to be kept one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked: Option<u64>,
+}
+
+/// Those of one kind of a site.
+#[derive(Serialize)]
+pub(super) struct OfSite {
+    kind: &'static str,
+    live: u64,
+    created: u64,
+    destroyed: u64,
+}
+
+impl Objects {
+    pub(super) fn new(view: &ObjectView) -> Self {
+        Self {
+            kind: view.kind.name(),
+            live: view.live,
+            created: view.created,
+            destroyed: view.destroyed,
+            released: view.released,
+            peak: view.peak,
+            unknown_destroys: view.unknown_destroys,
+            untracked: (view.untracked > 0).then_some(view.untracked),
+        }
+    }
+}
+
+impl OfSite {
+    pub(super) fn new(view: &SiteObjectView) -> Self {
+        let SiteObjectView { kind, live, created, destroyed } = *view;
+        Self { kind: kind.name(), live, created, destroyed }
+    }
+}

@@ -1,0 +1,46 @@
+//! Rows of objects that are no memory.
+
+use engine::ids::{ContextId, SiteId};
+use engine::object::{ObjectCall, ObjectKind};
+
+use super::cells::{Bad, Cells};
+use super::schema::Column;
+use super::sheet::Sheet;
+use super::words::Word;
+
+/// Adds the row of an object.
+pub(super) fn encode(sheet: &mut Sheet, call: ObjectCall) {
+    let mut about = |word, kind: ObjectKind, handle| {
+        sheet.row(word);
+        sheet.text(Column::Kind, kind.word());
+        sheet.number(Column::Handle, handle);
+    };
+    match call {
+        ObjectCall::Created { kind, handle, context, site } => {
+            about("object_create", kind, handle);
+            sheet.number(Column::Context, context.map(|context| context.0));
+            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+        }
+        ObjectCall::Destroyed { kind, handle } => about("object_destroy", kind, handle),
+    }
+}
+
+/// What a row says of an object. A kind that a later version added is left out.
+pub(super) fn decode(word: &str, cells: Cells<'_>) -> Result<Option<ObjectCall>, Bad> {
+    if !matches!(word, "object_create" | "object_destroy") {
+        return Ok(None);
+    }
+    let kind = cells.must(Column::Kind, cells.text(Column::Kind))?;
+    let Some(kind) = ObjectKind::from_word(kind) else { return Ok(None) };
+    let handle = cells.must(Column::Handle, cells.u64(Column::Handle))?;
+    Ok(Some(if word == "object_destroy" {
+        ObjectCall::Destroyed { kind, handle }
+    } else {
+        ObjectCall::Created {
+            kind,
+            handle,
+            context: cells.u64(Column::Context).map(ContextId),
+            site: cells.u32(Column::Site).map(SiteId),
+        }
+    }))
+}

@@ -1,0 +1,102 @@
+//! Objects that are no memory: what they end with, and how they are counted.
+
+mod common;
+
+use common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, account_of, entries};
+use serde_json::Value;
+
+/// Live, created, destroyed, released, peak.
+fn counts(account: &Value, kind: &str) -> [u64; 5] {
+    let [row] = entries(account, "objects", &[("kind", kind)])[..] else {
+        panic!("{kind} is not once in {account}");
+    };
+    ["live", "created", "destroyed", "released", "peak"].map(|name| row[name].as_u64().unwrap())
+}
+
+/// A resource or a description; nothing in it is looked at.
+static ANYTHING: [u64; 18] = [0; 18];
+
+/// One of each kind that ends with its context: the functions that make and destroy it.
+fn of_context(cuda: Library) -> [(&'static str, u64, &'static str); 6] {
+    let any = ANYTHING.as_ptr() as u64;
+    [
+        ("stream", cuda.get("cuStreamCreate", &[OUT, 0]), "cuStreamDestroy_v2"),
+        ("event", cuda.get("cuEventCreate", &[OUT, 0]), "cuEventDestroy_v2"),
+        ("module", cuda.get("cuModuleLoadData", &[OUT, any]), "cuModuleUnload"),
+        ("texture", cuda.get("cuTexObjectCreate", &[OUT, any, any, 0]), "cuTexObjectDestroy"),
+        ("surface", cuda.get("cuSurfObjectCreate", &[OUT, any]), "cuSurfObjectDestroy"),
+        ("linker", cuda.get("cuLinkCreate_v2", &[0, 0, 0, OUT]), "cuLinkDestroy"),
+    ]
+}
+
+#[test]
+fn objects_end_with_their_context_or_by_a_call() {
+    let test = "objects_end_with_their_context_or_by_a_call";
+    let account = account_of(test, &[], |cuda| {
+        cuda.start(0);
+        let context = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
+        let inside = of_context(cuda);
+        let graph = cuda.get("cuGraphCreate", &[OUT, 0]);
+        assert_eq!(cuda.call("cuCtxDestroy_v2", &[context]), OK);
+        for (_, handle, destroy) in inside {
+            assert_eq!(cuda.call(destroy, &[handle]), INVALID_HANDLE, "{destroy}");
+        }
+        assert_eq!(cuda.call("cuGraphDestroy", &[graph]), OK);
+        for (_, handle, destroy) in of_context(cuda) {
+            assert_eq!(cuda.call(destroy, &[handle]), OK, "{destroy}");
+            assert_eq!(cuda.call(destroy, &[handle]), INVALID_HANDLE, "{destroy}");
+        }
+        of_context(cuda);
+        assert_eq!(cuda.call("cuDevicePrimaryCtxReset_v2", &[0]), OK);
+    });
+    for kind in ["stream", "event", "module", "texture", "surface", "linker"] {
+        assert_eq!(counts(&account, kind), [0, 3, 1, 2, 1], "{kind}");
+    }
+    assert_eq!(counts(&account, "graph"), [0, 1, 1, 0, 1]);
+    assert_eq!(counts(&account, "context"), [0, 1, 1, 0, 1]);
+}
+
+#[test]
+fn captures_and_clones_are_graphs_and_failed_calls_make_nothing() {
+    let test = "captures_and_clones_are_graphs_and_failed_calls_make_nothing";
+    let account = account_of(test, &[("SIM_FAIL", "cuEventCreate:1=2")], |cuda| {
+        cuda.start(0);
+        let stream = cuda.get("cuStreamCreateWithPriority", &[OUT, 1, 0]);
+        assert_eq!(cuda.call("cuStreamBeginCapture_v2", &[stream, 2]), OK);
+        let captured = cuda.get("cuStreamEndCapture", &[stream, OUT]);
+        let clone = cuda.get("cuGraphClone", &[OUT, captured]);
+        cuda.get("cuGraphInstantiateWithFlags", &[OUT, clone, 0]);
+        assert_eq!(cuda.call("cuGraphDestroy", &[captured]), OK);
+        assert_eq!(cuda.out("cuEventCreate", &[OUT, 0]).0, 2);
+        assert_eq!(
+            cuda.out("cuEventCreate", &[OUT, 4]).0,
+            INVALID_VALUE,
+            "shared ones are untimed"
+        );
+        let event = cuda.get("cuEventCreate", &[OUT, 6]);
+        assert_eq!(cuda.call("cuEventRecord", &[event, stream]), OK);
+        assert_eq!(cuda.call("cuEventSynchronize", &[event]), OK);
+        assert_eq!(cuda.call("cuEventDestroy", &[stream]), INVALID_HANDLE);
+    });
+    assert_eq!(counts(&account, "graph"), [1, 2, 1, 0, 2]);
+    assert_eq!(counts(&account, "graph_exec"), [1, 1, 0, 0, 1]);
+    assert_eq!(counts(&account, "event"), [1, 1, 0, 0, 1]);
+    assert_eq!(entries(&account, "objects", &[("kind", "texture")]).len(), 0);
+}
+
+#[test]
+fn streams_of_a_green_context_outlive_it() {
+    let test = "streams_of_a_green_context_outlive_it";
+    let account = account_of(test, &[], |cuda| {
+        cuda.start(0);
+        let resource = [0_u64; 32];
+        let place = resource.as_ptr() as u64;
+        let descriptor = cuda.get("cuDevResourceGenerateDesc", &[OUT, place, 1]);
+        let green = cuda.get("cuGreenCtxCreate", &[OUT, descriptor, 0, 1]);
+        let stream = cuda.get("cuGreenCtxStreamCreate", &[OUT, green, 1, 0]);
+        assert_eq!(cuda.call("cuGreenCtxDestroy", &[green]), OK);
+        assert_eq!(cuda.call("cuStreamDestroy_v2", &[stream]), OK);
+    });
+    assert_eq!(counts(&account, "green_context"), [0, 1, 1, 0, 1]);
+    assert_eq!(counts(&account, "stream"), [0, 1, 1, 0, 1]);
+}
