@@ -4,6 +4,7 @@
 use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
 use crate::kind::{Kind, Layer};
 use crate::stack::{Frame, SiteName};
+use crate::tensor::TorchView;
 use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{Anomaly, Judgement};
 use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
@@ -76,6 +77,10 @@ pub struct Snapshot {
     pub allocations_total: u64,
     /// Of those: that no stack is known of.
     pub without_stack: u64,
+    /// Where blocks of frameworks' caches came from, with their figures; in no other sum.
+    pub tensor_sites: Vec<SiteView>,
+    /// How many there are; the list may be shorter.
+    pub tensor_sites_total: u64,
     /// Places that leak, the worst first.
     pub suspects: Vec<Judgement>,
     /// What is thought of the biggest other places.
@@ -123,6 +128,8 @@ pub struct Loss {
     pub copies: u64,
     /// Allocations that are known, but not where they came from.
     pub stacks: u64,
+    /// Blocks of frameworks' caches; the driver's memory has nothing to do with them.
+    pub tensors: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
 }
@@ -204,6 +211,8 @@ pub struct ProcessView {
     pub mistakes: Mistakes,
     /// Launches and copies, where they are counted.
     pub work: Option<WorkView>,
+    /// What PyTorch's cache does with its part of that memory, where that was asked for.
+    pub torch: Option<TorchView>,
     /// Where its memory came from.
     pub sites: Vec<SiteView>,
     /// How many sites there are; the list may be shorter.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use engine::snapshot::View;
 
 use super::live::Subject;
-use super::trace::{Settings, wanted_work, watch};
+use super::trace::{Settings, tensors, wanted_work, watch};
 use crate::{Outcome, cli};
 
 /// Time between signs of life on a terminal.
@@ -25,6 +25,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
         stacks: options.stacks.stacks,
+        tensors: tensors(options.torch.torch),
         stack_depth: None,
         view: View::default(),
     })

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use capture::command;
 use capture::plan::Tier;
-use capture::session::{Options, Stacks, Target, Work};
+use capture::session::{Options, Stacks, Target, Tensors, Work};
 use engine::ids::Pid;
 use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
@@ -40,6 +40,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         work: wanted_work(options.kernels, &options.work)?,
         subject: by(options.by, options.json)?,
         stacks: options.stacks.stacks,
+        tensors: tensors(options.torch.torch),
         stack_depth: options.stack_depth,
         view: view(options),
     })
@@ -70,6 +71,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) subject: Subject,
     /// How call stacks are taken, where something is said of it.
     pub(crate) stacks: Option<cli::Stacks>,
+    pub(crate) tensors: Tensors,
     pub(crate) stack_depth: Option<usize>,
     pub(crate) view: View,
 }
@@ -94,7 +96,8 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     let mut out = output::results(settings.output)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let options = session_options(settings.target, settings.stacks, target.clone())?;
-    let live = Live::start(Options { work: settings.work, ..options })?;
+    let (work, tensors) = (settings.work, settings.tensors);
+    let live = Live::start(Options { work, tensors, ..options })?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
@@ -108,6 +111,15 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     let mut trace = Trace { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
+}
+
+/// What is told of PyTorch's cache.
+pub(crate) const fn tensors(wanted: Option<cli::TorchHow>) -> Tensors {
+    match wanted {
+        None => Tensors::Off,
+        Some(cli::TorchHow::Totals) => Tensors::Totals,
+        Some(cli::TorchHow::Full) => Tensors::Full,
+    }
 }
 
 /// How launches and copies are counted, where they are.
@@ -192,6 +204,7 @@ pub(crate) fn session_options(
         tier,
         work: None,
         stacks,
+        tensors: Tensors::Off,
         stack_ring_bytes,
         empty_probes,
     })

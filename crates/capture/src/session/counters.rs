@@ -92,6 +92,7 @@ impl Losses {
                 launches: lost.launches.saturating_sub(before.launches),
                 copies: lost.copies.saturating_sub(before.copies),
                 stacks: lost.stacks.saturating_sub(before.stacks),
+                tensors: lost.tensors.saturating_sub(before.tensors),
             };
             if new == Lost::default() {
                 continue;
@@ -105,6 +106,7 @@ impl Losses {
                 launches: lost.launches,
                 copies: lost.copies,
                 stacks: lost.stacks,
+                tensors: lost.tensors,
             };
             let what = What::Lost(new);
             events.push(Event { pid: Pid(pid), tid: Tid(pid), entered: now, at: now, what });

@@ -78,6 +78,7 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.launches = sum.launches.saturating_add(lost.launches);
     sum.copies = sum.copies.saturating_add(lost.copies);
     sum.stacks = sum.stacks.saturating_add(lost.stacks);
+    sum.tensors = sum.tensors.saturating_add(lost.tensors);
     sum.since = sum.since.or(Some(at));
 }
 

@@ -10,6 +10,7 @@
 //!                  ├ Totals        sums and peaks                                 totals.rs
 //!                  ├ Sites         the same by where it came from                 sites.rs windows.rs
 //!                  ├ Devices       which GPUs they are, what the driver says      device.rs
+//!                  ├ Torch         blocks of PyTorch's cache, never added to the rest     torch.rs segments.rs
 //!                  ├ Superseded    frees that are under way                       reuse.rs
 //!                  ├ Peak          what overlapping calls leave open of it        peak.rs
 //!                  ├ Freed         what was freed last                            freed.rs
@@ -43,10 +44,12 @@ mod places;
 mod pool;
 mod process;
 mod reuse;
+mod segments;
 mod site_views;
 mod sites;
 mod sizes;
 mod thread;
+mod torch;
 mod totals;
 mod view;
 mod windows;
@@ -69,6 +72,7 @@ use graph::Full;
 use observer::Told;
 use past_sites::PastSites;
 use process::Process;
+use site_views::About;
 use totals::Sum;
 
 /// Out-of-memory errors kept between two snapshots: the first ones tell the story.
@@ -205,7 +209,13 @@ impl Ledger {
             }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
-            What::Object(_) | What::Tensor(_) => {}
+            What::Object(_) => {}
+            What::Tensor(call) => self.process(event).tensor(event, call),
+            What::Torch(watch) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.torch.get_or_insert_default().watch(*watch);
+                }
+            }
             What::Site(facts) => self.sites.tell(facts.site, &facts.frames),
         }
     }
@@ -254,8 +264,18 @@ impl Ledger {
             tables.extend(past_sites.tables(at));
         }
         let (allocations_total, without_stack) = site_views::coverage(&tables);
-        let (sites, sites_total) = site_views::list(&tables, view, sites);
-        Snapshot { sites, sites_total, allocations_total, without_stack, ..Snapshot::default() }
+        let (tensor_sites, tensor_sites_total) =
+            site_views::list(&tables, About::Tensors, view, sites);
+        let (sites, sites_total) = site_views::list(&tables, About::Memory, view, sites);
+        Snapshot {
+            sites,
+            sites_total,
+            allocations_total,
+            without_stack,
+            tensor_sites,
+            tensor_sites_total,
+            ..Snapshot::default()
+        }
     }
 
     /// A snapshot was made: growth counts from it, and the sites of the ended stay.

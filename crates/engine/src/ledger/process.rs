@@ -25,6 +25,7 @@ use super::pool::Pools;
 use super::reuse::{Owed, Superseded};
 use super::sites::SiteTable;
 use super::thread::Threads;
+use super::torch::Torch;
 use super::totals::{Sum, Totals};
 use super::work::Work;
 
@@ -83,6 +84,8 @@ pub(super) struct Process {
     began: Moment,
     /// Where its memory came from.
     pub(super) sites: SiteTable,
+    /// Blocks of PyTorch's cache.
+    pub(super) torch: Option<Box<Torch>>,
 }
 
 impl Process {
@@ -123,6 +126,7 @@ impl Process {
             shown_work: None,
             began: at,
             sites: SiteTable::since(at),
+            torch: None,
         }
     }
 

@@ -14,28 +14,61 @@ use super::totals::Sum;
 /// A table, and whose it is.
 pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
 
+/// What a list of sites is about. Each has its own rows, so that none is added to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum About {
+    /// Memory of the driver; the figures are of device memory.
+    Memory,
+    /// Blocks of a framework's cache.
+    Tensors,
+}
+
+impl About {
+    fn lists(self, held: Held) -> bool {
+        match self {
+            Self::Memory => held.is_memory(),
+            Self::Tensors => held.is_tensors(),
+        }
+    }
+
+    /// Whether a row is a part of the figures of its site.
+    fn counts(self, held: Held) -> bool {
+        match self {
+            Self::Memory => held.takes_device_memory(),
+            Self::Tensors => held.is_tensors(),
+        }
+    }
+}
+
 /// A row with the name of its site and the number of its table.
 type Named<'a> = (SiteName, usize, &'a Row);
 
 /// The top of the sites of some tables, whose windows stand at the same moment; and how many sites
 /// there are.
-pub(super) fn list(tables: &[Owned<'_>], view: &View, told: &Sites) -> (Vec<SiteView>, u64) {
+pub(super) fn list(
+    tables: &[Owned<'_>],
+    about: About,
+    view: &View,
+    told: &Sites,
+) -> (Vec<SiteView>, u64) {
     let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
-        sites.rows().iter().map(move |row| (name(row.source, told), table, row))
+        let rows = sites.rows().iter().filter(move |row| about.lists(row.held));
+        rows.map(move |row| (name(row.source, told), table, row))
     });
     let mut rows: Vec<Named<'_>> = rows.collect();
     rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.held, row.source));
     let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
     let total = groups.len();
-    groups.sort_by_cached_key(|group| rank(group, view.sort));
+    groups.sort_by_cached_key(|group| rank(group, about, view.sort));
     groups.truncate(view.top_sites);
-    let shown = groups.into_iter().map(|group| site(group, tables, told));
+    let shown = groups.into_iter().map(|group| site(group, about, tables, told));
     (shown.collect(), total as u64)
 }
 
 /// All allocations of some tables, and those without a stack.
 pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
+    let rows = rows.filter(|row| row.held.is_memory());
     rows.fold((0, 0), |(all, without), row| {
         let missing = if row.source == Source::Unknown { row.allocations } else { 0 };
         (all + row.allocations, without + missing)
@@ -50,8 +83,8 @@ pub(super) fn name(source: Source, told: &Sites) -> SiteName {
     }
 }
 
-fn device<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
-    group.iter().map(|(_, _, row)| *row).filter(|row| row.held.takes_device_memory())
+fn counted<'a>(group: &'a [Named<'_>], about: About) -> impl Iterator<Item = &'a Row> {
+    group.iter().map(|(_, _, row)| *row).filter(move |row| about.counts(row.held))
 }
 
 fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum {
@@ -59,20 +92,21 @@ fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum
 }
 
 /// The place in the order: as the view says, then by what it ever allocated.
-fn rank(group: &[Named<'_>], sort: Sort) -> (u64, Reverse<u64>) {
-    let live = sum(device(group), |row| row.live).bytes();
-    let count = device(group).map(|row| row.count).sum();
+fn rank(group: &[Named<'_>], about: About, sort: Sort) -> (u64, Reverse<u64>) {
+    let live = sum(counted(group, about), |row| row.live).bytes();
+    let count = counted(group, about).map(|row| row.count).sum();
     let first = group.iter().map(|(_, _, row)| row.first).min();
     let all = sum(group.iter().map(|(_, _, row)| *row), |row| row.total);
     (super::view::rank(sort, live, count, first), Reverse(all.bytes().0))
 }
 
-fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
+fn site(group: &[Named<'_>], about: About, tables: &[Owned<'_>], told: &Sites) -> SiteView {
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
     let kinds = by_kind(group);
-    let (all, device) = (put_together(kinds.iter()), put_together(in_device_memory(&kinds)));
+    let all = put_together(kinds.iter());
+    let counted = put_together(kinds.iter().filter(|row| about.counts(row.held)));
     let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
-    let figures = device.as_ref();
+    let figures = counted.as_ref();
     let of = |what: fn(&Row) -> u64| figures.map_or(0, what);
     let bytes = |what: fn(&Row) -> Sum| figures.map_or(Bytes(0), |row| what(row).bytes());
     SiteView {
@@ -91,7 +125,7 @@ fn site(group: &[Named<'_>], tables: &[Owned<'_>], told: &Sites) -> SiteView {
         longest_lifetime: all.as_ref().and_then(longest),
         growth: growth(figures, all.as_ref(), start),
         kinds: kinds.iter().filter_map(kind).collect(),
-        processes: processes(group, tables),
+        processes: processes(group, about, tables),
     }
 }
 
@@ -105,18 +139,14 @@ fn by_kind(group: &[Named<'_>]) -> Vec<Row> {
     Kind::ALL.into_iter().filter_map(of).collect()
 }
 
-fn in_device_memory(kinds: &[Row]) -> impl Iterator<Item = &Row> {
-    kinds.iter().filter(|row| row.held.takes_device_memory())
-}
-
 fn put_together<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
     let mut all = rows.next()?.clone();
     rows.for_each(|row| all.absorb(row));
     Some(all)
 }
 
-fn growth(device: Option<&Row>, any: Option<&Row>, start: crate::units::Moment) -> Growth {
-    if let Some(row) = device {
+fn growth(counted: Option<&Row>, any: Option<&Row>, start: crate::units::Moment) -> Growth {
+    if let Some(row) = counted {
         return row.windows.view(start, row.live.bytes());
     }
     let mut none = any.map(|row| row.windows.view(start, Bytes(0))).unwrap_or_default();
@@ -146,7 +176,7 @@ fn kind(row: &Row) -> Option<SiteKindView> {
 }
 
 /// What each process holds, the most first.
-fn processes(group: &[Named<'_>], tables: &[Owned<'_>]) -> Vec<SiteProcess> {
+fn processes(group: &[Named<'_>], about: About, tables: &[Owned<'_>]) -> Vec<SiteProcess> {
     if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
         return Vec::new();
     }
@@ -155,8 +185,8 @@ fn processes(group: &[Named<'_>], tables: &[Owned<'_>]) -> Vec<SiteProcess> {
         let (pid, _) = tables.get(*table)?;
         Some(SiteProcess {
             pid: *pid,
-            live_bytes: sum(device(rows), |row| row.live).bytes(),
-            live_allocations: device(rows).map(|row| row.count).sum(),
+            live_bytes: sum(counted(rows, about), |row| row.live).bytes(),
+            live_allocations: counted(rows, about).map(|row| row.count).sum(),
         })
     };
     let by_table = group.chunk_by(|(_, a, _), (_, b, _)| a == b);

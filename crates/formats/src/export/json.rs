@@ -2,6 +2,7 @@
 //! renamed.
 
 mod sites;
+mod torch;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use super::analysis::json::{FrameObject, frame};
 use super::work::json::Work;
 use crate::plain::plain;
 use sites::{OwnSite, Site};
+use torch::Torch;
 
 /// The object for a snapshot, without a line end.
 pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
@@ -41,6 +43,11 @@ struct Report {
     /// Allocating calls whose site is not known.
     allocations_without_stack: u64,
     lost_stacks: u64,
+    /// Where blocks of PyTorch's cache came from; absent while there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_sites: Option<Vec<Site>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_sites_total: Option<u64>,
 }
 
 /// Only where a figure is not exact.
@@ -100,6 +107,8 @@ struct Process {
     mistakes: BTreeMap<&'static str, u64>,
     #[serde(flatten)]
     work: Option<Work>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torch: Option<Torch>,
     sites: Vec<OwnSite>,
     sites_total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,6 +224,7 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
         let (live, certainty) = super::listed(snapshot);
+        let tensors = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
         Self {
             time: names.clock.precise(snapshot.at),
             exact: certainty.exact(),
@@ -228,6 +238,9 @@ impl Report {
             sites_total: snapshot.sites_total,
             allocations_without_stack: snapshot.without_stack,
             lost_stacks: snapshot.certainty.lost.stacks,
+            tensor_sites: tensors
+                .map(|_| snapshot.tensor_sites.iter().map(|site| Site::new(site, names)).collect()),
+            tensor_sites_total: tensors,
         }
     }
 }
@@ -293,6 +306,7 @@ impl Process {
             reserved_address_bytes: process.reserved_addresses.0,
             mistakes: mistakes(&process.mistakes),
             work: process.work.as_ref().map(Work::new),
+            torch: process.torch.as_ref().map(|view| Torch::new(view, names)),
             sites: process
                 .sites
                 .iter()

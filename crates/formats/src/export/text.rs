@@ -1,6 +1,7 @@
 //! The report a person reads.
 
 pub mod sites;
+mod torch;
 
 use std::io::{self, Write};
 
@@ -118,6 +119,9 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     };
     writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
     breakdown(out, view, names)?;
+    if let Some(torch) = &view.torch {
+        torch::section(out, torch, style)?;
+    }
     failures(out, view, names, style)?;
     mistakes(out, &view.mistakes, style)?;
     if let Some(work) = &view.work {

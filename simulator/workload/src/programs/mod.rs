@@ -8,6 +8,7 @@ mod many;
 mod process;
 mod random;
 mod simple;
+mod torch;
 
 use crate::cli::{Arguments, Program};
 use crate::cuda::{Device, Driver};
@@ -37,6 +38,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Launches(options) => launches::run(device()?, options),
         Program::LaunchLate(options) => launches::late(device()?, options),
         Program::Copies(options) => copies::run(device()?, common.device, options),
+        Program::TorchClean(options) => torch::train(common, options, false),
+        Program::TorchLeak(options) => torch::train(common, options, true),
+        Program::TorchSpam(options) => torch::spam(common, options),
         Program::Ipc => process::ipc(device()?, common),
         Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {
