@@ -179,6 +179,8 @@ pub(crate) struct Trace {
     pub(crate) kernels: bool,
     #[command(flatten)]
     pub(crate) work: WorkOptions,
+    #[command(flatten)]
+    pub(crate) torch: TorchOptions,
     /// Write every event to a file too, for `report` and other tools
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
@@ -248,6 +250,30 @@ pub(crate) enum Switch {
     Off,
 }
 
+/// Whether tensors are followed, too.
+#[derive(Args)]
+pub(crate) struct TorchOptions {
+    /// Follow the tensors of PyTorch inside the memory that its cache holds: each by the place in the
+    /// program, or only their sums, which is cheaper [default with no value: full]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "full"
+    )]
+    pub(crate) torch: Option<TorchHow>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TorchHow {
+    /// By the place in the program
+    Full,
+    /// Sums by process and device
+    Totals,
+}
+
 #[derive(Args)]
 pub(crate) struct Kernels {
     #[command(flatten)]
@@ -309,6 +335,8 @@ pub(crate) struct Record {
     pub(crate) kernels: bool,
     #[command(flatten)]
     pub(crate) work: WorkOptions,
+    #[command(flatten)]
+    pub(crate) torch: TorchOptions,
     #[command(flatten)]
     pub(crate) stacks: StackOptions,
     #[command(flatten)]

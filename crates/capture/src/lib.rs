@@ -18,6 +18,7 @@ pub mod plan;
 pub mod prologue;
 pub mod session;
 mod stacks;
+mod tensors;
 mod wire;
 
 pub use clock::monotonic;

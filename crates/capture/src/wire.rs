@@ -97,7 +97,7 @@ mod generated {
 pub(crate) use generated::{
     Addresses, Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, Known,
     KnownKey, LaunchKey, Launches, Learned, Lost, Named, Pending as WirePending, Process,
-    Python as WirePython, PythonFrame as WirePythonFrame, Shape, Slot as WireSlot, Stack,
+    Python as WirePython, PythonFrame as WirePythonFrame, Shape, Slot as WireSlot, Stack, Tensor,
     ThreadName, ToldKey,
 };
 pub(crate) use generated::{
@@ -112,8 +112,9 @@ pub(crate) use generated::{
     VS_MEASURE_3D, VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NAME_CUT, VS_NAME_GUESSED, VS_NAMED,
     VS_NO_FIELD, VS_NONE, VS_OBJECT, VS_ON_DEVICE, VS_ON_HOST, VS_OUT_UNREADABLE, VS_PEER,
     VS_PROCESS, VS_PYTHON, VS_PYTHON_MAX, VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACKS_COPY,
-    VS_STACKS_OFF, VS_STACKS_POINTERS, VS_STREAM_ORDERED, VS_THREAD, VS_THREAD_EXIT, VS_TO_DEVICE,
-    VS_TO_HOST, VS_UNIFIED, VS_WITH_STACK,
+    VS_STACKS_OFF, VS_STACKS_POINTERS, VS_STREAM_ORDERED, VS_TENSOR, VS_TENSOR_CHANGED,
+    VS_TENSOR_REFUSED, VS_TENSORS_FULL, VS_TENSORS_OFF, VS_TENSORS_TOTALS, VS_THREAD,
+    VS_THREAD_EXIT, VS_TO_DEVICE, VS_TO_HOST, VS_UNIFIED, VS_WITH_STACK,
 };
 
 #[cfg(test)]

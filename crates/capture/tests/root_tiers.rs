@@ -3,7 +3,7 @@
 #![allow(clippy::panic, reason = "tests fail so")]
 
 use capture::plan::Tier;
-use capture::session::{Options, Session, Stacks, Target, Work};
+use capture::session::{Options, Session, Stacks, Target, Tensors, Work};
 
 #[test]
 fn every_tier_works_on_a_new_kernel() {
@@ -35,6 +35,7 @@ fn every_tier_counts_work() {
             tier: Some(tier),
             work: Some(Work::default()),
             objects: true,
+            tensors: Tensors::Full,
             stacks: Stacks::Full,
             stack_ring_bytes: Options::STACK_RING_BYTES,
             empty_probes: false,

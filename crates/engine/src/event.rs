@@ -8,7 +8,7 @@ use crate::ids::{
 use crate::kind::Kind;
 use crate::object::ObjectCall;
 use crate::stack::Frame;
-use crate::tensor::TensorCall;
+use crate::tensor::{TensorCall, TensorWatch};
 use crate::units::Moment;
 use crate::work::Work;
 
@@ -74,6 +74,8 @@ pub enum What {
     Object(ObjectCall),
     /// A framework's cache gave out a block, or took one back.
     Tensor(TensorCall),
+    /// A process has such a cache: whether its blocks are seen.
+    Torch(TensorWatch),
     /// What a site looks like. It can come after the first event that names the site, because
     /// names take time to find; the pid is of no meaning.
     Site(SiteFacts),
@@ -470,4 +472,7 @@ pub struct Lost {
     pub stacks: u64,
     /// Objects that began or ended. Records that also matter to memory are among `other`, too.
     pub objects: u64,
+    /// Blocks that a framework's cache gave out or took back; the driver's memory has nothing to do
+    /// with them.
+    pub tensors: u64,
 }

@@ -5,6 +5,7 @@ use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, Site
 use crate::kind::{Kind, Layer};
 use crate::object::ObjectKind;
 use crate::stack::{Frame, SiteName};
+use crate::tensor::TorchView;
 use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{Anomaly, Judgement};
 use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
@@ -77,6 +78,10 @@ pub struct Snapshot {
     pub allocations_total: u64,
     /// Of those: that no stack is known of.
     pub without_stack: u64,
+    /// Where blocks of frameworks' caches came from, with their figures; in no other sum.
+    pub tensor_sites: Vec<SiteView>,
+    /// How many there are; the list may be shorter.
+    pub tensor_sites_total: u64,
     /// Places that leak, the worst first.
     pub suspects: Vec<Judgement>,
     /// What is thought of the biggest other places.
@@ -126,6 +131,8 @@ pub struct Loss {
     pub stacks: u64,
     /// Objects that began or ended; memory has nothing to do with them.
     pub objects: u64,
+    /// Blocks of frameworks' caches; the driver's memory has nothing to do with them.
+    pub tensors: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
 }
@@ -209,6 +216,8 @@ pub struct ProcessView {
     pub work: Option<WorkView>,
     /// Objects that are no memory, of every kind that it ever made or destroyed.
     pub objects: Vec<ObjectView>,
+    /// What PyTorch's cache does with its part of that memory, where that was asked for.
+    pub torch: Option<TorchView>,
     /// Where its memory and its objects came from.
     pub sites: Vec<SiteView>,
     /// How many sites there are; the list may be shorter.

@@ -57,6 +57,7 @@ fn allocation(value: u64, kind: Kind, bytes: u64, device: Option<u16>) -> Alloca
 
 fn process(pid: u32, name: &str) -> ProcessView {
     ProcessView {
+        torch: None,
         key: ProcessKey { pid: Pid(pid), start: 1 },
         uid: Some(1000),
         name: name.into(),
@@ -193,6 +194,7 @@ fn snapshot() -> Snapshot {
         launches: 0,
         copies: 0,
         stacks: 3,
+        tensors: 0,
         objects: 4,
         since: Some(Moment(SECOND)),
     };

@@ -67,6 +67,12 @@ pub(crate) enum Program {
     Copies(Copies),
     /// Makes and destroys objects that are no memory, and forgets some
     Objects(Objects),
+    /// Tensors of the simulated PyTorch, all of which are given back
+    TorchClean(Torch),
+    /// The same, with one in each step that is kept
+    TorchLeak(Torch),
+    /// As many tensors as go, and back again
+    TorchSpam(TorchSpam),
     /// A process that shares its memory with a child process
     Ipc,
     /// The child process of `ipc`
@@ -89,6 +95,40 @@ pub(crate) struct Leak3 {
     /// Time between the frees and the end
     #[arg(long, default_value_t = 2000)]
     pub(crate) wait_ms: u64,
+}
+
+/// Options of the programs with tensors.
+#[derive(Args)]
+pub(crate) struct Torch {
+    /// How many steps
+    #[arg(long, default_value_t = 20)]
+    pub(crate) steps: u64,
+    /// How long a step takes
+    #[arg(long, default_value_t = 0)]
+    pub(crate) step_ms: u64,
+    /// Print `ready` and wait for a line when the weights are there
+    #[arg(long)]
+    pub(crate) wait_loaded: bool,
+    /// Ask for more than there is at the end
+    #[arg(long)]
+    pub(crate) refuse: bool,
+    /// Give unused segments back at the end
+    #[arg(long)]
+    pub(crate) empty_cache: bool,
+}
+
+/// Options of `torch-spam`.
+#[derive(Args)]
+pub(crate) struct TorchSpam {
+    /// How many requests, each with its end
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) pairs: u64,
+    /// From how many different stacks, 32 at most
+    #[arg(long, default_value_t = 1)]
+    pub(crate) stacks: u64,
+    /// How often that is done and timed
+    #[arg(long, default_value_t = 1)]
+    pub(crate) rounds: u64,
 }
 
 /// Options of `train`.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capture::session::{Options, Stacks, Target};
+use capture::session::{Options, Stacks, Target, Tensors};
 use engine::ids::Pid;
 use engine::snapshot::View;
 
@@ -63,6 +63,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         work: None,
         objects: true,
         stacks: Stacks::Full,
+        tensors: Tensors::Off,
         stack_ring_bytes: Options::STACK_RING_BYTES,
         empty_probes: false,
     })?;

@@ -3,6 +3,8 @@
 use anyhow::Result;
 use engine::snapshot::View;
 
+use capture::session::Tensors;
+
 use super::live::{Format, Subject};
 use super::trace::{Settings, watch, work_options};
 use crate::{Outcome, cli};
@@ -21,6 +23,7 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         subject: Subject::Work,
         objects: false,
         stacks: Some(cli::Stacks::Off),
+        tensors: Tensors::Off,
         stack_depth: None,
         view: View {
             top: options.top.unwrap_or(if options.json { 1000 } else { 10 }),

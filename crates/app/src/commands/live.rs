@@ -171,6 +171,10 @@ fn tell(notice: &Notice) {
         Notice::NoPython { pid, reason } => {
             format!("process {pid}: no Python frames: {}", plain(reason))
         }
+        Notice::Tensors { path } => format!("watching PyTorch's tensors through {}", shown(path)),
+        Notice::NoTensors { pid, reason } => {
+            format!("process {pid}: no tensors: {}", reason.reason())
+        }
         Notice::Released { path } => format!("nobody uses {} any more: let go", shown(path)),
     });
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use engine::snapshot::View;
 
 use super::live::Subject;
-use super::trace::{Settings, wanted_work, watch};
+use super::trace::{Settings, tensors, wanted_work, watch};
 use crate::{Outcome, cli};
 
 /// Time between signs of life on a terminal.
@@ -26,6 +26,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         subject: Subject::Memory,
         objects: options.objects.objects == cli::Switch::On,
         stacks: options.stacks.stacks,
+        tensors: tensors(options.torch.torch),
         stack_depth: None,
         view: View::default(),
     })

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use capture::command;
 use capture::plan::Tier;
-use capture::session::{Options, Stacks, Target, Work};
+use capture::session::{Options, Stacks, Target, Tensors, Work};
 use engine::ids::Pid;
 use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
@@ -44,6 +44,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         subject: by(options.by, options.json)?,
         objects: options.objects.objects == cli::Switch::On,
         stacks: options.stacks.stacks,
+        tensors: tensors(options.torch.torch),
         stack_depth: options.stack_depth,
         view: view(options),
     })
@@ -76,6 +77,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) objects: bool,
     /// How call stacks are taken, where something is said of it.
     pub(crate) stacks: Option<cli::Stacks>,
+    pub(crate) tensors: Tensors,
     pub(crate) stack_depth: Option<usize>,
     pub(crate) view: View,
 }
@@ -100,7 +102,8 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     let mut out = output::results(settings.output)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let options = session_options(settings.target, settings.stacks, target.clone())?;
-    let live = Live::start(Options { work: settings.work, objects: settings.objects, ..options })?;
+    let (work, tensors, objects) = (settings.work, settings.tensors, settings.objects);
+    let live = Live::start(Options { work, tensors, objects, ..options })?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
@@ -114,6 +117,15 @@ pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
     let mut trace = Trace { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
+}
+
+/// What is told of PyTorch's cache.
+pub(crate) const fn tensors(wanted: Option<cli::TorchHow>) -> Tensors {
+    match wanted {
+        None => Tensors::Off,
+        Some(cli::TorchHow::Totals) => Tensors::Totals,
+        Some(cli::TorchHow::Full) => Tensors::Full,
+    }
 }
 
 /// How launches and copies are counted, where they are.
@@ -199,6 +211,7 @@ pub(crate) fn session_options(
         work: None,
         objects: false,
         stacks,
+        tensors: Tensors::Off,
         stack_ring_bytes,
         empty_probes,
     })

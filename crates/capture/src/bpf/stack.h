@@ -2,7 +2,8 @@
 /*
  * Where an allocating call came from. Taken when the driver's function has returned: then the
  * instruction pointer, the stack pointer and the registers that functions preserve are those of its
- * caller, and no probe of ours is left on the stack.
+ * caller, and no probe of ours is left on the stack. At the entry of a function the same is known:
+ * the registers that it has to preserve are untouched, and the return address is on top.
  *
  * A stack goes over the ring once. With frame pointers the probe walks it and sends the addresses
  * when their hash is new. Without, it sends a copy of the stack; user space unwinds that and says
@@ -14,6 +15,13 @@
 
 /* Addresses where the kernel has no loops for programs. */
 #define SHORT_WALK 32
+
+/* Where the caller goes on, and what its registers are then. */
+struct caller {
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+};
 
 /* Stacks that user space knows and that begin at the same place; others are sent again. */
 #define KNOWN_TURNS 4
@@ -85,15 +93,15 @@ static __always_inline __u32 copy_stack(void *to, __u32 bytes, const __u32 room,
 	return 0;
 }
 
-static __always_inline void fill_stack(struct pt_regs *ctx, struct vs_stack *record, __u64 token,
-				       struct return_instance___x *pending)
+static __always_inline void fill_stack(const struct caller *caller, struct vs_stack *record,
+				       __u64 token, struct return_instance___x *pending)
 {
 	fill_head(&record->head, VS_STACK);
 	record->head.result = own_program();
 	record->token = token;
-	record->ip = PT_REGS_IP(ctx);
-	record->sp = PT_REGS_SP(ctx);
-	record->bp = PT_REGS_FP(ctx);
+	record->ip = caller->ip;
+	record->sp = caller->sp;
+	record->bp = caller->bp;
 	record->pending = fill_pending(record->list, pending);
 }
 
@@ -105,16 +113,16 @@ static __always_inline void fill_stack(struct pt_regs *ctx, struct vs_stack *rec
 		record = bpf_ringbuf_reserve(&stack_records, sizeof(*record) + (room), 0);         \
 		if (!record)                                                                       \
 			return 1;                                                                  \
-		fill_stack(ctx, record, token, pending);                                           \
-		record->bytes = copy_stack(record + 1, bytes, room, PT_REGS_SP(ctx));              \
+		fill_stack(caller, record, token, pending);                                        \
+		record->bytes = copy_stack(record + 1, bytes, room, caller->sp);                   \
 		/* Soon: the process may end, and with it what is needed to unwind. */             \
 		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);                                   \
 	} while (0)
 
-static __noinline int send_copy(struct pt_regs *ctx, __u64 token,
+static __noinline int send_copy(const struct caller *caller, __u64 token,
 				struct return_instance___x *pending)
 {
-	__u32 bytes = stack_bytes(PT_REGS_SP(ctx));
+	__u32 bytes = stack_bytes(caller->sp);
 
 	if (bytes <= VS_COPY_SMALL)
 		SEND_COPY(VS_COPY_SMALL);
@@ -220,11 +228,11 @@ static __noinline bool is_known(const struct vs_known *known, __u64 sp)
 }
 
 /* The number of a stack that user space knows; 0 when it does not. */
-static __noinline __u64 recognise(struct pt_regs *ctx)
+static __noinline __u64 recognise(const struct caller *caller)
 {
 	struct vs_known_key key = {
-		.ip = PT_REGS_IP(ctx),
-		.sp = PT_REGS_SP(ctx),
+		.ip = caller->ip,
+		.sp = caller->sp,
 		.pid = bpf_get_current_pid_tgid() >> 32,
 		.program = own_program(),
 	};
@@ -275,19 +283,19 @@ static long looped_pointer(__u32 i, struct pointer_walk *walk)
 
 /* Follows the frame pointers; writes the addresses down where there is a record. Gives their hash.
  */
-static __noinline __u64 walk_pointers(struct pt_regs *ctx, struct vs_addresses *record)
+static __noinline __u64 walk_pointers(const struct caller *caller, struct vs_addresses *record)
 {
-	__u64 sp = PT_REGS_SP(ctx);
+	__u64 sp = caller->sp;
 	struct pointer_walk walk = {
 		.record = record,
-		.pointer = PT_REGS_FP(ctx),
+		.pointer = caller->bp,
 		.above = sp,
-		.hash = mix(VS_ADDRESSES, PT_REGS_IP(ctx)),
+		.hash = mix(VS_ADDRESSES, caller->ip),
 		.count = 1,
 	};
 
 	if (record)
-		record->addresses[0] = PT_REGS_IP(ctx);
+		record->addresses[0] = caller->ip;
 	if (can_loop) {
 		walk.view.window = own_window();
 		walk.view.end = sp + stack_bytes(sp);
@@ -303,7 +311,7 @@ static __noinline __u64 walk_pointers(struct pt_regs *ctx, struct vs_addresses *
 	return walk.hash;
 }
 
-static __noinline int send_pointers(struct pt_regs *ctx, __u64 token,
+static __noinline int send_pointers(const struct caller *caller, __u64 token,
 				    struct return_instance___x *pending)
 {
 	struct vs_addresses *record = bpf_ringbuf_reserve(&stack_records, sizeof(*record), 0);
@@ -314,15 +322,15 @@ static __noinline int send_pointers(struct pt_regs *ctx, __u64 token,
 	record->head.result = own_program();
 	record->token = token;
 	record->pending = fill_pending(record->list, pending);
-	walk_pointers(ctx, record);
+	walk_pointers(caller, record);
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
-static __always_inline int take_pointers(struct pt_regs *ctx, struct taken_stack *taken)
+static __always_inline int take_pointers(const struct caller *caller, struct taken_stack *taken)
 {
-	struct return_instance___x *pending = first_pending(PT_REGS_SP(ctx));
-	__u64 token = walk_pointers(ctx, NULL);
+	struct return_instance___x *pending = first_pending(caller->sp);
+	__u64 token = walk_pointers(caller, NULL);
 
 	taken->stack = token;
 	/* Hidden addresses are not in the hash. */
@@ -330,20 +338,20 @@ static __always_inline int take_pointers(struct pt_regs *ctx, struct taken_stack
 		taken->stack = token = mix(token, bpf_ktime_get_ns());
 	else if (was_told(token, VS_ADDRESSES))
 		return 0;
-	if (send_pointers(ctx, token, pending))
+	if (send_pointers(caller, token, pending))
 		return 1;
 	if (!pending)
 		set_told(token, VS_ADDRESSES);
 	return 0;
 }
 
-static __always_inline int take_copy(struct pt_regs *ctx, struct thread_state *thread,
+static __always_inline int take_copy(const struct caller *caller, struct thread_state *thread,
 				     struct taken_stack *taken)
 {
-	struct return_instance___x *pending = first_pending(PT_REGS_SP(ctx));
+	struct return_instance___x *pending = first_pending(caller->sp);
 
 	if (!pending) {
-		taken->stack = recognise(ctx);
+		taken->stack = recognise(caller);
 		if (taken->stack) {
 			taken->flags |= VS_STACK_KNOWN;
 			return 0;
@@ -351,14 +359,14 @@ static __always_inline int take_copy(struct pt_regs *ctx, struct thread_state *t
 	}
 	thread->stacks++;
 	taken->stack = bpf_get_current_pid_tgid() << 32 | thread->stacks;
-	return send_copy(ctx, taken->stack, pending);
+	return send_copy(caller, taken->stack, pending);
 }
 
-static __noinline int take_stack(struct pt_regs *ctx, struct thread_state *thread,
+static __noinline int take_stack(const struct caller *caller, struct thread_state *thread,
 				 struct taken_stack *taken)
 {
-	int lost = stacks == VS_STACKS_COPY ? take_copy(ctx, thread, taken)
-					    : take_pointers(ctx, taken);
+	int lost = stacks == VS_STACKS_COPY ? take_copy(caller, thread, taken)
+					    : take_pointers(caller, taken);
 
 	if (lost) {
 		taken->stack = 0;

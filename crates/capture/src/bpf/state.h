@@ -23,6 +23,8 @@ const volatile __u32 stacks = VS_STACKS_OFF;
 const volatile bool walk_python = 0;
 /* The kernel has loops for programs. */
 const volatile bool can_loop = 0;
+/* enum vs_tensors: what is told of the blocks of a framework's cache. */
+const volatile __u32 tensors = VS_TENSORS_OFF;
 /* CPUs that there can be. */
 const volatile __u32 cpus = 1;
 
@@ -144,7 +146,9 @@ struct thread_state {
 	__u32 began_empty;   /* the thread started after the probes, so without a context */
 	__u32 captures;	     /* captures that the thread began */
 	__u32 stacks;	     /* stacks that were sent of it */
-	__u64 python;	     /* Python's own state of the thread, as it was found last */
+	__u32 announced;     /* its process was, as far as blocks of a cache need it */
+	__u32 reserved;
+	__u64 python; /* Python's own state of the thread, as it was found last */
 	__u64 name[2];
 };
 

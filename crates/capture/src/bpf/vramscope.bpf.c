@@ -24,6 +24,7 @@
 #include "python.h"
 #include "stack.h"
 #include "call.h"
+#include "torch.h"
 #include "life.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -147,6 +148,28 @@ int launch_constant(struct pt_regs *ctx)
 	__u64 unused;
 
 	launch_enter(ctx, constant_hook, &unused);
+	return 0;
+}
+
+/* Blocks of PyTorch's cache: the entry alone tells everything, in every tier. */
+SEC("uprobe.multi")
+int tensor_multi(struct pt_regs *ctx)
+{
+	tensor_enter(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uprobe")
+int tensor_single(struct pt_regs *ctx)
+{
+	tensor_enter(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uprobe")
+int tensor_constant(struct pt_regs *ctx)
+{
+	tensor_enter(ctx, constant_hook);
 	return 0;
 }
 

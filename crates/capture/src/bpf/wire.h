@@ -57,6 +57,7 @@ enum vs_record_kind {
 	VS_STACK = 10,		/* struct vs_stack, followed by a copy of the stack */
 	VS_ADDRESSES = 11,	/* struct vs_addresses */
 	VS_PYTHON = 12,		/* struct vs_python_stack */
+	VS_TENSOR = 13,		/* struct vs_tensor */
 };
 
 /* Which stacks are taken of calls that allocate or make an object. */
@@ -64,6 +65,19 @@ enum vs_stacks {
 	VS_STACKS_OFF = 0,
 	VS_STACKS_POINTERS = 1, /* a walk along frame pointers */
 	VS_STACKS_COPY = 2,	/* a copy of the stack, for user space to unwind */
+};
+
+/* What is told of the blocks of a framework's cache. */
+enum vs_tensors {
+	VS_TENSORS_OFF = 0,
+	VS_TENSORS_TOTALS = 1, /* without stacks */
+	VS_TENSORS_FULL = 2,
+};
+
+/* Functions of PyTorch's cache: cookies of their probes. */
+enum vs_tensor_call {
+	VS_TENSOR_CHANGED = 0, /* a block was given out or taken back */
+	VS_TENSOR_REFUSED = 1, /* there was no memory for one */
 };
 
 /* What a probe does; from VS_ACTION_CAPTURE_BEGIN on besides recording. See struct vs_hook. */
@@ -394,6 +408,20 @@ struct vs_told_key {
 };
 VS_SIZE(vs_told_key, 16);
 
+/* PyTorch's cache gave out a block, took one back, or had none. */
+struct vs_tensor {
+	struct vs_head head; /* hook: enum vs_tensor_call */
+	__u64 address;
+	__u64 bytes;	 /* with a sign: below zero where it was taken back */
+	__u64 allocated; /* all that is given out on the device after that */
+	__u64 reserved;	 /* all that it holds of the device */
+	__u64 stack;
+	__u64 python;
+	__s32 device;
+	__u32 flags; /* enum vs_call_flag */
+};
+VS_SIZE(vs_tensor, 80);
+
 /* Records that could not be delivered, per process; only ever grows. */
 struct vs_lost {
 	__u64 allocations;
@@ -405,8 +433,9 @@ struct vs_lost {
 	__u64 copies;
 	__u64 stacks;  /* of delivered calls */
 	__u64 objects; /* that began or ended; those that matter to memory are among other, too */
+	__u64 tensors;
 };
-VS_SIZE(vs_lost, 72);
+VS_SIZE(vs_lost, 80);
 
 /* Counters of the probes themselves. */
 struct vs_counters {

@@ -4,6 +4,7 @@
 mod array;
 mod call;
 mod object;
+mod tensor;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +46,7 @@ pub enum Decoded {
 /// What a call says of its stack: tokens that records of the stack ring carry, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// The row of the hook table.
+    /// The row of the hook table; none of it for a block of a cache.
     pub hook: u16,
     /// The native stack: a token, or a number that the probes were told; 0: none.
     pub stack: u64,
@@ -177,6 +178,11 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
     }
     if let Some(named) = named(bytes) {
         return Ok(Some(Decoded::Named(named)));
+    }
+    if let Some(head) = parse::<Head>(bytes)
+        && u32::from(head.kind) == wire::VS_TENSOR
+    {
+        return tensor::decode(bytes);
     }
     let event = event(bytes)?;
     let program = || Program(parse::<Head>(bytes).map_or(0, |head| head.result as u16));

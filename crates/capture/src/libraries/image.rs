@@ -1,13 +1,13 @@
 //! One file of the driver: its identity and the places to attach to.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 
 use crate::hooks::HOOKS;
 use crate::prologue::{AttachPoint, attach_point};
@@ -19,6 +19,16 @@ pub struct Identity {
     inode: u64,
     size: u64,
     build: Vec<u8>,
+}
+
+impl Identity {
+    pub(super) fn new<'data>(
+        metadata: &Metadata,
+        elf: &ElfFile64<'data, Endianness, &'data ReadCache<&File>>,
+    ) -> Self {
+        let build = elf.build_id().ok().flatten().unwrap_or_default().to_vec();
+        Self { inode: metadata.ino(), size: metadata.size(), build }
+    }
 }
 
 /// A function of the driver that will be probed.
@@ -89,8 +99,7 @@ impl Image {
         let elf_error = |source| ImageError::Elf { path: name.to_owned(), source };
         let elf: ElfFile64<'_, object::Endianness, _> =
             ElfFile64::parse(&cache).map_err(elf_error)?;
-        let build = elf.build_id().ok().flatten().unwrap_or_default().to_vec();
-        let identity = Identity { inode: metadata.ino(), size: metadata.size(), build };
+        let identity = Identity::new(&metadata, &elf);
         let symbols = exported(&elf, name)?;
         let functions = functions(&elf, &symbols, &file).map_err(read)?;
         if functions.is_empty() {
@@ -132,7 +141,7 @@ fn exported<'data>(
 }
 
 /// The longest piece of a function that is looked at for branches.
-const LONGEST: u64 = 512;
+pub(super) const LONGEST: u64 = 512;
 
 fn functions<'data>(
     elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
@@ -155,7 +164,7 @@ fn functions<'data>(
     Ok(functions)
 }
 
-fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
         match file.read_at(&mut buffer[read..], offset + read as u64)? {
@@ -166,7 +175,7 @@ fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize
     Ok(read)
 }
 
-fn file_offset<'data>(
+pub(super) fn file_offset<'data>(
     elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
     address: u64,
 ) -> Option<u64> {

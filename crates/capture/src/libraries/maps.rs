@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use engine::ids::Pid;
 
-use super::is_driver_name;
+use super::{TorchPart, is_driver_name};
 
 /// A driver library mapped by a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,19 +40,50 @@ impl Mapping {
 /// The drivers mapped by any process. Processes that end meanwhile or may not be read are left out.
 #[must_use]
 pub fn scan_all() -> Vec<Mapping> {
+    all_processes().into_iter().flat_map(scan_process).collect()
+}
+
+/// Every process there is.
+#[must_use]
+pub fn all_processes() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .flat_map(|pid| scan_process(Pid(pid)))
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).map(Pid).collect()
 }
 
 /// The drivers mapped by one process, each file once.
 #[must_use]
 pub fn scan_process(pid: Pid) -> Vec<Mapping> {
+    scan(pid, is_driver_name)
+}
+
+/// What a process has mapped of PyTorch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TorchMaps {
+    /// Files that the cache tells of its blocks.
+    pub c10: Vec<Mapping>,
+    /// Whether the cache for CUDA is there.
+    pub cuda: bool,
+}
+
+/// What one process has mapped of PyTorch.
+#[must_use]
+pub fn scan_torch(pid: Pid) -> TorchMaps {
+    let mut found = TorchMaps::default();
+    for mapping in scan(pid, |path| TorchPart::of(path).is_some()) {
+        match TorchPart::of(&mapping.path) {
+            Some(TorchPart::C10) => found.c10.push(mapping),
+            Some(TorchPart::Cuda) => found.cuda = true,
+            None => {}
+        }
+    }
+    found
+}
+
+/// The files of one process that are wanted, each once.
+fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<Mapping> {
     let Ok(maps) = fs::read(format!("/proc/{}/maps", pid.0)) else { return Vec::new() };
     let mut found: Vec<Mapping> = Vec::new();
-    for mapping in maps.split(|&b| b == b'\n').filter_map(|line| parse(pid, line)) {
+    for mapping in maps.split(|&b| b == b'\n').filter_map(|line| parse(pid, line, wanted)) {
         if !found.iter().any(|other| other.device_inode == mapping.device_inode) {
             found.push(mapping);
         }
@@ -61,7 +92,7 @@ pub fn scan_process(pid: Pid) -> Vec<Mapping> {
 }
 
 /// `start-end perms offset dev inode   path`, where the path may hold blanks.
-fn parse(pid: Pid, line: &[u8]) -> Option<Mapping> {
+fn parse(pid: Pid, line: &[u8], wanted: fn(&Path) -> bool) -> Option<Mapping> {
     let mut rest = line;
     let mut field = || {
         let begin = rest.iter().position(|&b| b != b' ')?;
@@ -74,7 +105,7 @@ fn parse(pid: Pid, line: &[u8]) -> Option<Mapping> {
     let (device, inode) = (field()?, field()?.parse().ok()?);
     let begin = rest.iter().position(|&b| b != b' ')?;
     let path = Path::new(OsStr::from_bytes(&rest[begin..]));
-    is_driver_name(path).then(|| Mapping {
+    wanted(path).then(|| Mapping {
         pid,
         path: path.to_owned(),
         device_inode: (device.to_owned(), inode),
@@ -89,7 +120,7 @@ mod tests {
     #[test]
     fn lines_of_maps_are_understood() {
         let line = b"7f00-7f10 r-xp 00001000 fe:00 1234                       /a b/libcuda.so.1";
-        let mapping = parse(Pid(7), line).unwrap();
+        let mapping = parse(Pid(7), line, is_driver_name).unwrap();
         assert_eq!(mapping.path, Path::new("/a b/libcuda.so.1"));
         assert_eq!(mapping.device_inode, ("fe:00".to_owned(), 1234));
         assert_eq!(mapping.openable()[0], Path::new("/proc/7/map_files/7f00-7f10"));
@@ -105,7 +136,7 @@ mod tests {
             b"7f00-7f10 r-xp 00001000 fe:00 1234                       /usr/lib/libc.so.6",
             b"\xff\xfe",
         ] {
-            assert!(parse(Pid(7), line).is_none());
+            assert!(parse(Pid(7), line, is_driver_name).is_none());
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Finding the copies of the CUDA driver: which files they are, and what can be hooked in them.
+//! Finding the copies of the CUDA driver: which files they are, and what can be hooked in them. The
+//! same for the library of PyTorch that its cache tells of its blocks.
 
+mod c10;
 mod image;
 mod maps;
 mod watch;
 
+pub use c10::{C10, C10Error, TorchPart};
 pub use image::{Function, Identity, Image, ImageError};
-pub use maps::{Mapping, scan_all, scan_process};
+pub use maps::{Mapping, TorchMaps, all_processes, scan_all, scan_process, scan_torch};
 pub use watch::{MappedCode, Watch};
 
 use std::ffi::OsStr;

@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 use engine::ids::Pid;
 use perf_event_open_sys as perf;
 
-use super::is_driver_name;
+use super::{TorchPart, is_driver_name};
 
 /// Data pages of each CPU's buffer: some hundred mappings between two polls.
 const PAGES: usize = 16;
@@ -23,6 +23,8 @@ const PAGES: usize = 16;
 pub struct Seen {
     /// Processes that mapped a driver library.
     pub pids: Vec<Pid>,
+    /// Processes that mapped a part of PyTorch.
+    pub torch: Vec<Pid>,
     /// Code of files that processes mapped.
     pub mapped: Vec<MappedCode>,
     /// The side band overflowed: only a scan of all processes can tell.
@@ -100,6 +102,9 @@ fn inspect(record: &[u8], seen: &mut Seen) {
             let pid = Pid(half(8));
             if is_driver_name(path) {
                 seen.pids.push(pid);
+            }
+            if TorchPart::of(path).is_some() {
+                seen.torch.push(pid);
             }
             // Neither memory without a file, nor what the kernel has mapped.
             if path.is_absolute() && !path.starts_with("//anon") {

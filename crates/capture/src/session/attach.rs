@@ -51,7 +51,7 @@ pub(crate) fn attach(
                     offsets: places.iter().map(|place| place.offset as usize).collect(),
                     cookies: places.iter().map(|place| place.cookie).collect(),
                     retprobe,
-                    session: tier == Tier::Session && serves != Serves::Nothing,
+                    session: tier == Tier::Session && serves.both_sides(),
                     ..UprobeMultiOpts::default()
                 };
                 let link = loaded

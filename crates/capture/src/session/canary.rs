@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::plan::{self, Tier};
 use crate::stacks::Stacks;
+use crate::tensors::Tensors;
 use crate::wire;
 
 /// Small enough for any kernel's limits.
@@ -34,6 +35,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         work: None,
         objects: false,
         stacks: Stacks::Off,
+        tensors: Tensors::Off,
         loops: false,
         stack_ring_bytes: RING,
         empty_probes: false,

@@ -93,6 +93,7 @@ impl Losses {
                 copies: lost.copies.saturating_sub(before.copies),
                 stacks: lost.stacks.saturating_sub(before.stacks),
                 objects: lost.objects.saturating_sub(before.objects),
+                tensors: lost.tensors.saturating_sub(before.tensors),
             };
             if new == Lost::default() {
                 continue;
@@ -107,6 +108,7 @@ impl Losses {
                 copies: lost.copies,
                 stacks: lost.stacks,
                 objects: lost.objects,
+                tensors: lost.tensors,
             };
             let what = What::Lost(new);
             events.push(Event { pid: Pid(pid), tid: Tid(pid), entered: now, at: now, what });

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use engine::ids::Pid;
+use engine::tensor::NoTensors;
 
 use super::attach::{Attachment, Place, attach};
 use super::learning::Learning;
@@ -48,6 +49,18 @@ pub enum Notice {
         /// Why, and what to do.
         reason: String,
     },
+    /// The cache of PyTorch is watched.
+    Tensors {
+        /// The library that it tells of its blocks.
+        path: PathBuf,
+    },
+    /// Tensors of a process are not told.
+    NoTensors {
+        /// The process.
+        pid: Pid,
+        /// Why.
+        reason: NoTensors,
+    },
     /// A library that nobody uses any more was let go.
     Released {
         /// The library.
@@ -59,12 +72,12 @@ impl Notice {
     /// Whether something does not work as it should.
     #[must_use]
     pub const fn is_trouble(&self) -> bool {
-        !matches!(self, Self::Attached { .. } | Self::Released { .. })
+        !matches!(self, Self::Attached { .. } | Self::Tensors { .. } | Self::Released { .. })
     }
 }
 
 /// How long an unused copy stays attached: an inode of a container that is gone should not be held.
-const LINGER: Duration = Duration::from_secs(30);
+pub(super) const LINGER: Duration = Duration::from_secs(30);
 
 struct Attached {
     image: Image,
@@ -88,6 +101,8 @@ pub(crate) struct Drivers {
     watch: Option<Watch>,
     /// Who mapped code since somebody asked.
     mapped: Vec<MappedCode>,
+    /// Who mapped a part of PyTorch since somebody asked; and whether that may not be all.
+    torch: (Vec<Pid>, bool),
     notices: Vec<Notice>,
 }
 
@@ -115,6 +130,7 @@ impl Drivers {
             learning: Learning::new(plan.link_per_process),
             watch,
             mapped: Vec::new(),
+            torch: (Vec::new(), false),
             notices,
         }
     }
@@ -144,6 +160,8 @@ impl Drivers {
         let before = self.attached.len();
         let mut seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
         self.mapped.append(&mut seen.mapped);
+        self.torch.0.append(&mut seen.torch);
+        self.torch.1 |= seen.overflowed;
         if rescan || seen.overflowed {
             self.scan(loaded)?;
             self.let_go();
@@ -183,6 +201,11 @@ impl Drivers {
     /// Code of files that processes mapped since the last call.
     pub(crate) fn take_mapped(&mut self) -> Vec<MappedCode> {
         std::mem::take(&mut self.mapped)
+    }
+
+    /// Processes that mapped a part of PyTorch since the last call; and whether there may be more.
+    pub(crate) fn take_torch(&mut self) -> (Vec<Pid>, bool) {
+        std::mem::take(&mut self.torch)
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {

@@ -13,9 +13,11 @@ mod names;
 mod object;
 mod ring;
 mod sums;
+mod torch;
 mod work;
 
 pub use crate::stacks::Stacks;
+pub use crate::tensors::Tensors;
 pub use counters::Counters;
 pub use drivers::Notice;
 pub use log::last_messages;
@@ -45,6 +47,7 @@ use counters::Losses;
 use drivers::Drivers;
 use object::{Filter, Knobs, Loaded};
 use ring::Ring;
+use torch::Torch;
 use work::{News, WorkSums};
 
 /// Which processes to trace.
@@ -80,6 +83,8 @@ pub struct Options {
     pub objects: bool,
     /// Take stacks of calls that allocate, or make an object.
     pub stacks: Stacks,
+    /// Blocks of PyTorch's cache, too.
+    pub tensors: Tensors,
     /// Bytes of the kernel ring for stacks, like the other.
     pub stack_ring_bytes: u32,
     /// For measurements: probes that do nothing, on kernels with session probes.
@@ -133,6 +138,7 @@ pub struct Session {
     accounts: Accounts,
     bindings: Bindings,
     work: Option<WorkSums>,
+    torch: Option<Torch>,
     desk: Option<Desk>,
     target: Target,
     counters: MapHandle,
@@ -159,6 +165,7 @@ impl Session {
             work: options.work,
             objects: options.objects,
             stacks: options.stacks,
+            tensors: options.tensors,
             loops: plan.loops,
             stack_ring_bytes: options.stack_ring_bytes,
             empty_probes: options.empty_probes,
@@ -177,6 +184,10 @@ impl Session {
         let ring = Ring::new(&loaded)?;
         let mut drivers = Drivers::new(options, &plan);
         drivers.attach_all(&loaded)?;
+        let mut torch = options.tensors.are_told().then(|| Torch::new(options, &plan));
+        if let Some(torch) = &mut torch {
+            torch.look(&loaded, &[], true);
+        }
         loaded.set_attached_at(clock::boot())?;
         let mut desk = options.stacks.are_taken().then(|| desk(&loaded)).transpose()?;
         if let Some(desk) = &mut desk {
@@ -192,6 +203,7 @@ impl Session {
             accounts: Accounts::open(),
             bindings: Bindings::default(),
             work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
+            torch,
             desk,
             target: options.target.clone(),
             last_scan: Instant::now(),
@@ -272,6 +284,9 @@ impl Session {
             events.push(event);
         }
         events.extend(work.rest());
+        if let Some(torch) = &mut self.torch {
+            events.extend(torch.told(now, &self.living));
+        }
         if let Some(desk) = &mut self.desk {
             let event = |facts| {
                 let what = What::Site(facts);
@@ -288,6 +303,7 @@ impl Session {
     /// What the user should know, since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = self.drivers.take_notices();
+        notices.extend(self.torch.as_mut().map(Torch::take_notices).unwrap_or_default());
         let refusals = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
         notices.extend(refusals.into_iter().map(|(pid, reason)| Notice::NoPython { pid, reason }));
         notices
@@ -331,6 +347,7 @@ impl Session {
                     What::Allocate(allocate) => allocate.site = site,
                     What::Vmm(VmmCall::Create { site: place, .. }) => *place = site,
                     What::Failed(failed) => failed.site = site,
+                    What::Tensor(call) => call.set_site(site),
                     _ => {}
                 }
                 self.bindings.resolve(&mut event);
@@ -418,6 +435,9 @@ impl Session {
                     work.forget(event.pid, program);
                 }
                 self.accounts.ended(event.pid);
+                if let Some(torch) = &mut self.torch {
+                    torch.forget(event.pid);
+                }
                 None
             }
             _ => None,
@@ -431,6 +451,10 @@ impl Session {
         }
         if self.drivers.look(&self.loaded, rescan)? {
             self.loaded.set_attached_at(clock::boot())?;
+        }
+        let (mapped, all) = self.drivers.take_torch();
+        if let Some(torch) = &mut self.torch {
+            torch.look(&self.loaded, &mapped, rescan || all);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::plan::Tier;
 use crate::stacks::Stacks;
+use crate::tensors::Tensors;
 use crate::wire::{self, WireHook};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
@@ -38,6 +39,8 @@ pub(crate) struct Knobs {
     pub(crate) objects: bool,
     /// Stacks of calls that allocate, or make an object.
     pub(crate) stacks: Stacks,
+    /// What is told of the blocks of PyTorch's cache.
+    pub(crate) tensors: Tensors,
     /// The kernel has loops for programs: without, stacks are shorter and Python has none.
     pub(crate) loops: bool,
     pub(crate) stack_ring_bytes: u32,
@@ -49,6 +52,11 @@ impl Knobs {
     /// What calls are probed with.
     pub(crate) const fn calls(&self) -> Serves {
         if self.empty_probes { Serves::NothingOfCalls } else { Serves::Calls }
+    }
+
+    /// What the cache of PyTorch is probed with.
+    pub(crate) const fn tensors(&self) -> Serves {
+        if self.empty_probes { Serves::Nothing } else { Serves::Tensors }
     }
 }
 
@@ -78,7 +86,9 @@ pub(crate) enum Serves {
     Calls,
     /// Launches, which are summed.
     Launches,
-    /// Launches, by doing nothing, for measurements.
+    /// Blocks of PyTorch's cache, one record each.
+    Tensors,
+    /// Entries, by doing nothing, for measurements.
     Nothing,
     /// The same of calls: both sides.
     NothingOfCalls,
@@ -89,6 +99,11 @@ impl Serves {
     pub(crate) const fn launches(work: Work) -> Self {
         if work.baseline { Self::Nothing } else { Self::Launches }
     }
+
+    /// Whether one program serves both sides of a call, where the kernel can do that.
+    pub(crate) const fn both_sides(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Tensors)
+    }
 }
 
 /// The programs that serve calls in a tier: enter and return, or one for both.
@@ -98,6 +113,9 @@ pub(crate) const fn programs(tier: Tier, serves: Serves) -> (&'static str, Optio
         (Serves::Calls, Tier::Multi) => ("call_multi_enter", Some("call_multi_return")),
         (Serves::Calls, Tier::Single) => ("call_single_enter", Some("call_single_return")),
         (Serves::Calls, Tier::Constant) => ("call_constant_enter", Some("call_constant_return")),
+        (Serves::Tensors, Tier::Session | Tier::Multi) => ("tensor_multi", None),
+        (Serves::Tensors, Tier::Single) => ("tensor_single", None),
+        (Serves::Tensors, Tier::Constant) => ("tensor_constant", None),
         (Serves::Nothing, _) => ("launch_nothing", None),
         (Serves::NothingOfCalls, _) => ("call_nothing", None),
         (Serves::Launches, Tier::Session) => ("launch_session", None),
@@ -115,6 +133,8 @@ impl Loaded {
         wanted.push(enter);
         wanted.extend(leave);
         wanted.extend(knobs.work.map(|work| programs(knobs.tier, Serves::launches(work)).0));
+        let tensors = knobs.tensors.are_told().then(|| programs(knobs.tier, knobs.tensors()).0);
+        wanted.extend(tensors);
         let mut open = open(&knobs, wire::VS_CANARY as u32, &wanted)?;
         for mut map in open.maps_mut() {
             match map.name().to_str() {
@@ -249,6 +269,8 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
     put("cpus", &cpus.to_ne_bytes())?;
     put("stacks", &knobs.stacks.wire().to_ne_bytes())?;
+    put("tensors", &knobs.tensors.wire().to_ne_bytes())?;
+    put("tensors_until", &u64::from(knobs.ring_bytes / 2).to_ne_bytes())?;
     put("walk_python", &[u8::from(knobs.loops)])?;
     put("can_loop", &[u8::from(knobs.loops)])?;
     put("can_skip_returns", &[u8::from(knobs.tier == Tier::Session)])?;

@@ -184,7 +184,7 @@ impl Desk {
         self.sites.insert(parts, site);
         self.naming.ask(Job {
             site,
-            function: HOOKS.get(usize::from(taken.hook)).map_or("", |hook| hook.symbol),
+            function: HOOKS.get(usize::from(taken.hook)).map(|hook| hook.symbol),
             native: self.native_stacks.get(native),
             python: self.python_stacks.get(python),
         });

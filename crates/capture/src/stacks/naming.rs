@@ -17,8 +17,8 @@ use super::native::{Code, End, Registry, Symbols};
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) site: SiteId,
-    /// The driver's function.
-    pub(crate) function: &'static str,
+    /// The driver's function; none of blocks of a cache, which the stack has all of.
+    pub(crate) function: Option<&'static str>,
     /// `None`: the stack was lost.
     pub(crate) native: Option<Arc<NativeStack>>,
     pub(crate) python: Option<Arc<PythonStack>>,
@@ -106,11 +106,12 @@ impl Drop for Naming {
 }
 
 fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
-    let mut frames = vec![Frame {
-        function: job.function.into(),
+    let called = job.function.map(|function| Frame {
+        function: function.into(),
         module: Some("libcuda.so.1".into()),
         ..Frame::default()
-    }];
+    });
+    let mut frames: Vec<_> = called.into_iter().collect();
     let (codes, missing) = match &job.native {
         Some(stack) => (&stack.codes[..], stack.end.missing()),
         None => (&[][..], Some(Unknown::NotTold)),

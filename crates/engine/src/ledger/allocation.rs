@@ -225,7 +225,7 @@ impl Slab {
     }
 
     /// Every live entry, in no order that means anything.
-    fn iter(&self) -> impl Iterator<Item = (Slot, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Entry)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             let first = (number * CHUNK) as u32;
             (first..).zip(&chunk.entries).filter(|(_, entry)| entry.thread != NIL)

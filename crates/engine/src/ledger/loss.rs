@@ -79,6 +79,7 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.copies = sum.copies.saturating_add(lost.copies);
     sum.stacks = sum.stacks.saturating_add(lost.stacks);
     sum.objects = sum.objects.saturating_add(lost.objects);
+    sum.tensors = sum.tensors.saturating_add(lost.tensors);
     sum.since = sum.since.or(Some(at));
 }
 

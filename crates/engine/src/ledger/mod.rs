@@ -11,6 +11,7 @@
 //!                  ├ Totals        sums and peaks                                 totals.rs
 //!                  ├ Sites         the same by where it came from                 sites.rs
 //!                  ├ Devices       which GPUs they are, what the driver says      device.rs
+//!                  ├ Torch         blocks of PyTorch's cache, never added to the rest     torch.rs segments.rs
 //!                  ├ Superseded    frees that are under way                       reuse.rs
 //!                  ├ Peak          what overlapping calls leave open of it        peak.rs
 //!                  ├ Freed         what was freed last                            freed.rs
@@ -46,10 +47,12 @@ mod places;
 mod pool;
 mod process;
 mod reuse;
+mod segments;
 mod site_views;
 mod sites;
 mod sizes;
 mod thread;
+mod torch;
 mod totals;
 mod view;
 mod work;
@@ -72,6 +75,7 @@ use judgements::Judged;
 use observer::Told;
 use past_sites::PastSites;
 use process::Process;
+use site_views::About;
 use totals::Sum;
 
 /// Out-of-memory errors kept between two snapshots: the first ones tell the story.
@@ -218,7 +222,12 @@ impl Ledger {
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
             What::Object(call) => self.process(event).object(event, *call),
-            What::Tensor(_) => {}
+            What::Tensor(call) => self.process(event).tensor(event, call),
+            What::Torch(watch) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.torch.get_or_insert_default().watch(*watch);
+                }
+            }
             What::Site(facts) => self.sites.tell(facts.site, &facts.frames),
         }
     }
@@ -269,8 +278,18 @@ impl Ledger {
             tables.extend(past_sites.tables());
         }
         let (allocations_total, without_stack) = site_views::coverage(&tables);
-        let (sites, sites_total) = site_views::list(&tables, at, view, sites);
-        Snapshot { sites, sites_total, allocations_total, without_stack, ..Snapshot::default() }
+        let (tensor_sites, tensor_sites_total) =
+            site_views::list(&tables, About::Tensors, at, view, sites);
+        let (sites, sites_total) = site_views::list(&tables, About::Memory, at, view, sites);
+        Snapshot {
+            sites,
+            sites_total,
+            allocations_total,
+            without_stack,
+            tensor_sites,
+            tensor_sites_total,
+            ..Snapshot::default()
+        }
     }
 
     /// What is thought of places; the last report also has those of processes that ended, as they

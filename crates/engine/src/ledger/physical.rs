@@ -104,6 +104,11 @@ impl Physical {
         self.reserved.bytes()
     }
 
+    /// Where memory is mapped, from and to.
+    pub(super) fn mapped(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.mappings.iter().map(|(start, mapping)| (*start, mapping.end))
+    }
+
     /// Whether there ever was a handle.
     pub(super) fn is_used(&self) -> bool {
         self.count > 0

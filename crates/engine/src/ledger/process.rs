@@ -26,6 +26,7 @@ use super::pool::Pools;
 use super::reuse::{Owed, Superseded};
 use super::sites::SiteTable;
 use super::thread::Threads;
+use super::torch::Torch;
 use super::totals::{Sum, Totals};
 use super::work::Work;
 
@@ -86,6 +87,8 @@ pub(super) struct Process {
     pub(super) objects: Objects,
     /// Where its memory and its objects came from.
     pub(super) sites: SiteTable,
+    /// Blocks of PyTorch's cache.
+    pub(super) torch: Option<Box<Torch>>,
 }
 
 impl Process {
@@ -127,6 +130,7 @@ impl Process {
             began: at,
             objects: Objects::default(),
             sites: SiteTable::since(at),
+            torch: None,
         }
     }
 

@@ -16,38 +16,67 @@ use super::totals::Sum;
 /// A table, and whose it is.
 pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
 
+/// What a list of sites is about. Each has its own rows, so that none is added to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum About {
+    /// Memory of the driver, whose figures are of device memory; and objects.
+    Memory,
+    /// Blocks of a framework's cache.
+    Tensors,
+}
+
+impl About {
+    fn lists(self, held: Held) -> bool {
+        match self {
+            Self::Memory => !held.is_tensors(),
+            Self::Tensors => held.is_tensors(),
+        }
+    }
+
+    /// Whether a row is a part of the figures of its site.
+    fn counts(self, held: Held) -> bool {
+        match self {
+            Self::Memory => held.takes_device_memory(),
+            Self::Tensors => held.is_tensors(),
+        }
+    }
+}
+
 /// A row with the name of its site and the number of its table.
 type Named<'a> = (SiteName, usize, &'a Row);
 
-/// The top of the sites of some tables at a moment, then as many of the others that have objects; and
-/// how many sites there are.
+/// The top of the sites of some tables at a moment, then, among those of memory, as many of the others
+/// that have objects; and how many sites there are.
 pub(super) fn list(
     tables: &[Owned<'_>],
+    about: About,
     at: Moment,
     view: &View,
     told: &Sites,
 ) -> (Vec<SiteView>, u64) {
     let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
-        sites.rows().iter().map(move |row| (name(row.source, told), table, row))
+        let rows = sites.rows().iter().filter(move |row| about.lists(row.held));
+        rows.map(move |row| (name(row.source, told), table, row))
     });
     let mut rows: Vec<Named<'_>> = rows.collect();
     rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.held, row.source));
     let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
     let total = groups.len();
-    groups.sort_by_cached_key(|group| rank(group, view.sort));
+    groups.sort_by_cached_key(|group| rank(group, about, view.sort));
     let mut others = groups.split_off(view.top_sites.min(total));
     others.retain(|group| made(group) != (0, 0));
     others.sort_by_cached_key(|group| Reverse(made(group)));
     others.truncate(view.top_sites);
     groups.extend(others);
-    let shown = groups.into_iter().map(|group| site(group, tables, at, told));
+    let shown = groups.into_iter().map(|group| site(group, about, tables, at, told));
     (shown.collect(), total as u64)
 }
 
 /// All allocations of some tables, and those without a stack.
 pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
-    rows.filter(|row| row.held.kind().is_some()).fold((0, 0), |(all, without), row| {
+    let rows = rows.filter(|row| row.held.is_memory());
+    rows.fold((0, 0), |(all, without), row| {
         let missing = if row.source == Source::Unknown { row.allocations } else { 0 };
         (all + row.allocations, without + missing)
     })
@@ -61,16 +90,16 @@ pub(super) fn name(source: Source, told: &Sites) -> SiteName {
     }
 }
 
-fn device<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
-    group.iter().map(|(_, _, row)| *row).filter(|row| row.held.takes_device_memory())
+fn counted<'a>(group: &'a [Named<'_>], about: About) -> impl Iterator<Item = &'a Row> {
+    group.iter().map(|(_, _, row)| *row).filter(move |row| about.counts(row.held))
 }
 
 fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum {
     rows.fold(Sum::default(), |sum, row| sum.plus(of(row)))
 }
 
-/// Rows of memory of any kind.
-fn memory<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
+/// Rows of memory of any kind, or of tensors.
+fn bytes_of<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
     group.iter().map(|(_, _, row)| *row).filter(|row| row.held.kind().is_some())
 }
 
@@ -81,23 +110,30 @@ fn made(group: &[Named<'_>]) -> (u64, u64) {
 }
 
 /// The place in the order: as the view says, then by what it ever allocated, then by its objects.
-fn rank(group: &[Named<'_>], sort: Sort) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
-    let live = sum(device(group), |row| row.live).bytes();
-    let count = device(group).map(|row| row.count).sum();
-    let first = memory(group).map(|row| row.first).min();
-    let all = sum(memory(group), |row| row.total);
+fn rank(group: &[Named<'_>], about: About, sort: Sort) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
+    let live = sum(counted(group, about), |row| row.live).bytes();
+    let count = counted(group, about).map(|row| row.count).sum();
+    let first = bytes_of(group).map(|row| row.first).min();
+    let all = sum(bytes_of(group), |row| row.total);
     let place = super::view::rank(sort, live, count, first);
     (place, Reverse(all.bytes().0), Reverse(made(group)))
 }
 
-fn site(group: &[Named<'_>], tables: &[Owned<'_>], at: Moment, told: &Sites) -> SiteView {
+fn site(
+    group: &[Named<'_>],
+    about: About,
+    tables: &[Owned<'_>],
+    at: Moment,
+    told: &Sites,
+) -> SiteView {
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
     let (kinds, objects) = (by_kind(group), by_object(group));
-    let (all, device) = (put_together(kinds.iter()), put_together(in_device_memory(&kinds)));
+    let all = put_together(kinds.iter());
+    let counted = put_together(kinds.iter().filter(|row| about.counts(row.held)));
     // Where there is no memory, the times are those of objects.
     let any = all.clone().or_else(|| put_together(objects.iter()));
     let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
-    let figures = device.as_ref();
+    let figures = counted.as_ref();
     let of = |what: fn(&Row) -> u64| figures.map_or(0, what);
     let bytes = |what: fn(&Row) -> Sum| figures.map_or(Bytes(0), |row| what(row).bytes());
     SiteView {
@@ -117,7 +153,7 @@ fn site(group: &[Named<'_>], tables: &[Owned<'_>], at: Moment, told: &Sites) -> 
         growth: growth(figures, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
         objects: objects.iter().filter_map(object).collect(),
-        processes: processes(group, tables),
+        processes: processes(group, about, tables),
     }
 }
 
@@ -140,18 +176,14 @@ fn by_object(group: &[Named<'_>]) -> Vec<Row> {
     ObjectKind::ALL.into_iter().filter_map(of).collect()
 }
 
-fn in_device_memory(kinds: &[Row]) -> impl Iterator<Item = &Row> {
-    kinds.iter().filter(|row| row.held.takes_device_memory())
-}
-
 fn put_together<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
     let mut all = rows.next()?.clone();
     rows.for_each(|row| all.absorb(row));
     Some(all)
 }
 
-fn growth(device: Option<&Row>, start: Moment, at: Moment) -> Growth {
-    match device {
+fn growth(counted: Option<&Row>, start: Moment, at: Moment) -> Growth {
+    match counted {
         Some(row) => row.course.growth(start, at - start, row.live.bytes().0),
         None => Course::default().growth(start, at - start, 0),
     }
@@ -179,7 +211,7 @@ fn object(row: &Row) -> Option<SiteObjectView> {
 }
 
 /// What each process holds, the most first.
-fn processes(group: &[Named<'_>], tables: &[Owned<'_>]) -> Vec<SiteProcess> {
+fn processes(group: &[Named<'_>], about: About, tables: &[Owned<'_>]) -> Vec<SiteProcess> {
     if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
         return Vec::new();
     }
@@ -188,8 +220,8 @@ fn processes(group: &[Named<'_>], tables: &[Owned<'_>]) -> Vec<SiteProcess> {
         let (pid, _) = tables.get(*table)?;
         Some(SiteProcess {
             pid: *pid,
-            live_bytes: sum(device(rows), |row| row.live).bytes(),
-            live_allocations: device(rows).map(|row| row.count).sum(),
+            live_bytes: sum(counted(rows, about), |row| row.live).bytes(),
+            live_allocations: counted(rows, about).map(|row| row.count).sum(),
         })
     };
     let by_table = group.chunk_by(|(_, a, _), (_, b, _)| a == b);

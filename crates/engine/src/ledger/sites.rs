@@ -51,6 +51,16 @@ impl Held {
         matches!(self, Self::Memory(kind) if kind.takes_device_memory())
     }
 
+    /// Blocks of a framework's cache: an annotation of memory that is counted elsewhere.
+    pub(super) const fn is_tensors(self) -> bool {
+        matches!(self, Self::Memory(Kind::Torch))
+    }
+
+    /// Memory of the driver.
+    pub(super) const fn is_memory(self) -> bool {
+        matches!(self, Self::Memory(_)) && !self.is_tensors()
+    }
+
     /// The kind of memory, where it is memory.
     pub(super) const fn kind(self) -> Option<Kind> {
         match self {
@@ -233,6 +243,8 @@ pub(super) struct SiteTable {
     start: Moment,
     /// Rows of sites, against [`KEPT`].
     sites: usize,
+    /// The same of a framework's blocks: however many these are, memory keeps its room.
+    tensor_sites: usize,
 }
 
 impl SiteTable {
@@ -352,11 +364,12 @@ impl SiteTable {
     #[cold]
     fn open(&mut self, source: Source, held: Held, at: Moment) -> u32 {
         let is_site = matches!(source, Source::Site(_));
-        if is_site && self.sites >= KEPT {
+        let sites = if held.is_tensors() { &mut self.tensor_sites } else { &mut self.sites };
+        if is_site && *sites >= KEPT {
             let other = self.find(Source::Other, held);
             return other.unwrap_or_else(|| self.insert(Row::new(Source::Other, held, at)));
         }
-        self.sites += usize::from(is_site);
+        *sites += usize::from(is_site);
         self.insert(Row::new(source, held, at))
     }
 

@@ -11,7 +11,7 @@ use crate::units::{Bytes, Moment};
 use super::allocation::{Entry, Slab, Slot};
 use super::loss;
 use super::process::Process;
-use super::site_views;
+use super::site_views::{self, About};
 use super::sizes::SizeWalk;
 use super::thread::Thread;
 use super::totals::Sum;
@@ -24,7 +24,8 @@ pub(super) fn process(
     unattributed: &Loss,
     told: &Sites,
 ) -> ProcessView {
-    let (sites, sites_total) = site_views::list(&[(None, &process.sites)], at, view, told);
+    let (sites, sites_total) =
+        site_views::list(&[(None, &process.sites)], About::Memory, at, view, told);
     // What an ended process held is as old as it was then.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
@@ -52,6 +53,7 @@ pub(super) fn process(
         mistakes: process.mistakes,
         work: process.shown_work.clone(),
         objects: process.objects.views(),
+        torch: process.torch.as_deref().map(|torch| torch.view(process)),
         sites,
         sites_total,
         certainty: certainty(process, unattributed),

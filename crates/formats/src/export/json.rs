@@ -3,6 +3,7 @@
 
 mod objects;
 mod sites;
+mod torch;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ use super::work::json::Work;
 use crate::plain::plain;
 use objects::Objects;
 use sites::{OwnSite, Site};
+use torch::Torch;
 
 /// The object for a snapshot, without a line end.
 pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
@@ -49,6 +51,11 @@ struct Report {
     suspects: Vec<JudgementObject>,
     judgements: Vec<JudgementObject>,
     anomalies: Vec<AnomalyObject>,
+    /// Where blocks of PyTorch's cache came from; absent while there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_sites: Option<Vec<Site>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_sites_total: Option<u64>,
 }
 
 /// Only where a figure is not exact.
@@ -112,6 +119,8 @@ struct Process {
     /// Only where some were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_objects: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torch: Option<Torch>,
     sites: Vec<OwnSite>,
     sites_total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,6 +239,7 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
         let (live, certainty) = super::listed(snapshot);
+        let tensors = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
         Self {
             time: names.clock.precise(snapshot.at),
             exact: certainty.exact(),
@@ -251,6 +261,9 @@ impl Report {
                 .map(|j| JudgementObject::new(j, false))
                 .collect(),
             anomalies: snapshot.anomalies.iter().map(|a| AnomalyObject::new(a, names)).collect(),
+            tensor_sites: tensors
+                .map(|_| snapshot.tensor_sites.iter().map(|site| Site::new(site, names)).collect()),
+            tensor_sites_total: tensors,
         }
     }
 }
@@ -318,6 +331,7 @@ impl Process {
             work: process.work.as_ref().map(Work::new),
             objects: process.objects.iter().map(Objects::new).collect(),
             lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
+            torch: process.torch.as_ref().map(|view| Torch::new(view, names)),
             sites: process
                 .sites
                 .iter()

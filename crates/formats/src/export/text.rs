@@ -2,6 +2,7 @@
 
 mod objects;
 pub mod sites;
+mod torch;
 
 use std::io::{self, Write};
 
@@ -131,6 +132,9 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     };
     writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
     breakdown(out, view, names)?;
+    if let Some(torch) = &view.torch {
+        torch::section(out, torch, style)?;
+    }
     failures(out, view, names, style)?;
     mistakes(out, &view.mistakes, style)?;
     objects::of_process(out, view, style)?;

@@ -12,6 +12,7 @@ use engine::ids::{
 };
 use engine::kind::Kind;
 use engine::stack::{Frame, Unknown};
+use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
 use engine::units::Moment;
 use engine::work::{Copies, Launched, Launches, NamedBy, Shape, Work};
 
@@ -232,6 +233,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             copies: cells.count(Column::Copies),
             stacks: cells.count(Column::Stacks),
             objects: cells.count(Column::Objects),
+            tensors: cells.count(Column::Tensors),
         }),
         word => {
             let physical = physical(word, cells)?.map(What::Vmm);
@@ -243,9 +245,9 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
                 Some(call) => Some(call),
                 None => objects::decode(word, cells)?.map(What::Object),
             };
-            return Ok(match call {
+            return Ok(match call.or(work(word, cells)?.map(What::Work)) {
                 Some(call) => Some(call),
-                None => work(word, cells)?.map(What::Work),
+                None => tensor(word, cells)?,
             });
         }
     }))
@@ -359,6 +361,30 @@ fn work(word: &str, cells: Cells<'_>) -> Result<Option<Work>, Bad> {
         "copies" => Work::Copies(Box::new(copies(cells)?)),
         _ => return Ok(None),
     }))
+}
+
+fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
+    let address = || cells.must_u64(Column::Address);
+    let bytes = || cells.must_u64(Column::Bytes);
+    let what = match word {
+        "tensor_begin" => {
+            TensorTurn::Began { address: address()?, bytes: bytes()?, site: cells.site() }
+        }
+        "tensor_end" => TensorTurn::Ended { address: address()?, bytes: bytes()? },
+        "tensor_refused" => TensorTurn::Refused { bytes: bytes()?, site: cells.site() },
+        "torch" => {
+            let reason = cells.word(Column::Reason)?;
+            let watch = reason.map_or(TensorWatch::Begun, TensorWatch::Impossible);
+            return Ok(Some(What::Torch(watch)));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(What::Tensor(TensorCall {
+        what,
+        device: cells.device()?,
+        allocated: cells.must_u64(Column::Allocated)?,
+        reserved: cells.must_u64(Column::Reserved)?,
+    })))
 }
 
 fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {

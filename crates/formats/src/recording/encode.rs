@@ -5,6 +5,7 @@ use engine::event::{
 };
 use engine::ids::{FunctionId, Key};
 use engine::stack::Frame;
+use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
 use engine::work::{Copies, Launched, Launches, Shape, Work};
 
 use super::objects;
@@ -57,7 +58,15 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
         What::Object(call) => objects::encode(sheet, *call),
-        What::Tensor(_) => sheet.row("tensor"),
+        What::Tensor(call) => tensor(sheet, call),
+        What::Torch(watch) => {
+            sheet.row("torch");
+            let reason = match watch {
+                TensorWatch::Begun => None,
+                TensorWatch::Impossible(reason) => Some(reason.word()),
+            };
+            sheet.text(Column::Reason, reason);
+        }
         What::Site(_) => sheet.row("stack"),
     }
     sheet.number(Column::At, event.at.0);
@@ -264,9 +273,32 @@ fn losses(sheet: &mut Sheet, lost: &Lost) {
         (Column::Copies, lost.copies),
         (Column::Stacks, lost.stacks),
         (Column::Objects, lost.objects),
+        (Column::Tensors, lost.tensors),
     ] {
         sheet.number(column, count);
     }
+}
+
+fn tensor(sheet: &mut Sheet, call: &TensorCall) {
+    match call.what {
+        TensorTurn::Began { address, bytes, site } => {
+            sheet.row("tensor_begin");
+            range(sheet, address, bytes);
+            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+        }
+        TensorTurn::Ended { address, bytes } => {
+            sheet.row("tensor_end");
+            range(sheet, address, bytes);
+        }
+        TensorTurn::Refused { bytes, site } => {
+            sheet.row("tensor_refused");
+            sheet.number(Column::Bytes, bytes);
+            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+        }
+    }
+    sheet.number(Column::Device, u64::from(call.device.0));
+    sheet.number(Column::Allocated, call.allocated);
+    sheet.number(Column::Reserved, call.reserved);
 }
 
 fn work(sheet: &mut Sheet, work: &Work) {

@@ -123,11 +123,14 @@ columns! {
     Copies "copies" U64 "lost: copies and memsets",
     Stacks "stacks" U64 "lost: stacks of allocations that are recorded",
     Objects "objects" U64 "lost: records of objects that began or ended; those that matter to memory are among `other`, too",
+    Tensors "tensors" U64 "lost: blocks that PyTorch's cache gave out or took back",
+    Allocated "allocated" U64 "all that PyTorch's cache has given out on the device, as it counts",
+    Reserved "reserved" U64 "all that it holds of the device",
     File "file" Text "the source file of a frame",
     Line "line" U32 "the line in it; 0 when unknown",
     Module "module" Text "the library or program of a frame",
     Language "language" Text "what a frame is written in: `native`, `python` or `remark`",
-    Reason "reason" Text "why the function of a frame, or the name of a kernel, is not known",
+    Reason "reason" Text "why the function of a frame, the name of a kernel, or the tensors of a process are not known",
     Utc "utc" Time "in the `clock` row: the wall clock at the moment `at`",
 }
 
@@ -204,7 +207,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "lost",
         "records that could not be delivered, since the last such row",
-        "allocations, bytes, frees, failures, other, launches, copies, stacks, objects",
+        "allocations, bytes, frees, failures, other, launches, copies, stacks, objects, tensors",
     ),
     (
         "launches",
@@ -225,6 +228,22 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "kind, handle, context, site",
     ),
     ("object_destroy", "a call destroyed one", "kind, handle"),
+    (
+        "tensor_begin",
+        "PyTorch's cache gave out a block",
+        "address, bytes, device, site, allocated, reserved",
+    ),
+    (
+        "tensor_end",
+        "PyTorch's cache took a block back",
+        "address, bytes, device, allocated, reserved",
+    ),
+    (
+        "tensor_refused",
+        "PyTorch's cache had no memory for a block",
+        "bytes, device, site, allocated, reserved",
+    ),
+    ("torch", "the process runs PyTorch; with a reason: its tensors are not seen", "reason"),
     ("frame", "a place in a program", "frame, function, file, line, module, language, reason"),
     (
         "stack",

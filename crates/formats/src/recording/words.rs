@@ -5,6 +5,7 @@ use engine::ids::Space;
 use engine::kind::Kind;
 use engine::object::ObjectKind;
 use engine::stack::{Language, Unknown};
+use engine::tensor::NoTensors;
 use engine::work::{Direction, NamedBy, NoName};
 
 /// A closed list with a word for each of its members.
@@ -125,6 +126,14 @@ impl Word for NoName {
             Self::Unreadable => "unreadable",
             Self::Lost => "lost",
         }
+    }
+}
+
+impl Word for NoTensors {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.name()
     }
 }
 

@@ -228,7 +228,7 @@ fn process() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    any::<[u64; 9]>().prop_map(
+    any::<[u64; 10]>().prop_map(
         |[
             allocations,
             allocated_bytes,
@@ -239,6 +239,7 @@ fn lost() -> impl Strategy<Value = What> {
             copies,
             stacks,
             objects,
+            tensors,
         ]| {
             What::Lost(Lost {
                 allocations,
@@ -250,6 +251,7 @@ fn lost() -> impl Strategy<Value = What> {
                 copies,
                 stacks,
                 objects,
+                tensors,
             })
         },
     )
@@ -317,6 +319,7 @@ fn listed(what: &What) {
         | What::Work(_)
         | What::Object(_)
         | What::Tensor(_)
+        | What::Torch(_)
         | What::Site(_) => {}
     }
 }

@@ -10,6 +10,7 @@ mod objects;
 mod process;
 mod random;
 mod simple;
+mod torch;
 
 use crate::cli::{Arguments, Program};
 use crate::cuda::{Device, Driver};
@@ -41,6 +42,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Copies(options) => copies::run(device()?, common.device, options),
         Program::Leaks(options) => leaks::run(common, options),
         Program::Objects(options) => objects::run(device()?, common, options),
+        Program::TorchClean(options) => torch::train(common, options, false),
+        Program::TorchLeak(options) => torch::train(common, options, true),
+        Program::TorchSpam(options) => torch::spam(common, options),
         Program::Ipc => process::ipc(device()?, common),
         Program::IpcChild(options) => process::ipc_child(device()?, options),
         Program::DlopenLate(options) => {

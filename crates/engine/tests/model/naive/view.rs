@@ -26,6 +26,7 @@ impl Process {
             .collect();
         failures.sort_by_key(|failure| Reverse(failure.count));
         ProcessView {
+            torch: None,
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use engine::kind::Kind;
 use engine::snapshot::{ProcessView, SiteView, Snapshot};
 use engine::stack::{Frame, SiteName};
 use engine::units::Bytes;
@@ -26,14 +27,32 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        one(out, site, snapshot, style)?;
+        one(out, site, snapshot, style, count)?;
     }
     let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
     if more > 0 {
         writeln!(out, "{}", style.dim(&format!("… and {more} more sites")))?;
     }
+    tensors(out, snapshot, style)?;
     coverage(out, snapshot, style)?;
     super::ending(out, snapshot, names, style)
+}
+
+/// The same for blocks of PyTorch's cache, which are a part of that memory.
+fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+    if snapshot.tensor_sites_total == 0 {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", style.bold("Tensors by site (a part of the memory above)"))?;
+    for site in &snapshot.tensor_sites {
+        writeln!(out)?;
+        one(out, site, snapshot, style, tensor_count)?;
+    }
+    let more = snapshot.tensor_sites_total.saturating_sub(snapshot.tensor_sites.len() as u64);
+    if more > 0 {
+        writeln!(out, "{}", style.dim(&format!("… and {more} more sites")))?;
+    }
+    Ok(())
 }
 
 /// How many allocations nothing is known of, where it is known of others.
@@ -51,7 +70,21 @@ pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -
     writeln!(out, "{}", style.dim(&text))
 }
 
-fn one(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+/// `1 tensor`, `2 tensors`.
+fn tensor_count(tensors: u64) -> String {
+    match tensors {
+        1 => "1 tensor".to_owned(),
+        n => format!("{n} tensors"),
+    }
+}
+
+fn one(
+    out: &mut dyn Write,
+    site: &SiteView,
+    snapshot: &Snapshot,
+    style: Style,
+    count: fn(u64) -> String,
+) -> io::Result<()> {
     if site.kinds.is_empty() && !site.objects.is_empty() {
         objects::heading(out, site, style)?;
         whose(out, site, snapshot)?;
@@ -104,7 +137,8 @@ fn grown(bytes: i64) -> String {
 
 /// By kind, where the total alone does not say it.
 fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
-    if site.kinds.iter().all(|view| view.kind == engine::kind::Kind::Device) {
+    // A list of tensors is of nothing else.
+    if site.kinds.iter().all(|view| matches!(view.kind, Kind::Device | Kind::Torch)) {
         return Ok(());
     }
     let part = |view: &engine::snapshot::SiteKindView| {

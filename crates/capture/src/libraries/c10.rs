@@ -1,0 +1,152 @@
+//! The library of PyTorch that its cache tells of its blocks: which file it is, and where to probe.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSymbol, ReadCache};
+
+use super::image::{Identity, LONGEST, file_offset, read_at_most};
+use crate::prologue::attach_point;
+use crate::wire;
+
+/// The functions, by the names that compilers gave them: PyTorch 1 has the sums with a sign.
+const FUNCTIONS: [(&[u8], u32); 4] = [
+    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", wire::VS_TENSOR_CHANGED),
+    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE", wire::VS_TENSOR_CHANGED),
+    (b"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", wire::VS_TENSOR_REFUSED),
+    (b"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE", wire::VS_TENSOR_REFUSED),
+];
+
+/// A library of PyTorch that matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TorchPart {
+    /// `libc10.so`: what every device has in common.
+    C10,
+    /// `libc10_cuda.so`: the cache.
+    Cuda,
+}
+
+impl TorchPart {
+    /// Which one a file is, by its name. Some distributions add a version.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
+        let rest = name.strip_prefix(b"libc10")?;
+        let (part, rest) = match rest.strip_prefix(b"_cuda") {
+            Some(rest) => (Self::Cuda, rest),
+            None => (Self::C10, rest),
+        };
+        let rest = rest.strip_prefix(b".so")?;
+        let rest = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
+        (rest.is_empty() || rest.starts_with(b".")).then_some(part)
+    }
+}
+
+/// A `libc10.so` that can be probed.
+#[derive(Debug)]
+pub struct C10 {
+    /// How it is called, for messages.
+    pub path: PathBuf,
+    /// What it is.
+    pub identity: Identity,
+    /// Where the probes go in the file, and what each tells.
+    pub places: Vec<(u64, u32)>,
+    file: File,
+}
+
+/// Why a file cannot be probed.
+#[derive(Debug)]
+pub enum C10Error {
+    /// It cannot be read, or is no library.
+    Unreadable,
+    /// It does not export the function.
+    NoFunction,
+}
+
+impl From<io::Error> for C10Error {
+    fn from(_: io::Error) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl From<object::Error> for C10Error {
+    fn from(_: object::Error) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl C10 {
+    /// Opens a library through `path`; `name` is what messages call it.
+    pub fn open(path: &Path, name: &Path) -> Result<Self, C10Error> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(C10Error::Unreadable);
+        }
+        let cache = ReadCache::new(&file);
+        let elf: ElfFile64<'_, object::Endianness, _> = ElfFile64::parse(&cache)?;
+        let identity = Identity::new(&metadata, &elf);
+        let mut places = Vec::new();
+        for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
+            let name = symbol.name_bytes()?;
+            let Some((_, call)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
+                continue;
+            };
+            let entry = file_offset(&elf, symbol.address()).ok_or(C10Error::NoFunction)?;
+            let mut code = vec![0; symbol.size().clamp(16, LONGEST) as usize];
+            let read = read_at_most(&file, &mut code, entry)?;
+            // Before that point nothing is pushed, so the return address is on top of the stack.
+            let point = attach_point(code.get(..read).unwrap_or_default());
+            places.push((entry + point.offset, *call));
+        }
+        if places.iter().all(|(_, call)| *call != wire::VS_TENSOR_CHANGED) {
+            return Err(C10Error::NoFunction);
+        }
+        drop(elf);
+        Ok(Self { path: name.to_owned(), identity, places, file })
+    }
+
+    /// A path that leads to the open file, even when its name is gone.
+    #[must_use]
+    pub fn attach_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_libraries_are_known_by_their_names() {
+        for (name, expected) in [
+            ("/a/torch/lib/libc10.so", Some(TorchPart::C10)),
+            ("/a/torch/lib/libc10_cuda.so", Some(TorchPart::Cuda)),
+            ("/usr/lib/libc10.so.2.6", Some(TorchPart::C10)),
+            ("/x/libc10_cuda.so (deleted)", Some(TorchPart::Cuda)),
+            ("/a/libc10_hip.so", None),
+            ("/a/libc10.sorry", None),
+            ("/a/libc101.so", None),
+            ("/a/libtorch_cuda.so", None),
+            ("[heap]", None),
+        ] {
+            assert_eq!(TorchPart::of(Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_such_library_are_told_apart() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for name in ["Cargo.toml", "absent", "src"] {
+            let path = folder.join(name);
+            assert!(matches!(C10::open(&path, &path), Err(C10Error::Unreadable)), "{name}");
+        }
+        let own = std::env::current_exe().unwrap();
+        assert!(matches!(C10::open(&own, &own), Err(C10Error::NoFunction)));
+    }
+}

@@ -1,0 +1,190 @@
+//! PyTorch's cache: each copy of the library that it tells of its blocks is probed once, where a
+//! process has the cache for CUDA too; and which processes cannot be watched, and why.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use engine::event::{Event, What};
+use engine::ids::{Pid, Tid};
+use engine::tensor::{NoTensors, TensorWatch};
+use engine::units::Moment;
+
+use super::attach::{Attachment, Place, attach};
+use super::drivers::{LINGER, Notice};
+use super::object::Loaded;
+use super::{Options, Target};
+use crate::error::Error;
+use crate::libraries::{C10, C10Error, Identity, Mapping, all_processes, scan_torch};
+use crate::life::Living;
+use crate::plan::Plan;
+
+struct Attached {
+    image: C10,
+    last_used: Instant,
+    _attachments: Vec<Attachment>,
+}
+
+/// See the module.
+pub(crate) struct Torch {
+    /// Limits links to these processes, where the kernel can.
+    only: Option<Vec<Pid>>,
+    /// Whose mappings matter; `None`: everybody's.
+    of: Option<Vec<Pid>>,
+    attached: HashMap<Identity, Attached>,
+    /// Files already looked at, by the device and inode of one process's view.
+    known: HashMap<(String, u64), Result<Identity, NoTensors>>,
+    states: HashMap<Pid, TensorWatch>,
+    /// Of whom the ledger does not know yet.
+    untold: HashSet<Pid>,
+    notices: Vec<Notice>,
+}
+
+impl Torch {
+    pub(crate) fn new(options: &Options, plan: &Plan) -> Self {
+        let (only, of) = match &options.target {
+            Target::Everybody | Target::Processes { follow: true, .. } => (None, None),
+            Target::Processes { pids, follow: false } => {
+                (plan.link_per_process.then(|| pids.clone()), Some(pids.clone()))
+            }
+        };
+        Self {
+            only,
+            of,
+            attached: HashMap::new(),
+            known: HashMap::new(),
+            states: HashMap::new(),
+            untold: HashSet::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Looks at processes that mapped a part of PyTorch; or at all there are.
+    pub(crate) fn look(&mut self, loaded: &Loaded, mapped: &[Pid], all: bool) {
+        if !all {
+            for pid in mapped {
+                if self.of.as_ref().is_none_or(|of| of.contains(pid)) {
+                    self.look_at(loaded, *pid, false);
+                }
+            }
+            return;
+        }
+        let pids = self.of.clone().unwrap_or_else(all_processes);
+        for pid in &pids {
+            self.look_at(loaded, *pid, true);
+        }
+        let pids: HashSet<_> = pids.into_iter().collect();
+        self.states.retain(|pid, _| pids.contains(pid));
+        let notices = &mut self.notices;
+        self.attached.retain(|_, library| {
+            let keep = library.last_used.elapsed() < LINGER;
+            if !keep {
+                notices.push(Notice::Released { path: library.image.path.clone() });
+            }
+            keep
+        });
+    }
+
+    /// `settled`: it is not just about to map the rest.
+    fn look_at(&mut self, loaded: &Loaded, pid: Pid, settled: bool) {
+        let found = scan_torch(pid);
+        if !found.cuda {
+            self.forget(pid);
+            return;
+        }
+        let mut outcome = Err(NoTensors::NoLibrary);
+        for mapping in &found.c10 {
+            let one = self.try_mapping(loaded, mapping);
+            // One copy that tells is enough: the others are not the cache's.
+            outcome = if outcome.is_ok() { outcome } else { one };
+        }
+        let state = match outcome {
+            Err(NoTensors::NoLibrary) if !settled => return,
+            Ok(()) => TensorWatch::Begun,
+            Err(reason) => TensorWatch::Impossible(reason),
+        };
+        if self.states.insert(pid, state) != Some(state) {
+            self.untold.insert(pid);
+            if let TensorWatch::Impossible(reason) = state {
+                self.notices.push(Notice::NoTensors { pid, reason });
+            }
+        }
+    }
+
+    fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<(), NoTensors> {
+        match self.known.get(&mapping.device_inode) {
+            Some(Ok(identity)) => {
+                if let Some(attached) = self.attached.get_mut(identity) {
+                    attached.last_used = Instant::now();
+                    return Ok(());
+                }
+            }
+            Some(Err(reason)) => return Err(*reason),
+            None => {}
+        }
+        let outcome = self.attach(loaded, mapping);
+        let kept = outcome.as_ref().map(Clone::clone).map_err(|reason| *reason);
+        self.known.insert(mapping.device_inode.clone(), kept);
+        outcome.map(|_| ())
+    }
+
+    fn attach(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<Identity, NoTensors> {
+        let paths = mapping.openable();
+        let path = paths.iter().find(|path| std::fs::File::open(path).is_ok());
+        let path = path.ok_or(NoTensors::Unreadable)?;
+        let image = C10::open(path, &mapping.path).map_err(|error| match error {
+            C10Error::Unreadable => NoTensors::Unreadable,
+            C10Error::NoFunction => NoTensors::NoFunction,
+        })?;
+        let identity = image.identity.clone();
+        if let Some(attached) = self.attached.get_mut(&identity) {
+            attached.last_used = Instant::now();
+            return Ok(identity);
+        }
+        let attachments = self.links(loaded, &image).map_err(|_| NoTensors::Refused)?;
+        self.notices.push(Notice::Tensors { path: image.path.clone() });
+        let library = Attached { image, last_used: Instant::now(), _attachments: attachments };
+        self.attached.insert(identity.clone(), library);
+        Ok(identity)
+    }
+
+    fn links(&self, loaded: &Loaded, image: &C10) -> Result<Vec<Attachment>, Error> {
+        let places = image.places.iter();
+        let places: Vec<_> = places
+            .map(|(offset, call)| Place { offset: *offset, cookie: u64::from(*call) })
+            .collect();
+        let scopes: Vec<Option<Pid>> = match &self.only {
+            None => vec![None],
+            Some(pids) => pids.iter().copied().map(Some).collect(),
+        };
+        let file = image.attach_path();
+        let link =
+            |scope| attach(loaded, &file, &image.path, &places, loaded.knobs.tensors(), scope);
+        scopes.into_iter().map(link).collect()
+    }
+
+    /// What the ledger does not know yet of processes that it knows.
+    pub(crate) fn told(&mut self, now: Moment, living: &Living) -> Vec<Event> {
+        let Self { untold, states, .. } = self;
+        let mut events = Vec::new();
+        untold.retain(|pid| {
+            let Some(state) = states.get(pid) else { return false };
+            if !living.knows(*pid) {
+                return true;
+            }
+            let what = What::Torch(*state);
+            events.push(Event { pid: *pid, tid: Tid(pid.0), entered: now, at: now, what });
+            false
+        });
+        events
+    }
+
+    /// A process ended or changed its program.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.states.remove(&pid);
+        self.untold.remove(&pid);
+    }
+
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+}

@@ -1,0 +1,160 @@
+//! How the blocks of a framework's cache lie in the memory that it has from the driver.
+//!
+//! A *segment* is what the cache got in one go: an allocation, or one mapping of physical memory.
+//! Mappings side by side are one *run* of addresses, in which a block may lie across several of them.
+
+use crate::ids::{DeviceId, Space};
+use crate::tensor::NoFragmentation;
+
+use super::process::Process;
+use super::torch::Block;
+use super::totals::Sum;
+
+/// Blocks and segments that are looked at: a tenth of a second for a report, or less.
+const MOST: usize = 1 << 21;
+
+/// The segments of a device that have blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InUse {
+    pub(super) device: DeviceId,
+    /// What of them no block takes.
+    pub(super) free: Sum,
+    /// The longest piece between blocks, or between a block and an end of its run.
+    pub(super) largest_gap: u64,
+    /// Blocks lie where no memory is known.
+    pub(super) unknown: bool,
+}
+
+impl InUse {
+    pub(super) fn none(device: DeviceId) -> Self {
+        Self { device, free: Sum::default(), largest_gap: 0, unknown: false }
+    }
+}
+
+/// Addresses from and to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Segment {
+    start: u64,
+    end: u64,
+    /// It can be a part of a longer run.
+    mapped: bool,
+}
+
+/// What a walk over the segments has found of one of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Filled {
+    bytes: u64,
+    device: Option<DeviceId>,
+}
+
+/// The segments of a process that have blocks, in the order of their devices.
+pub(super) fn in_use(
+    process: &Process,
+    count: usize,
+    blocks: impl Iterator<Item = Block>,
+) -> Result<Vec<InUse>, NoFragmentation> {
+    let allocations = usize::try_from(process.totals.count).unwrap_or(usize::MAX);
+    if count.saturating_add(allocations) > MOST {
+        return Err(NoFragmentation::TooMany);
+    }
+    let mut blocks: Vec<_> = blocks.collect();
+    if blocks.is_empty() {
+        return Ok(Vec::new());
+    }
+    blocks.sort_unstable_by_key(|block| block.address);
+    Ok(lay_out(&blocks, &segments(process)))
+}
+
+fn segments(process: &Process) -> Vec<Segment> {
+    let slab = &process.allocations.slab;
+    let plain = slab.iter().filter_map(|(_, entry)| {
+        let key = entry.key();
+        let is_one = key.space == Space::Address && entry.kind.takes_device_memory();
+        let end = key.value.saturating_add(entry.bytes);
+        is_one.then_some(Segment { start: key.value, end, mapped: false })
+    });
+    let mapped = process.physical.mapped();
+    let mapped = mapped.map(|(start, end)| Segment { start, end, mapped: true });
+    let mut all: Vec<_> = plain.chain(mapped).filter(|one| one.start < one.end).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Both in the order of their addresses.
+fn lay_out(blocks: &[Block], segments: &[Segment]) -> Vec<InUse> {
+    let mut found: Vec<InUse> = Vec::new();
+    let mut filled = vec![Filled::default(); segments.len()];
+    let mut first = 0;
+    for block in blocks {
+        let end = block.address.saturating_add(block.bytes);
+        while segments.get(first).is_some_and(|segment| segment.end <= block.address) {
+            first += 1;
+        }
+        let mut at = block.address;
+        for (segment, filled) in segments.iter().zip(&mut filled).skip(first) {
+            if segment.start > at || at >= end {
+                break;
+            }
+            let to = segment.end.min(end);
+            filled.bytes = filled.bytes.saturating_add(to.saturating_sub(at));
+            filled.device = Some(block.device);
+            at = at.max(to);
+        }
+        if at < end {
+            of(&mut found, block.device).unknown = true;
+        }
+    }
+    for (segment, filled) in segments.iter().zip(&filled) {
+        if let Some(device) = filled.device {
+            let length = segment.end.saturating_sub(segment.start);
+            of(&mut found, device).free.add(length.saturating_sub(filled.bytes));
+        }
+    }
+    gaps(blocks, &runs(segments), &mut found);
+    found
+}
+
+fn of(found: &mut Vec<InUse>, device: DeviceId) -> &mut InUse {
+    let place = match found.binary_search_by_key(&device, |one| one.device) {
+        Ok(place) => place,
+        Err(place) => {
+            found.insert(place, InUse::none(device));
+            place
+        }
+    };
+    &mut found[place]
+}
+
+/// Mappings side by side become one.
+fn runs(segments: &[Segment]) -> Vec<Segment> {
+    let mut runs: Vec<Segment> = Vec::new();
+    for segment in segments {
+        match runs.last_mut() {
+            Some(last) if last.mapped && segment.mapped && last.end == segment.start => {
+                last.end = segment.end;
+            }
+            _ => runs.push(*segment),
+        }
+    }
+    runs
+}
+
+/// The pieces before, between and after the blocks of each run.
+fn gaps(blocks: &[Block], runs: &[Segment], found: &mut Vec<InUse>) {
+    let mut blocks = blocks.iter().peekable();
+    for run in runs {
+        while blocks.next_if(|block| block.address < run.start).is_some() {}
+        let mut at = run.start;
+        let mut device = None;
+        while let Some(block) = blocks.next_if(|block| block.address < run.end) {
+            let own = of(found, block.device);
+            own.largest_gap = own.largest_gap.max(block.address.saturating_sub(at));
+            at = at.max(block.address.saturating_add(block.bytes));
+            device = Some(block.device);
+        }
+        if let Some(device) = device {
+            let own = of(found, device);
+            own.largest_gap = own.largest_gap.max(run.end.saturating_sub(at));
+        }
+    }
+}

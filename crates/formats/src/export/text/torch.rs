@@ -1,0 +1,141 @@
+//! What PyTorch's cache does, for people.
+
+use std::io::{self, Write};
+
+use engine::tensor::{TorchDeviceView, TorchView};
+use engine::units::Bytes;
+
+use super::Style;
+
+/// The lines of one process.
+pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io::Result<()> {
+    for device in &view.devices {
+        writeln!(out, "  PyTorch {}", line(device))?;
+        if let Some(more) = doubts(device) {
+            writeln!(out, "    {}", style.dim(&more))?;
+        }
+    }
+    if let Some(reason) = view.reason {
+        writeln!(out, "  PyTorch: no tensors are listed: {}", reason.reason())?;
+    }
+    let missing: Vec<_> = [(view.lost, "records lost"), (view.unlisted, "blocks not kept")]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if !missing.is_empty() {
+        let text = format!("PyTorch NOT EXACT: {}", missing.join(", "));
+        writeln!(out, "  {}", style.alarm(&text))?;
+    }
+    Ok(())
+}
+
+/// `gpu_0: 3.10 GiB in 412 tensors, 4.00 GiB held, 0.90 GiB of it cached (0.40 GiB fragmented, …)`.
+fn line(view: &TorchDeviceView) -> String {
+    let tensors = if view.blocks == 1 { "tensor" } else { "tensors" };
+    let lies = match view.fragmentation {
+        Ok(lies) if lies.fragmented == Bytes(0) => String::new(),
+        Ok(lies) => {
+            format!(" ({} fragmented, the longest piece {})", lies.fragmented, lies.largest_gap)
+        }
+        Err(reason) => format!(" (how it lies is not known: {})", reason.reason()),
+    };
+    let refused = match view.refused {
+        0 => String::new(),
+        1 => ", 1 request refused".to_owned(),
+        n => format!(", {n} requests refused"),
+    };
+    format!(
+        "{}: {} in {} {tensors}, {} held, {} of it cached{lies}, peak {}{refused}",
+        view.device,
+        view.allocated,
+        view.blocks,
+        view.reserved,
+        view.cached(),
+        view.peak,
+    )
+}
+
+/// What of the tensors is not known by site.
+fn doubts(view: &TorchDeviceView) -> Option<String> {
+    let (told, seen) = (view.allocated.0, view.seen_bytes.0);
+    if told > seen {
+        let unseen = Bytes(told - seen);
+        return Some(format!("of that {unseen} in tensors that were not seen to begin"));
+    }
+    (seen > told).then(|| format!("{} of that is listed and has ended", Bytes(seen - told)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::ids::DeviceId;
+    use engine::tensor::{Fragmentation, NoFragmentation, NoTensors};
+    use engine::units::Moment;
+
+    const MIB: u64 = 1 << 20;
+
+    fn device() -> TorchDeviceView {
+        TorchDeviceView {
+            device: DeviceId(1),
+            allocated: Bytes(300 * MIB),
+            reserved: Bytes(400 * MIB),
+            peak: Bytes(350 * MIB),
+            peak_at: Moment(0),
+            blocks: 12,
+            seen_bytes: Bytes(300 * MIB),
+            given_total: 20,
+            taken_total: 8,
+            unknown_taken: 0,
+            refused: 0,
+            fragmentation: Ok(Fragmentation {
+                whole: Bytes(60 * MIB),
+                fragmented: Bytes(40 * MIB),
+                largest_gap: Bytes(5 * MIB),
+            }),
+        }
+    }
+
+    fn lines(view: &TorchView) -> Vec<String> {
+        let mut out = Vec::new();
+        section(&mut out, view, Style::default()).unwrap();
+        String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_device_is_one_line() {
+        let view = TorchView { devices: vec![device()], ..TorchView::default() };
+        assert_eq!(
+            lines(&view),
+            [
+                "  PyTorch gpu_1: 300.00 MiB in 12 tensors, 400.00 MiB held, 100.00 MiB of it cached \
+              (40.00 MiB fragmented, the longest piece 5.00 MiB), peak 350.00 MiB"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let late = TorchDeviceView {
+            seen_bytes: Bytes(100 * MIB),
+            blocks: 1,
+            refused: 2,
+            fragmentation: Err(NoFragmentation::BlocksUnseen),
+            ..device()
+        };
+        let view = TorchView { devices: vec![late], lost: 7, unlisted: 0, reason: None };
+        assert_eq!(
+            lines(&view),
+            [
+                "  PyTorch gpu_1: 300.00 MiB in 1 tensor, 400.00 MiB held, 100.00 MiB of it cached \
+                 (how it lies is not known: not every block is known), peak 350.00 MiB, 2 requests \
+                 refused",
+                "    of that 200.00 MiB in tensors that were not seen to begin",
+                "  PyTorch NOT EXACT: 7 records lost",
+            ]
+        );
+        let none = TorchView { reason: Some(NoTensors::NoFunction), ..TorchView::default() };
+        let [line] = &lines(&none)[..] else { panic!("one line") };
+        assert!(line.starts_with("  PyTorch: no tensors are listed: its libc10.so"), "{line}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Stands for `libc10.so`: the two functions that PyTorch's cache tells of its blocks. They do
+//! nothing, as the real ones do while no profiler runs, and begin with the same instructions.
+
+/// What the second function reads before it touches the stack, as newer builds do.
+static DEBUG_INFO: u64 = 2;
+
+/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`, as of 2.11.
+#[allow(non_snake_case, reason = "the name is the compiler's")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE() {
+    core::arch::naked_asm!(
+        "push r14",
+        "mov r14d, r8d",
+        "push r13",
+        "mov r13, rcx",
+        "pop r13",
+        "pop r14",
+        "ret",
+    )
+}
+
+/// `c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, c10::Device)`, with the beginning of
+/// 2.13, where the first instruction is none that the kernel emulates.
+#[allow(non_snake_case, reason = "the name is the compiler's")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE() {
+    core::arch::naked_asm!(
+        "mov rax, qword ptr [rip + {info}]",
+        "push r13",
+        "mov r13d, ecx",
+        "pop r13",
+        "ret",
+        info = sym DEBUG_INFO,
+    )
+}

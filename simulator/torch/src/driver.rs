@@ -1,0 +1,73 @@
+//! The few functions of the CUDA driver that a cache needs, from whichever driver there is.
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+
+macro_rules! functions {
+    ($($field:ident $name:literal ($($ty:ty),*);)*) => {
+        /// The driver's functions.
+        pub(crate) struct Driver {
+            $(pub(crate) $field: unsafe extern "C" fn($($ty),*) -> c_int,)*
+        }
+
+        impl Driver {
+            fn find(library: *mut c_void) -> Option<Self> {
+                Some(Self {
+                    $($field: {
+                        // SAFETY: the library is loaded for good and the name ends with a zero.
+                        let symbol = unsafe { libc::dlsym(library, $name.as_ptr()) };
+                        // SAFETY: null becomes `None`; any other is the driver's function of that
+                        // name, whose prototype is written here as in `cuda.h`.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                Option<unsafe extern "C" fn($($ty),*) -> c_int>,
+                            >(symbol)
+                        }?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    init c"cuInit" (c_uint);
+    retain c"cuDevicePrimaryCtxRetain" (*mut u64, c_int);
+    set_current c"cuCtxSetCurrent" (u64);
+    alloc c"cuMemAlloc_v2" (*mut u64, usize);
+    free c"cuMemFree_v2" (u64);
+    alloc_async c"cuMemAllocAsync" (*mut u64, usize, u64);
+    free_async c"cuMemFreeAsync" (u64, u64);
+}
+
+impl Driver {
+    /// Loads the driver and makes it ready; none where that does not work.
+    pub(crate) fn load() -> Option<Self> {
+        const NAME: &CStr = c"libcuda.so.1";
+        // SAFETY: loads a library by name; its constructors are the driver's own affair.
+        let library = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return None;
+        }
+        let driver = Self::find(library)?;
+        // SAFETY: a plain call.
+        (unsafe { (driver.init)(0) } == 0).then_some(driver)
+    }
+
+    /// Makes a device the calling thread's.
+    pub(crate) fn select(&self, device: i32) -> bool {
+        let mut context = 0;
+        // SAFETY: the pointer is valid for writing.
+        let retained = unsafe { (self.retain)(&raw mut context, device) } == 0;
+        // SAFETY: the context was given out above.
+        retained && unsafe { (self.set_current)(context) } == 0
+    }
+
+    /// Memory of the current device; 0 where there is none.
+    pub(crate) fn memory(&self, bytes: u64) -> u64 {
+        let mut pointer = 0;
+        // SAFETY: the pointer is valid for writing.
+        let code = unsafe { (self.alloc)(&raw mut pointer, bytes as usize) };
+        if code == 0 { pointer } else { 0 }
+    }
+}

@@ -1,0 +1,194 @@
+//! Programs that use the simulated cache of PyTorch as training does. The functions that ask for
+//! tensors are never inlined, so that each is a place of its own.
+
+use std::ffi::{CStr, c_void};
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use crate::cli::{Common, Torch, TorchSpam};
+use crate::{say, signals};
+
+macro_rules! functions {
+    ($($field:ident $name:literal ($($ty:ty),*) -> $result:ty;)*) => {
+        /// The functions of the cache.
+        struct Cache {
+            $($field: unsafe extern "C" fn($($ty),*) -> $result,)*
+        }
+
+        impl Cache {
+            fn find(library: *mut c_void) -> anyhow::Result<Self> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: the library is loaded for good and the name ends with a zero.
+                        let symbol = unsafe { libc::dlsym(library, $name.as_ptr()) };
+                        // SAFETY: null becomes `None`; any other is the function of that name, with
+                        // the prototype that is written here.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                Option<unsafe extern "C" fn($($ty),*) -> $result>,
+                            >(symbol)
+                        }
+                        .context("libc10_cuda.so is not the simulated one")?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    select c"sim_torch_select" (i32) -> i32;
+    malloc c"sim_torch_malloc" (i32, u64) -> u64;
+    free c"sim_torch_free" (u64) -> ();
+    empty c"sim_torch_empty_cache" () -> ();
+    host_block c"sim_torch_host_block" (u64, i64) -> ();
+    report c"sim_torch_report" () -> i32;
+}
+
+fn open(name: &CStr, how: i32) -> anyhow::Result<*mut c_void> {
+    // SAFETY: loads a library by name; its constructors do nothing.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | how) };
+    if library.is_null() {
+        bail!("cannot load {}; set LD_LIBRARY_PATH to its folder", name.to_string_lossy());
+    }
+    Ok(library)
+}
+
+impl Cache {
+    fn load(device: i32) -> anyhow::Result<Self> {
+        open(c"libc10.so", libc::RTLD_GLOBAL)?;
+        let cache = Self::find(open(c"libc10_cuda.so", 0)?)?;
+        // SAFETY: a plain call.
+        if unsafe { (cache.select)(device) } == 0 {
+            bail!("the driver does not work");
+        }
+        Ok(cache)
+    }
+
+    #[inline(never)]
+    fn tensor(&self, device: i32, bytes: u64) -> anyhow::Result<u64> {
+        // SAFETY: a plain call.
+        let address = unsafe { (self.malloc)(device, bytes) };
+        if address == 0 {
+            bail!("no memory for a tensor of {bytes} bytes");
+        }
+        Ok(black_box(address))
+    }
+
+    fn give_back(&self, address: u64) {
+        // SAFETY: the cache judges the address.
+        unsafe { (self.free)(address) };
+    }
+
+    /// The truth, as far as somebody wants it.
+    fn report(&self) {
+        // SAFETY: a plain call.
+        unsafe { (self.report)() };
+    }
+}
+
+#[inline(never)]
+fn weights(cache: &Cache, device: i32) -> anyhow::Result<Vec<u64>> {
+    let mut made = Vec::new();
+    for bytes in black_box([4_000_000, 12_000_000, 300_000, 4096, 100]) {
+        made.push(cache.tensor(device, bytes)?);
+    }
+    Ok(made)
+}
+
+#[inline(never)]
+fn activations(cache: &Cache, device: i32, step: u64) -> anyhow::Result<Vec<u64>> {
+    let mut made = Vec::new();
+    for bytes in black_box([50_000 + step % 7 * 9000, 700_000, 2_500_000 + step % 3 * 400_000]) {
+        made.push(cache.tensor(device, bytes)?);
+    }
+    Ok(made)
+}
+
+#[inline(never)]
+fn keep_history(cache: &Cache, device: i32) -> anyhow::Result<u64> {
+    black_box(cache.tensor(device, 1500))
+}
+
+/// Weights that stay to the end, tensors of each step that go, and one of each step that is kept.
+pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Result<()> {
+    let (cache, device) = (Cache::load(common.device)?, common.device);
+    let held = weights(&cache, device)?;
+    if options.wait_loaded {
+        say("ready");
+        if !signals::wait_for_start() {
+            return Ok(());
+        }
+    }
+    for step in 0..options.steps {
+        let used = activations(&cache, device, step)?;
+        if leaks {
+            keep_history(&cache, device)?;
+        }
+        // SAFETY: the function only looks at its arguments.
+        unsafe { (cache.host_block)(0x1000 + step, 64) };
+        used.into_iter().for_each(|address| cache.give_back(address));
+        if !signals::sleep_ms(options.step_ms) {
+            break;
+        }
+    }
+    if options.refuse {
+        // SAFETY: a plain call, for more than any device has.
+        let refused = unsafe { (cache.malloc)(device, 1 << 50) };
+        anyhow::ensure!(refused == 0, "the device has no end");
+    }
+    if !leaks {
+        held.into_iter().for_each(|address| cache.give_back(address));
+    }
+    if options.empty_cache {
+        // SAFETY: a plain call.
+        unsafe { (cache.empty)() };
+    }
+    cache.report();
+    Ok(())
+}
+
+/// Pairs of a request and its end, as fast as they go, from as many stacks as asked for.
+pub(crate) fn spam(common: &Common, options: &TorchSpam) -> anyhow::Result<()> {
+    let (cache, device) = (Cache::load(common.device)?, common.device);
+    // The driver is asked once, before it is timed.
+    let first = cache.tensor(device, 4096)?;
+    for _ in 0..options.rounds.max(1) {
+        let start = Instant::now();
+        for pair in 0..options.pairs {
+            let address = through(&cache, device, pair % options.stacks.max(1), 5)?;
+            cache.give_back(address);
+        }
+        let nanos = start.elapsed().as_nanos() / u128::from(options.pairs.max(1));
+        say(&format!("{nanos} ns a pair"));
+    }
+    cache.give_back(first);
+    cache.report();
+    Ok(())
+}
+
+/// Goes down through one of two functions at each of some levels: the stacks are as deep as each
+/// other, and differ in their middle.
+fn through(cache: &Cache, device: i32, stack: u64, levels: u32) -> anyhow::Result<u64> {
+    if levels == 0 {
+        return cache.tensor(device, 4096);
+    }
+    if stack >> (levels - 1) & 1 == 0 {
+        left(cache, device, stack, levels - 1)
+    } else {
+        right(cache, device, stack, levels - 1)
+    }
+}
+
+#[inline(never)]
+fn left(cache: &Cache, device: i32, stack: u64, levels: u32) -> anyhow::Result<u64> {
+    black_box(through(cache, device, stack, levels))
+}
+
+#[inline(never)]
+fn right(cache: &Cache, device: i32, stack: u64, levels: u32) -> anyhow::Result<u64> {
+    black_box(through(cache, device, black_box(stack), levels))
+}
