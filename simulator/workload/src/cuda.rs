@@ -183,8 +183,6 @@ functions! {
         linker: *mut Handle);
     cuLinkDestroy(linker: Handle);
     cuStreamSynchronize(stream: Handle);
-    cuEventCreate(event: *mut Handle, flags: c_uint);
-    cuEventDestroy_v2(event: Handle);
     cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
     cuStreamEndCapture(stream: Handle, graph: *mut Handle);
     cuGraphCreate(graph: *mut Handle, flags: c_uint);
