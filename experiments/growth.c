@@ -2,9 +2,9 @@
  *
  * usage: growth COUNT PAIRS distinct|same
  *
- * Prints a word and waits for a line, again and again: "ready" before the driver is touched, "begun" after the
- * first pair, "held" with COUNT allocations, "NS ns per pair" after the pairs. Linked with the driver, real or
- * simulated. */
+ * Prints a word and waits for a line, again and again: "ready" before the driver is touched,
+ * "begun" after the first pair, "held" with COUNT allocations, "NS ns per pair" after the pairs.
+ * Linked with the driver, real or simulated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,8 @@
  *
  * The offsets are where in the file the probes go.
  *
- * `naive` is `paired` with the plainest ledger: a hash table of what is live, walked from end to end
- * at every report. Prints "ready" when attached, and one line of JSON when it is ended (SIGINT,
+ * `naive` is `paired` with the plainest ledger: a hash table of what is live, walked from end to
+ * end at every report. Prints "ready" when attached, and one line of JSON when it is ended (SIGINT,
  * SIGTERM).
  */
 #include <errno.h>
@@ -159,8 +159,8 @@ static void report(void)
 
 static struct bpf_link *attach(struct bpf_object *object, const char *way, char **argv)
 {
-	unsigned long offsets[] = { strtoul(argv[4], NULL, 0), strtoul(argv[5], NULL, 0) };
-	__u64 functions[] = { FLOOR_ALLOCATE, FLOOR_FREE };
+	unsigned long offsets[] = {strtoul(argv[4], NULL, 0), strtoul(argv[5], NULL, 0)};
+	__u64 functions[] = {FLOOR_ALLOCATE, FLOOR_FREE};
 	struct bpf_program *program;
 	LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = offsets, .cookies = functions,
 		    .cnt = 2, .session = true);

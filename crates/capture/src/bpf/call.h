@@ -258,8 +258,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
 		graph_apply(pid, action, hooks[hook].flags, result);
 		capture_apply(thread, action, call->args[0], result);
-		if (!bpf_map_lookup_elem(&processes, &pid))
-			announce_process();
+		announce_once(thread, pid);
 		announce_thread(thread);
 		struct taken_stack taken = {};
 		struct caller caller = {PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx)};

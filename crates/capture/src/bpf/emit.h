@@ -113,6 +113,17 @@ static __noinline int announce_process(void)
 	return 0;
 }
 
+/* Looks whether the process was announced until it was: once for most threads. */
+static __always_inline void announce_once(struct thread_state *thread, __u32 pid)
+{
+	if (thread->announced)
+		return;
+	if (bpf_map_lookup_elem(&processes, &pid))
+		thread->announced = 1;
+	else
+		announce_process();
+}
+
 /* Tell a thread's name with its first call and whenever it changed. */
 static __always_inline void announce_thread(struct thread_state *thread)
 {

@@ -146,9 +146,8 @@ struct thread_state {
 	__u32 began_empty;   /* the thread started after the probes, so without a context */
 	__u32 captures;	     /* captures that the thread began */
 	__u32 stacks;	     /* stacks that were sent of it */
-	__u32 announced;     /* its process was, as far as blocks of a cache need it */
-	__u32 reserved;
-	__u64 python; /* Python's own state of the thread, as it was found last */
+	__u32 announced;     /* its process was, so there is no need to look */
+	__u64 python;	     /* Python's own state of the thread, as it was found last */
 	__u64 name[2];
 };
 

@@ -51,16 +51,6 @@ static __noinline int take_tensor_stack(struct pt_regs *ctx, struct thread_state
 	return take_stack(&caller, thread, taken);
 }
 
-static __always_inline void announce_owner(struct thread_state *thread, __u32 pid)
-{
-	if (thread->announced)
-		return;
-	if (!bpf_map_lookup_elem(&processes, &pid))
-		announce_process();
-	/* When there was no room it is tried again with the next block. */
-	thread->announced = bpf_map_lookup_elem(&processes, &pid) != NULL;
-}
-
 /* What a call tells, whichever function it is. */
 struct tensor_call {
 	__u64 address;
@@ -103,7 +93,7 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 which)
 		return count_lost_tensor();
 	if (!thread->ready)
 		thread_setup(thread);
-	announce_owner(thread, pid);
+	announce_once(thread, pid);
 	if (tensors == VS_TENSORS_FULL && stacks && (refused || (__s64)call.bytes > 0))
 		take_tensor_stack(ctx, thread, &taken);
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
