@@ -5,10 +5,11 @@ import re
 import shutil
 import statistics
 import subprocess
+import time
 
 from runner import compare
 from runner.machine import scrub
-from runner.tracing import Trouble, run
+from runner.tracing import Trouble, other_tracers, run
 
 MIB = 1 << 20
 
@@ -46,11 +47,18 @@ def _case(name, traced, rows, **more):
         "checks": rows,
         **more,
         "output": [scrub(line) for line in done.stdout if not line.startswith(("{", "ready"))][-20:],
-        "messages": [scrub(line) for line in done.stderr][-10:],
+        "messages": list(dict.fromkeys(scrub(line) for line in done.stderr))[-10:],
         "accounts": accounts,
         "simulator": truth,
         "last_report": _cut(traced["reports"][-1]),
     }
+
+
+def _shorter(words):
+    """The same program, for less long, but with everything live for a while at its end."""
+    short = {"--duration": "2", "--steps": "100", "--iter-ms": "50", "--hold-ms": "1500"}
+    words = words if "--hold-ms" in words else [*words, "--hold-ms", ""]
+    return [short.get(before, word) for before, word in zip(["", *words], words)]
 
 
 class Experiments:
@@ -65,10 +73,14 @@ class Experiments:
 
     def plain(self, name, case, words, by="kind", rows=lambda traced: [], drawn=True, **options):
         """One program under the tracer; with its text, and a picture if it is the experiment's main case."""
+        if not self.simulated:
+            # Names of frames are read from the process, which should not be gone by then.
+            words = [*words, "--hold-ms", "500"]
         traced = self.bench.trace(f"{name}-{case}".replace(" ", "-"), words, options=LISTED, **options)
         more = {"text": self.bench.text(traced["recording"])}
         if drawn and not self.quick:
             more["picture"] = self.picture(name, traced["recording"], by)
+            more["live"] = self.bench.live(name, _shorter(words), options.get("environment", {}))
         return _case(case, traced, compare.processes(traced) + rows(traced), **more)
 
     def correctness(self):
@@ -85,7 +97,7 @@ class Experiments:
                          drawn=False, environment={"SIM_MEMORY": "2G"})
 
     def processes(self):
-        words = ["stressor", "--procs", "4", "--duration", self.seconds(8, 6), "--min-mb", "2", "--max-mb", "10",
+        words = ["stressor", "--procs", "4", "--duration", self.seconds(6, 6), "--min-mb", "2", "--max-mb", "10",
                  "--sleep-ms", "25", "--leak-prob", "0.1"]
         yield self.plain("processes", "four processes", words if self.simulated else [*words, "--compute"], by="process")
 
@@ -185,9 +197,15 @@ class Experiments:
                 "kernels": ("kernels", ())}
         times = {way: {} for way in ways}
         rows = {}
-        for turn in range(2 if self.quick else 5):
+        disturbed = 0
+        patience = time.monotonic() + 15
+        for turn in range(2 if self.quick else 5 if self.simulated else 3):
             for way, (verb, options) in ways.items():
+                while other_tracers() and time.monotonic() < patience:
+                    time.sleep(0.1)
+                before = other_tracers()
                 found, counts = once(verb, options, turn)
+                disturbed += before + other_tracers() > 0
                 for loop, nanoseconds in found.items():
                     times[way].setdefault(loop, []).append(nanoseconds)
                 for what, row in _counted(verb, counts):
@@ -201,7 +219,8 @@ class Experiments:
                 bare = statistics.median(times["not traced"][loop])
                 middle = statistics.median(values)
                 loops.append({"loop": loop, "way": way, "median": middle, "ratio": round(middle / bare, 3), "all": values})
-        return {"case": "by turns", "command": None, "verdict": compare.verdict(rows), "checks": rows, "loops": loops}
+        return {"case": "by turns", "command": None, "verdict": compare.verdict(rows), "checks": rows, "loops": loops,
+                "disturbed": disturbed, "turns": len(ways) * len(times["not traced"]["ns_per_pair"])}
 
 
 def _counted(verb, counts):
@@ -219,25 +238,33 @@ def _counted(verb, counts):
                 yield name, compare.check(f"{name} told by `trace`", made, told, f"{lost} lost")
 
 
+def _made(traced):
+    """Events of a program and how many a second, by its own word."""
+    for account in traced["accounts"].values():
+        return account["events"], account["events_per_second"]
+    found = re.search(r"(\d+) events in [\d.]+ s: (\d+) events/s", "\n".join(traced["done"].stdout))
+    if not found:
+        raise Trouble("the program did not tell how many events it made")
+    return int(found[1]), int(found[2])
+
+
 def _cost(traced):
     """What the tracer itself took while the program made events."""
     samples = traced["done"].samples
     if len(samples) < 3:
-        return None
-    (first, cpu, _), (last, cpu_end, resident) = samples[0], samples[-1]
+        raise Trouble("the program ended too soon to be looked at")
+    (first, cpu, resident), (last, cpu_end, _) = samples[0], samples[-1]
     parts = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(samples, samples[1:])]
-    process = traced["reports"][-1]["processes"][0]
-    events = process["allocations_total"] + process["frees_total"]
-    seconds = last - first
+    events, rate = _made(traced)
+    used = (cpu_end - cpu) / (last - first)
     return {
-        "seconds": round(seconds, 2),
+        "seconds": round(last - first, 2),
         "events": events,
-        "events_per_second": round(events / seconds),
-        "cpu_percent": round(100 * (cpu_end - cpu) / seconds, 2),
+        "events_per_second": rate,
+        "cpu_percent": round(100 * used, 2),
         "cpu_percent_max": round(100 * max(parts), 2),
-        "cpu_us_per_event": round(1e6 * (cpu_end - cpu) / max(events, 1), 2),
-        "resident_first": samples[0][2],
-        "resident_last": resident,
+        "cpu_us_per_event": round(1e6 * used / rate, 2),
+        "resident_first": resident,
         "resident_max": max(sample[2] for sample in samples),
     }
 

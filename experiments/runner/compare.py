@@ -97,7 +97,7 @@ def with_cache(process, account):
     """A process against PyTorch's figures of its caching allocator."""
     theirs = account["torch"]
     live, allocations, frees = _by_libraries(process)
-    beside = f"beside {live} bytes of libraries" if live or allocations else ""
+    beside = f"beside {live:,} bytes of libraries" if live or allocations else ""
     addresses = {hex(address) for address, _ in account["segments"]}
     listed = _listed(process) or []
     at_segments = [(address, size) for address, size, _ in listed if address in addresses]

@@ -58,11 +58,20 @@ def facts(vramscope, driver, nvcc=None):
 
 
 def scrub(text):
-    """Text without the paths of this machine: those of the repository begin there."""
-    text = text.replace(ROOT + os.sep, "")
+    """Text without the paths of this machine: those of the repository begin there, of others the last name is left."""
+    text = text.replace(sys.executable, "python3").replace(ROOT + os.sep, "")
     text = re.sub(r"/[^\s():\"]*?/(simulator|experiments|crates)/", r"\1/", text)
-    text = re.sub(r"/[^\s():\"]*/((?:site|dist)-packages)/", r"…/\1/", text)
-    text = re.sub(r"/[^\s():\"]*/(lib/python[\d.]+)/", r"…/\1/", text)
+    text = re.sub(r"/[^\s():\"]*/((?:site|dist)-packages|lib/python[\d.]+)/", r"…/\1/", text)
     text = re.sub(r"/rustc/[0-9a-f]+/", "", text)
-    text = re.sub(r"(?<![\w.…])/(?:root|tmp|opt|home/[^/\s]+)/[^\s():\"]*/", "…/", text)
-    return text.replace(sys.executable, "python3")
+    return re.sub(r"(?<![^\s(\"'=:])/(?!usr/|lib|proc/|dev/|sys/)[^\s():\"<>/]+(?:/[^\s():\"<>/]+)*/([^\s():\"<>/]+)", r"…/\1", text)
+
+
+def scrubbed(value):
+    """The same for all text of a result."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return [scrubbed(one) for one in value]
+    if isinstance(value, dict):
+        return {key: scrubbed(one) for key, one in value.items()}
+    return value

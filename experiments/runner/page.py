@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import sys
 
 from runner.machine import ROOT
@@ -30,7 +31,7 @@ its threads, in percent of one core, and resident memory, looked at every 0.2 se
 program is not in it; *Loops* has that. Nothing may be lost."""),
     "loops": ("Loops", """\
 The worst case: programs that do nothing but launch an empty kernel, and nothing but allocate and free 2 KiB. By turns, without
-and with a tracer; the median of the turns. `trace` does not probe launches, `kernels` does not probe allocations.
+and with a tracer; the median of the turns. `trace` does not probe launches; `kernels` probes both.
 On the simulated driver a call takes some ten nanoseconds, so a ratio there says how a probe compares with next to nothing;
 the nanoseconds that are added are the figure to look at."""),
 }
@@ -51,6 +52,9 @@ experiments/run --report
 
 The first command takes some minutes, needs root, and finds out whether there is a GPU; the second writes this page of all
 files in `experiments/results`, which also hold the programs' own words and the last reports. `experiments/run --help` tells the rest.
+
+The commands under each case show what was run. For those with `workload`, build with `./dev build`, put `target/release` and
+`target/release/sim` into `PATH`, and `target/release/sim` into `LD_LIBRARY_PATH`.
 """
 
 HOW = """\
@@ -78,6 +82,9 @@ program keeps its own account: bytes, counts, each thread's share, and a digest 
 The programs end without the interpreter's own end, which would free tensors after the account was told.
 """
 
+_PROCESS = re.compile(r"process \d+: ")
+
+
 def picture_of(name, label):
     return f"experiments-{name}-{label}.svg"
 
@@ -102,16 +109,36 @@ def _table(head, rows):
     return "\n".join([cells(head), "|" + "|".join(bars) + "|", *(cells(row) for row in rows)]) + "\n"
 
 
+def _verdict(row):
+    if row["verdict"] != "off":
+        return row["verdict"]
+    return f"**off by {_number(row['off_by'])}**" if row["off_by"] else "**off**"
+
+
 def _checks(case):
-    rows = []
+    """The rows of a case; those of many processes side by side."""
+    rows = [row for row in case["checks"] if not _PROCESS.match(row["what"])]
+    found = _table(("figure", "expected", "told", "verdict", ""),
+                   [(row["what"], _number(row["expected"]), _number(row["told"]), _verdict(row), row["how"])
+                    for row in rows])
+    parts = {}
     for row in case["checks"]:
-        verdict = row["verdict"]
-        if verdict == "off" and row["off_by"]:
-            verdict = f"**off by {_number(row['off_by'])}**"
-        elif verdict == "off":
-            verdict = "**off**"
-        rows.append((row["what"], _number(row["expected"]), _number(row["told"]), verdict, row["how"]))
-    return _table(("figure", "expected", "told", "verdict", ""), rows)
+        number, _, what = row["what"].partition(": ")
+        if _PROCESS.match(row["what"]):
+            parts.setdefault(what, {})[number] = row
+    if not parts:
+        return found
+    processes = sorted({number for row in parts.values() for number in row})
+    side_by_side = [(what, *(_cell(row.get(number)) for number in processes)) for what, row in parts.items()]
+    return found + "\n" + _table(("figure", *processes), side_by_side)
+
+
+def _cell(row):
+    if row is None:
+        return "not told"
+    if row["verdict"] == "exact":
+        return f"{_number(row['told'])}, exact" + (f", {row['how']}" if row["how"].startswith("beside") else "")
+    return f"{_number(row['told'])}, {_verdict(row)} (expected {_number(row['expected'])})"
 
 
 def _cost(cases):
@@ -124,7 +151,7 @@ def _cost(cases):
     if not rows:
         return ""
     head = ("events", "made a second", "CPU", "CPU at most", "CPU per event", "resident at first", "resident at most")
-    return _table(head, rows) + "\n"
+    return _table(head, rows)
 
 
 def _loops(case):
@@ -132,7 +159,11 @@ def _loops(case):
     names = {"ns_per_launch": "a launch", "ns_per_pair": "cuMemAlloc + cuMemFree"}
     rows = [(names[row["loop"]], row["way"], _number(row["median"]), _number(row["median"] - bare[row["loop"]]),
              f"{row['ratio']:.2f}") for row in sorted(case["loops"], key=lambda row: row["loop"])]
-    return _table(("loop", "traced by", "ns", "added ns", "ratio"), rows) + "\n"
+    found = _table(("loop", "traced by", "ns", "added ns", "ratio"), rows)
+    if case["disturbed"]:
+        found += (f"\nAnother vramscope ran on this machine in {case['disturbed']} of {case['turns']} turns. Its probes are in the same "
+                  "functions, so what is added here is too little, and what is not traced too much.\n")
+    return found
 
 
 def _case(case, mark):
@@ -143,9 +174,13 @@ def _case(case, mark):
         parts.append(_loops(case))
     parts.append(_checks(case))
     if case.get("text"):
-        parts.append(f"```text\n{case['text']}\n```\n")
+        parts.append(f"The last report, after the end:\n\n```text\n{case['text']}\n```\n")
+    if case.get("live"):
+        live = case["live"]
+        parts.append(f"A report while it ran, of a run that is shorter:\n\n```sh {mark}\nsudo {live['command']}\n```\n")
+        parts.append(f"```text\n{live['text']}\n```\n")
     if case.get("picture"):
-        parts.append(f"![Memory over time](images/{case['picture']})\n")
+        parts.append(f"Memory over time, by `vramscope plot run.arrows`:\n\n![Memory over time](images/{case['picture']})\n")
     return "\n".join(parts)
 
 

@@ -3,6 +3,7 @@ import collections
 import glob
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -45,6 +46,18 @@ def stop(process):
         except ProcessLookupError:
             pass
     process.wait()
+
+
+def other_tracers():
+    """How many other vramscopes run on this machine: their probes are in the same functions, and cost too."""
+    found = 0
+    for path in glob.glob("/proc/[0-9]*/comm"):
+        try:
+            with open(path) as file:
+                found += file.read().strip() == "vramscope"
+        except OSError:
+            continue
+    return found
 
 
 def cost_of(pid):
@@ -101,6 +114,11 @@ def run(command, environment, limit, sampled=False):
         reader.join(5)
     texts = [[line for _, line in lines[name]] for name in ("stdout", "stderr")]
     return Done(process.returncode, *texts, samples, time.monotonic() - begin)
+
+
+def shorten(text, lines=34):
+    found = text.rstrip().splitlines()
+    return "\n".join(found[:lines] + (["…"] if len(found) > lines else []))
 
 
 class Bench:
@@ -168,13 +186,30 @@ class Bench:
             return {}
         return {account.get("pid", 0): account for account in told.get("processes", [told])}
 
-    def text(self, recording, lines=30):
+    def live(self, name, words, environment):
+        """A report of a program that still runs, as people read it; and how to get it."""
+        place = os.path.join(self.folder, name + "-live")
+        os.makedirs(place)
+        file = os.path.join(place, "reports.txt")
+        real, written = self.program(words)
+        told = ["trace", "--interval", "1s", "--top", "3"]
+        done = run([self.vramscope, *told, "-o", file, "--", *real], self.environment(environment, place), self.limit)
+        if done.code != 0:
+            raise Trouble(f"exit {done.code}: {' '.join(done.stderr[-5:])[-600:]}")
+        with open(file) as text:
+            reports = re.split(r"^(?=-{20} )", scrub(text.read()), flags=re.MULTILINE)
+        running = [report for report in reports if "PID: " in report and "(exited)" not in report]
+        if not running:
+            raise Trouble("no report came while the program ran")
+        prefix = "".join(f"{key}={value} " for key, value in environment.items())
+        return {"command": prefix + shlex.join(["vramscope", *told, "--", *written]), "text": shorten(running[-1])}
+
+    def text(self, recording):
         """The last report of a recording, as people read it."""
         done = subprocess.run(
             [self.vramscope, "report", "--analysis", "trace", "--top", "3", "--stack-depth", "5", recording],
             capture_output=True, text=True, timeout=60, check=False)
-        found = scrub(done.stdout).splitlines()
-        return "\n".join(found[:lines] + (["…"] if len(found) > lines else []))
+        return shorten(scrub(done.stdout))
 
     def plot(self, recording, picture, title, by):
         done = subprocess.run(
@@ -182,7 +217,4 @@ class Bench:
             capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
             raise Trouble(f"cannot plot: {done.stderr.strip()}")
-        with open(picture) as file:
-            drawn = scrub(file.read())
-        with open(picture, "w") as file:
-            file.write(drawn)
+        os.chmod(picture, 0o644)
