@@ -28,7 +28,8 @@ instead. The report has it first, with its thread."""),
     "stress": ("Stress", """\
 A program makes events, allocations and frees of 2 KiB, at a steady rate. What the tracer takes meanwhile: CPU time of all
 its threads, in percent of one core, and resident memory, looked at every 0.2 seconds. What the probes take in the traced
-program is not in it; *Loops* has that. Nothing may be lost."""),
+program is not in it; *Loops* has that. In the first moment the program's stacks are new, and get their names.
+Nothing may be lost."""),
     "loops": ("Loops", """\
 The worst case: programs that do nothing but launch an empty kernel, and nothing but allocate and free 2 KiB. By turns, without
 and with a tracer; the median of the turns. `trace` does not probe launches; `kernels` probes both.
@@ -146,11 +147,12 @@ def _cost(cases):
     for case in (case for case in cases if case.get("cost")):
         cost = case["cost"]
         rows.append((case["case"], _number(cost["events_per_second"]), f"{cost['cpu_percent']:.1f} %",
-                     f"{cost['cpu_percent_max']:.1f} %", f"{cost['cpu_us_per_event']:.2f} µs",
+                     f"{cost['cpu_percent_first']:.1f} %", f"{cost['cpu_percent_max_later']:.1f} %",
+                     f"{cost['cpu_us_per_event']:.2f} µs",
                      _mib(cost["resident_first"]), _mib(cost["resident_max"])))
     if not rows:
         return ""
-    head = ("events", "made a second", "CPU", "CPU at most", "CPU per event", "resident at first", "resident at most")
+    head = ("events", "made a second", "CPU", "first 0.2 s", "at most later", "CPU per event", "resident at first", "resident at most")
     return _table(head, rows)
 
 
