@@ -1,0 +1,139 @@
+//! The published experiments can be made again, find what is wrong, and their page is made of their results.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use harness::{VRAMSCOPE, simulator};
+use serde_json::Value;
+
+/// The longest that the runner may take, in seconds.
+const PATIENCE: &str = "180";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// `experiments/run ARGUMENTS`, to its end.
+fn run(arguments: &[&str]) -> Output {
+    let runner = root().join("experiments/run");
+    Command::new("timeout")
+        .args([PATIENCE.as_ref(), runner.as_os_str()])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// The experiments named, in short, on the simulated driver; results go to a folder.
+fn simulate(vramscope: &Path, only: &str, folder: &Path) -> Output {
+    run(&[
+        "--driver",
+        "simulated",
+        "--quick",
+        "--only",
+        only,
+        "--vramscope",
+        vramscope.to_str().unwrap(),
+        "--simulator",
+        simulator().to_str().unwrap(),
+        "--out",
+        folder.to_str().unwrap(),
+    ])
+}
+
+fn result(folder: &Path, name: &str) -> Value {
+    let path = folder.join(format!("{name}-this-machine.json"));
+    let text =
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// What was compared in an experiment: figure, expected, told.
+fn figures(result: &Value) -> Vec<(String, Value, Value)> {
+    let cases = result["cases"].as_array().unwrap().iter();
+    let checks = cases.flat_map(|case| case["checks"].as_array().unwrap());
+    checks
+        .map(|row| {
+            (row["what"].as_str().unwrap().to_owned(), row["expected"].clone(), row["told"].clone())
+        })
+        .collect()
+}
+
+#[test]
+fn the_experiments_can_be_made_again_on_the_simulated_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = simulate(Path::new(VRAMSCOPE), "correctness,threads", folder.path());
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{messages}");
+
+    // Sixty steps of four allocations each, of which every twentieth keeps one of 8 MiB.
+    let found = figures(&result(folder.path(), "correctness"));
+    for (figure, value) in [("allocations", 240), ("frees", 237), ("live bytes", 3 << 23)] {
+        let row = found.iter().find(|(what, ..)| what == figure).unwrap();
+        assert_eq!((&row.1, &row.2), (&value.into(), &value.into()), "{figure}");
+    }
+    let found = figures(&result(folder.path(), "threads"));
+    let threads = found.iter().filter(|(what, ..)| what.starts_with("live bytes of worker-"));
+    assert_eq!(threads.count(), 5, "{found:?}");
+}
+
+#[test]
+fn a_figure_that_is_wrong_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let liar = folder.path().join("vramscope");
+    let script = format!(
+        "#!/bin/sh\n{VRAMSCOPE} \"$@\" || exit $?\nfor word; do case $word in *.jsonl) \
+         sed -i 's/\"frees_total\":237/\"frees_total\":236/' \"$word\";; esac; done\n"
+    );
+    fs::write(&liar, script).unwrap();
+    fs::set_permissions(&liar, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = simulate(&liar, "correctness", folder.path());
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{messages}");
+    assert!(messages.contains("frees: expected 237, told 236"), "{messages}");
+    assert_eq!(result(folder.path(), "correctness")["verdict"], "off");
+}
+
+#[test]
+fn the_page_is_made_of_the_results() {
+    let output = run(&["--report", "--page", "-"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = fs::read_to_string(root().join("docs/experiments.md")).unwrap();
+    assert!(page.contains("### Correctness on build-machine: exact"));
+    assert!(
+        String::from_utf8(output.stdout).unwrap() == page,
+        "docs/experiments.md is not of these results: run experiments/run --report"
+    );
+}
+
+/// The long options in a help text.
+fn options(mut command: Command) -> BTreeSet<String> {
+    let output = command.arg("--help").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let help = String::from_utf8(output.stdout).unwrap();
+    let words = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| word.starts_with("--")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_programs_in_python_take_the_options_of_the_workload() {
+    for program in ["train", "stressor", "threads", "anomaly", "spam"] {
+        let mut workload = Command::new(simulator().join("workload"));
+        workload.arg(program);
+        let mut python = Command::new("python3");
+        python.arg("-B").arg(root().join(format!("experiments/workloads/{program}.py")));
+        let (theirs, ours) = (options(workload), options(python));
+        assert!(theirs.len() > 4, "{theirs:?}");
+        assert!(ours.is_superset(&theirs), "{program}.py lacks {:?}", theirs.difference(&ours));
+    }
+}

@@ -1,0 +1,194 @@
+"""What was expected against what vramscope told."""
+import hashlib
+import os
+
+
+def check(what, expected, told, how=""):
+    """One row. `expected` is a value, or a pair of bounds."""
+    if isinstance(expected, (list, tuple)):
+        least, most = expected
+        if least == most:
+            return check(what, least, told, how)
+        verdict = "within" if least <= told <= most else "off"
+        off_by = 0 if verdict == "within" else (told - most if told > most else told - least)
+        return {"what": what, "expected": [least, most], "told": told, "verdict": verdict, "off_by": off_by, "how": how}
+    verdict = "exact" if expected == told else "off"
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (expected, told))
+    return {"what": what, "expected": expected, "told": told, "verdict": verdict,
+            "off_by": told - expected if numbers else None, "how": how}
+
+
+def bounded(what, expected, least, most):
+    """A row in which the bounds are vramscope's, and hold what is expected."""
+    verdict = "within" if least <= expected <= most else "off"
+    return {"what": what, "expected": expected, "told": [least, most], "verdict": verdict,
+            "off_by": 0 if verdict == "within" else min(most - expected, least - expected, key=abs),
+            "how": "calls of several threads overlapped"}
+
+
+def of_report(report):
+    """Rows that hold for every run."""
+    return [check("every figure is exact", True, report["exact"]),
+            check("lost events", 0, report["lost_events"])]
+
+
+def _listed(process):
+    """Every live allocation, if the report lists them all."""
+    found = [(a["address"], a["bytes"], t["name"]) for t in process["threads"] for a in t["allocations"]]
+    return found if len(found) == process["live_allocations"] else None
+
+
+def _threads(process):
+    return {thread["tid"]: thread for thread in process["threads"]}
+
+
+def _peak(process, expected):
+    if "peak_bounds" in process:
+        bounds = process["peak_bounds"]
+        return bounded("peak bytes", expected, bounds["at_least"], bounds["at_most"])
+    return check("peak bytes", expected, process["peak_bytes"])
+
+
+def with_simulator(process, truth):
+    """A process against the account of the simulated driver."""
+    rows = [
+        check("live bytes", truth["live_bytes"], process["live_bytes"]),
+        check("live allocations", len(truth["live"]), process["live_allocations"]),
+        _peak(process, truth["peak_bytes"]),
+        check("allocations", truth["allocations"], process["allocations_total"]),
+        check("frees", truth["frees"], process["frees_total"]),
+        check("failed allocations", truth["failed_allocations"], process["failed_allocations"]),
+    ]
+    sums = {}
+    for one in truth["live"]:
+        sums[one["thread"]] = sums.get(one["thread"], 0) + one["bytes"]
+    told = _threads(process)
+    if len(sums) > 1:
+        names = {tid: told[tid]["name"] if tid in told else f"thread {tid}" for tid in sums}
+        for tid in sorted(sums, key=lambda tid: (names[tid], tid)):
+            rows.append(check(f"live bytes of {names[tid]}", sums[tid], told.get(tid, {}).get("live_bytes", 0)))
+    listed = _listed(process)
+    if listed is not None:
+        ours = {(address, size) for address, size, _ in listed}
+        theirs = {(one["address"], one["bytes"]) for one in truth["live"]}
+        rows.append(check("live allocations of another address or size", 0, len(ours ^ theirs)))
+    return rows
+
+
+def _by_libraries(process):
+    """What was not allocated by PyTorch's own library: live bytes, allocations, frees.
+
+    The first library on the stack that is neither the driver nor the runtime is the one that asked.
+    """
+    live = allocations = frees = 0
+    for site in process["sites"]:
+        modules = [os.path.basename(frame["module"] or "") for frame in site.get("frames", [])]
+        asked = next((m for m in modules if m and not m.startswith(("libcuda.", "libcudart"))), "")
+        if not asked or asked.startswith("libc10_cuda"):
+            continue
+        for kind in (kind for kind in site["kinds"] if kind["kind"] == "device"):
+            live += kind["live_bytes"]
+            allocations += kind["allocations_total"]
+            frees += kind["freed_total"]
+    return live, allocations, frees
+
+
+def with_cache(process, account):
+    """A process against PyTorch's figures of its caching allocator."""
+    theirs = account["torch"]
+    live, allocations, frees = _by_libraries(process)
+    beside = f"beside {live:,} bytes of libraries" if live or allocations else ""
+    addresses = {hex(address) for address, _ in account["segments"]}
+    listed = _listed(process) or []
+    at_segments = [(address, size) for address, size, _ in listed if address in addresses]
+    lines = lambda pairs: "".join(f"{a} {b}\n" for a, b in sorted(pairs))
+    theirs_lines = lines((hex(address), size) for address, size in account["segments"])
+    return [
+        check("reserved bytes", theirs["reserved"], sum(size for _, size in at_segments), "at the segments' addresses"),
+        check("reserved bytes, by stacks", theirs["reserved"], process["live_bytes"] - live, beside),
+        check("segments", theirs["segments"], len(at_segments), "at the segments' addresses"),
+        check("each segment's address and size", _digest(theirs_lines), _digest(lines(at_segments))),
+        check("peak of reserved bytes", theirs["reserved_peak"], process["peak_bytes"] - live, beside),
+        check("device allocations", theirs["device_allocs"], process["allocations_total"] - allocations,
+              f"beside {allocations} of libraries" if allocations else ""),
+        check("device frees", theirs["device_frees"], process["frees_total"] - frees,
+              f"beside {frees} of libraries" if frees else ""),
+        check("failed allocations", theirs["alloc_retries"] + theirs["ooms"], process["failed_allocations"],
+              "PyTorch's retries and errors"),
+    ]
+
+
+def _own_peak(process, least, most):
+    """The program knows bounds of its peak where its threads call at the same time; so may vramscope."""
+    told = process.get("peak_bounds", {"at_least": process["peak_bytes"], "at_most": process["peak_bytes"]})
+    # The moment of both that is nearest to the program's own bounds.
+    nearest = min(max(least, told["at_least"]), told["at_most"])
+    return check("peak bytes", [least, most], nearest, "bounds: threads call at the same time" if least < most else "")
+
+
+def _digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def without_cache(process, account):
+    """A process whose every tensor is a call of the driver, against its own account."""
+    own = account["own"]
+    rows = [
+        check("live bytes", own["live_bytes"], process["live_bytes"]),
+        check("live allocations", own["live_allocations"], process["live_allocations"]),
+        _own_peak(process, own["peak_at_least"], own["peak_at_most"]),
+        check("allocations", own["allocations"], process["allocations_total"]),
+        check("frees", own["frees"], process["frees_total"]),
+        check("failed allocations", 0, process["failed_allocations"]),
+    ]
+    if len(own["threads"]) > 1:
+        told = {thread["name"]: thread for thread in process["threads"]}
+        for name in sorted(own["threads"]):
+            expected = own["threads"][name]["live_bytes"]
+            rows.append(check(f"live bytes of {name}", expected, told.get(name, {}).get("live_bytes", 0)))
+    listed = _listed(process)
+    if listed is not None:
+        pairs = sorted((int(address, 16), size) for address, size, _ in listed)
+        text = "".join(f"{address:#x} {size}\n" for address, size in pairs)
+        rows.append(check("each allocation's address and size", own["live_sha256"][:16], _digest(text)))
+    return rows
+
+
+def processes(traced):
+    """Rows of every process of a run; and of those that are missing."""
+    report = traced["reports"][-1]
+    expected = traced["truth"] or traced["accounts"]
+    told = {process["pid"]: process for process in report["processes"]}
+    rows = of_report(report)
+    if not expected:
+        return [*rows, check("programs that told their account", "at least one", "none")]
+    rows.append(check("processes", len(expected), len(told)))
+    for number, pid in enumerate(sorted(expected), 1):
+        label = f"process {number}: " if len(expected) > 1 else ""
+        if pid not in told:
+            rows.append(check(f"{label}reported", True, False))
+            continue
+        account = expected[pid]
+        if traced["truth"]:
+            found = with_simulator(told[pid], account)
+        elif account["torch"] is not None:
+            found = with_cache(told[pid], account)
+        else:
+            found = without_cache(told[pid], account)
+        rows += [{**row, "what": label + row["what"]} for row in found]
+    return rows
+
+
+def biggest(traced, size, thread):
+    """Rows of an anomaly: the biggest allocation is the huge one, and its thread is named."""
+    found = [(allocation["bytes"], one["name"], allocation["address"])
+             for process in traced["reports"][-1]["processes"]
+             for one in process["threads"] for allocation in one["allocations"]]
+    told = max(found, default=(0, "none", ""))
+    return [check("the biggest allocation", size, told[0]), check("its thread", thread, told[1])]
+
+
+def verdict(rows):
+    """Of many rows one word."""
+    words = {row["verdict"] for row in rows}
+    return "off" if "off" in words else "within" if "within" in words else "exact"
