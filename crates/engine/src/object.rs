@@ -112,3 +112,39 @@ pub enum ObjectCall {
         handle: u64,
     },
 }
+
+/// Objects of one kind that one process made. Where records were lost (see [`Loss::objects`](crate::snapshot::Loss::objects)), each
+/// count can be wrong by so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectView {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// Made, and not ended yet.
+    pub live: u64,
+    /// All that were ever made.
+    pub created: u64,
+    /// Of those: destroyed by calls.
+    pub destroyed: u64,
+    /// Of those: ended with their context, without a call.
+    pub released: u64,
+    /// The most that were live at one time.
+    pub peak: u64,
+    /// Destroyed, and never seen before: made before the trace, or by a call whose record was lost.
+    pub unknown_destroys: u64,
+    /// Of the live ones: that are too many to be kept one by one. They have no site, and the end of
+    /// their context is not noticed.
+    pub untracked: u64,
+}
+
+/// Objects of one kind that one site made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SiteObjectView {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// Made, and not ended yet.
+    pub live: u64,
+    /// All that were ever made.
+    pub created: u64,
+    /// Of those: destroyed by calls, or shown to be by another object of the same name.
+    pub destroyed: u64,
+}

@@ -3,7 +3,6 @@
 
 use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
 use crate::kind::{Kind, Layer};
-use crate::object::ObjectKind;
 use crate::stack::{Frame, SiteName};
 use crate::tensor::TorchView;
 use crate::units::{Bytes, Moment, Nanos};
@@ -11,6 +10,8 @@ use crate::verdict::{Anomaly, Judgement};
 use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
 
 use std::sync::Arc;
+
+pub use crate::object::{ObjectView, SiteObjectView};
 
 /// How allocations, threads and processes are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -314,29 +315,6 @@ pub struct CopyView {
     pub bandwidths: Vec<(u8, u64)>,
 }
 
-/// Objects of one kind that one process made. Where records were lost (see [`Loss::objects`]), each
-/// count can be wrong by so many.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ObjectView {
-    /// The kind.
-    pub kind: ObjectKind,
-    /// Made, and not ended yet.
-    pub live: u64,
-    /// All that were ever made.
-    pub created: u64,
-    /// Of those: destroyed by calls.
-    pub destroyed: u64,
-    /// Of those: ended with their context, without a call.
-    pub released: u64,
-    /// The most that were live at one time.
-    pub peak: u64,
-    /// Destroyed, and never seen before: made before the trace, or by a call whose record was lost.
-    pub unknown_destroys: u64,
-    /// Of the live ones: that are too many to be kept one by one. They have no site, and the end of
-    /// their context is not noticed.
-    pub untracked: u64,
-}
-
 /// Failed calls of one function with one code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailureCount {
@@ -545,19 +523,6 @@ pub struct SiteKindView {
     pub freed_total: u64,
     /// The most that was live at one time; see [`SiteView::peak_bytes`].
     pub peak_bytes: Bytes,
-}
-
-/// Objects of one kind that one site made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SiteObjectView {
-    /// The kind.
-    pub kind: ObjectKind,
-    /// Made, and not ended yet.
-    pub live: u64,
-    /// All that were ever made.
-    pub created: u64,
-    /// Of those: destroyed by calls, or shown to be by another object of the same name.
-    pub destroyed: u64,
 }
 
 /// What one process holds of one site.

@@ -376,6 +376,9 @@ pub(crate) struct Objects {
     /// Try so often to destroy one of each that was never made
     #[arg(long, default_value_t = 0)]
     pub(crate) failing: u64,
+    /// Wait this long after the last of them
+    #[arg(long, default_value_t = 0)]
+    pub(crate) rest_ms: u64,
     /// Then fork, and let the child make half as many
     #[arg(long)]
     pub(crate) fork: bool,

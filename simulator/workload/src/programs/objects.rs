@@ -257,6 +257,7 @@ pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow:
     }
     rounds(&mut maker, options)?;
     fail(&maker, options)?;
+    signals::sleep_ms(options.rest_ms);
     maker.end()?;
     if options.fork {
         return fork(common, options);
