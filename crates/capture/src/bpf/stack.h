@@ -23,9 +23,6 @@ struct caller {
 	__u64 bp;
 };
 
-/* Stacks that user space knows and that begin at the same place; others are sent again. */
-#define KNOWN_TURNS 4
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -208,16 +205,8 @@ static long next_slot(__u32 i, struct slot_check *check)
 	return check->differs;
 }
 
-static __noinline bool is_known(const struct vs_known *known, __u64 sp)
+static __always_inline bool is_known(const struct vs_known *known, __u64 sp)
 {
-	struct slot_check check = {.known = known, .sp = sp};
-
-	if (can_loop) {
-		check.view.window = own_window();
-		check.view.end = sp + known->bytes;
-		bpf_loop(VS_SLOTS, next_slot, &check, 0);
-		return !check.differs;
-	}
 	for (__u32 i = 0; i < VS_SLOTS; i++) {
 		if (i >= known->count)
 			break;
@@ -227,24 +216,62 @@ static __noinline bool is_known(const struct vs_known *known, __u64 sp)
 	return 1;
 }
 
+/* Goes through the known stacks that begin at one place. The piece of the stack that was read for
+ * one of them serves the next, too. */
+struct known_search {
+	struct slot_check check;
+	struct vs_known_key key;
+	__u64 number;
+};
+
+static long next_known(__u32 turn, struct known_search *search)
+{
+	struct vs_known *known;
+	__u64 end;
+
+	search->key.turn = turn;
+	known = bpf_map_lookup_elem(&known_stacks, &search->key);
+	if (!known)
+		return 1;
+	end = search->key.sp + known->bytes;
+	if (search->check.view.end < end)
+		search->check.view.end = end;
+	search->check.known = known;
+	search->check.differs = 0;
+	bpf_loop(VS_SLOTS, next_slot, &search->check, 0);
+	if (search->check.differs)
+		return 0;
+	search->number = known->number;
+	return 1;
+}
+
 /* The number of a stack that user space knows; 0 when it does not. */
 static __noinline __u64 recognise(const struct caller *caller)
 {
-	struct vs_known_key key = {
-		.ip = caller->ip,
-		.sp = caller->sp,
-		.pid = bpf_get_current_pid_tgid() >> 32,
-		.program = own_program(),
+	struct known_search search = {
+		.check = {.sp = caller->sp},
+		.key =
+			{
+				.ip = caller->ip,
+				.sp = caller->sp,
+				.pid = bpf_get_current_pid_tgid() >> 32,
+				.program = own_program(),
+			},
 	};
 
-	for (__u16 turn = 0; turn < KNOWN_TURNS; turn++) {
+	if (can_loop) {
+		search.check.view.window = own_window();
+		bpf_loop(VS_TURNS, next_known, &search, 0);
+		return search.number;
+	}
+	for (__u16 turn = 0; turn < VS_FEW_TURNS; turn++) {
 		struct vs_known *known;
 
-		key.turn = turn;
-		known = bpf_map_lookup_elem(&known_stacks, &key);
+		search.key.turn = turn;
+		known = bpf_map_lookup_elem(&known_stacks, &search.key);
 		if (!known)
 			return 0;
-		if (is_known(known, key.sp))
+		if (is_known(known, caller->sp))
 			return known->number;
 	}
 	return 0;

@@ -33,6 +33,11 @@
 #define VS_LONG_NAME  8192
 /* return addresses by which a stack that is known already is recognised */
 #define VS_SLOTS 128
+/* known stacks that begin at the same place; others are sent again. Calls of a framework come
+ * through the same few functions at the same depth, whatever they are for */
+#define VS_TURNS 32
+/* the same where the kernel has no loops for programs */
+#define VS_FEW_TURNS 4
 /* return addresses of outer functions that are in the kernel's hands */
 #define VS_PENDING 8
 /* addresses of a walk along frame pointers */

@@ -467,7 +467,7 @@ fn desk(loaded: &Loaded) -> Result<Desk, Error> {
         told: loaded.map("told_frames")?,
         pythons: loaded.map("pythons")?,
     };
-    Desk::new(maps).map_err(Error::Names)
+    Desk::new(maps, loaded.knobs.loops).map_err(Error::Names)
 }
 
 fn require(pid: Pid) -> Result<(), Error> {

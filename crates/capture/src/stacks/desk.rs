@@ -75,10 +75,11 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(maps: Maps) -> std::io::Result<Self> {
+    /// `loops`: the kernel has them for programs.
+    pub(crate) fn new(maps: Maps, loops: bool) -> std::io::Result<Self> {
         let native = Native::new();
         let naming = Naming::start(native.registry())?;
-        let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?);
+        let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?, loops);
         Ok(Self {
             maps,
             known,

@@ -9,9 +9,6 @@ use super::native::{Registers, Slot};
 use super::records::From;
 use crate::wire::{self, Known, KnownKey, ToWire, WireSlot};
 
-/// Stacks that begin at the same place; see `stack.h`.
-const TURNS: u16 = 4;
-
 /// Entries of the table that are used: it has a few more.
 const MOST: usize = 8000;
 
@@ -27,13 +24,17 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct KnownStacks {
     map: MapHandle,
+    /// Stacks that begin at the same place and are told apart.
+    turns: u16,
     places: HashMap<Pid, HashMap<Place, u16>>,
     entries: usize,
 }
 
 impl KnownStacks {
-    pub(crate) fn new(map: MapHandle) -> Self {
-        Self { map, places: HashMap::new(), entries: 0 }
+    /// `loops`: the probes can go through many that begin at the same place.
+    pub(crate) fn new(map: MapHandle, loops: bool) -> Self {
+        let turns = if loops { wire::VS_TURNS } else { wire::VS_FEW_TURNS } as u16;
+        Self { map, turns, places: HashMap::new(), entries: 0 }
     }
 
     /// Stacks with this beginning and these return addresses have this number.
@@ -47,11 +48,12 @@ impl KnownStacks {
         let place = Place { ip: registers.ip, sp: registers.sp, program: from.program.0 };
         let turns = self.places.entry(from.pid).or_default().entry(place).or_default();
         // The oldest one gives way.
-        let turn = *turns % TURNS;
-        if *turns < TURNS {
+        let most = self.turns;
+        let turn = *turns % most;
+        if *turns < most {
             self.entries += 1;
         }
-        *turns = if *turns + 1 == 2 * TURNS { TURNS } else { *turns + 1 };
+        *turns = if *turns + 1 == 2 * most { most } else { *turns + 1 };
         let mut known = Known {
             number,
             count: slots.len() as u32,
@@ -67,7 +69,7 @@ impl KnownStacks {
 
     pub(crate) fn forget(&mut self, pid: Pid) {
         for (place, turns) in self.places.remove(&pid).into_iter().flatten() {
-            for turn in 0..turns.min(TURNS) {
+            for turn in 0..turns.min(self.turns) {
                 self.entries -= 1;
                 let _ = self.map.delete(&key(pid, place, turn).bytes());
             }
