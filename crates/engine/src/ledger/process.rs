@@ -26,6 +26,7 @@ use super::reuse::{Owed, Superseded};
 use super::sites::SiteTable;
 use super::thread::Threads;
 use super::totals::{Sum, Totals};
+use super::unusual::Unusuals;
 use super::work::Work;
 
 /// From this many allocations on, their common end is made in one go.
@@ -83,6 +84,8 @@ pub(super) struct Process {
     began: Moment,
     /// Where its memory came from.
     pub(super) sites: SiteTable,
+    /// What was unusual.
+    pub(super) unusual: Box<Unusuals>,
 }
 
 impl Process {
@@ -123,6 +126,7 @@ impl Process {
             shown_work: None,
             began: at,
             sites: SiteTable::since(at),
+            unusual: Box::default(),
         }
     }
 
@@ -228,8 +232,10 @@ impl Process {
         self.threads.link(&mut self.allocations.slab, slot);
         self.contexts.add(&entry);
         self.pools.add(&entry);
+        let live = self.totals.live.bytes();
         self.totals.add(&entry);
-        self.sites.add(&entry, event.tid);
+        let site = self.sites.add(&entry, event.tid);
+        self.unusual.add(&entry, event.tid, site, live);
         if entry.kind.takes_device_memory() {
             self.peak.add(self.call.0, self.call.1, entry.bytes);
         }
