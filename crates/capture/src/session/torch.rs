@@ -104,9 +104,6 @@ impl Torch {
         };
         if self.states.insert(pid, state) != Some(state) {
             self.untold.insert(pid);
-            if let TensorWatch::Impossible(reason) = state {
-                self.notices.push(Notice::NoTensors { pid, reason });
-            }
         }
     }
 
@@ -164,12 +161,15 @@ impl Torch {
 
     /// What the ledger does not know yet of processes that it knows.
     pub(crate) fn told(&mut self, now: Moment, living: &Living) -> Vec<Event> {
-        let Self { untold, states, .. } = self;
+        let Self { untold, states, notices, .. } = self;
         let mut events = Vec::new();
         untold.retain(|pid| {
             let Some(state) = states.get(pid) else { return false };
             if !living.knows(*pid) {
                 return true;
+            }
+            if let TensorWatch::Impossible(reason) = *state {
+                notices.push(Notice::NoTensors { pid: *pid, reason });
             }
             let what = What::Torch(*state);
             events.push(Event { pid: *pid, tid: Tid(pid.0), entered: now, at: now, what });

@@ -16,6 +16,7 @@ pub mod lifetimes;
 pub mod lives;
 pub mod summary;
 pub mod suspects;
+pub mod unusual;
 pub mod usage;
 pub mod watermark;
 

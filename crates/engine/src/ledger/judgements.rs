@@ -18,6 +18,10 @@ use super::sites::{Held, Row, Threads};
 /// microseconds, and there may be many thousands.
 const LOOKED_AT: usize = 512;
 
+/// Rows that are put together to places. Where there are more, the biggest of those that may leak
+/// by themselves are, and the biggest of all.
+const ROWS: usize = 4096;
+
 /// The library of PyTorch's caching allocator.
 const TORCH_CACHE: &str = "libc10_cuda.so";
 
@@ -80,11 +84,8 @@ struct Place<'a> {
 /// others up to a number.
 pub(super) fn of(process: &Process, at: Moment, others: usize, told: &Sites) -> Judged {
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
-    let rows = process.sites.rows().iter();
-    let mut rows: Vec<_> = rows
-        .filter(|row| row.allocations > 0 && subject(row.held).is_some())
-        .map(|row| (name(row.source, told), row.held, row))
-        .collect();
+    let rows = biggest(process, at).into_iter();
+    let mut rows: Vec<_> = rows.map(|row| (name(row.source, told), row.held, row)).collect();
     rows.sort_unstable_by_key(|(name, held, row)| (*name, *held, row.source));
     let places = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
     let mut places: Vec<_> = places.filter_map(|rows| Place::of(rows, process, at)).collect();
@@ -110,6 +111,29 @@ pub(super) fn of(process: &Process, at: Moment, others: usize, told: &Sites) -> 
         }
     }
     judged
+}
+
+/// The rows that are judged; see [`ROWS`].
+fn biggest(process: &Process, at: Moment) -> Vec<&Row> {
+    let start = process.sites.start();
+    let rank = |row: &Row| {
+        let bytes = matches!(row.held, Held::Memory(_));
+        let (first, last) = (row.first - start, row.last - start);
+        let may_leak = leak::may_leak(row.count, first, last, at - start);
+        (may_leak, bytes, row.quantity(), row.peak)
+    };
+    let rows = process.sites.rows().iter();
+    let rows = rows.filter(|row| row.allocations > 0 && subject(row.held).is_some());
+    let mut rows: Vec<_> = rows.map(|row| (Reverse(rank(row)), row)).collect();
+    if rows.len() > ROWS {
+        rows.select_nth_unstable_by_key(ROWS / 2, |(rank, _)| *rank);
+        let (_, rest) = rows.split_at_mut(ROWS / 2);
+        let by_size =
+            |(Reverse((_, bytes, live, peak)), _): &(_, &Row)| Reverse((*bytes, *live, *peak));
+        rest.select_nth_unstable_by_key(ROWS / 2, by_size);
+        rows.truncate(ROWS);
+    }
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 /// What is judged; none of what the program cannot free or does not own.

@@ -15,6 +15,7 @@
 //!                  ├ Superseded    frees that are under way                       reuse.rs
 //!                  ├ Peak          what overlapping calls leave open of it        peak.rs
 //!                  ├ Freed         what was freed last                            freed.rs
+//!                  ├ Unusuals      what was far outside of the usual                unusual.rs
 //!                  ├ Losses        what lost records leave open                   loss.rs
 //!                  └ Observer      tells what begins and ends, where asked for      observer.rs
 //!          Ended   until the next snapshot                                        ended.rs
@@ -54,6 +55,7 @@ mod sizes;
 mod thread;
 mod torch;
 mod totals;
+mod unusual;
 mod view;
 mod work;
 
@@ -68,6 +70,7 @@ use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
 use crate::stack::Sites;
 use crate::units::{Bytes, Moment};
+use crate::verdict::Anomaly;
 
 use ended::Ended;
 use graph::Full;
@@ -113,6 +116,8 @@ pub struct Ledger {
     past_sites: PastSites,
     /// What was thought of processes that ended, for the last report.
     past_judged: Judged,
+    /// What was unusual in them.
+    past_unusual: Vec<Anomaly>,
     /// When the first event was.
     began: Option<Moment>,
 }
@@ -259,6 +264,7 @@ impl Ledger {
             certainty: self.certainty(),
             processes,
             out_of_memory: self.take_out_of_memory(),
+            anomalies: self.show_unusual(view, &ended),
             suspects: judged.suspects,
             judgements: judged.others,
             ..shown_sites
@@ -310,9 +316,30 @@ impl Ledger {
         judged.ranked(SUSPECTS, view.top_sites)
     }
 
+    /// What was unusual since the last snapshot; in the last report all that is remembered.
+    fn show_unusual(&mut self, view: &View, ended: &[Process]) -> Vec<Anomaly> {
+        let all = view.ended_sites;
+        let shown = self.shown().chain(ended);
+        let mut anomalies: Vec<_> =
+            shown.flat_map(|process| unusual::views(process, all, &self.sites)).collect();
+        if all {
+            unusual::name_again(&mut self.past_unusual, &self.sites);
+            anomalies.extend(self.past_unusual.iter().cloned());
+        }
+        for process in ended {
+            self.past_unusual.extend(unusual::views(process, true, &self.sites));
+        }
+        self.past_unusual.truncate(PAST_KEPT);
+        anomalies.sort_by_key(|one| (one.at, one.pid));
+        anomalies
+    }
+
     /// A snapshot was made: growth counts from it, and the sites of the ended stay.
     fn pass_sites(&mut self, ended: Vec<Process>) {
-        self.running.values_mut().for_each(|process| process.sites.mark_shown());
+        for process in self.running.values_mut() {
+            process.sites.mark_shown();
+            process.unusual.mark_shown();
+        }
         for process in ended {
             self.past_sites.push(process.key.pid, process.sites);
         }

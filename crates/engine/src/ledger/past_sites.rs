@@ -64,7 +64,8 @@ mod tests {
         let mut table = SiteTable::since(Moment(0));
         for site in sites {
             let new = New::plain(Key::address(1), Kind::Device, 8);
-            table.add(&Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(5), 0), Tid(1));
+            let _ = table
+                .add(&Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(5), 0), Tid(1));
         }
         table
     }

@@ -28,6 +28,7 @@ use super::sites::SiteTable;
 use super::thread::Threads;
 use super::torch::Torch;
 use super::totals::{Sum, Totals};
+use super::unusual::Unusuals;
 use super::work::Work;
 
 /// From this many allocations on, their common end is made in one go.
@@ -89,6 +90,8 @@ pub(super) struct Process {
     pub(super) sites: SiteTable,
     /// Blocks of PyTorch's cache.
     pub(super) torch: Option<Box<Torch>>,
+    /// What was unusual.
+    pub(super) unusual: Box<Unusuals>,
 }
 
 impl Process {
@@ -131,6 +134,7 @@ impl Process {
             objects: Objects::default(),
             sites: SiteTable::since(at),
             torch: None,
+            unusual: Box::default(),
         }
     }
 
@@ -236,8 +240,10 @@ impl Process {
         self.threads.link(&mut self.allocations.slab, slot);
         self.contexts.add(&entry);
         self.pools.add(&entry);
+        let live = self.totals.live.bytes();
         self.totals.add(&entry);
-        self.sites.add(&entry, event.tid);
+        let site = self.sites.add(&entry, event.tid);
+        self.unusual.add(&entry, event.tid, site, live);
         if entry.kind.takes_device_memory() {
             self.peak.add(self.call.0, self.call.1, entry.bytes);
         }

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::analysis::leak::{Course, Spans};
+use crate::analysis::unusual::AtSite;
 use crate::change::How;
 use crate::ids::{DeviceId, SiteId, Tid};
 use crate::kind::Kind;
@@ -113,6 +114,8 @@ pub(super) struct Row {
     pub(super) course: Course,
     pub(super) threads: Threads,
     pub(super) devices: Majority,
+    /// The size of the biggest that ever began.
+    largest: u64,
     /// What was live at the last snapshot.
     pub(super) shown: Sum,
 }
@@ -135,6 +138,7 @@ impl Row {
             course: Course::default(),
             threads: Threads::Nobody,
             devices: Majority::default(),
+            largest: 0,
             shown: Sum::default(),
         }
     }
@@ -179,6 +183,7 @@ impl Row {
         self.spans.absorb(&other.spans);
         self.threads = self.threads.and(other.threads);
         self.devices = self.devices.and(other.devices);
+        self.largest = self.largest.max(other.largest);
         self.shown = self.shown.plus(other.shown);
     }
 }
@@ -253,12 +258,15 @@ impl SiteTable {
         Self { start, ..Self::default() }
     }
 
-    /// A thread allocated.
-    pub(super) fn add(&mut self, entry: &Entry, tid: Tid) {
+    /// A thread allocated; says what was known of the site before, where it is one.
+    pub(super) fn add(&mut self, entry: &Entry, tid: Tid) -> Option<AtSite> {
         let held = Held::Memory(entry.kind);
         let row = self.begun(entry.site(), held, entry.bytes, entry.returned_at);
         row.threads = row.threads.and(Threads::One(tid));
         row.devices.add(entry.device());
+        let before = AtSite { count: row.allocations - 1, largest: row.largest };
+        row.largest = row.largest.max(entry.bytes);
+        matches!(row.source, Source::Site(_)).then_some(before)
     }
 
     /// Something began.

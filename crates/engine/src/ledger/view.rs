@@ -133,7 +133,7 @@ fn threads(process: &Process, at: Moment, view: &View, told: &Sites) -> Vec<Thre
         name: thread.name.clone(),
         live_bytes: thread.live.bytes(),
         live_allocations: thread.count,
-        allocations: list(thread, slab, at, view, told),
+        allocations: list(thread, process, at, view, told),
     };
     holders.into_iter().map(show).collect()
 }
@@ -141,11 +141,12 @@ fn threads(process: &Process, at: Moment, view: &View, told: &Sites) -> Vec<Thre
 /// The top of a thread's allocations.
 fn list(
     thread: &Thread,
-    slab: &Slab,
+    process: &Process,
     at: Moment,
     view: &View,
     told: &Sites,
 ) -> Vec<AllocationView> {
+    let slab = &process.allocations.slab;
     let big = |slot: &Slot| slab[*slot].bytes >= view.min_size.0;
     let old = |slot: &Slot| at - slab[*slot].returned_at >= view.older;
     let by_size = thread.by_size(slab).take_while(big);
@@ -163,7 +164,7 @@ fn list(
             top(by_age, by_size, unfiltered, room, (big, old), order)
         }
     };
-    slots.into_iter().map(|slot| allocation(&slab[slot], at, told)).collect()
+    slots.into_iter().map(|slot| allocation(&slab[slot], process, at, told)).collect()
 }
 
 /// The first `room` slots of one walk that are also in the other one.
@@ -206,9 +207,9 @@ fn top<K: Ord>(
     found
 }
 
-fn allocation(entry: &Entry, at: Moment, told: &Sites) -> AllocationView {
+fn allocation(entry: &Entry, process: &Process, at: Moment, told: &Sites) -> AllocationView {
     AllocationView {
-        unusual: None,
+        unusual: process.unusual.of(entry),
         key: entry.key(),
         device: entry.device(),
         bytes: Bytes(entry.bytes),

@@ -21,6 +21,7 @@ mod pools;
 mod processes;
 mod reuse;
 mod sites;
+mod suspects;
 mod views;
 
 use engine::ids::{DeviceId, Pid, Space};

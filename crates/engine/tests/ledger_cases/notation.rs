@@ -152,8 +152,15 @@ fn what(words: &[&str], of_thread: bool) -> What {
     }
 }
 
-fn frame(function: &str) -> Frame {
-    Frame { function: function.into(), ..Frame::default() }
+/// `step`, or `liba.so:step` with its module.
+fn frame(word: &str) -> Frame {
+    match word.split_once(':') {
+        Some((module, function)) => {
+            let module = Some(format!("/usr/lib/{module}").into());
+            Frame { function: function.into(), module, ..Frame::default() }
+        }
+        None => Frame { function: word.into(), ..Frame::default() },
+    }
 }
 
 fn change(words: &[&str]) -> ContextChange {

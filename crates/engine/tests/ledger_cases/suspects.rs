@@ -1,0 +1,172 @@
+//! What is thought of places, and what is unusual.
+
+use std::fmt::Write as _;
+
+use engine::verdict::{Subject, Sureness, Unusual, Verdict};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A process that keeps 1 MiB every tenth of a second at site 3, and takes and gives back 4 MiB at
+/// site 4 all the while.
+fn leaking(pid: u32, seconds: u64, kind: &str) -> String {
+    let mut trace = format!("{pid} process 1 name=train\n {pid}.9 name loader @1\n");
+    for step in 0..seconds * 10 {
+        let at = step * SECOND / 10 + 10;
+        let address = 0x100_0000 + step * 16;
+        writeln!(trace, "{pid}.9 alloc {address:#x} 1M {kind} gpu0 site3 @{at}").unwrap();
+        writeln!(trace, "{pid}.9 alloc 0x10 4M device gpu0 site4 @{}", at + 20).unwrap();
+        writeln!(trace, "{pid}.9 free 0x10 @{0}-{0}", at + SECOND / 20).unwrap();
+    }
+    trace
+}
+
+fn report(trace: &str, seconds: u64) -> Snapshot {
+    seen(trace, seconds * SECOND, &View { ended_sites: true, ..View::default() })
+}
+
+#[test]
+fn the_site_that_leaks_is_named_and_no_other_one() {
+    let trace = leaking(7, 60, "device") + "0 told site3 keep main\n 0 told site4 step main";
+    let snapshot = report(&trace, 60);
+    let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
+    assert_eq!(&*suspect.frames[0].function, "keep");
+    assert_eq!((suspect.pid, &*suspect.process), (Some(Pid(7)), "train"));
+    assert_eq!(suspect.subject, Subject::Memory(Kind::Device));
+    assert_eq!(suspect.device, Some(DeviceId(0)));
+    assert_eq!(suspect.thread.as_ref().map(|(tid, name)| (tid.0, &**name)), Some((9, "loader")));
+    assert!(suspect.sureness >= Sureness::Likely);
+    // 10 MiB a second.
+    let gib = suspect.evidence.per_hour >> 30;
+    assert!((34..=36).contains(&gib), "{gib}");
+    assert_eq!(suspect.evidence.live, 600 * MIB);
+    let [other] = &snapshot.judgements[..] else { panic!("{:?}", snapshot.judgements) };
+    assert_eq!((other.verdict, &*other.frames[0].function), (Verdict::Periodic, "step"));
+}
+
+#[test]
+fn it_is_named_while_it_runs_but_not_while_it_starts() {
+    let trace = leaking(7, 60, "device");
+    let mut ledger = engine::ledger::Ledger::new();
+    let mut events = events(&trace).into_iter().peekable();
+    let mut leaks_at = |seconds: u64| {
+        while let Some(event) = events.next_if(|event| event.at.0 < seconds * SECOND) {
+            ledger.apply(&event);
+        }
+        !ledger.snapshot(Moment(seconds * SECOND), &View::default()).suspects.is_empty()
+    };
+    assert_eq!([2, 5, 11, 15, 20, 40].map(&mut leaks_at), [false, false, false, true, true, true]);
+}
+
+#[test]
+fn ids_that_look_the_same_are_judged_as_one() {
+    // Each of two ids leaks too little to be judged by itself.
+    let mut trace = "7 process 1\n".to_owned();
+    for step in 0..18_u64 {
+        let (at, site) = (step * SECOND + 10, 3 + step % 2);
+        writeln!(trace, "7 alloc {:#x} 1M device site{site} @{at}", 0x100 + step).unwrap();
+    }
+    assert!(report(&trace, 18).suspects.is_empty());
+    trace += "0 told site3 keep main\n 0 told site4 keep main";
+    assert_eq!(report(&trace, 18).suspects.len(), 1);
+}
+
+#[test]
+fn host_memory_is_judged_and_what_is_not_the_programs_own_is_not() {
+    assert_eq!(report(&leaking(7, 30, "pinned"), 30).suspects.len(), 1);
+    for kind in ["imported", "static", "unknown"] {
+        assert!(report(&leaking(7, 30, kind), 30).suspects.is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn one_that_ended_while_it_grew_is_in_the_last_report_as_of_its_end() {
+    let trace = leaking(7, 8, "device") + &format!("7 exit @{}\n", 8 * SECOND);
+    // Long after, and after another report in which it was not told, for it did not run any more.
+    let mut ledger = ledger(&trace);
+    assert!(ledger.snapshot(Moment(100 * SECOND), &View::default()).suspects.is_empty());
+    let last = View { ended_sites: true, ..View::default() };
+    let snapshot = ledger.snapshot(Moment(200 * SECOND), &last);
+    let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
+    assert_eq!(suspect.evidence.watched.0 / SECOND, 7);
+    // Without an end it might have been starting up.
+    assert!(report(&leaking(7, 8, "device"), 8).suspects.is_empty());
+}
+
+#[test]
+fn a_cache_of_tensors_is_not_accused_while_tensors_are_judged() {
+    let torch = "0 told site3 libc10_cuda.so:malloc main\n 0 told site4 step main\n";
+    let trace = leaking(7, 30, "device") + torch;
+    assert_eq!(report(&trace, 30).suspects.len(), 1);
+    let tensor = "7 alloc 0x99 1M torch gpu0 site5 @100\n";
+    let snapshot = report(&(trace + tensor), 30);
+    assert!(snapshot.suspects.is_empty(), "{:?}", snapshot.suspects);
+    assert_eq!(snapshot.judgements[0].verdict, Verdict::Cache);
+}
+
+fn with_a_huge_one(rest: &str) -> String {
+    let mut trace = "7 process 1 name=train\n7.8 name worker-1 @5\n".to_owned();
+    for step in 0..40_u64 {
+        let (at, address) = (step * 1000 + 10, 0x100 + step % 4);
+        writeln!(trace, "7.8 alloc {address:#x} 10M device gpu0 site3 @{at}").unwrap();
+        writeln!(trace, "7.8 free {address:#x} @{0}-{0}", at + 10).unwrap();
+        if step == 20 {
+            writeln!(trace, "7.8 alloc 0x900 2096M device gpu0 site4 @{}", at + 20).unwrap();
+        }
+    }
+    trace + rest
+}
+
+#[test]
+fn a_huge_allocation_is_unusual_and_marked_while_it_lives() {
+    let mut ledger = ledger(&with_a_huge_one("0 told site4 huge main"));
+    let snapshot = ledger.snapshot(Moment(SECOND), &View::default());
+    let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
+    assert_eq!((one.pid, one.tid.unwrap().0, &*one.thread), (Pid(7), 8, "worker-1"));
+    assert_eq!((&*one.frames[0].function, one.device), ("huge", Some(DeviceId(0))));
+    let Unusual::Size { key, bytes, usual, of, of_site, live } = one.what else { panic!() };
+    assert_eq!((key.value, bytes.0, of, of_site, live), (0x900, 2096 * MIB, 21, false, true));
+    assert!((10..16).contains(&(usual.0 / MIB)), "{usual}");
+    let listed = &only(&snapshot).threads[0].allocations;
+    let marks: Vec<_> = listed.iter().map(|one| (one.key.value, one.unusual)).collect();
+    assert_eq!(marks, [(0x900, Some(usual))]);
+    // The next snapshot has nothing new, the last one tells all.
+    assert!(ledger.snapshot(Moment(SECOND), &View::default()).anomalies.is_empty());
+    let last = View { ended_sites: true, ..View::default() };
+    assert_eq!(ledger.snapshot(Moment(SECOND), &last).anomalies.len(), 1);
+}
+
+#[test]
+fn what_was_unusual_is_told_after_its_free_and_after_the_end_of_its_process() {
+    let trace = with_a_huge_one("7 free 0x900 @50000-50000\n 7 exit @60000");
+    let mut ledger = ledger(&trace);
+    let first = ledger.snapshot(Moment(SECOND), &View::default());
+    let is_live = |snapshot: &Snapshot| match snapshot.anomalies[0].what {
+        Unusual::Size { live, .. } => live,
+        Unusual::Growth { .. } => panic!(),
+    };
+    assert!(!is_live(&first));
+    let last = ledger.snapshot(Moment(SECOND), &View { ended_sites: true, ..View::default() });
+    assert_eq!((last.anomalies.len(), is_live(&last)), (1, false));
+}
+
+#[test]
+fn a_sudden_growth_of_many_is_told_once() {
+    let mut trace = "7 process 1\n".to_owned();
+    let mut address = 0x100;
+    let mut alloc = |at: u64, count: u64| {
+        for number in 0..count {
+            address += 16;
+            writeln!(trace, "7 alloc {address:#x} 2M device site3 @{}", at + number).unwrap();
+        }
+    };
+    // Two a second, and 400 in one of the seconds.
+    for second in 0..60_u64 {
+        alloc((second << 30) + 50, if second == 45 { 400 } else { 2 });
+    }
+    let snapshot = report(&trace, 100);
+    let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
+    let Unusual::Growth { bytes, within, .. } = one.what else { panic!("{one:?}") };
+    assert_eq!((bytes.0 / MIB, within.0, one.at.0), (800, 1 << 30, 46 << 30));
+}
