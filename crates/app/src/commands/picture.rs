@@ -100,7 +100,7 @@ pub(crate) fn write_page(
         overview: &summary.finish(0),
         leakage: &leakage,
         usage: &picture.usage,
-        verdict: &suspects.finish(),
+        findings: &suspects.finish(&picture.input.facts.stacks),
         fragmentation: &fragmentation::answer(&picture.input.facts, None),
         drawn: &picture.drawn,
         courses: &picture.courses,

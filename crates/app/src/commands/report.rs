@@ -241,7 +241,9 @@ impl Question {
                 let (smi, offset) = (options.smi.as_deref(), options.smi_offset);
                 write(Answer::Usage(&courses, &overlay::read(smi, offset, &courses, input)?))
             }
-            Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
+            Self::Suspects(suspects) => {
+                write(Answer::Suspects(&suspects.finish(&input.facts.stacks)))
+            }
             Self::Rest => {
                 let answer = fragmentation::answer(&input.facts, options.would_fit);
                 if options.would_fit.is_some() && answer.would_fit.is_empty() {
