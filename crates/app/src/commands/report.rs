@@ -222,7 +222,9 @@ impl Question {
                 let overlays = overlay::read(&options.overlay, &courses, input)?;
                 write(Answer::Usage(&courses, &overlays))
             }
-            Self::Suspects(suspects) => write(Answer::Suspects(&suspects.finish())),
+            Self::Suspects(suspects) => {
+                write(Answer::Suspects(&suspects.finish(&input.facts.stacks)))
+            }
             Self::Rest => {
                 let answer = fragmentation::answer(&input.facts, options.would_fit);
                 if options.would_fit.is_some() && answer.would_fit.is_empty() {

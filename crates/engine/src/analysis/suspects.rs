@@ -1,71 +1,77 @@
-//! Places whose memory grows over the whole file and never stands still: leak suspects, with the
-//! evidence. Careful rather than clever: a place is only a suspect when it grows window by window,
-//! late as well as early; and too little data is no answer.
-//!
-//! The file is cut into equal windows of time. What counts in each is the *least* that was live: a
-//! program that allocates and frees in steps shows its troughs, whatever its peaks are.
+//! What is thought of the places of a file, and what was unusual in it: the same judge as of a running
+//! trace, see [`super::leak`] and [`super::unusual`].
 
 use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
+use super::leak::{self, Case, Course, Majority, Spans};
+use super::unusual::{AtSite, Growths, Sizes};
 use super::{Amount, Measure, Place, Running};
 use crate::change::{Change, How, Turn};
-use crate::units::{Moment, Nanos};
+use crate::ids::{Pid, SiteId, Tid};
+use crate::kind::Kind;
+use crate::stack::Stacks;
+use crate::units::{Bytes, Moment, Nanos};
+use crate::verdict::{Evidence, Sureness, Unusual, Verdict};
 
-/// Windows that are kept; a longer file makes them longer.
-const WINDOWS: usize = 16;
+/// Places that are kept apart. Those of other stacks are judged with what has none.
+const KEPT: usize = 65_536;
 
-/// Windows that a judgement needs.
-const ENOUGH_WINDOWS: usize = 6;
+/// Unusual things that are kept of a process, and altogether.
+const UNUSUAL: usize = 64;
+const UNUSUAL_IN_ALL: usize = 1024;
 
-/// Allocations that a judgement of a place needs.
-const ENOUGH_ALLOCATIONS: u64 = 8;
-
-/// A place that grows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Suspect {
-    /// The place.
+/// What is thought of a place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Judged {
+    /// The place; its device is that of most allocations.
     pub place: Place,
     /// What is live there, at the end of the file or of its process.
     pub live: Amount,
-    /// The least that was live in the first window.
-    pub first_bytes: u64,
-    /// The least that was live in the last window.
-    pub last_bytes: u64,
-    /// Steps from window to window, and those of them in which it grew. It never shrank.
-    pub steps: usize,
-    /// See `steps`.
-    pub growing_steps: usize,
-    /// How long the windows are together.
-    pub span: Nanos,
-    /// All that began there.
-    pub allocations: u64,
-    /// Those that the program freed.
-    pub freed: u64,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How sure it is.
+    pub sureness: Sureness,
+    /// What it rests on.
+    pub evidence: Evidence,
     /// How old the live ones are, on average.
     pub mean_age: Nanos,
     /// How old the freed ones became, on average.
     pub mean_life: Option<Nanos>,
 }
 
-impl Suspect {
-    /// How fast it grows.
-    #[must_use]
-    pub fn bytes_per_hour(&self) -> u64 {
-        let grown = u128::from(self.last_bytes.saturating_sub(self.first_bytes));
-        let hourly = grown * 3_600_000_000_000 / u128::from(self.span.0.max(1));
-        u64::try_from(hourly).unwrap_or(u64::MAX)
-    }
+/// Something unusual.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Odd {
+    /// When.
+    pub at: Moment,
+    /// Whose, and where.
+    pub place: Place,
+    /// The thread, where it is known.
+    pub tid: Option<Tid>,
+    /// What it is.
+    pub what: Unusual,
 }
 
-/// What can be said.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// The file is too short, or too little happens in it.
-    NotEnoughData,
-    /// These places grow without end, the fastest first; or none does.
-    Judged(Vec<Suspect>),
+/// Everything that was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Findings {
+    /// Places that leak, the surest and fastest first.
+    pub suspects: Vec<Judged>,
+    /// All others, the biggest first.
+    pub others: Vec<Judged>,
+    /// What was unusual, in the order of time.
+    pub unusual: Vec<Odd>,
+}
+
+impl Findings {
+    /// Whether there was enough to judge anything.
+    #[must_use]
+    pub fn is_enough(&self) -> bool {
+        let judged = |one: &Judged| one.verdict != Verdict::NotEnoughData;
+        !self.suspects.is_empty() || self.others.iter().any(judged)
+    }
 }
 
 /// See the module.
@@ -74,30 +80,40 @@ pub struct Suspects {
     measure: Measure,
     origin: Option<Moment>,
     end: Moment,
-    /// Windows are 2^`shift` ns long.
-    shift: u32,
     tracks: Vec<Track>,
     index: HashMap<(u64, u64), u32>,
     last: Option<((u64, u64), u32)>,
+    processes: HashMap<Pid, OfProcess>,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What is known of one place.
+#[derive(Clone, Debug)]
 struct Track {
     place: Place,
     live: Running,
-    count: i64,
+    count: u64,
     allocations: u64,
     freed: u64,
+    first: Moment,
+    last: Moment,
+    largest: u64,
     /// Moments at which the live ones began, added up; and how long the freed ones lived.
     began_sum: Running,
     life_sum: Running,
     /// When its process ended.
     until: Option<Moment>,
-    /// How long its windows are; brought up to date when something changes.
-    shift: u32,
-    first: usize,
-    current: usize,
-    lows: [u64; WINDOWS],
+    devices: Majority,
+    course: Course,
+    spans: Spans,
+}
+
+/// What is usual in one process.
+#[derive(Clone, Debug, Default)]
+struct OfProcess {
+    sizes: Sizes,
+    growths: Growths,
+    live: Running,
+    unusual: Vec<Odd>,
 }
 
 impl Suspects {
@@ -111,181 +127,237 @@ impl Suspects {
     pub fn change(&mut self, change: &Change) {
         let origin = *self.origin.get_or_insert(change.at);
         self.end = self.end.max(change.at);
-        if !self.measure.counts(change.kind) || change.kind.is_static() {
+        let judged = match self.measure {
+            Measure::Torch => change.kind == Kind::Torch,
+            Measure::Device => leak::subject(change.kind).is_some(),
+        };
+        if !judged {
             return;
         }
-        let since = (change.at - origin).0;
-        while since.checked_shr(self.shift).unwrap_or(0) >= WINDOWS as u64 {
-            self.shift += 1;
-        }
-        let window = since.checked_shr(self.shift).unwrap_or(0) as usize;
-        let place = Place::of(change);
+        let counts = self.measure.counts(change.kind);
         let Change { at, bytes, .. } = *change;
         match change.what {
             Turn::Began => {
-                let track = self.track(place, window);
-                track.allocations += 1;
-                track.begin(window, at, bytes);
+                let track = self.track(change, true);
+                let before = AtSite { count: track.allocations, largest: track.largest };
+                track.begin(origin, change);
+                self.look(change, counts, before);
             }
             Turn::Ended { how: How::Exited, .. } => {
-                let track = self.track(place, window);
-                track.until.get_or_insert(at);
+                self.track(change, false).until.get_or_insert(at);
+                self.add_up(change.pid, counts, |live| live.take(bytes));
             }
             Turn::Ended { began, how } => {
-                let track = self.track(place, window);
-                if matches!(how, How::Freed | How::Replaced) {
-                    track.freed += 1;
-                    track.life_sum.add((at - began).0);
-                }
-                track.end(window, began, bytes);
+                self.track(change, false).end(origin, change, began, how);
+                self.add_up(change.pid, counts, |live| live.take(bytes));
+                self.forget(change, began);
             }
             Turn::Learned { began, before } => {
-                let old = self.track(place.on(before.device), window);
-                old.allocations = old.allocations.saturating_sub(1);
-                old.end(window, began, before.bytes);
-                let new = self.track(place, window);
-                new.allocations += 1;
-                new.begin(window, began, bytes);
+                let more = bytes.saturating_sub(before.bytes);
+                self.track(change, false).learn(origin, at, began, more);
+                self.add_up(change.pid, counts, |live| live.add(more));
             }
         }
     }
 
-    fn track(&mut self, place: Place, window: usize) -> &mut Track {
+    fn add_up(&mut self, pid: Pid, counts: bool, change: impl FnOnce(&mut Running)) {
+        if let Some(process) = self.processes.get_mut(&pid).filter(|_| counts) {
+            change(&mut process.live);
+        }
+    }
+
+    /// What was unusual is not live any more.
+    fn forget(&mut self, change: &Change, began: Moment) {
+        let process = self.processes.get_mut(&change.pid);
+        for odd in process.into_iter().flat_map(|process| &mut process.unusual) {
+            if let Unusual::Size { key, live, .. } = &mut odd.what {
+                *live &= *key != change.key || odd.at != began;
+            }
+        }
+    }
+
+    /// Whether what began is unusual, or what its process did before.
+    fn look(&mut self, change: &Change, counts: bool, before: AtSite) {
+        let Change { at, bytes, tid, .. } = *change;
+        let process = self.processes.entry(change.pid).or_default();
+        let place = Place::of(change);
+        let tid = (tid.0 != 0).then_some(tid);
+        let grown = process.growths.pass(at, process.live.shown());
+        if counts {
+            process.live.add(bytes);
+        }
+        let growth = grown.map(|grown| Odd {
+            at: grown.at,
+            place: Place { device: None, site: None, kind: Kind::Device, ..place },
+            tid: None,
+            what: Unusual::Growth { bytes: grown.bytes, within: grown.within, usual: grown.usual },
+        });
+        let usual = process.sizes.add(bytes, change.site.map(|_| before));
+        let size = usual.map(|usual| {
+            process.growths.explain(bytes);
+            let what = Unusual::Size {
+                key: change.key,
+                bytes: Bytes(bytes),
+                usual: usual.bytes,
+                of: usual.of,
+                of_site: usual.of_site,
+                live: true,
+            };
+            Odd { at, place, tid, what }
+        });
+        let room = UNUSUAL.saturating_sub(process.unusual.len());
+        process.unusual.extend(growth.into_iter().chain(size).take(room));
+    }
+
+    /// The track of a place. What a process does after its end is another program's.
+    fn track(&mut self, change: &Change, begins: bool) -> &mut Track {
+        let place = Place::of(change).on(None);
         let packed = place.packed();
         let found = match self.last {
             Some((last, found)) if last == packed => found,
-            _ => {
-                let Self { index, tracks, shift, .. } = self;
-                let found = *index.entry(packed).or_insert_with(|| {
-                    tracks.push(Track::new(place, *shift, window));
-                    (tracks.len() - 1) as u32
-                });
-                self.last = Some((packed, found));
-                found
-            }
+            _ => self.find(place, change.at),
         };
-        let track = &mut self.tracks[found as usize];
-        track.widen(self.shift);
-        track
+        let mut found = found;
+        let is_over = self.tracks.get(found as usize).is_some_and(|track| track.until.is_some());
+        if begins && is_over && self.tracks.len() < 2 * KEPT {
+            let place = self.tracks.get(found as usize).map_or(place, |track| track.place);
+            found = self.open(place, change.at);
+        }
+        self.last = Some((packed, found));
+        &mut self.tracks[found as usize]
     }
 
-    /// The verdict.
-    #[must_use]
-    pub fn finish(self) -> Verdict {
-        let Self { origin, end, shift, tracks, .. } = self;
-        let origin = origin.unwrap_or(end);
-        let window = |moment: Moment| {
-            ((moment - origin).0.checked_shr(shift).unwrap_or(0) as usize).min(WINDOWS - 1)
-        };
-        let allocations: u64 = tracks.iter().map(|track| track.allocations).sum();
-        if window(end) + 1 < ENOUGH_WINDOWS || allocations < ENOUGH_ALLOCATIONS {
-            return Verdict::NotEnoughData;
+    fn find(&mut self, place: Place, at: Moment) -> u32 {
+        if let Some(&found) = self.index.get(&place.packed()) {
+            return found;
         }
-        let judge = |mut track: Track| {
-            let until = track.until.unwrap_or(end);
-            track.widen(shift);
-            track.judge(window(until), shift, until)
+        let rest = Place { site: None, ..place };
+        let place = if self.tracks.len() < KEPT { place } else { rest };
+        let known = self.index.get(&place.packed()).copied();
+        known.unwrap_or_else(|| self.open(place, at))
+    }
+
+    fn open(&mut self, place: Place, at: Moment) -> u32 {
+        let number = self.tracks.len() as u32;
+        self.tracks.push(Track::new(place, at));
+        self.index.insert(place.packed(), number);
+        number
+    }
+
+    /// What was found. The stacks are those of the file.
+    #[must_use]
+    pub fn finish(self, stacks: &Stacks) -> Findings {
+        let Self { origin, end, tracks, processes, .. } = self;
+        let origin = origin.unwrap_or(end);
+        let has_tensors = |pid: Pid| {
+            tracks.iter().any(|track| track.place.pid == pid && track.place.kind == Kind::Torch)
         };
-        let mut suspects: Vec<_> = tracks.into_iter().filter_map(judge).collect();
-        suspects.sort_by_key(|suspect| (Reverse(suspect.bytes_per_hour()), suspect.place));
-        Verdict::Judged(suspects)
+        let mut findings = Findings::default();
+        for track in tracks.iter().filter(|track| track.allocations > 0) {
+            let mut judged = track.judge(origin, end);
+            let frames = |site: SiteId| leak::is_torch_cache(stacks.frames(site));
+            if judged.verdict == Verdict::Leak
+                && track.place.kind != Kind::Torch
+                && track.place.site.is_some_and(frames)
+                && has_tensors(track.place.pid)
+            {
+                (judged.verdict, judged.sureness) = (Verdict::Cache, Sureness::Likely);
+            }
+            if judged.verdict == Verdict::Leak {
+                findings.suspects.push(judged);
+            } else {
+                findings.others.push(judged);
+            }
+        }
+        findings.suspects.sort_by_key(|one| {
+            (Reverse((one.sureness, one.evidence.per_hour)), one.place, one.live.bytes)
+        });
+        findings.others.sort_by_key(|one| {
+            (Reverse((one.live.bytes, one.evidence.begun)), one.place, one.verdict)
+        });
+        findings.unusual = processes.into_values().flat_map(|process| process.unusual).collect();
+        findings.unusual.sort_by_key(|one| (one.at, one.place));
+        findings.unusual.truncate(UNUSUAL_IN_ALL);
+        findings
     }
 }
 
 impl Track {
-    fn new(place: Place, shift: u32, window: usize) -> Self {
+    fn new(place: Place, at: Moment) -> Self {
         Self {
             place,
             live: Running::default(),
             count: 0,
             allocations: 0,
             freed: 0,
+            first: at,
+            last: at,
+            largest: 0,
             began_sum: Running::default(),
             life_sum: Running::default(),
             until: None,
-            shift,
-            first: window,
-            current: window,
-            lows: [0; WINDOWS],
+            devices: Majority::default(),
+            course: Course::default(),
+            spans: Spans::default(),
         }
     }
 
-    /// Makes windows as long as those of the file.
-    fn widen(&mut self, shift: u32) {
-        while self.shift < shift {
-            self.shift += 1;
-            let old = self.lows;
-            let inside = |window: usize| (self.first..=self.current).contains(&window);
-            for (window, low) in self.lows.iter_mut().enumerate() {
-                let pair = [window * 2, window * 2 + 1].into_iter().filter(|w| inside(*w));
-                *low = pair.filter_map(|w| old.get(w).copied()).min().unwrap_or(0);
-            }
-            self.first /= 2;
-            self.current /= 2;
-        }
-    }
-
-    /// Goes on to a window: nothing changed in those between.
-    fn enter(&mut self, window: usize) {
-        let carried = self.live.shown();
-        while self.current < window.min(WINDOWS - 1) {
-            self.current += 1;
-            self.lows[self.current] = carried;
-        }
-    }
-
-    fn begin(&mut self, window: usize, began: Moment, bytes: u64) {
-        self.enter(window);
+    fn begin(&mut self, origin: Moment, change: &Change) {
+        let Change { at, bytes, device, .. } = *change;
+        self.course.begin(at - origin, self.live.shown(), bytes);
         self.live.add(bytes);
         self.count += 1;
-        self.began_sum.add(began.0);
+        self.allocations += 1;
+        self.last = self.last.max(at);
+        self.largest = self.largest.max(bytes);
+        self.began_sum.add(at.0);
+        self.devices.add(device);
     }
 
-    fn end(&mut self, window: usize, began: Moment, bytes: u64) {
-        self.enter(window);
+    fn end(&mut self, origin: Moment, change: &Change, began: Moment, how: How) {
+        let Change { at, bytes, .. } = *change;
+        self.course.finish(began - origin, at - origin, self.live.shown(), bytes);
         self.live.take(bytes);
-        self.count -= 1;
+        self.count = self.count.saturating_sub(1);
         self.began_sum.take(began.0);
-        let low = &mut self.lows[self.current];
-        *low = self.live.shown().min(*low);
+        if matches!(how, How::Freed | How::Replaced) {
+            self.freed += 1;
+            self.spans.add(at - began);
+            self.life_sum.add((at - began).0);
+        }
     }
 
-    fn judge(mut self, last: usize, shift: u32, until: Moment) -> Option<Suspect> {
-        self.enter(last);
-        // The window in which it began says nothing: it began with nothing.
-        let lows = self.lows.get(self.first + 1..=last)?;
-        let steps = lows.len().checked_sub(1)?;
-        if steps + 1 < ENOUGH_WINDOWS || self.allocations < ENOUGH_ALLOCATIONS {
-            return None;
+    fn learn(&mut self, origin: Moment, at: Moment, began: Moment, more: u64) {
+        self.course.grow(began - origin, at - origin, self.live.shown(), more);
+        self.live.add(more);
+    }
+
+    fn judge(&self, origin: Moment, end: Moment) -> Judged {
+        let until = self.until.unwrap_or(end);
+        let (verdict, sureness, evidence) = leak::judge(&Case {
+            course: &self.course,
+            spans: &self.spans,
+            live: self.live.shown(),
+            live_count: self.count,
+            begun: self.allocations,
+            ended: self.freed,
+            first: self.first - origin,
+            last: self.last - origin,
+            now: until - origin,
+            over: true,
+            named: self.place.site.is_some(),
+        });
+        Judged {
+            place: self.place.on(self.devices.device()),
+            live: Amount { bytes: self.live.shown(), allocations: self.count },
+            verdict,
+            sureness,
+            evidence,
+            mean_age: match self.count {
+                0 => Nanos(0),
+                count => until - Moment(self.began_sum.mean(count)),
+            },
+            mean_life: (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed))),
         }
-        let step = |pair: &[u64]| pair[1].cmp(&pair[0]);
-        let never_shrank = lows.windows(2).all(|pair| step(pair).is_ge());
-        let growing = |part: &[u64]| part.windows(2).filter(|pair| step(pair).is_gt()).count();
-        let growing_steps = growing(lows);
-        let (&first_bytes, &last_bytes) = (lows.first()?, lows.last()?);
-        let middle = *lows.get(lows.len() / 2)?;
-        let grown = last_bytes.saturating_sub(first_bytes);
-        let late = last_bytes.saturating_sub(middle);
-        let lately = growing(lows.get(lows.len() - 3..)?) > 0;
-        // A quarter of the growth in the second half: slower than at first is still no plateau.
-        if !never_shrank || growing_steps * 4 < steps * 3 || !lately || late < grown / 4 {
-            return None;
-        }
-        let allocations = u64::try_from(self.count).unwrap_or(0);
-        let mean_began = self.began_sum.mean(allocations);
-        let mean_life = (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed)));
-        Some(Suspect {
-            place: self.place,
-            live: Amount { bytes: self.live.shown(), allocations },
-            first_bytes,
-            last_bytes,
-            steps,
-            growing_steps,
-            span: Nanos((steps as u64).checked_shl(shift).unwrap_or(u64::MAX)),
-            allocations: self.allocations,
-            freed: self.freed,
-            mean_age: until - Moment(mean_began),
-            mean_life,
-        })
     }
 }

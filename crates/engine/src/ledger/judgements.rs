@@ -1,12 +1,10 @@
 //! What is thought of the places of a process: see [`crate::analysis::leak`].
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 use crate::analysis::leak::{self, Case};
 use crate::ids::{DeviceId, Tid};
-use crate::kind::Kind;
-use crate::stack::{Frame, SiteName, Sites};
+use crate::stack::{SiteName, Sites};
 use crate::units::Moment;
 use crate::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
 
@@ -21,9 +19,6 @@ const LOOKED_AT: usize = 512;
 /// Rows that are put together to places. Where there are more, the biggest of those that may leak
 /// by themselves are, and the biggest of all.
 const ROWS: usize = 4096;
-
-/// The library of PyTorch's caching allocator.
-const TORCH_CACHE: &str = "libc10_cuda.so";
 
 /// Places that leak, and the biggest others.
 #[derive(Clone, Debug, Default)]
@@ -140,11 +135,7 @@ fn biggest(process: &Process, at: Moment) -> Vec<&Row> {
 const fn subject(held: Held) -> Option<Subject> {
     match held {
         Held::Object(kind) => Some(Subject::Objects(kind)),
-        Held::Memory(Kind::Torch) => Some(Subject::Tensors),
-        Held::Memory(
-            Kind::Imported | Kind::Static | Kind::ManagedStatic | Kind::Pool | Kind::Unknown,
-        ) => None,
-        Held::Memory(kind) => Some(Subject::Memory(kind)),
+        Held::Memory(kind) => leak::subject(kind),
     }
 }
 
@@ -183,8 +174,12 @@ impl<'a> Place<'a> {
             || (Verdict::NotEnoughData, Sureness::Possible, Evidence::default()),
             |row| leak::judge(&case(row, process, at, named)),
         );
-        if verdict == Verdict::Leak && has_tensors && self.is_torch_cache(&frames) {
-            // What the cache gives out is judged by itself, and explains why the cache grows.
+        let is_memory = matches!(self.subject, Subject::Memory(_));
+        if verdict == Verdict::Leak
+            && has_tensors
+            && is_memory
+            && leak::is_torch_cache(frames.iter())
+        {
             (verdict, sureness) = (Verdict::Cache, Sureness::Likely);
         }
         Judgement {
@@ -199,14 +194,6 @@ impl<'a> Place<'a> {
             sureness,
             evidence,
         }
-    }
-
-    fn is_torch_cache(&self, frames: &Arc<[Frame]>) -> bool {
-        let in_cache = |frame: &Frame| {
-            let module = frame.module.as_deref().unwrap_or_default();
-            module.rsplit('/').next() == Some(TORCH_CACHE)
-        };
-        matches!(self.subject, Subject::Memory(_)) && frames.iter().any(in_cache)
     }
 }
 

@@ -5,10 +5,10 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::analysis::leak::{Course, Spans};
+use crate::analysis::leak::{Course, Majority, Spans};
 use crate::analysis::unusual::AtSite;
 use crate::change::How;
-use crate::ids::{DeviceId, SiteId, Tid};
+use crate::ids::{SiteId, Tid};
 use crate::kind::Kind;
 use crate::object::ObjectKind;
 use crate::units::Moment;
@@ -206,36 +206,6 @@ impl Threads {
     }
 }
 
-/// The device of most allocations, where one has more than half of them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Majority {
-    device: Option<DeviceId>,
-    lead: u64,
-}
-
-impl Majority {
-    fn add(&mut self, device: Option<DeviceId>) {
-        if self.device == device {
-            self.lead += 1;
-        } else if self.lead == 0 {
-            (self.device, self.lead) = (device, 1);
-        } else {
-            self.lead -= 1;
-        }
-    }
-
-    fn and(self, other: Self) -> Self {
-        let (more, less) = if self.lead >= other.lead { (self, other) } else { (other, self) };
-        let same = more.device == less.device;
-        let lead = if same { more.lead.saturating_add(less.lead) } else { more.lead - less.lead };
-        Self { lead, ..more }
-    }
-
-    pub(super) fn device(self) -> Option<DeviceId> {
-        self.device
-    }
-}
-
 /// The sites of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SiteTable {
@@ -430,7 +400,7 @@ impl SiteTable {
 mod tests {
     use super::super::allocation::New;
     use super::*;
-    use crate::ids::Key;
+    use crate::ids::{DeviceId, Key};
     use crate::units::Nanos;
 
     fn entry(site: u32, bytes: u64) -> Entry {

@@ -2,7 +2,7 @@
 
 use engine::analysis::diff::{Diff, File, Trend};
 use engine::analysis::leakage::Leakage;
-use engine::analysis::suspects::{Suspects, Verdict};
+use engine::analysis::suspects::{Findings, Suspects};
 use engine::analysis::usage::Usage;
 use engine::analysis::watermark::Watermark;
 use engine::analysis::{Amount, Measure};
@@ -11,6 +11,7 @@ use engine::ids::Pid;
 use engine::kind::Kind;
 use engine::stack::{Frame, Stacks};
 use engine::units::{Moment, Nanos};
+use engine::verdict::{Unusual, Verdict};
 
 use super::feed::{began, ended};
 use super::groups;
@@ -87,41 +88,55 @@ fn program(steps: u64, kept: impl Fn(u64) -> u64) -> Suspects {
     suspects
 }
 
+fn found(suspects: Suspects) -> Findings {
+    suspects.finish(&Stacks::default())
+}
+
 #[test]
 fn a_place_that_grows_all_the_time_is_a_suspect() {
-    let Verdict::Judged(found) = program(1000, |_| 10).finish() else { panic!("enough data") };
-    let [suspect] = found[..] else { panic!("{found:?}") };
+    let found = found(program(1000, |_| 10));
+    let [suspect] = &found.suspects[..] else { panic!("{found:?}") };
     assert_eq!(suspect.place.site.unwrap().0, 1);
     assert_eq!(suspect.live, Amount { bytes: 10_000, allocations: 1000 });
-    assert_eq!(suspect.growing_steps, suspect.steps);
-    assert_eq!((suspect.allocations, suspect.freed, suspect.mean_life), (1000, 0, None));
+    let evidence = &suspect.evidence;
+    assert_eq!(evidence.growing_steps, evidence.steps);
+    assert_eq!((evidence.begun, evidence.ended, suspect.mean_life), (1000, 0, None));
     // 10 bytes a second; half the file on average.
-    assert!((35_000..37_000).contains(&suspect.bytes_per_hour()), "{}", suspect.bytes_per_hour());
+    assert!((35_000..37_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
     assert_eq!(suspect.mean_age, Nanos(500_000_000_000 - 1));
+    let [other] = &found.others[..] else { panic!("{found:?}") };
+    assert_eq!((other.place.site.unwrap().0, other.verdict), (0, Verdict::Periodic));
 }
 
 #[test]
 fn a_plateau_a_burst_and_a_sawtooth_are_none() {
+    let verdicts = |suspects: Suspects| -> Vec<_> {
+        let found = found(suspects);
+        assert_eq!(found.suspects, []);
+        let others = found.others.iter().filter(|one| one.place.site.unwrap().0 == 1);
+        others.map(|one| one.verdict).collect()
+    };
     let plateau = program(1000, |step| if step < 300 { 10 } else { 0 });
-    let burst = program(1000, |step| if step == 500 { 10_000 } else { 0 });
-    for suspects in [plateau, burst, program(1000, |_| 0)] {
-        assert_eq!(suspects.finish(), Verdict::Judged(Vec::new()));
-    }
+    assert_eq!(verdicts(plateau), [Verdict::Plateau]);
+    let once = program(1000, |step| if step == 500 { 10_000 } else { 0 });
+    assert_eq!(verdicts(once), [Verdict::Plateau]);
+    assert_eq!(verdicts(program(1000, |_| 0)), []);
     let mut sawtooth = Suspects::new(Measure::Device);
     for round in 0..40_u64 {
-        let kept: Vec<_> = (0..10).map(|n| began((round * 10 + n) * 1000, 1, n, 10, 1)).collect();
+        let second = 1_000_000_000;
+        let kept: Vec<_> = (0..10).map(|n| began((round * 10 + n) * second, 1, n, 10, 1)).collect();
         kept.iter().for_each(|change| sawtooth.change(change));
         for one in kept {
-            sawtooth.change(&ended((round * 10 + 10) * 1000 - 1, one, How::Freed));
+            sawtooth.change(&ended((round * 10 + 10) * second - 1, one, How::Freed));
         }
     }
-    assert_eq!(sawtooth.finish(), Verdict::Judged(Vec::new()));
+    assert_eq!(verdicts(sawtooth), [Verdict::Periodic]);
 }
 
 #[test]
 fn little_data_is_no_verdict() {
-    assert_eq!(Suspects::new(Measure::Device).finish(), Verdict::NotEnoughData);
-    assert_eq!(program(3, |_| 10).finish(), Verdict::NotEnoughData);
+    assert!(!found(Suspects::new(Measure::Device)).is_enough());
+    assert_eq!(found(program(3, |_| 10)).suspects, []);
 }
 
 #[test]
@@ -132,11 +147,72 @@ fn a_process_that_ends_is_judged_by_its_own_time() {
         let old = began(step * 1_000_000_000 + 1, 1, 1000 + step, 10, 1);
         suspects.change(&ended(last.0, old, How::Exited));
     }
-    // The file goes on for as long again.
+    // The file goes on for as long again, with another program in the same process.
+    suspects.change(&began(2 * last.0, 1, 1, 10, 1));
     suspects.change(&began(2 * last.0, 2, 1, 10, 3));
-    let Verdict::Judged(found) = suspects.finish() else { panic!("enough data") };
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].live.bytes, 10_000);
+    let found = found(suspects);
+    assert_eq!(found.suspects.len(), 1, "{found:?}");
+    assert_eq!(found.suspects[0].live.bytes, 10_000);
+    assert_eq!(found.others.iter().filter(|one| one.live.bytes == 10).count(), 2);
+}
+
+#[test]
+fn host_memory_is_judged_and_layers_that_are_no_memory_of_the_program_are_not() {
+    for (kind, judged) in
+        [(Kind::Pinned, 1), (Kind::Managed, 1), (Kind::Pool, 0), (Kind::Static, 0)]
+    {
+        let mut suspects = Suspects::new(Measure::Device);
+        for step in 0..100 {
+            let change = began(step * 1_000_000_000, 1, step, 10, 1);
+            suspects.change(&Change { kind, ..change });
+        }
+        assert_eq!(found(suspects).suspects.len(), judged, "{kind}");
+    }
+}
+
+#[test]
+fn a_huge_allocation_of_a_file_is_unusual_and_known_to_be_freed() {
+    for freed in [false, true] {
+        let mut suspects = Suspects::new(Measure::Device);
+        for step in 0..50 {
+            let one = began(step * 1000, 1, step % 4, 10 << 20, 1);
+            suspects.change(&one);
+            suspects.change(&ended(step * 1000 + 500, one, How::Freed));
+            let huge = began(step * 1000 + 600, 1, 99, 2 << 30, 2);
+            if step == 30 {
+                suspects.change(&huge);
+            }
+            if step == 30 && freed {
+                suspects.change(&ended(step * 1000 + 700, huge, How::Freed));
+            }
+        }
+        let found = found(suspects);
+        let [odd] = &found.unusual[..] else { panic!("{:?}", found.unusual) };
+        let Unusual::Size { bytes, of, live, .. } = odd.what else { panic!("{odd:?}") };
+        assert_eq!((bytes.0, of, live), (2 << 30, 31, !freed));
+        assert_eq!((odd.at, odd.place.site.unwrap().0), (Moment(30_600), 2));
+    }
+}
+
+#[test]
+fn the_cache_of_a_file_is_not_accused_where_its_blocks_are_known() {
+    let mut stacks = Stacks::default();
+    let module = Some("/opt/torch/lib/libc10_cuda.so".into());
+    let frame = stacks.frame(Frame { function: "malloc".into(), module, ..Frame::default() });
+    let site = stacks.site(&[frame]).0;
+    for tensors in [false, true] {
+        let mut suspects = Suspects::new(Measure::Device);
+        for step in 0..100 {
+            suspects.change(&began(step * 1_000_000_000, 1, step, 10, site));
+        }
+        if tensors {
+            let block = began(99_000_000_000, 1, 1000, 10, 7);
+            suspects.change(&Change { kind: Kind::Torch, ..block });
+        }
+        let found = suspects.finish(&stacks);
+        assert_eq!(found.suspects.len(), usize::from(!tensors));
+        assert_eq!(found.others.iter().any(|one| one.verdict == Verdict::Cache), tensors);
+    }
 }
 
 /// A stack of two frames; the line is that of the inner one.

@@ -43,13 +43,14 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Frames, managed sites and the newer side of a difference are described once.
+/// Frames, managed sites, judgements and the newer side of a difference are described once.
 fn described_as(path: &str) -> String {
     if let Some(at) = path.rfind("frames[]") {
         return path[at..].to_owned();
     }
     path.replace("managed.sites[]", "sites[]")
         .replace("host.sites[]", "sites[]")
+        .replace("judgements[].", "suspects[].")
         .replace("sites[].after.", "sites[].before.")
 }
 
@@ -95,12 +96,12 @@ fn fields(object: &Value, path: &str, all: &mut BTreeSet<String>) {
 #[test]
 fn the_contract_of_reports_is_what_is_printed() {
     let contracts = contracts();
-    let (rich, growing) = (Story::rich(), Story::growing());
+    let (rich, judged) = (Story::rich(), Story::judged());
     let objects = [
         object(&rich, Answer::Leakage(&Leakage::of(&rich.groups()))),
         object(&rich, Answer::Watermark(&rich.peaks())),
         object(&rich, Answer::Usage(&rich.courses(), &[overlay()])),
-        object(&growing, Answer::Suspects(&growing.verdict())),
+        object(&judged, Answer::Suspects(&judged.findings())),
         object(&rich, Answer::Summary(&rich.overview())),
         object(&rich, Answer::Fragmentation(&fragmentation())),
     ];

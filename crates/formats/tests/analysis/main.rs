@@ -79,8 +79,8 @@ fn usage_in_every_form() {
 
 #[test]
 fn suspects_in_every_form() {
-    let story = Story::growing();
-    check(&story, Answer::Suspects(&story.verdict()));
+    let story = Story::judged();
+    check(&story, Answer::Suspects(&story.findings()));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn an_empty_file_has_an_answer_to_every_question() {
         (Answer::Leakage(&leakage), "No leaks"),
         (Answer::Watermark(&story.peaks()), "No peak"),
         (Answer::Usage(&story.courses(), &[]), "None of device memory"),
-        (Answer::Suspects(&story.verdict()), "Not enough data"),
+        (Answer::Suspects(&story.findings()), "Not enough data"),
         (Answer::Summary(&story.overview()), "Nothing was allocated"),
         (Answer::Fragmentation(&analysis::Fragmentation::default()), "Nothing to judge"),
     ];

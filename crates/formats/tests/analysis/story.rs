@@ -3,7 +3,7 @@
 use engine::analysis::Measure;
 use engine::analysis::groups::Groups;
 use engine::analysis::summary::{Overview, Summary};
-use engine::analysis::suspects::{Suspects, Verdict};
+use engine::analysis::suspects::{Findings, Suspects};
 use engine::analysis::usage::{Courses, Usage};
 use engine::analysis::watermark::{Peak, Watermark};
 use engine::change::{Change, How, Turn};
@@ -171,6 +171,35 @@ impl Story {
         story
     }
 
+    /// The same loop with a buffer that is taken and given back, one that grew unusually big, and a
+    /// second in which much was taken.
+    pub(crate) fn judged() -> Self {
+        let mut story = Self::default();
+        let site = story.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
+        let scratch =
+            story.site(&[python("scratch", "train.py", 9), python("main", "train.py", 20)]);
+        let load = story.site(&[python("load", "data.py", 3), python("main", "train.py", 20)]);
+        for step in 0..64 {
+            let at = step * SECOND;
+            story.begin(at, 7, 0x1000 + step, Kind::Device, MIB).site = site;
+            story.begin(at + 1, 7, 0x1, Kind::Device, 4 * MIB).site = scratch;
+            story.end(at + SECOND / 2, 0x1, How::Freed);
+            if step == 40 {
+                story.begin(at + SECOND / 2 + 1, 7, 0x2, Kind::Device, 2096 * MIB).site = load;
+                story.end(at + SECOND / 2 + 2, 0x2, How::Freed);
+            }
+            if step == 50 {
+                for block in 0..500 {
+                    let at = at + SECOND / 2 + 3 + block;
+                    story.begin(at, 7, 0x9000 + block, Kind::Device, MIB).site = load;
+                }
+            }
+        }
+        story.facts.span = Some((Moment(0), Moment(63 * SECOND)));
+        story.imported.events = 695;
+        story
+    }
+
     pub(crate) fn subject(&self, top: Option<usize>) -> Subject<'_> {
         Subject { path: "run<1>.sqlite", imported: &self.imported, facts: &self.facts, top }
     }
@@ -193,10 +222,10 @@ impl Story {
         usage.finish()
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn findings(&self) -> Findings {
         let mut suspects = Suspects::new(Measure::Device);
         self.changes.iter().for_each(|change| suspects.change(change));
-        suspects.finish()
+        suspects.finish(&self.facts.stacks)
     }
 
     pub(crate) fn overview(&self) -> Overview {

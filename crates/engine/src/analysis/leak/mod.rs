@@ -12,14 +12,18 @@
 mod course;
 mod era;
 mod evidence;
+mod majority;
 mod shape;
 mod spans;
 
 pub use course::{Course, WINDOWS, Window};
+pub(crate) use majority::Majority;
 pub use spans::Spans;
 
+use crate::kind::Kind;
+use crate::stack::Frame;
 use crate::units::Nanos;
-use crate::verdict::{Evidence, Sureness, Verdict};
+use crate::verdict::{Evidence, Subject, Sureness, Verdict};
 
 use era::Era;
 
@@ -120,6 +124,27 @@ pub fn judge(case: &Case<'_>) -> (Verdict, Sureness, Evidence) {
     };
     let grows = era.filter(|_| verdict == Verdict::Leak);
     (verdict, sureness, evidence::of(&past, case, verdict, grows.as_ref()))
+}
+
+/// The library of PyTorch's caching allocator.
+const TORCH_CACHE: &str = "libc10_cuda.so";
+
+/// Whether a stack goes through PyTorch's caching allocator. Memory that it takes is not accused where
+/// tensors are judged: those explain why the cache grows.
+pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
+    frames.any(|frame| {
+        let module = frame.module.as_deref().unwrap_or_default();
+        module.rsplit('/').next() == Some(TORCH_CACHE)
+    })
+}
+
+/// What is judged of a kind of memory; none of what a program cannot free or does not own.
+pub(crate) const fn subject(kind: Kind) -> Option<Subject> {
+    match kind {
+        Kind::Torch => Some(Subject::Tensors),
+        Kind::Imported | Kind::Static | Kind::ManagedStatic | Kind::Pool | Kind::Unknown => None,
+        _ => Some(Subject::Memory(kind)),
+    }
 }
 
 /// Whether it is worth while to judge a place of which only that much is known: a leak needs so many

@@ -6,18 +6,20 @@ use std::io::{self, Write};
 use engine::analysis::diff::{Row, Side};
 use engine::analysis::leakage::{Leak, Leakage};
 use engine::analysis::summary::{OfProcess, Overview};
-use engine::analysis::suspects::{Suspect, Verdict};
+use engine::analysis::suspects::{Findings, Judged, Odd};
 use engine::analysis::usage::{Courses, Series};
 use engine::analysis::watermark::{HeldAt, Peak};
 use engine::analysis::{Amount, Place};
 use engine::ids::{DeviceId, SiteId};
 use engine::kind::Kind;
 use engine::stack::{Frame, Stacks};
-use engine::units::Moment;
+use engine::units::{Moment, Nanos};
+use engine::verdict::Unusual;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::fragmentation::{Fragmentation, Pool};
+use super::suspects::first_low;
 use super::{Answer, Comparison, Overlay, Subject};
 use crate::import::Warning;
 use crate::plain::plain_up_to;
@@ -215,31 +217,85 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn suspects(object: &mut Object, verdict: &Verdict, subject: &Subject<'_>) {
-    let (word, list) = match verdict {
-        Verdict::NotEnoughData => ("not_enough_data", &[][..]),
-        Verdict::Judged(list) if list.is_empty() => ("none", &[][..]),
-        Verdict::Judged(list) => ("suspects", &list[..]),
+fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
+    let word = match (found.suspects.is_empty(), found.is_enough()) {
+        (false, _) => "suspects",
+        (true, true) => "none",
+        (true, false) => "not_enough_data",
     };
-    let one = |suspect: &Suspect| {
-        let evidence = json!({
-            "bytes_per_hour": suspect.bytes_per_hour(),
-            "first_bytes": suspect.first_bytes,
-            "last_bytes": suspect.last_bytes,
-            "steps": suspect.steps,
-            "growing_steps": suspect.growing_steps,
-            "span_ns": suspect.span.0,
-            "began": suspect.allocations,
-            "freed": suspect.freed,
-            "mean_age_ns": suspect.mean_age.0,
-            "mean_life_ns": suspect.mean_life.map(|life| life.0),
-        });
-        with(group(subject, &suspect.place, suspect.live), "evidence", evidence)
+    let list = |all: &[Judged]| -> Value {
+        all.iter().take(subject.shown(all.len())).map(|one| judged(one, subject)).collect()
     };
-    object.insert("verdict".into(), word.into());
-    let shown = list.iter().take(subject.shown(list.len()));
-    object.insert("suspects".into(), shown.map(one).collect::<Vec<_>>().into());
-    object.insert("suspects_total".into(), list.len().into());
+    let unusual = found.unusual.iter().map(|odd| self::unusual(odd, subject));
+    let fields = [
+        ("verdict", word.into()),
+        ("suspects", list(&found.suspects)),
+        ("suspects_total", found.suspects.len().into()),
+        ("judgements", list(&found.others)),
+        ("judgements_total", found.others.len().into()),
+        ("anomalies", unusual.collect()),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
+    let evidence = &one.evidence;
+    let nanos = |span: Option<Nanos>| span.map(|span| span.0);
+    let evidence = json!({
+        "bytes_per_hour": evidence.per_hour,
+        "first_bytes": first_low(evidence),
+        "last_bytes": evidence.lows.last().copied().unwrap_or(0),
+        "lows": evidence.lows,
+        "window_ns": evidence.window.0,
+        "steps": evidence.steps,
+        "growing_steps": evidence.growing_steps,
+        "shrinking_steps": evidence.shrinking_steps,
+        "span_ns": evidence.window.0.saturating_mul(u64::from(evidence.steps)),
+        "began": evidence.begun,
+        "freed": evidence.ended,
+        "overdue_bytes": evidence.overdue,
+        "mean_age_ns": one.mean_age.0,
+        "median_age_ns": nanos(evidence.median_age),
+        "oldest_ns": nanos(evidence.oldest),
+        "mean_life_ns": nanos(one.mean_life),
+        "median_life_ns": nanos(evidence.median_life),
+        "longest_life_ns": nanos(evidence.longest_life),
+    });
+    let object = with(group(subject, &one.place, one.live), "evidence", evidence);
+    with(with(object, "verdict", one.verdict.name()), "sureness", one.sureness.name())
+}
+
+fn unusual(odd: &Odd, subject: &Subject<'_>) -> Value {
+    let mut object = json!({
+        "time": time(subject, odd.at),
+        "time_ns": subject.nanos(odd.at),
+        "kind": odd.place.kind.name(),
+        "device": ordinal(odd.place.device),
+        "pid": odd.place.pid.0,
+        "tid": odd.tid.map(|tid| tid.0),
+        "frames": frames(&subject.facts.stacks, odd.place.site),
+    });
+    let fields = match odd.what {
+        Unusual::Size { key, bytes, usual, of, of_site, live } => json!({
+            "what": "size",
+            "bytes": bytes.0,
+            "usual_bytes": usual.0,
+            "address": format!("{:#x}", key.value),
+            "of": of,
+            "of_site": of_site,
+            "live": live,
+        }),
+        Unusual::Growth { bytes, within, usual } => json!({
+            "what": "growth",
+            "bytes": bytes.0,
+            "usual_bytes": usual.0,
+            "within_ns": within.0,
+        }),
+    };
+    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
+        object.extend(fields);
+    }
+    object
 }
 
 fn summary(object: &mut Object, overview: &Overview, subject: &Subject<'_>) {

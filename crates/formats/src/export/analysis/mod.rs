@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use engine::analysis::diff::Diff;
 use engine::analysis::leakage::Leakage;
 use engine::analysis::summary::Overview;
-use engine::analysis::suspects::Verdict;
+use engine::analysis::suspects::Findings;
 use engine::analysis::usage::Courses;
 use engine::analysis::watermark::Peak;
 use engine::analysis::{Measure, is_host};
@@ -59,8 +59,8 @@ pub enum Answer<'a> {
     Watermark(&'a [Peak]),
     /// Memory over time; and how much there is by another tool's account.
     Usage(&'a Courses, &'a [Overlay]),
-    /// What grows.
-    Suspects(&'a Verdict),
+    /// What leaks, what is thought of the rest, and what was unusual.
+    Suspects(&'a Findings),
     /// The overview.
     Summary(&'a Overview),
     /// What caches and pools hold and cannot use.

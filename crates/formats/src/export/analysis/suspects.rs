@@ -1,89 +1,220 @@
-//! What grows.
+//! What leaks, what is thought of the rest, and what was unusual.
 
-use engine::analysis::suspects::{Suspect, Verdict};
+use engine::analysis::Measure;
+use engine::analysis::suspects::{Findings, Judged, Odd};
 use engine::units::Bytes;
+use engine::verdict::{Evidence, Sureness, Unusual, Verdict};
 
+use super::super::text::age;
 use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames, left_out};
+use super::{Subject, frames, left_out, location};
 
-pub(super) fn page(verdict: &Verdict, subject: &Subject<'_>) -> Page {
-    let suspects = match verdict {
-        Verdict::NotEnoughData => {
-            let headline =
-                "Not enough data: the file is too short, or too little happens in it, to \
-                tell growth from a start"
-                    .to_owned();
-            return Page { headline, ..Page::default() };
-        }
-        Verdict::Judged(suspects) => suspects,
-    };
-    let headline = match suspects.len() {
-        0 => "No suspects: no place grows over the whole file".to_owned(),
-        1 => "1 suspect: its memory grows over the whole file and never stands still".to_owned(),
-        n => format!("{n} suspects: their memory grows over the whole file and never stands still"),
-    };
-    let why = "a suspect is no proof: a cache that is not full yet looks the same".to_owned();
+/// Other places that are shown where nothing else is asked for.
+const OTHERS: usize = 10;
+
+pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
+    let suspects = &found.suspects;
     let shown = subject.shown(suspects.len());
-    let row = |suspect: &Suspect| {
-        vec![
-            Cell::Text(format!("{}/h", Bytes(suspect.bytes_per_hour()))),
-            Cell::Bytes(suspect.live.bytes),
-            Cell::Count(suspect.live.allocations),
-            Cell::Text(format!("{} of {}", suspect.growing_steps, suspect.steps)),
-            Cell::Share(suspect.freed as f64 / suspect.allocations.max(1) as f64),
-            Cell::Span(suspect.mean_age),
-            suspect.mean_life.map_or(Cell::Empty, Cell::Span),
-            Cell::Text(suspect.place.kind.to_string()),
-            device(suspect.place.device),
-            Cell::Text(suspect.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, suspect.place.site),
-        ]
-    };
-    let section = Section {
-        table: Table {
-            columns: vec![
-                "grows by", "live", "count", "grew in", "freed", "age", "freed at", "kind",
-                "device", "pid", "site",
-            ],
-            rows: suspects.iter().take(shown).map(row).collect(),
-        },
-        after: left_out(suspects.len(), shown).into_iter().collect(),
-        ..Section::default()
-    };
-    let found = !suspects.is_empty();
+    let mut sections: Vec<_> =
+        suspects.iter().take(shown).map(|one| suspect(one, subject)).collect();
+    if let Some(last) = sections.last_mut() {
+        last.after.extend(left_out(suspects.len(), shown));
+    }
+    sections.push(others(found, subject));
+    sections.push(unusual(found, subject));
+    let why = "a suspect is no proof: a cache that is not full yet looks the same".to_owned();
     Page {
-        headline,
-        alarm: found,
-        lines: found.then_some(Line::Dim(why)).into_iter().collect(),
-        sections: found.then_some(section).into_iter().collect(),
+        headline: headline(found),
+        alarm: !suspects.is_empty(),
+        lines: (!suspects.is_empty()).then_some(Line::Dim(why)).into_iter().collect(),
+        sections,
         notes: Vec::new(),
     }
 }
 
-/// Every suspect.
-pub(super) fn table(verdict: &Verdict, subject: &Subject<'_>) -> Table {
-    let suspects = match verdict {
-        Verdict::NotEnoughData => &[][..],
-        Verdict::Judged(suspects) => suspects,
+fn headline(found: &Findings) -> String {
+    match found.suspects.len() {
+        0 if !found.is_enough() => {
+            "Not enough data: the file is too short, or too little happens in it, to tell growth \
+             from a start"
+                .to_owned()
+        }
+        0 => "No suspects: no place grows without an end in sight".to_owned(),
+        1 => "1 suspect: it grows without an end in sight, and what is old is still there".into(),
+        n => format!(
+            "{n} suspects: they grow without an end in sight, and what is old is still there"
+        ),
+    }
+}
+
+/// The sentence of a suspect.
+fn sentence(one: &Judged) -> String {
+    let sure = match one.sureness {
+        Sureness::Certain => "a leak",
+        Sureness::Likely => "likely a leak",
+        Sureness::Possible => "possibly a leak",
     };
-    let row = |suspect: &Suspect| {
+    format!("{sure}: grows by {} an hour", Bytes(one.evidence.per_hour))
+}
+
+fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
+    let evidence = &one.evidence;
+    let Evidence { begun, ended, growing_steps, steps, .. } = *evidence;
+    let row = vec![
+        Cell::Bytes(one.live.bytes),
+        Cell::Count(one.live.allocations),
+        Cell::Text(format!("{growing_steps} of {steps}")),
+        Cell::Share(ended as f64 / begun.max(1) as f64),
+        Cell::Span(one.mean_age),
+        one.mean_life.map_or(Cell::Empty, Cell::Span),
+        Cell::Text(one.place.kind.to_string()),
+        location(one.place.device, one.place.kind),
+        Cell::Text(one.place.pid.to_string()),
+        frames::cell(&subject.facts.stacks, one.place.site),
+    ];
+    let columns = vec![
+        "live", "count", "grew in", "freed", "age", "freed at", "kind", "device", "pid", "site",
+    ];
+    let mut after = vec![Line::Plain(because(one))];
+    after.push(Line::Dim(format!("try: {}", advice(one, subject))));
+    Section {
+        title: sentence(one),
+        table: Table { columns, rows: vec![row] },
+        after,
+        ..Section::default()
+    }
+}
+
+/// Why it is one.
+fn because(one: &Judged) -> String {
+    let evidence = &one.evidence;
+    let Evidence { begun, ended, live_count, watched, .. } = *evidence;
+    let span = age(watched);
+    match evidence.median_life {
+        Some(life) => format!(
+            "in {span}, {ended} of {begun} were freed, after {} for the most part; {} are older than \
+             nearly all of those became",
+            age(life),
+            Bytes(evidence.overdue),
+        ),
+        None => format!("in {span}, none of {begun} was freed; {live_count} are live"),
+    }
+}
+
+fn advice(one: &Judged, subject: &Subject<'_>) -> &'static str {
+    match (subject.imported.source.measure(), one.evidence.ended) {
+        (Measure::Torch, _) => {
+            "look for what keeps these tensors: a list that grows, or a loss that is kept with its \
+             graph; keep item() or detach() instead"
+        }
+        (Measure::Device, 0) => "look for who should free it: no call ever does",
+        (Measure::Device, _) => "look for the way through the program on which it is not freed",
+    }
+}
+
+fn others(found: &Findings, subject: &Subject<'_>) -> Section {
+    let shown = subject.top.unwrap_or(OTHERS).min(found.others.len());
+    let row = |one: &Judged| {
         vec![
-            Cell::Bytes(suspect.bytes_per_hour()),
-            Cell::Bytes(suspect.live.bytes),
-            Cell::Count(suspect.live.allocations),
-            Cell::Bytes(suspect.first_bytes),
-            Cell::Bytes(suspect.last_bytes),
-            Cell::Count(suspect.growing_steps as u64),
-            Cell::Count(suspect.steps as u64),
-            Cell::Count(suspect.allocations),
-            Cell::Count(suspect.freed),
-            Cell::Span(suspect.mean_age),
-            suspect.mean_life.map_or(Cell::Empty, Cell::Span),
-            Cell::Text(suspect.place.kind.to_string()),
-            device_number(suspect.place.device),
-            Cell::Text(suspect.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, suspect.place.site),
+            Cell::Text(words(one.verdict).to_owned()),
+            Cell::Bytes(one.live.bytes),
+            Cell::Count(one.live.allocations),
+            Cell::Count(one.evidence.begun),
+            Cell::Count(one.evidence.ended),
+            Cell::Text(one.place.kind.to_string()),
+            location(one.place.device, one.place.kind),
+            Cell::Text(one.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, one.place.site),
+        ]
+    };
+    Section {
+        title: "Other places".to_owned(),
+        table: Table {
+            columns: vec![
+                "verdict", "live", "count", "began", "freed", "kind", "device", "pid", "site",
+            ],
+            rows: found.others.iter().take(shown).map(row).collect(),
+        },
+        after: left_out(found.others.len(), shown).into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// A verdict for people.
+pub(in crate::export) const fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Leak => "leak",
+        Verdict::Plateau => "plateau",
+        Verdict::Cache => "cache",
+        Verdict::RampUp => "ramp-up",
+        Verdict::Burst => "burst",
+        Verdict::Periodic => "periodic",
+        Verdict::NotEnoughData => "not enough data",
+    }
+}
+
+fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
+    let shown = subject.shown(found.unusual.len());
+    let row = |odd: &Odd| {
+        let (what, bytes, usual) = match odd.what {
+            Unusual::Size { bytes, usual, of, of_site, live, .. } => {
+                let whose = if of_site { "its site" } else { "its process" };
+                let state = if live { "live" } else { "freed" };
+                (format!("size, against {of} of {whose}; {state}"), bytes, usual)
+            }
+            Unusual::Growth { bytes, within, usual } => {
+                (format!("growth within {}", age(within)), bytes, usual)
+            }
+        };
+        vec![
+            Cell::Time(subject.time(odd.at), subject.nanos(odd.at)),
+            Cell::Bytes(bytes.0),
+            Cell::Bytes(usual.0),
+            Cell::Text(what),
+            Cell::Text(odd.place.kind.to_string()),
+            Cell::Text(odd.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, odd.place.site),
+        ]
+    };
+    Section {
+        title: "Unusual".to_owned(),
+        table: Table {
+            columns: vec!["time", "bytes", "usual", "what", "kind", "pid", "site"],
+            rows: found.unusual.iter().take(shown).map(row).collect(),
+        },
+        after: left_out(found.unusual.len(), shown).into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// Every place, suspects first.
+pub(super) fn table(found: &Findings, subject: &Subject<'_>) -> Table {
+    let row = |one: &Judged| {
+        let evidence = &one.evidence;
+        let span = |span: Option<engine::units::Nanos>| span.map_or(Cell::Empty, Cell::Span);
+        vec![
+            Cell::Bytes(evidence.per_hour),
+            Cell::Bytes(one.live.bytes),
+            Cell::Count(one.live.allocations),
+            Cell::Bytes(first_low(evidence)),
+            Cell::Bytes(evidence.lows.last().copied().unwrap_or(0)),
+            Cell::Count(u64::from(evidence.growing_steps)),
+            Cell::Count(u64::from(evidence.steps)),
+            Cell::Count(evidence.begun),
+            Cell::Count(evidence.ended),
+            Cell::Span(one.mean_age),
+            span(one.mean_life),
+            Cell::Text(one.place.kind.to_string()),
+            device_number(one.place.device),
+            Cell::Text(one.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, one.place.site),
+            Cell::Text(one.verdict.name().to_owned()),
+            Cell::Text(one.sureness.name().to_owned()),
+            Cell::Bytes(evidence.overdue),
+            span(evidence.median_age),
+            span(evidence.median_life),
+            span(evidence.longest_life),
         ]
     };
     let columns = vec![
@@ -102,6 +233,18 @@ pub(super) fn table(verdict: &Verdict, subject: &Subject<'_>) -> Table {
         "device",
         "pid",
         "stack",
+        "verdict",
+        "sureness",
+        "overdue_bytes",
+        "median_age_ns",
+        "median_life_ns",
+        "longest_life_ns",
     ];
-    Table { columns, rows: suspects.iter().take(subject.shown(suspects.len())).map(row).collect() }
+    let all = || found.suspects.iter().chain(&found.others);
+    Table { columns, rows: all().take(subject.shown(all().count())).map(row).collect() }
+}
+
+/// The least in the first window that the place did not begin in.
+pub(super) fn first_low(evidence: &Evidence) -> u64 {
+    evidence.lows.get(1).or(evidence.lows.first()).copied().unwrap_or(0)
 }

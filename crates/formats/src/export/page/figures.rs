@@ -6,11 +6,12 @@ use engine::analysis::Amount;
 use engine::analysis::bands::{Band, By, Course, Total};
 use engine::analysis::leakage::Leak;
 use engine::analysis::lives::Life;
-use engine::analysis::suspects::{Suspect, Verdict};
+use engine::analysis::suspects::{Findings, Judged};
 use engine::change::How;
 use engine::ids::SiteId;
 use engine::kind::Kind;
 use engine::units::Moment;
+use engine::verdict::Unusual;
 use serde_json::{Value, json};
 
 use super::names::Names;
@@ -45,7 +46,7 @@ pub(super) fn gather(story: &Story<'_>) -> (Value, Parts) {
     put("lines", lines(story, &mut parts));
     put("overlays", overlays(story.overlays, subject, &mut parts));
     put("leaks", leaks(story, &mut names));
-    put("growing", growing(story.verdict, subject, &mut names));
+    put("growing", growing(story.findings, subject, &mut names));
     put("allocations", allocations(story, &mut names, &mut parts));
     put("segments", segments::tell(story, &mut names, &mut parts));
     let left_out = names.left_out;
@@ -286,24 +287,49 @@ fn leaks(story: &Story<'_>, names: &mut Names<'_>) -> Value {
     })
 }
 
-/// What grows; nothing where too little is known to judge.
-fn growing(verdict: &Verdict, subject: &Subject<'_>, names: &mut Names<'_>) -> Value {
-    let Verdict::Judged(suspects) = verdict else { return Value::Null };
-    let row = |suspect: &Suspect| {
+/// What leaks, what is thought of the rest, and what was unusual.
+fn growing(found: &Findings, subject: &Subject<'_>, names: &mut Names<'_>) -> Value {
+    let mut row = |one: &Judged| {
         json!({
-            "site": names.site(suspect.place.site),
-            "per_hour": suspect.bytes_per_hour(),
-            "live": amount(suspect.live),
-            "steps": [suspect.growing_steps, suspect.steps],
-            "began": suspect.allocations,
-            "freed": suspect.freed,
-            "kind": suspect.place.kind.name(),
-            "device": suspect.place.device.map(|device| device.0),
-            "pid": suspect.place.pid.0,
-            "process": subject.process(suspect.place.pid).map(plain),
+            "site": names.site(one.place.site),
+            "verdict": one.verdict.name(),
+            "sureness": one.sureness.name(),
+            "per_hour": one.evidence.per_hour,
+            "live": amount(one.live),
+            "lows": one.evidence.lows,
+            "steps": [one.evidence.growing_steps, one.evidence.steps],
+            "began": one.evidence.begun,
+            "freed": one.evidence.ended,
+            "kind": one.place.kind.name(),
+            "device": one.place.device.map(|device| device.0),
+            "pid": one.place.pid.0,
+            "process": subject.process(one.place.pid).map(plain),
         })
     };
-    suspects.iter().take(LEAKS).map(row).collect()
+    let suspects: Value = found.suspects.iter().take(LEAKS).map(&mut row).collect();
+    let others: Value = found.others.iter().take(LEAKS).map(&mut row).collect();
+    let unusual = found.unusual.iter().take(LEAKS).map(|odd| {
+        let (bytes, usual, what) = match odd.what {
+            Unusual::Size { bytes, usual, .. } => (bytes, usual, "size"),
+            Unusual::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
+        };
+        json!({
+            "site": names.site(odd.place.site),
+            "time": subject.time(odd.at),
+            "what": what,
+            "bytes": bytes.0,
+            "usual": usual.0,
+            "kind": odd.place.kind.name(),
+            "pid": odd.place.pid.0,
+        })
+    });
+    let unusual: Value = unusual.collect();
+    json!({
+        "enough": found.is_enough(),
+        "suspects": suspects,
+        "others": others,
+        "unusual": unusual,
+    })
 }
 
 /// The biggest allocations, in the order of their beginnings.

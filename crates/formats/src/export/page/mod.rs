@@ -19,7 +19,7 @@ use engine::analysis::bands::{Course, Drawn};
 use engine::analysis::leakage::Leakage;
 use engine::analysis::lives::Biggest;
 use engine::analysis::summary::Overview;
-use engine::analysis::suspects::Verdict;
+use engine::analysis::suspects::Findings;
 use engine::analysis::usage::Courses;
 use engine::ids::SiteId;
 
@@ -49,8 +49,8 @@ pub struct Story<'a> {
     pub leakage: &'a Leakage,
     /// Memory over time by device, kind and process.
     pub usage: &'a Courses,
-    /// What grows.
-    pub verdict: &'a Verdict,
+    /// What leaks, what is thought of the rest, and what was unusual.
+    pub findings: &'a Findings,
     /// What caches hold and cannot use.
     pub fragmentation: &'a Fragmentation,
     /// The sum over time, and its bands.

@@ -37,19 +37,12 @@ function startLeaks() {
   fill();
 }
 
+const VERDICTS = { leak: "leak", plateau: "plateau", cache: "cache", ramp_up: "ramp-up", burst: "burst", periodic: "periodic", not_enough_data: "not enough data" };
+
 function startGrowing() {
   const holder = byId("view-growing");
-  if (data.growing === null) {
-    holder.append(el("p", { class: "empty" }, "Not enough data: the file is too short, or too little happens in it, to tell growth from a start."));
-    return;
-  }
-  if (data.growing.length === 0) {
-    holder.append(el("p", { class: "empty" }, "No site grows over the whole file."));
-    return;
-  }
-  holder.append(el("p", { class: "note" }, "Sites whose memory grows over the whole file and never stands still. That is no proof: a cache that is not full yet looks the same."));
-  const table = new Table(holder, [
-    { name: "grows by", figure: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
+  const { enough, suspects, others, unusual } = data.growing;
+  const place = [
     { name: "live", figure: true, value: (row) => row.live[0], show: (row) => sizeText(row.live[0]) },
     { name: "count", figure: true, value: (row) => row.live[1], show: (row) => countText(row.live[1]) },
     { name: "grew in", figure: true, value: (row) => row.steps[0], show: (row) => `${row.steps[0]} of ${row.steps[1]} windows` },
@@ -57,9 +50,37 @@ function startGrowing() {
     { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
-  ], { id: "growing", caption: "Sites that grow", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site });
-  const fill = () => table.fill(data.growing.filter((row) => isFound(row.site)));
+  ];
+  const tables = [];
+  const list = (rows, id, caption, columns) => {
+    if (rows.length === 0) return;
+    const table = new Table(holder, columns, { id, caption, pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site });
+    tables.push([table, rows]);
+  };
+  if (suspects.length === 0) {
+    holder.append(el("p", { class: "empty" }, enough ? "No place grows without an end in sight." : "Not enough data: the file is too short, or too little happens in it, to tell growth from a start."));
+  } else {
+    holder.append(el("p", { class: "note" }, "Places that grow without an end in sight, and whose old memory is still there. That is no proof: a cache that is not full yet looks the same."));
+  }
+  list(suspects, "growing", "Sites that leak", [
+    { name: "grows by", figure: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
+    { name: "sure", value: (row) => row.sureness, show: (row) => row.sureness },
+    ...place,
+  ]);
+  list(others, "judged", "Other sites", [
+    { name: "verdict", value: (row) => row.verdict, show: (row) => VERDICTS[row.verdict] || row.verdict },
+    ...place.map((column, index) => (index === 0 ? { ...column, first: true } : column)),
+  ]);
+  list(unusual, "unusual", "Unusual", [
+    { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeText(row.bytes) },
+    { name: "usual", figure: true, value: (row) => row.usual, show: (row) => sizeText(row.usual) },
+    { name: "what", value: (row) => row.what, show: (row) => row.what },
+    { name: "time", value: (row) => row.time, show: (row) => row.time },
+    { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
+    { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
+  ]);
+  const fill = () => tables.forEach(([table, rows]) => table.fill(rows.filter((row) => isFound(row.site))));
   watch("search", fill);
-  watch("site", () => table.mark());
+  watch("site", () => tables.forEach(([table]) => table.mark()));
   fill();
 }

@@ -1,0 +1,35 @@
+//! The device of most allocations, found in one pass.
+
+use crate::ids::DeviceId;
+
+/// The device that has more than half of all, where there is one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Majority {
+    device: Option<DeviceId>,
+    lead: u64,
+}
+
+impl Majority {
+    /// One more allocation.
+    pub(crate) fn add(&mut self, device: Option<DeviceId>) {
+        if self.device == device {
+            self.lead += 1;
+        } else if self.lead == 0 {
+            (self.device, self.lead) = (device, 1);
+        } else {
+            self.lead -= 1;
+        }
+    }
+
+    /// That of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let (more, less) = if self.lead >= other.lead { (self, other) } else { (other, self) };
+        let same = more.device == less.device;
+        let lead = if same { more.lead.saturating_add(less.lead) } else { more.lead - less.lead };
+        Self { lead, ..more }
+    }
+
+    pub(crate) fn device(self) -> Option<DeviceId> {
+        self.device
+    }
+}
