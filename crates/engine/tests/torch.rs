@@ -152,11 +152,8 @@ fn unused_memory_is_told_by_how_it_lies() {
     let story = story();
     // Between 0x10100200 and 0x10180000.
     let gap = MIB / 2 - 512;
-    let lies = Fragmentation {
-        whole: Bytes(4 * MIB),
-        fragmented: Bytes(gap),
-        largest_gap: Bytes(gap),
-    };
+    let lies =
+        Fragmentation { whole: Bytes(4 * MIB), fragmented: Bytes(gap), largest_gap: Bytes(gap) };
     assert_eq!(story.lies(), Ok(lies));
 }
 

@@ -17,6 +17,7 @@ use engine::snapshot::{
     Told,
 };
 use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
+use engine::tensor::{Fragmentation, NoFragmentation, TorchDeviceView, TorchView};
 use engine::units::{Bytes, Moment, Nanos};
 use formats::WallClock;
 use formats::export::text::Style;
@@ -79,6 +80,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         reserved_addresses: Bytes(0),
         mistakes: Mistakes::default(),
         work: None,
+        torch: None,
         sites: Vec::new(),
         sites_total: 0,
         certainty: Certainty::default(),
@@ -151,6 +153,7 @@ fn rich() -> ProcessView {
         }],
         reserved_addresses: Bytes(1 << 40),
         mistakes: Mistakes { double_frees: 1, released_while_mapped: 2, ..Mistakes::default() },
+        torch: Some(torch()),
         sites: vec![site()],
         sites_total: 2,
         certainty: Certainty { before_trace: true, ..Certainty::default() },
@@ -168,6 +171,7 @@ fn snapshot() -> Snapshot {
         launches: 0,
         copies: 0,
         stacks: 3,
+        tensors: 0,
         since: Some(Moment(SECOND)),
     };
     Snapshot {
@@ -199,6 +203,9 @@ fn snapshot() -> Snapshot {
         sites_total: 3,
         allocations_total: 100,
         without_stack: 12,
+        tensor_sites: vec![tensor_site()],
+        tensor_sites_total: 2,
+        ..Snapshot::default()
     }
 }
 
@@ -222,6 +229,52 @@ fn stack() -> Arc<[Frame]> {
         ..Frame::default()
     };
     [driver, python, stripped].into()
+}
+
+/// A cache that is known in full on one device, and not on the other.
+fn torch() -> TorchView {
+    let known = TorchDeviceView {
+        device: DeviceId(0),
+        allocated: Bytes(12 << 20),
+        reserved: Bytes(20 << 20),
+        peak: Bytes(16 << 20),
+        peak_at: Moment(3 * SECOND),
+        blocks: 7,
+        seen_bytes: Bytes(12 << 20),
+        given_total: 30,
+        taken_total: 23,
+        unknown_taken: 0,
+        refused: 1,
+        fragmentation: Ok(Fragmentation {
+            whole: Bytes(2 << 20),
+            fragmented: Bytes(6 << 20),
+            largest_gap: Bytes(5 << 20),
+        }),
+    };
+    let late = TorchDeviceView {
+        device: DeviceId(1),
+        seen_bytes: Bytes(1 << 20),
+        blocks: 1,
+        unknown_taken: 3,
+        refused: 0,
+        fragmentation: Err(NoFragmentation::BlocksUnseen),
+        ..known
+    };
+    TorchView { devices: vec![known, late], lost: 5, ..TorchView::default() }
+}
+
+/// Where the tensors came from.
+fn tensor_site() -> SiteView {
+    let kinds = vec![SiteKindView {
+        kind: Kind::Torch,
+        live_bytes: Bytes(12 << 20),
+        live_allocations: 7,
+        bytes_total: Bytes(30 << 20),
+        allocations_total: 30,
+        freed_total: 23,
+        peak_bytes: Bytes(16 << 20),
+    }];
+    SiteView { live_bytes: Bytes(12 << 20), live_allocations: 7, kinds, ..site() }
 }
 
 fn held_by() -> SiteProcess {

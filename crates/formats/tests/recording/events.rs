@@ -10,6 +10,7 @@ use engine::ids::{
 };
 use engine::kind::Kind;
 use engine::stack::{Frame, Language, Unknown};
+use engine::tensor::{NoTensors, TensorCall, TensorTurn, TensorWatch};
 use engine::units::Moment;
 use engine::work::{Copies, Direction, Launched, Launches, NamedBy, NoName, Shape, Work};
 use proptest::collection::vec;
@@ -227,8 +228,18 @@ fn process() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    any::<[u64; 8]>().prop_map(
-        |[allocations, allocated_bytes, frees, failures, other, launches, copies, stacks]| {
+    any::<[u64; 9]>().prop_map(
+        |[
+            allocations,
+            allocated_bytes,
+            frees,
+            failures,
+            other,
+            launches,
+            copies,
+            stacks,
+            tensors,
+        ]| {
             What::Lost(Lost {
                 allocations,
                 allocated_bytes,
@@ -238,6 +249,7 @@ fn lost() -> impl Strategy<Value = What> {
                 launches,
                 copies,
                 stacks,
+                tensors,
             })
         },
     )
@@ -272,6 +284,23 @@ fn facts() -> impl Strategy<Value = What> {
     })
 }
 
+fn tensor() -> impl Strategy<Value = What> {
+    let turn = prop_oneof![
+        (any::<(u64, u64)>(), site())
+            .prop_map(|((address, bytes), site)| { TensorTurn::Began { address, bytes, site } }),
+        any::<(u64, u64)>().prop_map(|(address, bytes)| TensorTurn::Ended { address, bytes }),
+        (any::<u64>(), site()).prop_map(|(bytes, site)| TensorTurn::Refused { bytes, site }),
+    ];
+    (turn, device(), any::<(u64, u64)>()).prop_map(|(what, device, (allocated, reserved))| {
+        What::Tensor(TensorCall { what, device, allocated, reserved })
+    })
+}
+
+fn watch() -> impl Strategy<Value = TensorWatch> {
+    let reason = select(NoTensors::ALL.to_vec()).prop_map(TensorWatch::Impossible);
+    prop_oneof![Just(TensorWatch::Begun), reason]
+}
+
 /// Fails to compile when there is a new one, which then belongs into [`what`].
 fn listed(what: &What) {
     match what {
@@ -293,6 +322,7 @@ fn listed(what: &What) {
         | What::Work(_)
         | What::Object(_)
         | What::Tensor(_)
+        | What::Torch(_)
         | What::Site(_) => {}
     }
 }
@@ -315,6 +345,8 @@ fn what() -> BoxedStrategy<What> {
         lost(),
         work().prop_map(What::Work),
         facts(),
+        tensor(),
+        watch().prop_map(What::Torch),
     ]
     .boxed()
 }
