@@ -18,6 +18,7 @@ use engine::snapshot::{
     SiteView, Snapshot, ThreadView, Told,
 };
 use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
+use engine::tensor::{Fragmentation, NoFragmentation, TorchDeviceView, TorchView};
 use engine::units::{Bytes, Moment, Nanos};
 use formats::WallClock;
 use formats::export::text::Style;
@@ -57,7 +58,6 @@ fn allocation(value: u64, kind: Kind, bytes: u64, device: Option<u16>) -> Alloca
 
 fn process(pid: u32, name: &str) -> ProcessView {
     ProcessView {
-        torch: None,
         key: ProcessKey { pid: Pid(pid), start: 1 },
         uid: Some(1000),
         name: name.into(),
@@ -82,6 +82,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         mistakes: Mistakes::default(),
         work: None,
         objects: Vec::new(),
+        torch: None,
         sites: Vec::new(),
         sites_total: 0,
         certainty: Certainty::default(),
@@ -173,6 +174,7 @@ fn rich() -> ProcessView {
             object(ObjectKind::Library, 1),
             ObjectView { live: 0, released: 3, ..object(ObjectKind::Texture, 0) },
         ],
+        torch: Some(torch()),
         sites: vec![site()],
         sites_total: 2,
         certainty: Certainty {
@@ -227,6 +229,8 @@ fn snapshot() -> Snapshot {
         sites_total: 3,
         allocations_total: 100,
         without_stack: 12,
+        tensor_sites: vec![tensor_site()],
+        tensor_sites_total: 2,
         ..Snapshot::default()
     }
 }
@@ -251,6 +255,52 @@ fn stack() -> Arc<[Frame]> {
         ..Frame::default()
     };
     [driver, python, stripped].into()
+}
+
+/// A cache that is known in full on one device, and not on the other.
+fn torch() -> TorchView {
+    let known = TorchDeviceView {
+        device: DeviceId(0),
+        allocated: Bytes(12 << 20),
+        reserved: Bytes(20 << 20),
+        peak: Bytes(16 << 20),
+        peak_at: Moment(3 * SECOND),
+        blocks: 7,
+        seen_bytes: Bytes(12 << 20),
+        given_total: 30,
+        taken_total: 23,
+        unknown_taken: 0,
+        refused: 1,
+        fragmentation: Ok(Fragmentation {
+            whole: Bytes(2 << 20),
+            fragmented: Bytes(6 << 20),
+            largest_gap: Bytes(5 << 20),
+        }),
+    };
+    let late = TorchDeviceView {
+        device: DeviceId(1),
+        seen_bytes: Bytes(1 << 20),
+        blocks: 1,
+        unknown_taken: 3,
+        refused: 0,
+        fragmentation: Err(NoFragmentation::BlocksUnseen),
+        ..known
+    };
+    TorchView { devices: vec![known, late], lost: 5, ..TorchView::default() }
+}
+
+/// Where the tensors came from.
+fn tensor_site() -> SiteView {
+    let kinds = vec![SiteKindView {
+        kind: Kind::Torch,
+        live_bytes: Bytes(12 << 20),
+        live_allocations: 7,
+        bytes_total: Bytes(30 << 20),
+        allocations_total: 30,
+        freed_total: 23,
+        peak_bytes: Bytes(16 << 20),
+    }];
+    SiteView { live_bytes: Bytes(12 << 20), live_allocations: 7, kinds, ..site() }
 }
 
 fn held_by() -> SiteProcess {

@@ -194,15 +194,14 @@ fn nobody_is_accused_where_nobody_is_suspected() {
 
 #[test]
 fn advice_fits_what_leaks() {
-    let of = |subject, evidence| verdict::advice(&judgement(subject, Verdict::Leak, evidence));
+    let of = |subject, evidence| verdict::advice(subject, &evidence, &[]);
     assert!(of(Subject::Tensors, growing()).contains(".item()"));
     assert!(of(Subject::Memory(Kind::Pinned), growing()).contains("misses cudaFreeHost"));
     assert!(of(Subject::Memory(Kind::Async), forgotten()).contains("call cudaFreeAsync"));
     assert!(of(Subject::Objects(ObjectKind::Event), forgotten()).contains("cudaEventDestroy"));
-    let mut cache = judgement(Subject::Memory(Kind::Device), Verdict::Leak, growing());
     let through = Frame { module: Some("/lib/libc10_cuda.so".into()), ..Frame::default() };
-    cache.frames = [through].into();
-    assert!(verdict::advice(&cache).contains("--torch"));
+    let cache = verdict::advice(Subject::Memory(Kind::Device), &growing(), &[&through]);
+    assert!(cache.contains("--torch"));
 }
 
 #[test]

@@ -6,8 +6,9 @@ use anyhow::Result;
 use engine::analysis::Measure;
 use engine::analysis::groups::Groups;
 use engine::analysis::leakage::Leakage;
-use engine::analysis::suspects::{Suspects, Verdict};
+use engine::analysis::suspects::Suspects;
 use engine::change::Change;
+use engine::stack::Stacks;
 use engine::units::Bytes;
 use formats::import::gather::Only;
 
@@ -36,8 +37,8 @@ impl Limit {
         }
     }
 
-    /// Tells what is over the limit.
-    pub(crate) fn judge(self) -> Outcome {
+    /// Tells what is over the limit. The stacks are those of the file.
+    pub(crate) fn judge(self, stacks: &Stacks) -> Outcome {
         match self {
             Self::NotFreed(limit, groups) => {
                 let leaked = Bytes(Leakage::of(&groups).avoidable().bytes);
@@ -48,11 +49,10 @@ impl Limit {
                     "{leaked} of device memory were never freed, more than {limit}"
                 ));
             }
-            Self::Suspects(suspects) => match suspects.finish() {
-                Verdict::Judged(suspects) if !suspects.is_empty() => {
-                    output::complain(&format!("{} places are suspected of a leak", suspects.len()));
-                }
-                _ => return Outcome::Fine,
+            Self::Suspects(suspects) => match suspects.finish(stacks).suspects.len() {
+                0 => return Outcome::Fine,
+                1 => output::complain("1 place is suspected of a leak"),
+                n => output::complain(&format!("{n} places are suspected of a leak")),
             },
         }
         Outcome::Findings
@@ -68,6 +68,6 @@ pub(crate) fn of_file(
 ) -> Result<Outcome> {
     let Some(limit) = limit else { return Ok(Outcome::Fine) };
     let mut limit = Limit::new(limit, measure);
-    input::read(path, only, &mut |change, _| limit.change(change))?;
-    Ok(limit.judge())
+    let input = input::read(path, only, &mut |change, _| limit.change(change))?;
+    Ok(limit.judge(&input.facts.stacks))
 }

@@ -11,6 +11,7 @@ use engine::ids::{
 use engine::kind::Kind;
 use engine::object::{ObjectCall, ObjectKind};
 use engine::stack::{Frame, Language, Unknown};
+use engine::tensor::{NoTensors, TensorCall, TensorTurn, TensorWatch};
 use engine::units::Moment;
 use engine::work::{Copies, Direction, Launched, Launches, NamedBy, NoName, Shape, Work};
 use proptest::collection::vec;
@@ -298,6 +299,23 @@ fn facts() -> impl Strategy<Value = What> {
     })
 }
 
+fn tensor() -> impl Strategy<Value = What> {
+    let turn = prop_oneof![
+        (any::<(u64, u64)>(), site())
+            .prop_map(|((address, bytes), site)| { TensorTurn::Began { address, bytes, site } }),
+        any::<(u64, u64)>().prop_map(|(address, bytes)| TensorTurn::Ended { address, bytes }),
+        (any::<u64>(), site()).prop_map(|(bytes, site)| TensorTurn::Refused { bytes, site }),
+    ];
+    (turn, device(), any::<(u64, u64)>()).prop_map(|(what, device, (allocated, reserved))| {
+        What::Tensor(TensorCall { what, device, allocated, reserved })
+    })
+}
+
+fn watch() -> impl Strategy<Value = TensorWatch> {
+    let reason = select(NoTensors::ALL.to_vec()).prop_map(TensorWatch::Impossible);
+    prop_oneof![Just(TensorWatch::Begun), reason]
+}
+
 /// Fails to compile when there is a new one, which then belongs into [`what`].
 fn listed(what: &What) {
     match what {
@@ -343,6 +361,8 @@ fn what() -> BoxedStrategy<What> {
         work().prop_map(What::Work),
         object().prop_map(What::Object),
         facts(),
+        tensor(),
+        watch().prop_map(What::Torch),
     ]
     .boxed()
 }

@@ -1,11 +1,12 @@
 //! What leaks, what is thought of the rest, and what was unusual.
 
-use engine::analysis::Measure;
 use engine::analysis::suspects::{Findings, Judged, Odd};
+use engine::kind::Kind;
 use engine::units::Bytes;
-use engine::verdict::{Evidence, Sureness, Unusual, Verdict};
+use engine::verdict::{self, Evidence, Sureness, Unusual};
 
 use super::super::text::age;
+use super::super::verdict::words;
 use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
 use super::{Subject, frames, left_out, location};
@@ -102,15 +103,14 @@ fn because(one: &Judged) -> String {
     }
 }
 
-fn advice(one: &Judged, subject: &Subject<'_>) -> &'static str {
-    match (subject.imported.source.measure(), one.evidence.ended) {
-        (Measure::Torch, _) => {
-            "look for what keeps these tensors: a list that grows, or a loss that is kept with its \
-             graph; keep item() or detach() instead"
-        }
-        (Measure::Device, 0) => "look for who should free it: no call ever does",
-        (Measure::Device, _) => "look for the way through the program on which it is not freed",
-    }
+fn advice(one: &Judged, subject: &Subject<'_>) -> String {
+    let frames: Vec<_> =
+        one.place.site.map(|site| subject.facts.stacks.frames(site).collect()).unwrap_or_default();
+    let judged = match one.place.kind {
+        Kind::Torch => verdict::Subject::Tensors,
+        kind => verdict::Subject::Memory(kind),
+    };
+    super::super::verdict::advice(judged, &one.evidence, &frames)
 }
 
 fn others(found: &Findings, subject: &Subject<'_>) -> Section {
@@ -138,19 +138,6 @@ fn others(found: &Findings, subject: &Subject<'_>) -> Section {
         },
         after: left_out(found.others.len(), shown).into_iter().collect(),
         ..Section::default()
-    }
-}
-
-/// A verdict for people.
-pub(in crate::export) const fn words(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Leak => "leak",
-        Verdict::Plateau => "plateau",
-        Verdict::Cache => "cache",
-        Verdict::RampUp => "ramp-up",
-        Verdict::Burst => "burst",
-        Verdict::Periodic => "periodic",
-        Verdict::NotEnoughData => "not enough data",
     }
 }
 

@@ -120,7 +120,10 @@ impl JudgementObject {
             objects_per_hour: (!bytes).then_some(per_hour),
             seconds_until_full: full_in.map(|time| time.0 / 1_000_000_000),
             sentence: sentence(judged),
-            advice: accused.then(|| advice(judged)),
+            advice: accused.then(|| {
+                let frames: Vec<_> = judged.frames.iter().collect();
+                advice(judged.subject, &judged.evidence, &frames)
+            }),
             evidence: EvidenceObject::new(&judged.evidence),
             frames: judged.frames.iter().map(frame).collect(),
         }

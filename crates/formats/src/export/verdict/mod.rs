@@ -135,15 +135,28 @@ pub fn place(site: SiteName, frames: &[Frame]) -> String {
     }
 }
 
+/// A verdict for people.
+#[must_use]
+pub const fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Leak => "leak",
+        Verdict::Plateau => "plateau",
+        Verdict::Cache => "cache",
+        Verdict::RampUp => "ramp-up",
+        Verdict::Burst => "burst",
+        Verdict::Periodic => "periodic",
+        Verdict::NotEnoughData => "not enough data",
+    }
+}
+
 /// What to try against a leak.
 #[must_use]
-pub fn advice(judged: &Judgement) -> String {
-    let frames = &judged.frames;
+pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> String {
     let through = |module: &str| {
         frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
     };
-    let partly = judged.evidence.ended > 0;
-    match judged.subject {
+    let partly = evidence.ended > 0;
+    match subject {
         Subject::Tensors => {
             "find what keeps the result of this line: a list, a dictionary, a closure or an \
              attribute. Keep numbers (`.item()`) or `.detach()`ed copies; a tensor that is kept \

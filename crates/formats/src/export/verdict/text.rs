@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use engine::snapshot::Snapshot;
 use engine::verdict::{Anomaly, Judgement, Verdict};
 
-use super::{advice, evidence, place, sentence, unusual};
+use super::{advice, evidence, place, sentence, unusual, words};
 use crate::export::Names;
 use crate::export::text::{Style, sites};
 use crate::plain::plain;
@@ -58,7 +58,7 @@ pub(in crate::export) fn whole(
         writeln!(out, "{}", style.bold("Other places that hold most"))?;
     }
     for judged in &snapshot.judgements {
-        let word = judged.verdict.name().replace('_', " ");
+        let word = words(judged.verdict);
         writeln!(
             out,
             "  {word:<16}{}",
@@ -88,7 +88,8 @@ fn suspect(out: &mut dyn Write, number: usize, judged: &Judgement, style: Style)
     for (index, line) in evidence(judged).iter().enumerate() {
         writeln!(out, "   {} {line}", if index == 0 { "evidence:" } else { "         " })?;
     }
-    writeln!(out, "   try: {}", advice(judged))?;
+    let frames: Vec<_> = judged.frames.iter().collect();
+    writeln!(out, "   try: {}", advice(judged.subject, &judged.evidence, &frames))?;
     sites::frames(out, &judged.frames, "     ", style)
 }
 
