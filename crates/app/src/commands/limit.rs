@@ -8,9 +8,9 @@ use engine::analysis::groups::Groups;
 use engine::analysis::leakage::Leakage;
 use engine::analysis::suspects::Suspects;
 use engine::change::Change;
-use engine::stack::Stacks;
 use engine::units::Bytes;
-use formats::import::gather::Only;
+use engine::verdict::{Judgement, Verdict};
+use formats::import::gather::{Facts, Only};
 
 use super::input;
 use crate::quantity::LeakLimit;
@@ -37,8 +37,8 @@ impl Limit {
         }
     }
 
-    /// Tells what is over the limit. The stacks are those of the file.
-    pub(crate) fn judge(self, stacks: &Stacks) -> Outcome {
+    /// Tells what is over the limit.
+    pub(crate) fn judge(self, facts: &Facts) -> Outcome {
         match self {
             Self::NotFreed(limit, groups) => {
                 let leaked = Bytes(Leakage::of(&groups).avoidable().bytes);
@@ -49,11 +49,15 @@ impl Limit {
                     "{leaked} of device memory were never freed, more than {limit}"
                 ));
             }
-            Self::Suspects(suspects) => match suspects.finish(stacks).suspects.len() {
-                0 => return Outcome::Fine,
-                1 => output::complain("1 place is suspected of a leak"),
-                n => output::complain(&format!("{n} places are suspected of a leak")),
-            },
+            Self::Suspects(suspects) => {
+                let leaks = |judged: &&Judgement| judged.verdict == Verdict::Leak;
+                let besides = facts.judged.iter().filter(leaks).count();
+                match suspects.finish(&facts.stacks).suspects.len() + besides {
+                    0 => return Outcome::Fine,
+                    1 => output::complain("1 place is suspected of a leak"),
+                    n => output::complain(&format!("{n} places are suspected of a leak")),
+                }
+            }
         }
         Outcome::Findings
     }
@@ -69,5 +73,5 @@ pub(crate) fn of_file(
     let Some(limit) = limit else { return Ok(Outcome::Fine) };
     let mut limit = Limit::new(limit, measure);
     let input = input::read(path, only, &mut |change, _| limit.change(change))?;
-    Ok(limit.judge(&input.facts.stacks))
+    Ok(limit.judge(&input.facts))
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
     })?;
     question.answer(options, &input, &mut out)?;
     out.finish()?;
-    Ok(limit.map_or(Outcome::Fine, |limit| limit.judge(&input.facts.stacks)))
+    Ok(limit.map_or(Outcome::Fine, |limit| limit.judge(&input.facts)))
 }
 
 /// Everything that the file tells, as a page that opens with what was asked for.

@@ -7,6 +7,7 @@ use engine::change::{Change, How, Turn};
 use engine::ids::{DeviceId, Pid};
 use engine::stack::Stacks;
 use engine::units::Moment;
+use engine::verdict::Judgement;
 
 use super::{Refused, Sink, Warning};
 
@@ -35,6 +36,8 @@ pub struct Facts {
     pub pools: Vec<PoolSums>,
     /// Requests that failed for want of memory; the first ones where there are very many.
     pub refused: Vec<Refused>,
+    /// What is thought of places that made objects or tensors, leaks first.
+    pub judged: Vec<Judgement>,
     /// What the reader could not use.
     pub warnings: Vec<Warning>,
     /// The moments of the first and last change.
@@ -160,6 +163,12 @@ impl Sink for Gather<'_> {
     fn segment(&mut self, segment: Segment) {
         if self.only.device.is_none() || self.only.device == segment.device {
             self.facts.segments.push(segment);
+        }
+    }
+
+    fn judged(&mut self, judged: Judgement) {
+        if self.only.pid.is_none_or(|pid| judged.pid == Some(pid)) {
+            self.facts.judged.push(judged);
         }
     }
 

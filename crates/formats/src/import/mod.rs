@@ -19,6 +19,7 @@ use engine::change::Change;
 use engine::ids::{DeviceId, Pid, SiteId};
 use engine::stack::Stacks;
 use engine::units::Moment;
+use engine::verdict::Judgement;
 
 /// Who made a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +77,8 @@ pub trait Sink {
     fn cache_settings(&mut self, _settings: &CacheSettings) {}
     /// What the cache's own statistics say of one device.
     fn cache_levels(&mut self, _levels: &CacheLevels) {}
+    /// What is thought of a place that made objects or tensors; memory is judged by its changes.
+    fn judged(&mut self, _judged: Judgement) {}
     /// A request for device memory failed for want of memory.
     fn refused(&mut self, _refused: &Refused) {}
     /// Something that the reader could not use, or that makes figures inexact.

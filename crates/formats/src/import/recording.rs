@@ -10,8 +10,11 @@ use engine::change::{Change, Turn};
 use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, VmmCall, What};
 use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
+use engine::object::ObjectCall;
 use engine::snapshot::{ProcessView, Snapshot, View};
+use engine::tensor::TensorTurn;
 use engine::units::Moment;
+use engine::verdict::Subject;
 
 use super::{Error, Imported, Refused, Sink, Source, Warning};
 use crate::export::GpuName;
@@ -119,8 +122,19 @@ impl Import<'_> {
             What::Vmm(VmmCall::Create { site, .. }) => *site = self.site(*site),
             What::Site(facts) => {
                 self.tell(facts);
+                if let Some(site) = self.site(Some(facts.site)) {
+                    facts.site = site;
+                    self.ledger.apply(&event);
+                }
                 return;
             }
+            What::Object(ObjectCall::Created { site, .. }) => *site = self.site(*site),
+            What::Tensor(call) => match &mut call.what {
+                TensorTurn::Began { site, .. } | TensorTurn::Refused { site, .. } => {
+                    *site = self.site(*site);
+                }
+                TensorTurn::Ended { .. } => {}
+            },
             What::Gpus(gpus) => self.name_devices(gpus),
             What::Failed(call) => call.site = self.site(call.site),
             _ => {}
@@ -198,7 +212,12 @@ impl Import<'_> {
 
     /// The last snapshot, and what makes figures inexact.
     fn finish(&mut self) {
-        let last: Snapshot = self.ledger.snapshot(self.last, &VIEW);
+        let view = View { ended_sites: true, top_sites: JUDGED, ..VIEW };
+        let mut last: Snapshot = self.ledger.snapshot(self.last, &view);
+        let judged = last.suspects.drain(..).chain(last.judgements.drain(..));
+        for judged in judged.filter(|judged| !matches!(judged.subject, Subject::Memory(_))) {
+            self.sink.judged(judged);
+        }
         self.keep_pools(last.processes.iter(), self.last);
         for pool in &self.pools {
             self.sink.pool(pool);
@@ -224,6 +243,9 @@ impl Import<'_> {
         }
     }
 }
+
+/// Places besides suspects whose verdict is told.
+const JUDGED: usize = 100;
 
 /// Sums alone.
 const VIEW: View = View {

@@ -14,13 +14,14 @@ use engine::ids::{DeviceId, SiteId};
 use engine::kind::Kind;
 use engine::stack::{Frame, Stacks};
 use engine::units::{Moment, Nanos};
-use engine::verdict::Unusual;
+use engine::verdict::{Judgement, Unusual, Verdict};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::fragmentation::{Fragmentation, Pool};
 use super::suspects::first_low;
 use super::{Answer, Comparison, Overlay, Subject};
+use crate::export::verdict;
 use crate::import::Warning;
 use crate::plain::plain_up_to;
 
@@ -218,7 +219,9 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
 }
 
 fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
-    let word = match (found.suspects.is_empty(), found.is_enough()) {
+    let judged_besides = &subject.facts.judged;
+    let leaks_besides = judged_besides.iter().any(|one| one.verdict == Verdict::Leak);
+    let word = match (found.suspects.is_empty() && !leaks_besides, found.is_enough()) {
         (false, _) => "suspects",
         (true, true) => "none",
         (true, false) => "not_enough_data",
@@ -234,8 +237,28 @@ fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
         ("judgements", list(&found.others)),
         ("judgements_total", found.others.len().into()),
         ("anomalies", unusual.collect()),
+        ("tensors_and_objects", judged_besides.iter().map(besides).collect()),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+/// A judgement of tensors or objects.
+fn besides(one: &Judgement) -> Value {
+    json!({
+        "subject": if one.subject.is_bytes() { "tensors" } else { "objects" },
+        "kind": verdict::kind(one.subject),
+        "pid": one.pid.map(|pid| pid.0),
+        "site": one.site.to_string(),
+        "verdict": one.verdict.name(),
+        "sureness": one.sureness.name(),
+        "per_hour": one.evidence.per_hour,
+        "live": one.evidence.live,
+        "live_count": one.evidence.live_count,
+        "began": one.evidence.begun,
+        "ended": one.evidence.ended,
+        "sentence": verdict::sentence(one),
+        "frames": one.frames.iter().map(frame).collect::<Vec<_>>(),
+    })
 }
 
 fn judged(one: &Judged, subject: &Subject<'_>) -> Value {

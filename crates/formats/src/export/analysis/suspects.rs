@@ -3,10 +3,11 @@
 use engine::analysis::suspects::{Findings, Judged, Odd};
 use engine::kind::Kind;
 use engine::units::Bytes;
-use engine::verdict::{self, Evidence, Sureness, Unusual};
+use engine::verdict::{self, Evidence, Judgement, Sureness, Unusual, Verdict};
 
 use super::super::text::age;
-use super::super::verdict::words;
+use super::super::verdict as verdict_words;
+use super::super::verdict::{kind as kind_of, words};
 use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
 use super::{Subject, frames, left_out, location};
@@ -16,26 +17,29 @@ const OTHERS: usize = 10;
 
 pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
     let suspects = &found.suspects;
+    let besides_leak = subject.facts.judged.iter().filter(|one| one.verdict == Verdict::Leak);
+    let leaks = suspects.len() + besides_leak.count();
     let shown = subject.shown(suspects.len());
     let mut sections: Vec<_> =
         suspects.iter().take(shown).map(|one| suspect(one, subject)).collect();
     if let Some(last) = sections.last_mut() {
         last.after.extend(left_out(suspects.len(), shown));
     }
+    sections.extend(besides(subject));
     sections.push(others(found, subject));
     sections.push(unusual(found, subject));
     let why = "a suspect is no proof: a cache that is not full yet looks the same".to_owned();
     Page {
-        headline: headline(found),
-        alarm: !suspects.is_empty(),
-        lines: (!suspects.is_empty()).then_some(Line::Dim(why)).into_iter().collect(),
+        headline: headline(found, leaks),
+        alarm: leaks > 0,
+        lines: (leaks > 0).then_some(Line::Dim(why)).into_iter().collect(),
         sections,
         notes: Vec::new(),
     }
 }
 
-fn headline(found: &Findings) -> String {
-    match found.suspects.len() {
+fn headline(found: &Findings, leaks: usize) -> String {
+    match leaks {
         0 if !found.is_enough() => {
             "Not enough data: the file is too short, or too little happens in it, to tell growth \
              from a start"
@@ -110,7 +114,35 @@ fn advice(one: &Judged, subject: &Subject<'_>) -> String {
         Kind::Torch => verdict::Subject::Tensors,
         kind => verdict::Subject::Memory(kind),
     };
-    super::super::verdict::advice(judged, &one.evidence, &frames)
+    verdict_words::advice(judged, &one.evidence, &frames)
+}
+
+/// Objects and tensors, which no change of the file tells of.
+fn besides(subject: &Subject<'_>) -> Option<Section> {
+    let judged = &subject.facts.judged;
+    let shown = subject.top.unwrap_or(OTHERS).min(judged.len());
+    let row = |one: &Judgement| {
+        let frames: Vec<_> = one.frames.iter().collect();
+        vec![
+            Cell::Text(words(one.verdict).to_owned()),
+            Cell::Text(kind_of(one.subject).to_owned()),
+            Cell::Text(verdict_words::live(one)),
+            Cell::Text(verdict_words::quantity(one.subject, one.evidence.per_hour)),
+            Cell::Count(one.evidence.begun),
+            Cell::Count(one.evidence.ended),
+            Cell::Text(one.pid.map_or_else(String::new, |pid| pid.to_string())),
+            Cell::Text(frames::label(&frames)),
+        ]
+    };
+    (!judged.is_empty()).then(|| Section {
+        title: "Tensors and objects".to_owned(),
+        table: Table {
+            columns: vec!["verdict", "kind", "live", "an hour", "began", "ended", "pid", "site"],
+            rows: judged.iter().take(shown).map(row).collect(),
+        },
+        after: left_out(judged.len(), shown).into_iter().collect(),
+        ..Section::default()
+    })
 }
 
 fn others(found: &Findings, subject: &Subject<'_>) -> Section {
