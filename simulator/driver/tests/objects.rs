@@ -1,5 +1,12 @@
 //! Objects that are no memory: what they end with, and how they are counted.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
 mod common;
 
 use common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, account_of, entries};

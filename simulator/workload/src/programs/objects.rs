@@ -29,13 +29,13 @@ struct Maker {
     array: Handle,
     graph: Handle,
     stream: Handle,
-    /// Counts what was made, so that each way to make it has its turn.
-    turn: u64,
+    /// How many were made of each kind, so that each way to make one has its turn.
+    turns: [u64; 12],
 }
 
 impl Maker {
     fn new(driver: &'static Driver, ordinal: i32) -> Result<Self> {
-        let mut maker = Self { driver, ordinal, array: 0, graph: 0, stream: 0, turn: 0 };
+        let mut maker = Self { driver, ordinal, array: 0, graph: 0, stream: 0, turns: [0; 12] };
         // Surfaces must be asked for (2).
         let (width, height, depth, format) = (16, 16, 0, FLOAT);
         let (channels, flags, padding) = (1, 2, 0);
@@ -62,8 +62,11 @@ impl Maker {
 
     /// Makes one.
     fn make(&mut self, sort: ObjectSort) -> Result<Handle> {
-        self.turn += 1;
-        let (driver, even) = (self.driver, self.turn.is_multiple_of(2));
+        let turn = self.turns.get_mut(sort as usize).map_or(0, |turn| {
+            *turn += 1;
+            *turn
+        });
+        let (driver, even) = (self.driver, turn.is_multiple_of(2));
         let mut handle = 0;
         let out = &raw mut handle;
         let (code, none) = (SOURCE.as_ptr().cast(), null());
@@ -75,9 +78,9 @@ impl Maker {
             match sort {
                 ObjectSort::Stream if even => driver.cuStreamCreateWithPriority(out, 1, 0),
                 ObjectSort::Stream => driver.cuStreamCreate(out, 1),
-                ObjectSort::Event if self.turn.is_multiple_of(8) => self.shared_event(out),
+                ObjectSort::Event if turn.is_multiple_of(8) => self.shared_event(out),
                 ObjectSort::Event => driver.cuEventCreate(out, 2),
-                ObjectSort::Graph if self.turn.is_multiple_of(3) => self.captured(out),
+                ObjectSort::Graph if turn.is_multiple_of(3) => self.captured(out),
                 ObjectSort::Graph if even => driver.cuGraphClone(out, self.graph),
                 ObjectSort::Graph => driver.cuGraphCreate(out, 0),
                 ObjectSort::GraphExec => driver.cuGraphInstantiateWithFlags(out, self.graph, 0),

@@ -72,7 +72,7 @@ fn by_kind<'a>(
 pub(super) fn of_site(lines: &[ObjectLine]) -> Vec<SiteObjectView> {
     let view = |(kind, lines): (ObjectKind, Vec<ObjectLine>)| SiteObjectView {
         kind,
-        live: *course(&lines).last().unwrap(),
+        live: course(&lines).last().copied().unwrap_or(0),
         created: number(&lines, &[Turn::Created]),
         destroyed: number(&lines, &[Turn::Destroyed, Turn::Replaced]),
     };
