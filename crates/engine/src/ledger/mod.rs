@@ -112,6 +112,8 @@ pub struct Ledger {
     past_judged: Judged,
     /// What was unusual in them.
     past_unusual: Vec<Anomaly>,
+    /// What is free of GPUs, as it was told last.
+    free: HashMap<GpuId, Bytes>,
     /// When the first event was.
     began: Option<Moment>,
 }
@@ -218,6 +220,7 @@ impl Ledger {
                     process.devices.account(*gpu, Bytes(*bytes), &process.totals);
                 }
             }
+            What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
             What::Object(_) | What::Tensor(_) => {}
@@ -281,7 +284,9 @@ impl Ledger {
     fn judge(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
         let mut judged = Judged::default();
         for process in self.running.values().filter(|process| !process.silent) {
-            judged.append(judgements::of(process, at, view.top_sites, &self.sites));
+            let mut own = judgements::of(process, at, view.top_sites, &self.sites);
+            own.project(process, &self.free);
+            judged.append(own);
         }
         for process in ended {
             self.past_judged.append(judgements::of(process, at, PAST_JUDGED, &self.sites));

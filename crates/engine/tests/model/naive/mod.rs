@@ -105,7 +105,7 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) | What::Object(_) | What::Tensor(_) => {}
+            What::Work(_) | What::Object(_) | What::Tensor(_) | What::GpuFree { .. } => {}
             What::Site(facts) => {
                 self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
             }
