@@ -66,6 +66,13 @@ pub enum What {
         /// All memory of the process on it.
         bytes: u64,
     },
+    /// What is free of a GPU, by the driver's own account; the pid is of no meaning.
+    GpuFree {
+        /// The GPU.
+        gpu: GpuId,
+        /// Memory that nobody holds.
+        bytes: u64,
+    },
     /// The kernel could not deliver some records.
     Lost(Lost),
     /// What the GPU was asked to do besides memory: launches, names of kernels, copies.

@@ -46,13 +46,22 @@ pub struct Use {
 trait Source {
     fn gpus(&self) -> Result<Vec<Gpu>, String>;
     fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String>;
+    /// What is free of each GPU, where it is told.
+    fn free(&self, gpus: &[Gpu]) -> Vec<(GpuId, u64)>;
+}
+
+/// One answer.
+#[derive(Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) uses: Vec<Use>,
+    pub(crate) free: Vec<(GpuId, u64)>,
 }
 
 /// The account, asked in the background.
 #[derive(Debug)]
 pub(crate) struct Account {
     gpus: Vec<Gpu>,
-    samples: Receiver<Vec<Use>>,
+    samples: Receiver<Sample>,
 }
 
 /// How often the account is asked.
@@ -74,7 +83,7 @@ impl Account {
             loop {
                 // A failed question is asked again; an old answer is better than none.
                 if let Ok(uses) = source.uses(&gpus)
-                    && sender.send(uses).is_err()
+                    && sender.send(Sample { uses, free: source.free(&gpus) }).is_err()
                 {
                     return;
                 }
@@ -93,7 +102,7 @@ impl Account {
     }
 
     /// The newest answer since the last call.
-    pub(crate) fn take(&self) -> Option<Vec<Use>> {
+    pub(crate) fn take(&self) -> Option<Sample> {
         self.samples.try_iter().last()
     }
 }

@@ -55,4 +55,12 @@ impl Source for Nvml {
         }
         Ok(uses)
     }
+
+    fn free(&self, gpus: &[Gpu]) -> Vec<(GpuId, u64)> {
+        let free = |gpu: &Gpu| {
+            let device = self.0.device_by_index(u32::from(gpu.id.0)).ok()?;
+            Some((gpu.id, device.memory_info().ok()?.free))
+        };
+        gpus.iter().filter_map(free).collect()
+    }
 }

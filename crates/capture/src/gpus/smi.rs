@@ -43,6 +43,10 @@ impl Source for Smi {
         let query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory";
         self.ask(query).map(|text| uses(&text, gpus))
     }
+
+    fn free(&self, _: &[Gpu]) -> Vec<(GpuId, u64)> {
+        self.ask("--query-gpu=index,memory.free").map(|text| free(&text)).unwrap_or_default()
+    }
 }
 
 fn fields(line: &str) -> Vec<&str> {
@@ -66,6 +70,14 @@ fn gpus(text: &str) -> Vec<Gpu> {
             _ => None,
         })
         .collect()
+}
+
+fn free(text: &str) -> Vec<(GpuId, u64)> {
+    let line = |line: &str| match fields(line)[..] {
+        [index, free] => Some((GpuId(index.parse().ok()?), mib(free)?)),
+        _ => None,
+    };
+    text.lines().filter_map(line).collect()
 }
 
 /// Lines whose memory is `[N/A]` (MIG, WSL) say nothing.
@@ -94,6 +106,7 @@ mod tests {
         assert_eq!(gpus.len(), 1);
         assert_eq!((gpus[0].id, gpus[0].total_bytes), (GpuId(0), 143_771 << 20));
         let uses = uses(&format!("{UUID}, 985, 1634\n{UUID}, 986, [N/A]\nnonsense\n"), &gpus);
+        assert_eq!(free("0, 143156\n1, [N/A]\n"), [(GpuId(0), 143_156 << 20)]);
         assert_eq!(uses, [Use { pid: Pid(985), gpu: GpuId(0), bytes: 1634 << 20 }]);
     }
 }

@@ -9,7 +9,7 @@ use engine::ids::{DeviceId, GpuId, Pid, Tid};
 use engine::units::Moment;
 
 use crate::decode::DeviceUuid;
-use crate::gpus::{Account, Gpu, Surroundings, Use, by_uuid, uuid_text, visible};
+use crate::gpus::{Account, Gpu, Sample, Surroundings, Use, by_uuid, uuid_text, visible};
 use crate::life::Living;
 
 pub(crate) struct Accounts {
@@ -17,12 +17,14 @@ pub(crate) struct Accounts {
     ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
     /// Who was in the last answer: who is no longer in it holds nothing.
     holders: HashSet<(Pid, GpuId)>,
+    /// What was told last to be free.
+    free: HashMap<GpuId, u64>,
 }
 
 impl Accounts {
     pub(crate) fn open() -> Self {
-        let (ordinals, holders) = (HashMap::new(), HashSet::new());
-        Self { account: Account::open(), ordinals, holders }
+        let (ordinals, holders, free) = (HashMap::new(), HashSet::new(), HashMap::new());
+        Self { account: Account::open(), ordinals, holders, free }
     }
 
     pub(crate) fn gpus(&self) -> &[Gpu] {
@@ -58,6 +60,17 @@ impl Accounts {
         Some(event(told.pid, now, What::Gpus(ordinals.clone().into())))
     }
 
+    /// What is free of GPUs, where it is not what it was.
+    fn changed(&mut self, sample: &Sample, now: Moment) -> Vec<Event> {
+        let mut events = Vec::new();
+        for &(gpu, bytes) in &sample.free {
+            if self.free.insert(gpu, bytes) != Some(bytes) {
+                events.push(event(NOBODY, now, What::GpuFree { gpu, bytes }));
+            }
+        }
+        events
+    }
+
     /// The newest account, for processes of the trace. `wanted` decides about those that are known
     /// from the account alone: they hold memory from before the trace.
     pub(crate) fn take(
@@ -66,10 +79,12 @@ impl Accounts {
         living: &mut Living,
         wanted: impl Fn(Pid) -> bool,
     ) -> Vec<Event> {
-        let Some(uses) = self.account.as_ref().and_then(Account::take) else { return Vec::new() };
-        let mut events = Vec::new();
+        let Some(sample) = self.account.as_ref().and_then(Account::take) else {
+            return Vec::new();
+        };
+        let mut events = self.changed(&sample, now);
         let mut holders = HashSet::new();
-        for Use { pid, gpu, bytes } in uses {
+        for Use { pid, gpu, bytes } in sample.uses {
             if !living.knows(pid) {
                 let Some(facts) = wanted(pid).then(|| facts(pid)).flatten() else { continue };
                 living.began(pid, 0);
@@ -86,6 +101,9 @@ impl Accounts {
         events
     }
 }
+
+/// The pid of what is of no process.
+const NOBODY: Pid = Pid(0);
 
 fn event(pid: Pid, now: Moment, what: What) -> Event {
     Event { pid, tid: Tid(pid.0), entered: now, at: now, what }

@@ -2,10 +2,12 @@
 
 use std::cmp::Reverse;
 
+use hashbrown::HashMap;
+
 use crate::analysis::leak::{self, Case};
-use crate::ids::{DeviceId, Tid};
+use crate::ids::{DeviceId, GpuId, Tid};
 use crate::stack::{SiteName, Sites};
-use crate::units::Moment;
+use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
 
 use super::process::Process;
@@ -19,6 +21,9 @@ const LOOKED_AT: usize = 512;
 /// Rows that are put together to places. Where there are more, the biggest of those that may leak
 /// by themselves are, and the biggest of all.
 const ROWS: usize = 4096;
+
+/// An hour in nanoseconds.
+const HOUR: u128 = 3_600_000_000_000;
 
 /// Places that leak, and the biggest others.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +57,23 @@ impl Judged {
         });
         self.others.truncate(others);
         self
+    }
+
+    /// When devices will be full, where it is known what is free of them.
+    pub(super) fn project(&mut self, process: &Process, free: &HashMap<GpuId, Bytes>) {
+        for one in &mut self.suspects {
+            let on_device = match one.subject {
+                Subject::Memory(kind) => kind.takes_device_memory(),
+                Subject::Tensors => true,
+                Subject::Objects(_) => false,
+            };
+            let gpu = one.device.and_then(|device| process.devices.gpu(device));
+            let free = gpu.filter(|_| on_device).and_then(|gpu| free.get(&gpu));
+            one.evidence.full_in = free.map(|free| {
+                let nanos = u128::from(free.0) * HOUR / u128::from(one.evidence.per_hour.max(1));
+                Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            });
+        }
     }
 
     /// Stacks may have been told since.

@@ -118,6 +118,8 @@ pub struct Ledger {
     past_judged: Judged,
     /// What was unusual in them.
     past_unusual: Vec<Anomaly>,
+    /// What is free of GPUs, as it was told last.
+    free: HashMap<GpuId, Bytes>,
     /// When the first event was.
     began: Option<Moment>,
 }
@@ -224,6 +226,7 @@ impl Ledger {
                     process.devices.account(*gpu, Bytes(*bytes), &process.totals);
                 }
             }
+            What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
             What::Object(call) => self.process(event).object(event, *call),
@@ -303,7 +306,9 @@ impl Ledger {
     fn judge(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
         let mut judged = Judged::default();
         for process in self.running.values().filter(|process| !process.silent) {
-            judged.append(judgements::of(process, at, view.top_sites, &self.sites));
+            let mut own = judgements::of(process, at, view.top_sites, &self.sites);
+            own.project(process, &self.free);
+            judged.append(own);
         }
         for process in ended {
             self.past_judged.append(judgements::of(process, at, PAST_JUDGED, &self.sites));

@@ -190,4 +190,7 @@ fn one_of_which_a_few_are_freed_late() {
 fn a_place_without_a_name_is_less_sure() {
     let play = Play::new().keep(every(0.0, 100.0, 0.1), 1);
     assert_eq!(play.judged(100.0, false).1, Sureness::Certain);
+    assert_eq!(play.judged_as(100.0, false, false).1, Sureness::Likely);
+    assert_eq!(play.judged(40.0, false).1, Sureness::Likely);
+    assert_eq!(play.judged_as(40.0, false, false).1, Sureness::Possible);
 }

@@ -115,6 +115,16 @@ impl Play {
 
     /// What the judge says at a moment, of a place that is still watched or that is over.
     pub(crate) fn judged(&self, now: f64, over: bool) -> (Verdict, Sureness, Evidence) {
+        self.judged_as(now, over, true)
+    }
+
+    /// The same of a place that has a name or none.
+    pub(crate) fn judged_as(
+        &self,
+        now: f64,
+        over: bool,
+        named: bool,
+    ) -> (Verdict, Sureness, Evidence) {
         let mut events: Vec<(Nanos, bool, Life)> = Vec::new();
         for life in self.0.iter().filter(|life| life.began <= now) {
             events.push((nanos(life.began), false, *life));
@@ -149,7 +159,7 @@ impl Play {
             last,
             now: nanos(now),
             over,
-            named: true,
+            named,
         })
     }
 

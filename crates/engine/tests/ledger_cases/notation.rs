@@ -20,6 +20,7 @@
 //! 0 told site3 step main                        # the functions of a stack, innermost first
 //! 7 gpus GPU3 none GPU1                         # by ordinal
 //! 7 account GPU3 8M
+//! 0 gpu_free GPU3 8M
 //! 7.8 exit                                      # the thread; `7 exit`, `7 exec`: the process
 //! 7 lost allocations=1 bytes=8M frees=2 failures=1 other=1
 //! ```
@@ -122,6 +123,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
         "graph" => What::Graph(graph(rest)),
         "gpus" => What::Gpus(rest.iter().map(|word| gpu(word)).collect()),
         "account" => What::DriverAccount { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
+        "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "lost" => What::Lost(Lost {
             allocations: value(rest, "allocations").map_or(0, decimal),
             allocated_bytes: value(rest, "bytes").map_or(0, size),

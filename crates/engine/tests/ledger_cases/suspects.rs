@@ -46,6 +46,18 @@ fn the_site_that_leaks_is_named_and_no_other_one() {
 }
 
 #[test]
+fn when_the_device_will_be_full_is_told_where_it_is_known_what_is_free() {
+    let trace = leaking(7, 60, "device");
+    assert_eq!(report(&trace, 60).suspects[0].evidence.full_in, None);
+    let known = "7 gpus GPU3 @500\n 0 gpu_free GPU3 9G @510\n 0 gpu_free GPU1 1M @520\n";
+    let snapshot = report(&(trace + known), 60);
+    assert_eq!(snapshot.processes.len(), 1);
+    // 9216 MiB at 10 MiB a second.
+    let seconds = snapshot.suspects[0].evidence.full_in.unwrap().0 / SECOND;
+    assert!((900..=950).contains(&seconds), "{seconds}");
+}
+
+#[test]
 fn it_is_named_while_it_runs_but_not_while_it_starts() {
     let trace = leaking(7, 60, "device");
     let mut ledger = engine::ledger::Ledger::new();
@@ -57,6 +69,27 @@ fn it_is_named_while_it_runs_but_not_while_it_starts() {
         !ledger.snapshot(Moment(seconds * SECOND), &View::default()).suspects.is_empty()
     };
     assert_eq!([2, 5, 11, 15, 20, 40].map(&mut leaks_at), [false, false, false, true, true, true]);
+}
+
+#[test]
+fn what_is_thought_does_not_depend_on_when_it_was_asked_before() {
+    let huge = with_a_huge_one("").replace("7 process", "8 process").replace("7.8", "8.8");
+    let trace = huge + &leaking(7, 20, "device");
+    let last = |often: bool| {
+        let mut ledger = engine::ledger::Ledger::new();
+        for (number, event) in events(&trace).iter().enumerate() {
+            ledger.apply(event);
+            if often && number % 7 == 0 {
+                ledger.snapshot(event.at, &View::default());
+            }
+        }
+        let view = View { ended_sites: true, ..View::default() };
+        let snapshot = ledger.snapshot(Moment(20 * SECOND), &view);
+        (snapshot.suspects, snapshot.judgements, snapshot.anomalies)
+    };
+    let (suspects, judgements, anomalies) = last(false);
+    assert_eq!((suspects.len(), judgements.len(), anomalies.len()), (1, 3, 1));
+    assert_eq!(last(true), (suspects, judgements, anomalies));
 }
 
 #[test]

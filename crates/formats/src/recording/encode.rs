@@ -55,6 +55,11 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
             sheet.number(Column::Gpu, u64::from(gpu.0));
             sheet.number(Column::Bytes, *bytes);
         }
+        What::GpuFree { gpu, bytes } => {
+            sheet.row("gpu_free");
+            sheet.number(Column::Gpu, u64::from(gpu.0));
+            sheet.number(Column::Bytes, *bytes);
+        }
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
         What::Object(call) => objects::encode(sheet, *call),

@@ -204,6 +204,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("context_learned", "a context from before the trace is of this device", "context, device"),
     ("gpus", "which GPUs the devices of the process are", "numbers"),
     ("driver_account", "what the driver says that the process holds of a GPU", "gpu, bytes"),
+    ("gpu_free", "what is free of a GPU; of no process", "gpu, bytes"),
     (
         "lost",
         "records that could not be delivered, since the last such row",

@@ -333,6 +333,7 @@ fn listed(what: &What) {
         | What::Context(_)
         | What::Gpus(_)
         | What::DriverAccount { .. }
+        | What::GpuFree { .. }
         | What::Lost(_)
         | What::Work(_)
         | What::Object(_)
@@ -357,6 +358,7 @@ fn what() -> BoxedStrategy<What> {
         context().prop_map(What::Context),
         vec(option::of(gpu()), 0..9).prop_map(|gpus| What::Gpus(gpus.into())),
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::DriverAccount { gpu, bytes }),
+        (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::GpuFree { gpu, bytes }),
         lost(),
         work().prop_map(What::Work),
         object().prop_map(What::Object),

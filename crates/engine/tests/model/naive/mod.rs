@@ -106,7 +106,7 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) | What::Tensor(_) | What::Torch(_) => {}
+            What::Work(_) | What::Tensor(_) | What::Torch(_) | What::GpuFree { .. } => {}
             What::Object(call) => self.called(event).object(event, *call),
             What::Site(facts) => {
                 self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
