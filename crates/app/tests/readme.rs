@@ -368,8 +368,11 @@ fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
     .collect()
 }
 
-/// Uncertainty is described once, for a report and for a process.
+/// Uncertainty is described once, for a report and for a process; and so are sites, of memory and of
+/// tensors.
 fn described_as(path: &str) -> &str {
+    let tensors = path.strip_prefix("tensor_").filter(|p| p.starts_with("sites[]"));
+    let path = tensors.unwrap_or(path);
     path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty.")).unwrap_or(path)
 }
 
@@ -425,6 +428,11 @@ fn the_json_contract_is_what_is_printed() {
     for (memory, options, workload) in [
         ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
         ("8G", &[], &["kinds"]),
+        (
+            "8G",
+            &["--torch"],
+            &["--hold-ms", "400", "torch-leak", "--steps", "500", "--step-ms", "1"],
+        ),
         ("2G", &[], &["oom", "--chunk-mb", "700", "--wait-ms", "1"]),
         ("8G", &[], &["--hold-ms", "1500", "random", "--ops", "2000", "--threads", "4"]),
         ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
