@@ -368,8 +368,11 @@ fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
     .collect()
 }
 
-/// Uncertainty is described once, for a report and for a process; so are judgements, accused or not.
+/// Uncertainty is described once, for a report and for a process; so are judgements, accused or not,
+/// and sites, of memory and of tensors.
 fn described_as(path: &str) -> String {
+    let tensors = path.strip_prefix("tensor_").filter(|p| p.starts_with("sites[]"));
+    let path = tensors.unwrap_or(path);
     let own = path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty."));
     own.unwrap_or(path).replace("judgements[]", "suspects[]")
 }
@@ -426,6 +429,11 @@ fn the_json_contract_is_what_is_printed() {
     for (memory, options, workload) in [
         ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
         ("8G", &[], &["kinds"]),
+        (
+            "8G",
+            &["--torch"],
+            &["--hold-ms", "400", "torch-leak", "--steps", "500", "--step-ms", "1"],
+        ),
         ("2G", &[], &["oom", "--chunk-mb", "700", "--wait-ms", "1"]),
         ("8G", &[], &["--hold-ms", "1500", "random", "--ops", "2000", "--threads", "4"]),
         ("8G", &[], &["objects", "--count", "5", "--leak", "0.5", "--hold-ms", "500"]),

@@ -132,6 +132,14 @@ mod tests {
     }
 
     #[test]
+    fn the_prologues_of_libc10() {
+        // 1.13 to 2.11: push %r14. 2.13 and 2.15: mov x(%rip),%rax; push %r14.
+        assert_eq!(attach_point(&[0x41, 0x56, 0x45, 0x89, 0xc6, 0x41, 0x55]), emulated_at(0));
+        let newer = [0x48, 0x8b, 0x05, 0x29, 0xba, 0x0e, 0x00, 0x41, 0x56, 0x45, 0x89, 0xc6];
+        assert_eq!(attach_point(&newer), emulated_at(7));
+    }
+
+    #[test]
     fn instructions_that_change_the_call_end_the_search() {
         for (what, code) in [
             ("sub $24,%rsp; push", &[0x48, 0x83, 0xec, 0x18, 0x53][..]),

@@ -21,11 +21,11 @@ fn every_tier_works_on_a_new_kernel() {
             );
         }
     }
-    every_tier_counts_work();
+    every_tier_counts_work_and_tensors();
 }
 
 /// After the other one: the self-test of a tier counts every hit of this process.
-fn every_tier_counts_work() {
+fn every_tier_counts_work_and_tensors() {
     for tier in Tier::ALL {
         let options = Options {
             target: Target::Everybody,
@@ -37,6 +37,7 @@ fn every_tier_counts_work() {
             objects: true,
             tensors: Tensors::Full,
             stacks: Stacks::Full,
+            tensors: Tensors::Full,
             stack_ring_bytes: Options::STACK_RING_BYTES,
             empty_probes: false,
         };

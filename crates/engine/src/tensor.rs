@@ -150,7 +150,8 @@ pub struct TorchDeviceView {
     pub device: DeviceId,
     /// What is given out, as the allocator told with its last call.
     pub allocated: Bytes,
-    /// What it holds of the device, as it told then.
+    /// What it holds of the device, as it told then; less where the driver's memory of the process is
+    /// less by now.
     pub reserved: Bytes,
     /// The most that was given out, of all that it told.
     pub peak: Bytes,

@@ -7,7 +7,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{Allocate, Event, Lost, Place, VmmCall, What};
+use engine::event::{Allocate, Event, Free, FreeBy, Lost, Place, ProcessFacts, VmmCall, What};
 use engine::ids::{DeviceId, HandleId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
 use engine::ledger::Ledger;
@@ -229,6 +229,23 @@ fn a_process_that_ends_shows_what_tensors_it_had() {
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert!(snapshot.processes[0].ended.is_some());
     assert_eq!((torch.devices[0].blocks, torch.exact()), (4, true));
+}
+
+#[test]
+fn memory_that_went_back_to_the_driver_is_not_held() {
+    let mut story = Story::default();
+    let (start, uid, name) = (1, 0, "python3".into());
+    story.push(What::Process(ProcessFacts { start, uid, name, before_trace: false }));
+    story.segment(0x1000_0000, 2 * MIB);
+    story.segment(0x2000_0000, 20 * MIB);
+    story.begin(0x1000_0000, 512, 1);
+    story.begin(0x2000_0000, 512, 1);
+    story.end(0x2000_0000, 512);
+    let key = Key::address(0x2000_0000);
+    story.push(What::Free(Free { key, by: FreeBy::Free, stream: None }));
+    let device = story.torch().devices[0];
+    assert_eq!((device.reserved, device.allocated), (Bytes(2 * MIB), Bytes(512)));
+    assert_eq!(story.lies().unwrap().whole, Bytes(0));
 }
 
 #[test]

@@ -300,7 +300,8 @@ fn tensor_site() -> SiteView {
         freed_total: 23,
         peak_bytes: Bytes(16 << 20),
     }];
-    SiteView { live_bytes: Bytes(12 << 20), live_allocations: 7, kinds, ..site() }
+    let processes = vec![held_by()];
+    SiteView { live_bytes: Bytes(12 << 20), live_allocations: 7, kinds, processes, ..site() }
 }
 
 fn held_by() -> SiteProcess {

@@ -39,3 +39,65 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
         Decoded::Event(event)
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as the probe writes it.
+    fn record(call: u32, bytes: i64, device: i32, stack: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend((wire::VS_TENSOR as u16).to_ne_bytes());
+        out.extend((call as u16).to_ne_bytes());
+        out.extend(0_i32.to_ne_bytes());
+        out.extend([7_u32.to_ne_bytes(), 8_u32.to_ne_bytes()].concat());
+        for word in [99, 0x1000, bytes.cast_unsigned(), 5000, 9000, stack, 0] {
+            out.extend(word.to_ne_bytes());
+        }
+        out.extend(device.to_ne_bytes());
+        out.extend(0_u32.to_ne_bytes());
+        out
+    }
+
+    fn what(bytes: &[u8]) -> Option<TensorCall> {
+        match decode(bytes).unwrap()? {
+            Decoded::Event(Event { what: What::Tensor(call), .. })
+            | Decoded::Called(Event { what: What::Tensor(call), .. }, _) => Some(call),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_block_begins_ends_or_is_refused() {
+        let address = 0x1000;
+        for (call, bytes, expected) in [
+            (wire::VS_TENSOR_CHANGED, 512, TensorTurn::Began { address, bytes: 512, site: None }),
+            (wire::VS_TENSOR_CHANGED, -512, TensorTurn::Ended { address, bytes: 512 }),
+            (wire::VS_TENSOR_REFUSED, 512, TensorTurn::Refused { bytes: 512, site: None }),
+            (wire::VS_TENSOR_CHANGED, i64::MIN, TensorTurn::Ended { address, bytes: 1 << 63 }),
+        ] {
+            let call = what(&record(call, bytes, 3, 0)).unwrap();
+            assert_eq!(call.what, expected);
+            assert_eq!((call.device, call.allocated, call.reserved), (DeviceId(3), 5000, 9000));
+        }
+        assert_eq!(what(&record(wire::VS_TENSOR_CHANGED, 0, 3, 0)), None);
+    }
+
+    #[test]
+    fn a_stack_belongs_to_no_driver_function() {
+        let decoded = decode(&record(wire::VS_TENSOR_CHANGED, 512, 0, 44)).unwrap();
+        let Some(Decoded::Called(_, taken)) = decoded else { panic!("{decoded:?}") };
+        assert_eq!((taken.hook, taken.stack, taken.known), (NO_HOOK, 44, false));
+        assert!(crate::hooks::HOOKS.get(usize::from(NO_HOOK)).is_none());
+    }
+
+    #[test]
+    fn records_that_are_cut_or_impossible_are_refused() {
+        let whole = record(wire::VS_TENSOR_CHANGED, 512, 0, 0);
+        for length in 0..whole.len() {
+            assert_eq!(decode(&whole[..length]), Err(Unreadable), "{length}");
+        }
+        assert_eq!(decode(&record(2, 512, 0, 0)), Err(Unreadable));
+        assert_eq!(decode(&record(wire::VS_TENSOR_CHANGED, 512, -1, 0)), Err(Unreadable));
+    }
+}

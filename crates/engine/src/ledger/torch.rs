@@ -182,7 +182,11 @@ impl Torch {
         let losses = &process.losses;
         let in_use = segments::in_use(process, self.blocks.len(), self.blocks.iter().copied());
         TorchView {
-            devices: self.devices.iter().map(|device| show(device, &in_use)).collect(),
+            devices: self
+                .devices
+                .iter()
+                .map(|device| show(&Device { reserved: held(device, process), ..*device }, &in_use))
+                .collect(),
             lost: losses.own.tensors.saturating_add(losses.shared.tensors),
             unlisted: self.unlisted,
             reason: match self.watch {
@@ -207,6 +211,19 @@ fn driver_allocates(sites: &SiteTable) -> Option<NoTensors> {
     let rows = sites.rows().iter().filter(|row| row.held == Held::Memory(Kind::Async));
     let calls = rows.fold(0_u64, |sum, row| sum.saturating_add(row.allocations));
     (calls >= ENOUGH).then_some(NoTensors::DriverAllocates)
+}
+
+/// The allocator tells nobody when it gives segments back to the driver. It cannot hold more than the
+/// driver has given out, which is known where all of it was seen.
+fn held(device: &Device, process: &Process) -> u64 {
+    let losses = &process.losses;
+    if process.before_trace || losses.own.events() > 0 || losses.shared.events() > 0 {
+        return device.reserved;
+    }
+    let on = process.totals.devices().iter();
+    let own = on.filter(|on| on.device.is_none_or(|other| other == device.device));
+    let live = own.fold(Sum::default(), |sum, on| sum.plus(on.live));
+    device.reserved.min(live.bytes().0)
 }
 
 fn show(device: &Device, in_use: &Result<Vec<InUse>, NoFragmentation>) -> TorchDeviceView {

@@ -1,0 +1,374 @@
+//! PyTorch's layer on the simulated cache: what is told of tensors is what the cache itself says, and
+//! the driver's figures stay what they are.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
+
+mod harness;
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use harness::{Player, Stage, VRAMSCOPE, process, send_signal, simulator};
+use object::{Object, ObjectSymbol};
+use serde_json::Value;
+
+/// As real drivers, this one takes its time to begin; the probes are in place meanwhile.
+fn stage() -> Stage {
+    Stage::new().env("SIM_INIT_MS", "500")
+}
+
+/// What the cache of a process says of itself.
+fn truth(stage: &Stage, pid: u32) -> Value {
+    let path = stage.folder.path().join(format!("torch-{pid}.json"));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("no truth {}: {error}", path.display()));
+    serde_json::from_str::<Value>(&text).unwrap()["devices"][0].clone()
+}
+
+fn only_pid(report: &Value) -> u32 {
+    let [process] = &report["processes"].as_array().unwrap()[..] else { panic!("{report}") };
+    process["pid"].as_u64().unwrap() as u32
+}
+
+fn device(report: &Value, pid: u32) -> &Value {
+    let torch = &process(report, pid)["torch"];
+    assert_eq!(torch["devices"].as_array().unwrap().len(), 1, "{torch}");
+    &torch["devices"][0]
+}
+
+/// Fails unless everything that is told of the tensors of a process is what the cache says.
+fn assert_blocks(stage: &Stage, report: &Value, pid: u32) {
+    let (told, truth) = (device(report, pid), truth(stage, pid));
+    for (ours, theirs) in [
+        ("device", "device"),
+        ("allocated_bytes", "allocated"),
+        ("seen_bytes", "allocated"),
+        ("reserved_bytes", "reserved"),
+        ("peak_bytes", "peak"),
+        ("blocks", "blocks"),
+        ("given_total", "given"),
+        ("taken_total", "taken"),
+        ("refused", "refused"),
+        ("whole_bytes", "whole"),
+        ("fragmented_bytes", "fragmented"),
+        ("largest_gap_bytes", "largest"),
+    ] {
+        assert_eq!(told[ours], truth[theirs], "{ours}: {told}\n{truth}");
+    }
+    assert_eq!(told["unknown_taken"], 0);
+    assert_eq!(process(report, pid)["torch"]["exact"], true);
+}
+
+/// The one site of tensors with a frame of this function.
+fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
+    let sites = report["tensor_sites"].as_array().unwrap();
+    let has = |site: &&Value| {
+        let frames = site["frames"].as_array().unwrap();
+        frames.iter().any(|frame| frame["function"].as_str().unwrap().ends_with(function))
+    };
+    let found: Vec<_> = sites.iter().filter(has).collect();
+    assert_eq!(found.len(), 1, "{function} in {sites:#?}");
+    found[0]
+}
+
+#[test]
+fn every_block_is_as_the_cache_says_in_every_tier() {
+    for tier in ["session", "multi", "single", "constant"] {
+        let stage = stage();
+        let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
+        let traced = stage.trace(&["--torch", "--tier", tier], &workload);
+        traced.assert_truth(&stage);
+        let last = traced.last();
+        assert_blocks(&stage, last, only_pid(last));
+        for (function, live, total, freed) in
+            [("weights", 5, 5, 0), ("activations", 0, 60, 60), ("keep_history", 20, 20, 0)]
+        {
+            let site = tensor_site(last, function);
+            assert_eq!(site["live_allocations"], live, "{tier}: {site}");
+            assert_eq!(site["allocations_total"], total);
+            assert_eq!(site["freed_total"], freed);
+            assert_eq!(site["kinds"][0]["kind"], "torch");
+        }
+        // What a block was kept for 20 times, each rounded to 512.
+        assert_eq!(tensor_site(last, "keep_history")["live_bytes"], 20 * 1536);
+        assert_eq!(last["tensor_sites_total"], 3);
+    }
+}
+
+#[test]
+fn sums_alone_are_the_same_without_sites() {
+    let stage = stage();
+    let traced = stage.trace(&["--torch=totals"], &["torch-leak"]);
+    traced.assert_truth(&stage);
+    let last = traced.last();
+    assert_blocks(&stage, last, only_pid(last));
+    let [site] = &last["tensor_sites"].as_array().unwrap()[..] else { panic!("{last}") };
+    assert_eq!((&site["id"], &site["live_allocations"]), (&"none".into(), &25.into()));
+    // The driver's allocations have their stacks all the same.
+    assert_eq!(last["allocations_without_stack"], 0);
+}
+
+#[test]
+fn nothing_is_told_of_tensors_that_nobody_asked_for() {
+    let stage = stage();
+    let traced = stage.trace(&[], &["torch-leak"]);
+    traced.assert_truth(&stage);
+    assert!(process(traced.last(), only_pid(traced.last())).get("torch").is_none());
+    assert!(traced.last().get("tensor_sites").is_none());
+}
+
+#[test]
+fn a_clean_program_that_empties_its_cache_holds_nothing() {
+    let stage = stage();
+    let traced = stage.trace(
+        &["--torch", "--fail-on-leak"],
+        &["--hold-ms", "300", "torch-clean", "--empty-cache"],
+    );
+    traced.assert_truth(&stage);
+    let last = traced.last();
+    let pid = only_pid(last);
+    assert_blocks(&stage, last, pid);
+    let told = device(last, pid);
+    assert_eq!((&told["blocks"], &told["given_total"]), (&0.into(), &65.into()));
+}
+
+#[test]
+fn a_process_that_ran_before_shows_the_caches_own_sums() {
+    let stage = stage();
+    let mut player = stage.workload(&["torch-clean", "--wait-loaded"]);
+    player.wait_ready();
+    let pid = player.pid();
+    let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+    tracer.next();
+    player.go();
+    player.finish();
+    let traced = tracer.stop();
+    let (told, truth) = (device(traced.last(), pid), truth(&stage, pid));
+    for (ours, theirs) in [("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")] {
+        assert_eq!(told[ours], truth[theirs]);
+    }
+    // The five weights were given out before, and all of them came back.
+    assert_eq!((&told["given_total"], &told["taken_total"]), (&60.into(), &65.into()));
+    assert_eq!((&told["unknown_taken"], &told["blocks"]), (&5.into(), &0.into()));
+}
+
+#[test]
+fn what_was_given_out_before_is_not_claimed_to_be_known() {
+    let stage = stage();
+    let mut player = stage.workload(&["torch-leak", "--wait-loaded", "--hold-ms", "60000"]);
+    player.wait_ready();
+    let pid = player.pid();
+    let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+    tracer.next();
+    player.go();
+    let report =
+        tracer.wait_for_process(pid, |process| process["torch"]["devices"][0]["given_total"] == 80);
+    let (told, truth) = (device(&report, pid), truth(&stage, pid));
+    assert_eq!(told["allocated_bytes"], truth["allocated"]);
+    assert_eq!((&told["blocks"], &told["seen_bytes"]), (&20.into(), &(20 * 1536).into()));
+    assert_eq!(told["fragmentation_unknown"], "blocks_unseen");
+    assert_eq!(process(&report, pid)["torch"]["exact"], false);
+}
+
+#[test]
+fn processes_are_told_apart() {
+    let stage = stage();
+    let start = |arguments: &[&str]| {
+        let mut player = stage.workload(arguments);
+        player.wait_ready();
+        player
+    };
+    let mut first = start(&["--wait-start", "--hold-ms", "500", "torch-leak", "--steps", "7"]);
+    let mut second = start(&["--wait-start", "--hold-ms", "500", "torch-leak", "--steps", "30"]);
+    let (one, two) = (first.pid(), second.pid());
+    let pids = [one.to_string(), two.to_string()];
+    let mut tracer = stage.start_trace(&["--torch", "-p", &pids[0], "-p", &pids[1]]);
+    tracer.next();
+    first.go();
+    second.go();
+    first.finish();
+    second.finish();
+    let traced = tracer.stop();
+    assert_blocks(&stage, traced.last(), one);
+    assert_blocks(&stage, traced.last(), two);
+    let kept = tensor_site(traced.last(), "keep_history");
+    assert_eq!(kept["live_allocations"], 37);
+    assert_eq!(kept["processes"].as_array().unwrap().len(), 2);
+}
+
+/// Empty libraries of these names.
+fn stubs(stage: &Stage, names: &[&str]) -> String {
+    let paths = names.iter().map(|name| {
+        let path = stage.folder.path().join(name);
+        let status = Command::new("gcc")
+            .args(["-shared", "-fPIC", "-x", "c", "/dev/null", "-o"])
+            .arg(&path)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        path.to_str().unwrap().to_owned()
+    });
+    paths.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_pytorch_that_is_not_understood_says_why() {
+    for (names, reason) in
+        [(&["libc10.so", "libc10_cuda.so"][..], "no_function"), (&["libc10_cuda.so"], "no_library")]
+    {
+        let stage = Stage::new();
+        let preload = stubs(&stage, names);
+        let mut command = stage.command(simulator().join("workload"));
+        command.env("LD_PRELOAD", preload);
+        let arguments = ["--wait-start", "leak3", "--work-ms", "1000", "--wait-ms", "60000"];
+        let mut player = Player::start(command.args(arguments));
+        player.wait_ready();
+        let pid = player.pid();
+        let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+        tracer.next();
+        player.go();
+        let report = tracer.wait_for_process(pid, |process| process["torch"].is_object());
+        let torch = &process(&report, pid)["torch"];
+        assert_eq!(torch["reason"], reason, "{torch}");
+        assert_eq!(torch["devices"], Value::Array(Vec::new()));
+        let messages = tracer.stop().messages;
+        assert_eq!(messages.matches("no tensors").count(), 1, "{messages}");
+    }
+}
+
+#[test]
+fn a_cache_that_is_not_used_is_the_drivers_own_memory() {
+    let stage = stage().env("SIM_TORCH_BACKEND", "async");
+    let traced = stage.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
+    traced.assert_truth(&stage);
+    let process = process(traced.last(), only_pid(traced.last()));
+    assert_eq!(process["torch"]["reason"], "driver_allocates", "{process}");
+    assert_eq!(process["kind_allocations"]["async"], 25);
+}
+
+#[test]
+fn a_full_ring_loses_tensors_and_none_of_the_drivers_calls() {
+    let stage = stage();
+    let options = ["--torch", "--ring-size", "4096"];
+    let traced = stage.trace(&options, &["torch-spam", "--pairs", "100000"]);
+    traced.assert_truth(&stage);
+    let last = traced.last();
+    let pid = only_pid(last);
+    let number = |value: &Value| value.as_u64().unwrap();
+    let (torch, truth) = (&process(last, pid)["torch"], truth(&stage, pid));
+    assert!(number(&torch["lost_records"]) > 0, "{torch}");
+    assert_eq!(torch["exact"], false);
+    let told = device(last, pid);
+    let received = number(&told["given_total"]) + number(&told["taken_total"]);
+    let happened = number(&truth["given"]) + number(&truth["taken"]);
+    assert_eq!(received + number(&torch["lost_records"]), happened);
+}
+
+/// The code of a function in a process.
+fn code_of(pid: u32, library: &Path, function: &str) -> Vec<u8> {
+    let data = std::fs::read(library).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap())).unwrap();
+    let base = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let mut code = vec![0; 16];
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    memory.read_exact_at(&mut code, base + symbol.address()).unwrap();
+    code
+}
+
+#[test]
+fn a_tracer_that_is_killed_leaves_no_probe_on_the_library() {
+    const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+    let folder = tempfile::tempdir().unwrap();
+    // Copies of their own: no other test's probes are on them.
+    for name in ["libcuda.so.1", "libc10.so", "libc10_cuda.so"] {
+        std::fs::copy(simulator().join(name), folder.path().join(name)).unwrap();
+    }
+    let library = folder.path().join("libc10.so");
+    let stage = Stage::with_driver(folder.path().join("libcuda.so.1"));
+    let steps = ["torch-leak", "--wait-loaded", "--steps", "3000", "--step-ms", "1"];
+    let mut player = stage.workload(&steps);
+    player.wait_ready();
+    let pid = player.pid();
+    assert_eq!(code_of(pid, &library, REPORT)[..2], [0x41, 0x56]);
+    let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+    tracer.next();
+    player.go();
+    tracer.wait_for_process(pid, |process| process["torch"]["devices"][0].is_object());
+    assert_eq!(code_of(pid, &library, REPORT)[0], 0xcc, "the probe is a breakpoint");
+    send_signal(tracer.child.id(), 9);
+    tracer.child.wait().unwrap();
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        code_of(pid, &library, REPORT)[..2] == [0x41, 0x56]
+    });
+    assert!(gone, "a breakpoint is left in the target");
+    let (status, _) = player.finish();
+    assert!(status.success(), "the target ran on to its end");
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch/train.py")
+}
+
+/// The line that a mark stands on.
+fn mark(word: &str) -> u64 {
+    let text = std::fs::read_to_string(script()).unwrap();
+    let line = text.lines().position(|line| line.ends_with(&format!("# mark: {word}")));
+    line.unwrap() as u64 + 1
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn tensors_are_told_by_lines_of_python() {
+    let stage = stage();
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["trace", "--json", "--torch", "--"]).arg("python3").arg(script());
+    let text = succeeded(&command.output().unwrap());
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let pid = only_pid(&last);
+    assert_blocks(&stage, &last, pid);
+    let lines = |site: &Value| -> Vec<u64> {
+        let frames = site["frames"].as_array().unwrap().iter();
+        let python = frames.filter(|frame| frame["language"] == "python");
+        python.map(|frame| frame["line"].as_u64().unwrap()).collect()
+    };
+    let sites = last["tensor_sites"].as_array().unwrap();
+    let kept = [mark("empty"), mark("keep"), mark("remember"), mark("loop")];
+    let site = sites.iter().find(|site| lines(site) == kept);
+    let site = site.unwrap_or_else(|| panic!("{kept:?} in {sites:#?}"));
+    assert_eq!((&site["live_allocations"], &site["live_bytes"]), (&10.into(), &10240.into()));
+    let gone = [mark("empty"), mark("forward"), mark("step"), mark("loop")];
+    let site = sites.iter().find(|site| lines(site) == gone).unwrap();
+    assert_eq!((&site["live_allocations"], &site["freed_total"]), (&0.into(), &10.into()));
+    let weights = sites.iter().find(|site| lines(site).contains(&mark("weights"))).unwrap();
+    assert_eq!(weights["live_allocations"], 3);
+}
+
+#[test]
+fn a_recording_says_the_same_as_the_trace() {
+    let stage = stage();
+    let file = stage.folder.path().join("run.arrows");
+    let report = stage.folder.path().join("report.txt");
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["trace", "--torch", "--interval", "1h", "-o"]).arg(&report);
+    command.arg("--record").arg(&file).arg("--").arg(simulator().join("workload"));
+    succeeded(&command.args(["torch-leak", "--refuse"]).output().unwrap());
+    let told = std::fs::read_to_string(&report).unwrap();
+    assert!(told.contains("PyTorch gpu_0: 15.58 MiB in 25 tensors, 22.00 MiB held"), "{told}");
+    let mut command = Command::new(VRAMSCOPE);
+    command.arg("report").arg(&file).args(["--analysis", "trace"]);
+    assert_eq!(succeeded(&command.output().unwrap()), told);
+    // Analyses count the driver's memory alone.
+    let mut command = Command::new(VRAMSCOPE);
+    command.arg("report").arg(&file).args(["--analysis", "leakage", "--format", "json"]);
+    let leakage: Value = serde_json::from_str(&succeeded(&command.output().unwrap())).unwrap();
+    assert!(!leakage.to_string().contains("\"torch\""), "{leakage}");
+}
