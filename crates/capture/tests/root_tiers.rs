@@ -37,7 +37,6 @@ fn every_tier_counts_work_and_tensors() {
             objects: true,
             tensors: Tensors::Full,
             stacks: Stacks::Full,
-            tensors: Tensors::Full,
             stack_ring_bytes: Options::STACK_RING_BYTES,
             empty_probes: false,
         };
