@@ -194,3 +194,14 @@ fn a_place_without_a_name_is_less_sure() {
     assert_eq!(play.judged(40.0, false).1, Sureness::Likely);
     assert_eq!(play.judged_as(40.0, false, false).1, Sureness::Possible);
 }
+
+#[test]
+fn one_that_begins_after_an_hour_is_named_within_a_quarter_of_one() {
+    let hour = 3600.0;
+    let play = Play::new()
+        .churn(every(0.0, 1.5 * hour, 1.0), 0.3, 100)
+        .keep(every(hour, 1.5 * hour, 1.0), 100);
+    let first =
+        (0..1800).step_by(10).find(|after| play.verdict(hour + f64::from(*after)) == Verdict::Leak);
+    assert!(first.unwrap() <= 15 * 60, "{first:?}");
+}

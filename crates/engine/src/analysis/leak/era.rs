@@ -11,6 +11,10 @@ pub(super) const SURVIVORS: u64 = 10;
 const LENGTH: usize = 6;
 const SPREAD: usize = 5;
 
+/// Where something stayed from every window of the run, and so many, a shorter one is enough.
+const DENSE: u64 = 40;
+const LENGTH_DENSE: usize = 4;
+
 /// How long growth must have lasted, in nanoseconds. A program that starts up grows too, and what has
 /// ended cannot go on.
 const START_UP: u64 = 12_000_000_000;
@@ -104,8 +108,9 @@ impl Era {
 
     /// Whether it is a leak. Each line is a way in which something else looks like one.
     pub(super) fn is_leak(&self, past: &Past, case: &Case<'_>) -> bool {
-        let enough = self.count >= SURVIVORS && self.spread >= SPREAD && self.len() >= LENGTH;
-        enough
+        let long = self.count >= SURVIVORS && self.spread >= SPREAD && self.len() >= LENGTH;
+        let dense = self.count >= DENSE && self.gap == 1 && self.len() >= LENGTH_DENSE;
+        (long || dense)
             && self.duration >= start_up(case)
             && self.duration >= past.due.unwrap_or(0)
             && self.goes_on(past, case)
