@@ -129,6 +129,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             launches: value(rest, "launches").map_or(0, decimal),
             copies: value(rest, "copies").map_or(0, decimal),
             stacks: value(rest, "stacks").map_or(0, decimal),
+            tensors: value(rest, "tensors").map_or(0, decimal),
         }),
         "told" => What::Site(SiteFacts {
             site: SiteId(find(rest, "site").unwrap() as u32),

@@ -313,5 +313,6 @@ fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.failures += lost.failures;
     sum.other += lost.other;
     sum.stacks += lost.stacks;
+    sum.tensors += lost.tensors;
     sum.since = sum.since.or(Some(at));
 }

@@ -49,6 +49,7 @@ impl Process {
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
             mistakes: self.mistakes,
             work: None,
+            torch: None,
             sites,
             sites_total,
             certainty: Certainty {
