@@ -52,10 +52,12 @@ pub(crate) fn rounded(bytes: u64) -> u64 {
 
 /// What is asked of the driver for a request that nothing fits.
 pub(crate) fn segment_for(bytes: u64) -> u64 {
-    match bytes {
-        0..=SMALL => SMALL_SEGMENT,
-        ..LARGE => LARGE_SEGMENT,
-        _ => bytes.div_ceil(SMALL_SEGMENT) * SMALL_SEGMENT,
+    if bytes <= SMALL {
+        SMALL_SEGMENT
+    } else if bytes < LARGE {
+        LARGE_SEGMENT
+    } else {
+        bytes.div_ceil(SMALL_SEGMENT) * SMALL_SEGMENT
     }
 }
 

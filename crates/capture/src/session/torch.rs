@@ -119,8 +119,7 @@ impl Torch {
             None => {}
         }
         let outcome = self.attach(loaded, mapping);
-        let kept = outcome.as_ref().map(Clone::clone).map_err(|reason| *reason);
-        self.known.insert(mapping.device_inode.clone(), kept);
+        self.known.insert(mapping.device_inode.clone(), outcome.clone());
         outcome.map(|_| ())
     }
 

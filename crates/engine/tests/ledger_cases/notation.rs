@@ -134,7 +134,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             copies: value(rest, "copies").map_or(0, decimal),
             stacks: value(rest, "stacks").map_or(0, decimal),
             objects: value(rest, "objects").map_or(0, decimal),
-            tensors: 0,
+            tensors: value(rest, "tensors").map_or(0, decimal),
         }),
         "create" => What::Object(ObjectCall::Created {
             kind: object(rest[0]),

@@ -17,7 +17,7 @@ const LENGTH_DENSE: usize = 4;
 
 /// How long growth must have lasted, in nanoseconds. A program that starts up grows too, and what has
 /// ended cannot go on.
-const START_UP: u64 = 12_000_000_000;
+const START_UP: u64 = 30_000_000_000;
 const START_UP_OVER: u64 = 2_000_000_000;
 
 /// Frees from which on the place's own lives tell what is usual.

@@ -316,5 +316,6 @@ fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.other += lost.other;
     sum.stacks += lost.stacks;
     sum.objects += lost.objects;
+    sum.tensors += lost.tensors;
     sum.since = sum.since.or(Some(at));
 }

@@ -26,7 +26,6 @@ impl Process {
             .collect();
         failures.sort_by_key(|failure| Reverse(failure.count));
         ProcessView {
-            torch: None,
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),
@@ -51,6 +50,7 @@ impl Process {
             mistakes: self.mistakes,
             work: None,
             objects: self.object_views(),
+            torch: None,
             sites,
             sites_total,
             certainty: Certainty {
