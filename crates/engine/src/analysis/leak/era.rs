@@ -18,6 +18,8 @@ const LENGTH_DENSE: usize = 4;
 /// How long growth must have lasted, in nanoseconds. A program that starts up grows too, and what has
 /// ended cannot go on.
 const START_UP: u64 = 30_000_000_000;
+/// The same where the place frees most of what it makes: that is no start-up any more.
+const START_UP_BUSY: u64 = 12_000_000_000;
 const START_UP_OVER: u64 = 2_000_000_000;
 
 /// Frees from which on the place's own lives tell what is usual.
@@ -188,7 +190,13 @@ fn last_settled(past: &Past) -> Option<usize> {
 }
 
 fn start_up(case: &Case<'_>) -> u64 {
-    if case.over { START_UP_OVER } else { START_UP }
+    if case.over {
+        START_UP_OVER
+    } else if case.ended >= MANY_FREES && case.ended > case.begun / 2 {
+        START_UP_BUSY
+    } else {
+        START_UP
+    }
 }
 
 /// More is live than at half time, at least now and then.
