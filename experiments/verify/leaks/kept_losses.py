@@ -41,7 +41,8 @@ def main():
     print("READY", flush=True)
     history, steps, end = [], 0, time.monotonic() + options.seconds
     while time.monotonic() < end:
-        batch = torch.randn(128, width, device="cuda")  # kept with the graph of a loss: leaks here, too
+        # The graph of a loss that is kept keeps what it was computed from.
+        batch = torch.randn(128, width, device="cuda")  # leaks here
         train_step(model, optimizer, batch)
         steps += 1
         if steps % 10 == 0:
