@@ -186,25 +186,6 @@ static __always_inline int stack_word(struct view *view, __u64 address, __u64 *w
 	return 0;
 }
 
-struct slot_check {
-	struct view view;
-	const struct vs_known *known;
-	__u64 sp;
-	__u32 differs;
-};
-
-static long next_slot(__u32 i, struct slot_check *check)
-{
-	__u64 value;
-
-	if (i >= check->known->count || i >= VS_SLOTS)
-		return 1;
-	check->differs =
-		stack_word(&check->view, check->sp + check->known->slots[i].offset, &value) ||
-		value != check->known->slots[i].value;
-	return check->differs;
-}
-
 static __always_inline bool is_known(const struct vs_known *known, __u64 sp)
 {
 	for (__u32 i = 0; i < VS_SLOTS; i++) {
@@ -216,40 +197,53 @@ static __always_inline bool is_known(const struct vs_known *known, __u64 sp)
 	return 1;
 }
 
-/* Goes through the known stacks that begin at one place. The piece of the stack that was read for
- * one of them serves the next, too. */
+/* Goes through the known stacks that begin at one place, and through the addresses of each, in one
+ * loop: loops in loops take the kernel long to check. What was read of the stack for one of them
+ * serves the next, too. */
 struct known_search {
-	struct slot_check check;
+	struct view view;
 	struct vs_known_key key;
+	const struct vs_known *known; /* the one that is looked at */
 	__u64 number;
+	__u32 first; /* the round in which that began */
 };
 
-static long next_known(__u32 turn, struct known_search *search)
+/* Turns to the next known stack. Returns 1 when there is none. */
+static __always_inline long turn_to(struct known_search *search, __u32 round)
 {
-	struct vs_known *known;
-	__u64 end;
+	const struct vs_known *known = bpf_map_lookup_elem(&known_stacks, &search->key);
 
-	search->key.turn = turn;
-	known = bpf_map_lookup_elem(&known_stacks, &search->key);
 	if (!known)
 		return 1;
-	end = search->key.sp + known->bytes;
-	if (search->check.view.end < end)
-		search->check.view.end = end;
-	search->check.known = known;
-	search->check.differs = 0;
-	bpf_loop(VS_SLOTS, next_slot, &search->check, 0);
-	if (search->check.differs)
+	search->known = known;
+	search->first = round;
+	if (search->view.end < search->key.sp + known->bytes)
+		search->view.end = search->key.sp + known->bytes;
+	return 0;
+}
+
+static long next_word(__u32 round, struct known_search *search)
+{
+	const struct vs_known *known = search->known;
+	__u32 slot = round - search->first;
+	__u64 value;
+
+	if (slot >= known->count) {
+		search->number = known->number;
+		return 1;
+	}
+	slot &= VS_SLOTS - 1;
+	if (!stack_word(&search->view, search->key.sp + known->slots[slot].offset, &value) &&
+	    value == known->slots[slot].value)
 		return 0;
-	search->number = known->number;
-	return 1;
+	search->key.turn++;
+	return search->key.turn >= VS_TURNS || turn_to(search, round + 1);
 }
 
 /* The number of a stack that user space knows; 0 when it does not. */
 static __noinline __u64 recognise(const struct caller *caller)
 {
 	struct known_search search = {
-		.check = {.sp = caller->sp},
 		.key =
 			{
 				.ip = caller->ip,
@@ -260,8 +254,10 @@ static __noinline __u64 recognise(const struct caller *caller)
 	};
 
 	if (can_loop) {
-		search.check.view.window = own_window();
-		bpf_loop(VS_TURNS, next_known, &search, 0);
+		if (turn_to(&search, 0))
+			return 0;
+		search.view.window = own_window();
+		bpf_loop(VS_TURNS * (VS_SLOTS + 1), next_word, &search, 0);
 		return search.number;
 	}
 	for (__u16 turn = 0; turn < VS_FEW_TURNS; turn++) {
