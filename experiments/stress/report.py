@@ -3,7 +3,7 @@
 
 usage: report.py [--check] [RESULTS.json …]
 
-Without names it takes experiments/results/*.json. What stands between the two marks of the page is replaced;
+Without names it takes experiments/results/bench/*.json. What stands between the two marks of the page is replaced;
 the rest of it is written by hand. With --check nothing is written: exits with 1 where the page or a picture
 would change.
 """
@@ -154,7 +154,7 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("results", nargs="*")
     chosen = parser.parse_args()
-    paths = chosen.results or sorted(glob.glob(os.path.join(ROOT, "experiments/results/*.json")))
+    paths = chosen.results or sorted(glob.glob(os.path.join(ROOT, "experiments/results/bench/*.json")))
     machines = []
     for path in paths:
         with open(path) as file:

@@ -66,8 +66,7 @@ EXAMPLES
   vramscope trace -p 4711 --older 10m       what process 4711 has held for 10 minutes
   vramscope trace -- python train.py        start a program and miss nothing of it
   vramscope trace --fail-on-leak -- ./test  exit with 1 when it ends without freeing all
-  vramscope trace --fail-on-leak=suspects -p 4711 --duration 5m
-                                            exit with 1 when something of it leaks
+  vramscope trace --fail-on-leak=suspects -p 4711      exit with 1 when something of it leaks
   vramscope trace --by site -p 4711         which lines of process 4711 hold what
   vramscope trace --json --duration 1m      one JSON object a line, for a minute
 

@@ -1,5 +1,7 @@
 //! Small files, told by hand.
 
+use std::sync::Arc;
+
 use engine::analysis::Measure;
 use engine::analysis::groups::Groups;
 use engine::analysis::summary::{Overview, Summary};
@@ -9,14 +11,35 @@ use engine::analysis::watermark::{Peak, Watermark};
 use engine::change::{Change, How, Turn};
 use engine::ids::{DeviceId, Key, Pid, SiteId, StreamId, Tid};
 use engine::kind::Kind;
-use engine::stack::{Frame, Language, Unknown};
+use engine::object::ObjectKind;
+use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
 use engine::units::Moment;
+use engine::verdict::{self, Evidence, Judgement, Sureness, Verdict};
 use formats::export::analysis::{Advice, Fragmentation, Overlay, Pool, Subject, WouldFit};
 use formats::import::gather::Facts;
 use formats::import::{Imported, Source, Warning};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Streams that are never destroyed.
+fn streams() -> Judgement {
+    let frames: Arc<[Frame]> = [Frame { function: "open".into(), ..Frame::default() }].into();
+    let evidence =
+        Evidence { live: 30, live_count: 30, begun: 31, ended: 1, ..Evidence::default() };
+    Judgement {
+        pid: Some(Pid(7)),
+        process: "train".into(),
+        site: SiteName::Told(site_name(&frames)),
+        frames,
+        subject: verdict::Subject::Objects(ObjectKind::Stream),
+        device: None,
+        thread: None,
+        verdict: Verdict::Leak,
+        sureness: Sureness::Likely,
+        evidence: Evidence { per_hour: 1800, ..evidence },
+    }
+}
 
 /// A file: its changes and the rest.
 pub(crate) struct Story {
@@ -197,6 +220,7 @@ impl Story {
         }
         story.facts.span = Some((Moment(0), Moment(63 * SECOND)));
         story.imported.events = 695;
+        story.facts.judged.push(streams());
         story
     }
 
