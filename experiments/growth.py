@@ -56,8 +56,8 @@ def tracer(place, holder, interval, out):
 
 
 def naive(place, report_ms):
-    offsets = [hex(offset) for offset in probe_offsets(place.library, ["cuMemAlloc_v2", "cuMemFree_v2"])]
-    process = start([place.tool("floor"), "naive", place.tool("floor.bpf.o"), place.library, *offsets, report_ms],
+    offsets = [hex(offset) for offset in probe_offsets(place.driver_file, ["cuMemAlloc_v2", "cuMemFree_v2"])]
+    process = start([place.tool("floor"), "naive", place.tool("floor.bpf.o"), place.driver_file, *offsets, report_ms],
                     stdout=subprocess.PIPE, text=True)
     lines = Lines(process.stdout)
     lines.wait_for(lambda line: "ready" in line, 60, "the plain ledger")

@@ -38,8 +38,8 @@ class Place:
         self.build, self.simulated, self.tools = chosen.build, chosen.driver == "sim", chosen.tools
         self.vramscope = chosen.vramscope or os.path.join(self.build, "vramscope")
         self.workload = chosen.workload or os.path.join(self.build, "sim/workload")
-        self.library = os.path.join(self.build, "sim/libcuda.so.1") if self.simulated else system_driver()
-        for path in (self.vramscope, self.workload, self.library):
+        self.driver_file = os.path.join(self.build, "sim/libcuda.so.1") if self.simulated else system_driver()
+        for path in (self.vramscope, self.workload, self.driver_file):
             if not os.path.exists(path):
                 raise SystemExit(f"there is no {path}: run `./dev build`, or name it by an option")
         if os.geteuid() != 0:
@@ -49,12 +49,12 @@ class Place:
         """What the target sees; a huge simulated device, so that nothing ends for lack of memory."""
         environment = {**os.environ, **more}
         if self.simulated:
-            environment["LD_LIBRARY_PATH"] = os.path.dirname(self.library)
+            environment["LD_LIBRARY_PATH"] = os.path.dirname(self.driver_file)
             environment["SIM_MEMORY"] = "100000G"
         return environment
 
     def driver_option(self):
-        return ["--driver", self.library]
+        return ["--driver", self.driver_file]
 
     def tool(self, name):
         """One of the small programs, or None where it neither is there nor can be built."""
@@ -79,7 +79,7 @@ class Place:
         if not shutil.which("gcc"):
             return [source], None
         if name in ("pairs", "growth"):
-            return [source], ["gcc", "-O1", "-fno-omit-frame-pointer", "-o", path, source, self.library]
+            return [source], ["gcc", "-O1", "-fno-omit-frame-pointer", "-o", path, source, self.driver_file]
         sources = [source, os.path.join(EXPERIMENTS, "stress/floor.h")]
         # libbpf as the tracer has it: those of distributions may be too old for session probes.
         made = sorted(glob.glob(os.path.join(self.build, "build/libbpf-sys-*/out/libbpf.a")), key=os.path.getmtime)

@@ -57,7 +57,7 @@ class Soak:
     def __init__(self, place, folder, chosen):
         self.place, self.problems, self.restarts, self.kills = place, [], 0, 0
         self.account, self.load = Account(folder), Load(place, folder, chosen.seed)
-        self.clean = leftovers.code(place.library)
+        self.clean = leftovers.code(place.driver_file)
         self.entries = 0
 
     def phase(self, tracer, seconds):
@@ -90,7 +90,7 @@ class Soak:
 
     def long_run(self, seconds):
         tracer = Tracer(self.place, self.account)
-        if leftovers.code(self.place.library) == self.clean:
+        if leftovers.code(self.place.driver_file) == self.clean:
             self.problems.append("the probes do not show in the driver's code: what is checked after SIGKILL means nothing")
         self.phase(tracer, seconds)
         used = tracer.usage.so_far()
@@ -117,7 +117,7 @@ class Soak:
         left = leftovers.remaining(objects)
         if left:
             self.problems.append(f"left after SIGKILL: {', '.join(left[:8])}")
-        if leftovers.stays_changed(self.place.library, self.clean):
+        if leftovers.stays_changed(self.place.driver_file, self.clean):
             self.problems.append("the driver's code is still changed after SIGKILL")
 
     def short_run(self, seconds):

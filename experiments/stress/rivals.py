@@ -70,12 +70,12 @@ def rivals(place, folder):
     """Everybody, by name; the order is that of the turns."""
     everybody = {"none": Rival()}
     floor, program = place.tool("floor"), place.tool("floor.bpf.o")
-    offsets = [hex(offset) for offset in probe_offsets(place.library, FUNCTIONS)]
+    offsets = [hex(offset) for offset in probe_offsets(place.driver_file, FUNCTIONS)]
     for way in ("empty", "record", "paired", "naive"):
         missing = None if floor and program else "needs clang, gcc and the build's libbpf"
-        everybody[way] = Rival([floor, way, program, place.library, *offsets, "1000"], "ready", missing)
+        everybody[way] = Rival([floor, way, program, place.driver_file, *offsets, "1000"], "ready", missing)
     missing = None if shutil.which("bpftrace") else "bpftrace is not installed"
-    everybody["bpftrace"] = Rival(["bpftrace", "-e", BPFTRACE.replace("LIB", place.library)], "ready", missing,
+    everybody["bpftrace"] = Rival(["bpftrace", "-e", BPFTRACE.replace("LIB", place.driver_file)], "ready", missing,
                                   {**os.environ, "BPFTRACE_MAP_KEYS_MAX": "65536"})
     for way, extra in {"empty": ["--stacks", "off", "--empty-probes"], "off": ["--stacks", "off"],
                        "fp": ["--stacks", "fp"], "full": ["--stacks", "full"]}.items():
