@@ -2,6 +2,7 @@
 
 mod files;
 mod plot;
+mod serve;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ pub(crate) use files::{
     Value,
 };
 pub(crate) use plot::{Plot, PlotBy, PlotTheme, PlotTime};
+pub(crate) use serve::Serve;
 
 const ABOUT: &str = "Watches the GPU memory of every process on this machine, from the outside: \
     which process, thread and device holds what, exactly, without restarting or changing anything.";
@@ -54,6 +56,9 @@ enum Verb {
     /// Draw memory over time: a chart, or a page to look around in
     #[command(after_help = plot::EXAMPLES)]
     Plot(Box<Plot>),
+    /// Watch every process for weeks: metrics, alerts, and a picture when memory runs out
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(Box<Serve>),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -385,6 +390,10 @@ pub(crate) fn run() -> Result<Outcome> {
         Verb::Kernels(options) => commands::kernels::run(&options),
         #[cfg(feature = "capture")]
         Verb::Record(options) => commands::record::run(&options),
+        #[cfg(feature = "serve")]
+        Verb::Serve(options) => commands::serve::run(&options),
+        #[cfg(not(feature = "serve"))]
+        Verb::Serve(_) => Err(commands::no_agent()),
         #[cfg(feature = "capture")]
         Verb::Doctor => commands::doctor::run(),
         #[cfg(feature = "capture")]

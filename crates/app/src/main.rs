@@ -14,6 +14,9 @@ mod pipeline;
 mod quantity;
 #[cfg(feature = "capture")]
 mod recorder;
+#[cfg(feature = "serve")]
+#[allow(dead_code, reason = "its parts come one after the other")]
+mod serve;
 
 use std::process::ExitCode;
 

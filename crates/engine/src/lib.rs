@@ -8,11 +8,13 @@
 pub mod analysis;
 pub mod cache;
 pub mod change;
+pub mod container;
 pub mod demangle;
 pub mod event;
 pub mod ids;
 pub mod kind;
 pub mod ledger;
+pub mod metrics;
 pub mod object;
 pub mod result;
 pub mod snapshot;

@@ -1,6 +1,7 @@
 //! The immutable view that every output reads. Made by [`crate::ledger::Ledger::snapshot`], at a
 //! cost that depends on what is shown, not on how much is live.
 
+use crate::container::Container;
 use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
 use crate::kind::{Kind, Layer};
 use crate::stack::{Frame, SiteName};
@@ -43,16 +44,21 @@ pub struct View {
     pub ended_sites: bool,
 }
 
+impl View {
+    /// What is shown where nothing else is said.
+    pub const DEFAULT: Self = Self {
+        top: 10,
+        min_size: Bytes(0),
+        older: Nanos(0),
+        sort: Sort::Size,
+        top_sites: 10,
+        ended_sites: false,
+    };
+}
+
 impl Default for View {
     fn default() -> Self {
-        Self {
-            top: 10,
-            min_size: Bytes(0),
-            older: Nanos(0),
-            sort: Sort::Size,
-            top_sites: 10,
-            ended_sites: false,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -89,6 +95,17 @@ pub struct Snapshot {
     pub judgements: Vec<Judgement>,
     /// What was unusual since the last snapshot; in the last report all that is remembered.
     pub anomalies: Vec<Anomaly>,
+    /// The driver's own account of GPUs, in the order of their ids, where it was told.
+    pub gpus: Vec<GpuView>,
+}
+
+/// A GPU, by the driver's own account.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuView {
+    /// Which.
+    pub gpu: GpuId,
+    /// Memory that nobody holds.
+    pub free_bytes: Bytes,
 }
 
 /// What is not known exactly.
@@ -173,6 +190,8 @@ pub struct ProcessView {
     pub uid: Option<u32>,
     /// Its name (hostile text).
     pub name: Box<str>,
+    /// The container that it runs in.
+    pub container: Option<Arc<Container>>,
     /// Ended since the last snapshot: the figures are what it held at that moment.
     pub ended: Option<End>,
     /// It ran before tracing began and may hold memory that was never seen.

@@ -61,6 +61,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         key: ProcessKey { pid: Pid(pid), start: 1 },
         uid: Some(1000),
         name: name.into(),
+        container: None,
         ended: None,
         before_trace: false,
         live_bytes: Bytes(0),

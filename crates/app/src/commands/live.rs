@@ -141,7 +141,7 @@ impl LiveReport {
     }
 }
 
-fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
+pub(super) fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
     gpus.iter()
         .map(|gpu| GpuName {
             id: gpu.id,
@@ -152,7 +152,7 @@ fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
         .collect()
 }
 
-fn tell(notice: &Notice) {
+pub(super) fn tell(notice: &Notice) {
     output::complain(&match notice {
         Notice::Attached { path, functions, stepped } => {
             let slow = match stepped {

@@ -24,6 +24,8 @@ mod print;
 pub(crate) mod record;
 mod replay;
 pub(crate) mod report;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
 
@@ -32,5 +34,13 @@ pub(crate) mod trace;
 pub(crate) fn no_capture() -> anyhow::Error {
     anyhow::anyhow!(
         "this build cannot trace; build it on Linux with the feature `capture` (the default)"
+    )
+}
+
+/// This binary was built without the agent.
+#[cfg(not(feature = "serve"))]
+pub(crate) fn no_agent() -> anyhow::Error {
+    anyhow::anyhow!(
+        "this build has no agent; build it on Linux with the feature `serve` (the default)"
     )
 }

@@ -67,7 +67,7 @@ use hashbrown::HashMap;
 use crate::change::Change;
 use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
 use crate::ids::{DeviceId, GpuId, Pid};
-use crate::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
+use crate::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
 use crate::stack::Sites;
 use crate::units::{Bytes, Moment};
 use crate::verdict::Anomaly;
@@ -270,6 +270,7 @@ impl Ledger {
             anomalies: self.show_unusual(view, &ended),
             suspects: judged.suspects,
             judgements: judged.others,
+            gpus: self.gpus(),
             ..shown_sites
         };
         self.pass_sites(ended);
@@ -348,6 +349,13 @@ impl Ledger {
         for process in ended {
             self.past_sites.push(process.key.pid, process.sites);
         }
+    }
+
+    fn gpus(&self) -> Vec<GpuView> {
+        let view = |(gpu, free): (&GpuId, &Bytes)| GpuView { gpu: *gpu, free_bytes: *free };
+        let mut gpus: Vec<_> = self.free.iter().map(view).collect();
+        gpus.sort_unstable_by_key(|view| view.gpu);
+        gpus
     }
 
     fn take_out_of_memory(&mut self) -> Vec<OutOfMemory> {

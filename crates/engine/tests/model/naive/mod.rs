@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 
 use engine::change::Known;
 use engine::event::{Event, Failed, Lost, ProcessFacts, What};
-use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
+use engine::ids::{ContextId, DeviceId, GpuId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
-use engine::snapshot::{Certainty, End, Loss, OutOfMemory, Snapshot, View};
+use engine::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
 use engine::stack::{Frame, SiteName};
 use engine::units::{Bytes, Moment};
 
@@ -71,6 +71,7 @@ impl Live {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Naive {
+    free: BTreeMap<GpuId, Bytes>,
     running: BTreeMap<Pid, Process>,
     ended: Vec<Process>,
     out_of_memory: Vec<OutOfMemory>,
@@ -106,7 +107,8 @@ impl Naive {
                 }
             }
             What::Lost(lost) => self.lose(event, lost),
-            What::Work(_) | What::Tensor(_) | What::Torch(_) | What::GpuFree { .. } => {}
+            What::Work(_) | What::Tensor(_) | What::Torch(_) => {}
+            What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
             What::Object(call) => self.called(event).object(event, *call),
             What::Site(facts) => {
                 self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
@@ -184,6 +186,7 @@ impl Naive {
             sites_total,
             allocations_total: calls().sum(),
             without_stack: of_sites.iter().map(|(process, _)| without(process)).sum(),
+            gpus: self.free.iter().map(|(&gpu, &free_bytes)| GpuView { gpu, free_bytes }).collect(),
             ..Snapshot::default()
         };
         self.past.extend(ended);

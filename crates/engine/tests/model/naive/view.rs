@@ -29,6 +29,7 @@ impl Process {
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),
+            container: None,
             ended: self.ended.map(|(end, _)| end),
             before_trace: self.before_trace,
             live_bytes: total,

@@ -1,0 +1,189 @@
+//! `vramscope serve`: the agent. This is its engine thread: events into the ledger, a snapshot a second
+//! to the parts of the agent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use capture::hooks::function_name;
+use capture::session::{Options, Stacks, Target, Tensors, Work};
+use engine::event::Event;
+use engine::ledger::Ledger;
+use engine::metrics::Figures;
+use engine::snapshot::View;
+use formats::WallClock;
+use formats::export::Names;
+use formats::recording::Functions;
+
+use super::live::{gpu_names, tell};
+use crate::pipeline::{Live, Message};
+use crate::serve::budget::Standing;
+use crate::serve::config::{Config, Size, trace};
+use crate::serve::{Published, Shared, alerts, http, incidents, onward};
+use crate::{Outcome, cli, output};
+
+/// Between two snapshots.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How soon a signal is noticed.
+const ATTENTION: Duration = Duration::from_millis(50);
+
+/// What snapshots list: totals are never cut.
+const VIEW: View = View { top: 10, top_sites: 200, ..View::DEFAULT };
+
+/// Runs the verb.
+pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
+    let config = settings(options)?;
+    let wrong = config.check();
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n  "));
+    }
+    if options.check {
+        output::complain("the settings are fine");
+        return Ok(Outcome::Fine);
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let shared = Shared::new(config);
+    let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
+    parts.extend(onward::start(&shared)?);
+    let (desk, writer) = incidents::Desk::start(&shared)?;
+    parts.push(writer);
+    let live = Live::start(session_options(&shared.config.trace))?;
+    for warning in &live.plan.warnings {
+        output::complain(warning);
+    }
+    let mut agent = Agent::new(&live, Arc::clone(&shared), desk);
+    let outcome = agent.run(&live, &interrupted);
+    shared.feed.close();
+    drop(live.finish());
+    for part in parts {
+        if let Err(name) = part.join() {
+            output::complain(&format!("the part `{name}` of the agent failed"));
+        }
+    }
+    outcome.map(|()| Outcome::Fine)
+}
+
+/// The settings of the file, with what the command line says in their place.
+fn settings(options: &cli::Serve) -> Result<Config> {
+    let mut config = options.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+    let http = &mut config.http;
+    http.listen = options.listen.unwrap_or(http.listen);
+    http.token_file = options.token_file.clone().or(http.token_file.take());
+    let trace = &mut config.trace;
+    trace.drivers.extend(options.driver.iter().cloned());
+    trace.max_cpu = options.max_cpu.or(trace.max_cpu);
+    trace.max_memory = options.max_memory.map(Size).or(trace.max_memory);
+    if let Some(stacks) = options.stacks {
+        trace.stacks = match stacks {
+            cli::Stacks::Off => trace::Stacks::Off,
+            cli::Stacks::Fp => trace::Stacks::Fp,
+            cli::Stacks::Full => trace::Stacks::Full,
+        };
+    }
+    if let Some(torch) = options.torch.torch {
+        trace.torch = match torch {
+            cli::TorchHow::Totals => trace::Torch::Totals,
+            cli::TorchHow::Full => trace::Torch::Full,
+        };
+    }
+    Ok(config)
+}
+
+fn session_options(trace: &trace::Trace) -> Options {
+    Options {
+        target: Target::Everybody,
+        drivers: trace.drivers.clone(),
+        ring_bytes: Options::RING_BYTES,
+        table_entries: None,
+        tier: None,
+        work: trace.kernels.then_some(Work {
+            check_every_launch: false,
+            table_entries: None,
+            baseline: false,
+        }),
+        objects: trace.objects,
+        stacks: match trace.stacks {
+            trace::Stacks::Off => Stacks::Off,
+            trace::Stacks::Fp => Stacks::Pointers,
+            trace::Stacks::Full => Stacks::Full,
+        },
+        tensors: match trace.torch {
+            trace::Torch::Off => Tensors::Off,
+            trace::Torch::Totals => Tensors::Totals,
+            trace::Torch::Full => Tensors::Full,
+        },
+        stack_ring_bytes: Options::STACK_RING_BYTES,
+        empty_probes: false,
+    }
+}
+
+/// The engine thread of the agent.
+struct Agent {
+    shared: Arc<Shared>,
+    ledger: Ledger,
+    names: Arc<Names>,
+    desk: incidents::Desk,
+    sequence: u64,
+    events: u64,
+}
+
+impl Agent {
+    fn new(live: &Live, shared: Arc<Shared>, desk: incidents::Desk) -> Self {
+        let clock = WallClock::now(capture::monotonic());
+        let gpus = gpu_names(&live.gpus);
+        let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
+        let ledger = Ledger::new();
+        Self {
+            shared,
+            ledger: if live.counts_work { ledger.following_work() } else { ledger },
+            names: Arc::new(names),
+            desk,
+            sequence: 0,
+            events: 0,
+        }
+    }
+
+    fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
+        let mut next = Instant::now();
+        while !interrupted.load(Ordering::Relaxed) {
+            let due = self.desk.due().map_or(next, |due| due.min(next));
+            if Instant::now() >= due {
+                self.publish();
+                next = (next + TICK).max(Instant::now());
+            }
+            let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
+            match message {
+                Message::Events(events) => self.apply(&events),
+                Message::Notice(notice) => tell(&notice),
+                Message::Failed(error) => return Err(anyhow!(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, events: &[Event]) {
+        self.events += events.len() as u64;
+        for event in events {
+            self.ledger.apply(event);
+            self.desk.event(event);
+        }
+    }
+
+    fn publish(&mut self) {
+        self.sequence += 1;
+        let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        let published = self.shared.feed.publish(Published {
+            sequence: self.sequence,
+            snapshot,
+            names: Arc::clone(&self.names),
+            figures: Figures::default(),
+            own: Standing { events: self.events, ..Standing::default() },
+        });
+        self.desk.published(&published, &self.ledger);
+    }
+}

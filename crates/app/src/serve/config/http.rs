@@ -1,0 +1,52 @@
+//! `[http]`: whom to answer, and how.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// See the module.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Http {
+    /// Where to listen.
+    pub(crate) listen: SocketAddr,
+    /// A file with the token that requests must carry; anything but loopback needs one.
+    pub(crate) token_file: Option<PathBuf>,
+    /// A certificate and its key, both in PEM.
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    /// Folders of files and libraries of programs are told, not only names.
+    pub(crate) show_paths: bool,
+}
+
+impl Http {
+    /// Where the agent listens unless told otherwise.
+    pub(crate) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9754);
+
+    /// What is wrong with it.
+    pub(super) fn check(&self, wrong: &mut Vec<String>) {
+        if !self.listen.ip().is_loopback() && self.token_file.is_none() {
+            wrong.push(format!(
+                "{} is reachable from other hosts: name a file with a token (token_file), \
+                 or listen on 127.0.0.1",
+                self.listen
+            ));
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            wrong.push("a certificate needs its key, and a key its certificate".into());
+        }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            listen: Self::LISTEN,
+            token_file: None,
+            certificate: None,
+            key: None,
+            show_paths: false,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Sizes and times in the settings, written as on the command line.
+
+use std::time::Duration;
+
+use engine::units::Bytes;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::quantity;
+
+/// `"512M"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Size(pub(crate) Bytes);
+
+/// `"10m"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        quantity::size(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        quantity::time(&text).map(Self).map_err(de::Error::custom)
+    }
+}

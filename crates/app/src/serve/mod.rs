@@ -1,0 +1,44 @@
+//! The agent: it watches while nobody looks. Its parts read what the engine thread publishes, each on
+//! a thread of its own, and never see capture.
+
+pub(crate) mod alerts;
+pub(crate) mod budget;
+pub(crate) mod config;
+mod feed;
+pub(crate) mod http;
+pub(crate) mod incidents;
+pub(crate) mod onward;
+mod part;
+
+pub(crate) use feed::{Feed, Published};
+pub(crate) use part::Part;
+
+use std::sync::Arc;
+
+use config::Config;
+
+/// What the parts of the agent share.
+pub(crate) struct Shared {
+    /// What was asked for.
+    pub(crate) config: Config,
+    /// What the engine thread publishes.
+    pub(crate) feed: Feed,
+    /// Built-in alerts, as they stand.
+    pub(crate) alerts: alerts::Board,
+    /// Snapshots that were taken, and how that went.
+    pub(crate) incidents: incidents::Shelf,
+    /// Answered requests.
+    pub(crate) requests: http::Requests,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            feed: Feed::default(),
+            alerts: alerts::Board::default(),
+            incidents: incidents::Shelf::default(),
+            requests: http::Requests::default(),
+        })
+    }
+}

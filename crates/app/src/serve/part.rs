@@ -1,0 +1,40 @@
+//! A part of the agent: a thread with a name, that ends when nothing is published any more.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+
+use super::Shared;
+
+/// A part that runs.
+pub(crate) struct Part {
+    name: &'static str,
+    thread: JoinHandle<()>,
+}
+
+impl Part {
+    /// Starts it. It must end soon after the feed is closed.
+    pub(crate) fn spawn(
+        name: &'static str,
+        shared: &Arc<Shared>,
+        work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> Result<Self> {
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || work(&shared))
+            .with_context(|| format!("cannot start the thread `{name}`"))?;
+        Ok(Self { name, thread })
+    }
+
+    /// Waits for its end. A part that panicked is named.
+    pub(crate) fn join(self) -> Result<(), &'static str> {
+        self.thread.join().map_err(|_| self.name)
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
