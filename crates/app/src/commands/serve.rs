@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, anyhow, bail};
 use capture::hooks::function_name;
@@ -15,12 +15,13 @@ use engine::snapshot::View;
 use formats::WallClock;
 use formats::export::Names;
 use formats::recording::Functions;
+use rustix::thread::CapabilitySet;
 
 use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
-use crate::serve::budget::Standing;
+use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{Config, Size, trace};
-use crate::serve::{Published, Shared, alerts, http, incidents, onward};
+use crate::serve::{Published, Shared, Usage, alerts, http, incidents, onward, rights};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -47,15 +48,19 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
+    rights::begin(rights::to_signal(false))?;
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);
     let (desk, writer) = incidents::Desk::start(&shared)?;
     parts.push(writer);
-    let live = Live::start(session_options(&shared.config.trace))?;
+    let options = session_options(&shared.config.trace);
+    let live = Live::start_after(options, || rights::trace())?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
+    // The capture thread has what it needs; this one only counts.
+    rights::only(CapabilitySet::empty())?;
     let mut agent = Agent::new(&live, Arc::clone(&shared), desk);
     let outcome = agent.run(&live, &interrupted);
     shared.feed.close();
@@ -128,6 +133,8 @@ struct Agent {
     ledger: Ledger,
     names: Arc<Names>,
     desk: incidents::Desk,
+    budget: Budget,
+    began: (Instant, SystemTime),
     sequence: u64,
     events: u64,
 }
@@ -137,12 +144,21 @@ impl Agent {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(&live.gpus);
         let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
-        let ledger = Ledger::new();
+        let ledger = Ledger::new().forgetting_ended();
+        let trace = &shared.config.trace;
+        let first = match trace.stacks {
+            trace::Stacks::Full => Step::CheapStacks,
+            trace::Stacks::Fp => Step::NoStacks,
+            trace::Stacks::Off => Step::CoarseSites,
+        };
+        let budget = Budget::new(trace.max_cpu, trace.max_memory.map(|size| size.0), first);
         Self {
             shared,
             ledger: if live.counts_work { ledger.following_work() } else { ledger },
             names: Arc::new(names),
             desk,
+            budget,
+            began: (Instant::now(), SystemTime::now()),
             sequence: 0,
             events: 0,
         }
@@ -153,7 +169,7 @@ impl Agent {
         while !interrupted.load(Ordering::Relaxed) {
             let due = self.desk.due().map_or(next, |due| due.min(next));
             if Instant::now() >= due {
-                self.publish();
+                self.publish(live);
                 next = (next + TICK).max(Instant::now());
             }
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
@@ -174,15 +190,42 @@ impl Agent {
         }
     }
 
-    fn publish(&mut self) {
+    /// What the agent takes; gives something up where that is too much.
+    fn stand(&mut self, live: &Live) -> Standing {
+        let usage = Usage::now(self.began.0.elapsed());
+        if let Some(change) = self.budget.observe(usage) {
+            output::complain(&change.words);
+            let has = |step| change.steps.contains(&step);
+            live.limit_stacks(match (has(Step::NoStacks), has(Step::CheapStacks)) {
+                (true, _) => Stacks::Off,
+                (false, true) => Stacks::Pointers,
+                (false, false) => Stacks::Full,
+            });
+            if has(Step::CoarseSites) {
+                self.ledger.put_sites_together();
+            }
+        }
+        let started = self.began.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Standing {
+            cpu_seconds: usage.cpu_seconds,
+            cpu_percent: self.budget.cpu_percent(),
+            memory: usage.memory,
+            started: started.as_secs_f64(),
+            events: self.events,
+            steps: self.budget.steps().to_vec(),
+        }
+    }
+
+    fn publish(&mut self, live: &Live) {
         self.sequence += 1;
+        let own = self.stand(live);
         let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
         let published = self.shared.feed.publish(Published {
             sequence: self.sequence,
             snapshot,
             names: Arc::clone(&self.names),
             figures: Figures::default(),
-            own: Standing { events: self.events, ..Standing::default() },
+            own,
         });
         self.desk.published(&published, &self.ledger);
     }

@@ -8,9 +8,12 @@ mod feed;
 pub(crate) mod http;
 pub(crate) mod incidents;
 pub(crate) mod onward;
+mod own;
 mod part;
+pub(crate) mod rights;
 
 pub(crate) use feed::{Feed, Published};
+pub(crate) use own::Usage;
 pub(crate) use part::Part;
 
 use std::sync::Arc;

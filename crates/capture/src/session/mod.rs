@@ -45,7 +45,7 @@ use account::Accounts;
 use binding::Bindings;
 use counters::Losses;
 use drivers::Drivers;
-use object::{Filter, Knobs, Loaded};
+use object::{Changing, Filter, Knobs, Loaded};
 use ring::Ring;
 use torch::Torch;
 use work::{News, WorkSums};
@@ -143,6 +143,7 @@ pub struct Session {
     target: Target,
     counters: MapHandle,
     last_scan: Instant,
+    now: Changing,
     _life: Vec<Link>,
     loaded: Loaded,
 }
@@ -188,7 +189,8 @@ impl Session {
         if let Some(torch) = &mut torch {
             torch.look(&loaded, &[], true);
         }
-        loaded.set_attached_at(clock::boot())?;
+        let now = Changing { attached_at: clock::boot(), ..Changing::default() };
+        loaded.set(now)?;
         let mut desk = options.stacks.are_taken().then(|| desk(&loaded)).transpose()?;
         if let Some(desk) = &mut desk {
             // Their stacks are readable from the first call on.
@@ -206,6 +208,7 @@ impl Session {
             torch,
             desk,
             target: options.target.clone(),
+            now,
             last_scan: Instant::now(),
             plan,
             drivers,
@@ -307,6 +310,14 @@ impl Session {
         let refusals = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
         notices.extend(refusals.into_iter().map(|(pid, reason)| Notice::NoPython { pid, reason }));
         notices
+    }
+
+    /// Takes cheaper stacks than were asked for from now on, or none; or again what was asked for.
+    /// Calls are seen all the same.
+    pub fn limit_stacks(&mut self, most: Stacks) -> Result<(), Error> {
+        let asked = self.loaded.knobs.stacks.wire();
+        self.now.stacks_less = asked.saturating_sub(most.wire());
+        self.loaded.set(self.now)
     }
 
     /// The probes' own counters.
@@ -450,7 +461,8 @@ impl Session {
             self.last_scan = Instant::now();
         }
         if self.drivers.look(&self.loaded, rescan)? {
-            self.loaded.set_attached_at(clock::boot())?;
+            self.now.attached_at = clock::boot();
+            self.loaded.set(self.now)?;
         }
         let (mapped, all) = self.drivers.take_torch();
         if let Some(torch) = &mut self.torch {

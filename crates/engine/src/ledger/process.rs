@@ -139,8 +139,8 @@ impl Process {
     }
 
     /// The same process as a part of a trace that began at that moment.
-    pub(super) fn in_trace_since(mut self, began: Moment) -> Self {
-        self.sites = SiteTable::since(began);
+    pub(super) fn with_sites(mut self, table: SiteTable) -> Self {
+        self.sites = table;
         self
     }
 
