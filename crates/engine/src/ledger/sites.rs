@@ -8,7 +8,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::analysis::leak::{Course, Majority, Spans};
 use crate::analysis::unusual::AtSite;
 use crate::change::How;
-use crate::ids::{SiteId, Tid};
+use crate::ids::{DeviceId, SiteId, Tid};
 use crate::kind::Kind;
 use crate::object::ObjectKind;
 use crate::units::Moment;
@@ -251,6 +251,17 @@ impl SiteTable {
         self.begun(site, held, bytes, at);
     }
 
+    /// The same, on a device.
+    pub(super) fn begin_on(
+        &mut self,
+        device: DeviceId,
+        (site, held): (Option<SiteId>, Held),
+        bytes: u64,
+        at: Moment,
+    ) {
+        self.begun(site, held, bytes, at).devices.add(Some(device));
+    }
+
     fn begun(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) -> &mut Row {
         let start = self.start;
         let row = self.row(site, held, at);
@@ -437,7 +448,7 @@ impl SiteTable {
 mod tests {
     use super::super::allocation::New;
     use super::*;
-    use crate::ids::{DeviceId, Key};
+    use crate::ids::Key;
     use crate::units::Nanos;
 
     fn entry(site: u32, bytes: u64) -> Entry {
