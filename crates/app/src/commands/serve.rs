@@ -10,18 +10,19 @@ use capture::hooks::function_name;
 use capture::session::{Options, Stacks, Target, Tensors, Work};
 use engine::event::Event;
 use engine::ledger::Ledger;
-use engine::metrics::Figures;
+use engine::metrics::{Board, Gpu, Input, Limits};
 use engine::snapshot::View;
 use formats::WallClock;
 use formats::export::Names;
+use formats::export::verdict::short_place;
 use formats::recording::Functions;
 use rustix::thread::CapabilitySet;
 
 use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
 use crate::serve::budget::{Budget, Standing, Step};
-use crate::serve::config::{Config, Size, trace};
-use crate::serve::{Published, Shared, Usage, alerts, http, incidents, onward, rights};
+use crate::serve::config::{self, Config, Size, trace};
+use crate::serve::{Published, Shared, Usage, alerts, figures, http, incidents, onward, rights};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -131,6 +132,8 @@ fn session_options(trace: &trace::Trace) -> Options {
 struct Agent {
     shared: Arc<Shared>,
     ledger: Ledger,
+    board: Board,
+    gpus: Vec<Gpu>,
     names: Arc<Names>,
     desk: incidents::Desk,
     budget: Budget,
@@ -152,8 +155,11 @@ impl Agent {
             trace::Stacks::Off => Step::CoarseSites,
         };
         let budget = Budget::new(trace.max_cpu, trace.max_memory.map(|size| size.0), first);
+        let config::Metrics { processes, containers, sites, suspects } = shared.config.metrics;
         Self {
             shared,
+            board: Board::new(Limits { processes, containers, sites, suspects }),
+            gpus: figures::gpus(&names),
             ledger: if live.counts_work { ledger.following_work() } else { ledger },
             names: Arc::new(names),
             desk,
@@ -220,11 +226,17 @@ impl Agent {
         self.sequence += 1;
         let own = self.stand(live);
         let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        let figures = self.board.observe(&Input {
+            snapshot: &snapshot,
+            gpus: &self.gpus,
+            own: &figures::own(&own, self.ledger.unlisted_ends(), &self.shared),
+            place: short_place,
+        });
         let published = self.shared.feed.publish(Published {
             sequence: self.sequence,
             snapshot,
             names: Arc::clone(&self.names),
-            figures: Figures::default(),
+            figures,
             own,
         });
         self.desk.published(&published, &self.ledger);
