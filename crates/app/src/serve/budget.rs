@@ -71,7 +71,7 @@ pub(crate) struct Change {
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// After a step its effect is waited for.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// A step is taken back after so long at less than half of what is allowed.
 const QUIET: Duration = Duration::from_secs(600);
@@ -251,7 +251,7 @@ mod tests {
         let mut clock = Clock::new(None, Some(MAX));
         let told = clock.run(1, 0.0, 101);
         assert!(told[0].contains("101 B of memory, allowed are 100 B"), "{told:?}");
-        assert_eq!(clock.run(19, 0.0, 101), [""; 0]);
+        assert_eq!(clock.run(9, 0.0, 101), [""; 0]);
         assert_eq!(clock.budget.steps(), [Step::CheapStacks]);
     }
 
