@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use engine::container::{Container, Pod, Runtime};
 use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Space, Tid};
 use engine::kind::Kind;
 use engine::object::ObjectKind;
@@ -104,6 +105,20 @@ fn object(kind: ObjectKind, live: u64) -> ObjectView {
     }
 }
 
+fn container() -> Container {
+    Container {
+        id: "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00".into(),
+        runtime: Runtime::Containerd,
+        pod: Some(Pod {
+            uid: "0a1b2c3d-1111-2222-3333-444455556666".into(),
+            name: Some("trainer-0".into()),
+            namespace: Some("te\x1b[31mam".into()),
+            container: Some("main".into()),
+        }),
+        pid_inside: Some(Pid(17)),
+    }
+}
+
 fn rich() -> ProcessView {
     let kind = |kind, bytes, live_allocations| KindView {
         kind,
@@ -176,6 +191,7 @@ fn rich() -> ProcessView {
             ObjectView { live: 0, released: 3, ..object(ObjectKind::Texture, 0) },
         ],
         torch: Some(torch()),
+        container: Some(Arc::new(container())),
         sites: vec![site()],
         sites_total: 2,
         certainty: Certainty {

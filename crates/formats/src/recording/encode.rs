@@ -8,7 +8,7 @@ use engine::stack::Frame;
 use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
 use engine::work::{Copies, Launched, Launches, Shape, Work};
 
-use super::objects;
+use super::{containers, objects};
 use super::schema::Column;
 use super::sheet::Sheet;
 use super::words::Word;
@@ -26,6 +26,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
             sheet.number(Column::Start, facts.start);
             sheet.flag(Column::Flag, facts.before_trace);
         }
+        What::Container(container) => containers::encode(sheet, container),
         What::ThreadName(name) => {
             sheet.row("thread_name");
             sheet.text(Column::Name, &**name);
