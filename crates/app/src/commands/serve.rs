@@ -20,7 +20,7 @@ use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
 use crate::serve::budget::Standing;
 use crate::serve::config::{Config, Size, trace};
-use crate::serve::{Published, Shared, alerts, http, incidents, onward};
+use crate::serve::{Published, Shared, alerts, http, incidents, kubernetes, onward};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -50,9 +50,10 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);
+    parts.extend(kubernetes::start(&shared)?);
     let (desk, writer) = incidents::Desk::start(&shared)?;
     parts.push(writer);
-    let live = Live::start(session_options(&shared.config.trace))?;
+    let live = Live::start(session_options(&shared.config))?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
@@ -94,7 +95,8 @@ fn settings(options: &cli::Serve) -> Result<Config> {
     Ok(config)
 }
 
-fn session_options(trace: &trace::Trace) -> Options {
+fn session_options(config: &Config) -> Options {
+    let trace = &config.trace;
     Options {
         target: Target::Everybody,
         drivers: trace.drivers.clone(),
@@ -118,6 +120,7 @@ fn session_options(trace: &trace::Trace) -> Options {
             trace::Torch::Full => Tensors::Full,
         },
         stack_ring_bytes: Options::STACK_RING_BYTES,
+        logs: config.kubernetes.logs.clone(),
         empty_probes: false,
     }
 }
@@ -176,7 +179,8 @@ impl Agent {
 
     fn publish(&mut self) {
         self.sequence += 1;
-        let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        let mut snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        self.shared.pods.name(&mut snapshot);
         let published = self.shared.feed.publish(Published {
             sequence: self.sequence,
             snapshot,

@@ -7,6 +7,7 @@ pub(crate) mod config;
 mod feed;
 pub(crate) mod http;
 pub(crate) mod incidents;
+pub(crate) mod kubernetes;
 pub(crate) mod onward;
 mod part;
 
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) alerts: alerts::Board,
     /// Snapshots that were taken, and how that went.
     pub(crate) incidents: incidents::Shelf,
+    /// Names of pods, as the kubelet told them.
+    pub(crate) pods: kubernetes::Directory,
     /// Answered requests.
     pub(crate) requests: http::Requests,
 }
@@ -38,6 +41,7 @@ impl Shared {
             feed: Feed::default(),
             alerts: alerts::Board::default(),
             incidents: incidents::Shelf::default(),
+            pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
         })
     }
