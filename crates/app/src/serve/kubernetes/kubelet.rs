@@ -73,7 +73,10 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
     if !status.is_success() {
         let why = match status.as_u16() {
             401 => "the token is not accepted: name a valid one (kubernetes.token_file)",
-            403 => "the token may not read pods: allow it `get` on `nodes/proxy`",
+            403 => {
+                "the token may not read pods: allow it `get` on `nodes/pods` (before Kubernetes 1.33 \
+                 on `nodes/proxy`)"
+            }
             _ => "that is no kubelet, or it is in trouble",
         };
         return Err(anyhow!("{address} answered {status}: {why}"));
