@@ -116,7 +116,7 @@ fn a_process_in_a_container_is_told_with_its_number_inside_and_a_replay_tells_th
         "{process}"
     );
     assert_ne!(process["pid"], 1);
-    assert_eq!(process["live_bytes"], 24 << 20);
+    assert_eq!(process["live_bytes"], 8 << 20);
     assert_same(&process, &oracle_of_first(&stage, &process["pid"]));
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);

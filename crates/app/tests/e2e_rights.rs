@@ -23,7 +23,8 @@ use tempfile::TempDir;
 const NOBODY: &str = "65534";
 
 fn unit() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd/vramscope.service");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd/vramscope.service");
     fs::read_to_string(path).unwrap()
 }
 
@@ -243,7 +244,8 @@ fn calls(log: &str) -> BTreeSet<String> {
         let rest = line.split_once(' ')?.1.trim_start();
         Some(rest.split_once('(')?.0.to_owned())
     };
-    let is_name = |name: &String| name.bytes().all(|c| c.is_ascii_lowercase() || b"_0123456789".contains(&c));
+    let is_name =
+        |name: &String| name.bytes().all(|c| c.is_ascii_lowercase() || b"_0123456789".contains(&c));
     // A return probe's own call, in the self-test: filters do not apply to it since Linux 6.14.
     let own = |name: &String| name != "uretprobe" && name != "syscall_0x14f";
     log.lines().filter_map(name).filter(is_name).filter(own).collect()

@@ -7,7 +7,7 @@
 //! 0::/kubepods/burstable/pod<uid>/<id>                                      containerd, cgroupfs
 //! 0::/system.slice/containerd.service/kubepods-burstable-pod<uid>.slice:cri-containerd:<id>
 //! 0::/kubepods.slice/…/crio-<id>.scope/container                            CRI-O
-//! 0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-<id>.scope/container
+//! 0::/user.slice/user-1000.slice/…/user.slice/libpod-<id>.scope/container    podman
 //! 0::/../../kubepods-besteffort-pod<uid>.slice/cri-containerd-<id>.scope    seen from another container
 //! 4:memory:/docker/<id>                                                     cgroups of version 1
 //! ```
@@ -153,14 +153,16 @@ mod tests {
     const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
     const STATIC_POD: &str = "8d5c1f2e3a4b5c6d7e8f901234567890";
 
-    /// `A`, `B`, `POD`, `P_OD` and `STATIC` in a line stand for ids.
+    /// Words in braces stand for ids and names.
     fn read(lines: &str) -> Option<(Box<str>, Runtime, Option<Box<str>>)> {
         let text = lines
             .replace("{A}", A)
             .replace("{B}", B)
             .replace("{POD}", POD)
             .replace("{P_OD}", &POD.replace('-', "_"))
-            .replace("{STATIC}", STATIC_POD);
+            .replace("{STATIC}", STATIC_POD)
+            .replace("{UID}", "1000")
+            .replace("{WEB}", "web");
         parse(&text).map(|found| (found.id, found.runtime, found.pod))
     }
 
@@ -176,7 +178,7 @@ mod tests {
             "0::/docker/{A}",
             "0::/docker/{A}/init.scope",
             "12:memory:/docker/{A}\n1:name=systemd:/docker/{A}\n0::/system.slice/containerd.service",
-            "0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-{A}.scope",
+            "0::/user.slice/user-1000.slice/user@{UID}.service/user.slice/docker-{A}.scope",
             "0::/moby/{A}",
             "9:cpu,cpuacct:/system.slice/docker-{A}.scope\n0::/",
         ] {
@@ -213,7 +215,7 @@ mod tests {
         for line in [
             "0::/machine.slice/libpod-{A}.scope",
             "0::/machine.slice/libpod-{A}.scope/container",
-            "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{A}.scope/container",
+            "0::/user.slice/user-1000.slice/user@{UID}.service/user.slice/libpod-{A}.scope/container",
             "0::/machine.slice/machine-libpod_pod_{B}.slice/libpod-{A}.scope",
             "4:pids:/libpod_parent/libpod-{A}",
         ] {
@@ -254,7 +256,7 @@ mod tests {
         for (line, name) in [
             ("0::/lxc.payload.web/user.slice", "web"),
             ("7:pids:/lxc/web", "web"),
-            ("0::/machine.slice/systemd-nspawn@web.service/payload", "web"),
+            ("0::/machine.slice/systemd-nspawn@{WEB}.service/payload", "web"),
             ("0::/machine.slice/machine-my\\x2dweb.scope", "my-web"),
         ] {
             is(line, name, Runtime::Unknown, None);

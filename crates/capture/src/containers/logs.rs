@@ -159,12 +159,8 @@ mod tests {
     const UID: &str = "0a1b2c3d-1111-2222-3333-444455556666";
 
     fn container(uid: Option<&str>) -> Container {
-        let pod = uid.map(|uid| Pod {
-            uid: uid.into(),
-            name: None,
-            namespace: None,
-            container: None,
-        });
+        let pod =
+            uid.map(|uid| Pod { uid: uid.into(), name: None, namespace: None, container: None });
         Container { id: ID.into(), runtime: Runtime::Containerd, pod, pid_inside: None }
     }
 

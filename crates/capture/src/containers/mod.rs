@@ -24,8 +24,15 @@ const LONGEST: u64 = 64 * 1024;
 const MOST_NAMELESS: usize = 4096;
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// Processes that are looked at before they are announced, and how long that is believed.
+const MOST_EXPECTED: usize = 1024;
+const BELIEVED: Duration = Duration::from_secs(30);
+
 /// How often a container is looked at again before nobody is expected to name it.
 const PATIENCE: u32 = 12;
+
+/// The process is there no more, or cannot be looked at.
+struct Gone;
 
 /// Tells containers of processes, with names of pods as soon as these are known.
 pub(crate) struct Containers {
@@ -34,6 +41,8 @@ pub(crate) struct Containers {
     /// Of which pods something is not known yet: what was told, and how often that was looked for.
     nameless: HashMap<Pid, (Container, u32)>,
     looked: Instant,
+    /// Processes that will call the driver soon, and may be gone before their calls are read.
+    expected: HashMap<Pid, (Container, Instant)>,
 }
 
 impl Containers {
@@ -48,18 +57,16 @@ impl Containers {
             logs: Logs::new(logs),
             nameless: HashMap::new(),
             looked: Instant::now(),
+            expected: HashMap::new(),
         }
     }
 
     /// A process was announced: where it runs, if that is a container.
     pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
-        let found = cgroup::parse(&self.read(pid, "cgroup")?)?;
-        let pod = |uid| Pod { uid, name: None, namespace: None, container: None };
-        let mut container = Container {
-            id: found.id,
-            runtime: found.runtime,
-            pod: found.pod.map(pod),
-            pid_inside: self.read(pid, "status").and_then(|status| pid_inside(&status)),
+        let expected = self.expected.remove(&pid);
+        let mut container = match self.look(pid) {
+            Ok(container) => container?,
+            Err(Gone) => expected.filter(|(_, seen)| seen.elapsed() < BELIEVED)?.0,
         };
         let named = self.logs.name(&mut container);
         self.nameless.remove(&pid);
@@ -67,6 +74,34 @@ impl Containers {
             self.nameless.insert(pid, (container.clone(), 0));
         }
         Some(event(pid, now, container))
+    }
+
+    /// These processes mapped a driver. Short ones may be gone when their first call is read, so that
+    /// they are looked at now.
+    pub(crate) fn expect(&mut self, pids: Vec<Pid>) {
+        for pid in pids {
+            if self.expected.len() >= MOST_EXPECTED {
+                self.expected.retain(|_, (_, seen)| seen.elapsed() < BELIEVED);
+            }
+            if self.expected.len() < MOST_EXPECTED
+                && let Ok(Some(container)) = self.look(pid)
+            {
+                self.expected.insert(pid, (container, Instant::now()));
+            }
+        }
+    }
+
+    /// The container of a process, without names.
+    fn look(&self, pid: Pid) -> Result<Option<Container>, Gone> {
+        let text = self.read(pid, "cgroup").ok_or(Gone)?;
+        let Some(found) = cgroup::parse(&text) else { return Ok(None) };
+        let pod = |uid| Pod { uid, name: None, namespace: None, container: None };
+        Ok(Some(Container {
+            id: found.id,
+            runtime: found.runtime,
+            pod: found.pod.map(pod),
+            pid_inside: self.read(pid, "status").and_then(|status| pid_inside(&status)),
+        }))
     }
 
     /// Whom the account told about is announced there; its container belongs right behind.
@@ -82,6 +117,7 @@ impl Containers {
 
     pub(crate) fn ended(&mut self, pid: Pid) {
         self.nameless.remove(&pid);
+        self.expected.remove(&pid);
     }
 
     /// Containers whose names became known, from time to time.
@@ -196,6 +232,36 @@ mod tests {
         let pod = container(news.pop()).unwrap().pod.unwrap();
         assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
         assert!(news.is_empty() && containers.look_again(Moment(4)).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_when_it_is_announced_was_looked_at_before() {
+        let node = Node::new(&format!("0::/docker/{ID}\n"), "NSpid:\t7\t3\n");
+        let mut containers = node.containers();
+        containers.expect(vec![Pid(7), Pid(8)]);
+        fs::remove_dir_all(node.0.path().join("proc/7")).unwrap();
+        let found = container(containers.began(Pid(7), Moment(1))).unwrap();
+        assert_eq!((&*found.id, found.pid_inside), (ID, Some(Pid(3))));
+        // Once: the next process of that number is another one.
+        assert!(containers.began(Pid(7), Moment(2)).is_none());
+        assert!(containers.began(Pid(8), Moment(2)).is_none());
+    }
+
+    #[test]
+    fn what_a_process_is_when_it_is_announced_counts_and_few_are_expected() {
+        let node = Node::new(&format!("0::/docker/{ID}\n"), "");
+        let mut containers = node.containers();
+        containers.expect(vec![Pid(7)]);
+        fs::write(node.0.path().join("proc/7/cgroup"), "0::/user.slice\n").unwrap();
+        assert!(containers.began(Pid(7), Moment(1)).is_none());
+        let many: Vec<_> = (10..10 + 2 * MOST_EXPECTED as u32).map(Pid).collect();
+        for pid in &many {
+            let process = node.0.path().join(format!("proc/{pid}"));
+            fs::create_dir(&process).unwrap();
+            fs::write(process.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
+        }
+        containers.expect(many);
+        assert_eq!(containers.expected.len(), MOST_EXPECTED);
     }
 
     #[test]

@@ -249,6 +249,7 @@ impl Session {
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
         let mapped = self.drivers.take_mapped();
+        self.containers.expect(self.drivers.take_newcomers());
         let records = self.ring.take();
         let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
@@ -446,7 +447,10 @@ impl Session {
                     work.forget(event.pid, program);
                 }
                 self.accounts.ended(event.pid);
-                self.containers.ended(event.pid);
+                // An exec stays in its container.
+                if program.is_none() {
+                    self.containers.ended(event.pid);
+                }
                 if let Some(torch) = &mut self.torch {
                     torch.forget(event.pid);
                 }

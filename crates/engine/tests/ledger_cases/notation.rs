@@ -88,17 +88,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             name: value(rest, "name").unwrap_or("").into(),
             before_trace: rest.contains(&"before"),
         }),
-        "container" => What::Container(Box::new(Container {
-            id: rest[0].into(),
-            runtime: *Runtime::ALL.iter().find(|runtime| runtime.name() == rest[1]).unwrap(),
-            pod: value(rest, "pod").map(|uid| Pod {
-                uid: uid.into(),
-                name: value(rest, "name").map(Into::into),
-                namespace: None,
-                container: None,
-            }),
-            pid_inside: value(rest, "inside").map(|pid| Pid(decimal(pid) as u32)),
-        })),
+        "container" => What::Container(Box::new(container(rest))),
         "name" => What::ThreadName(rest[0].into()),
         "exec" => What::Exec,
         "exit" if of_thread => What::ThreadExit,
@@ -164,6 +154,20 @@ fn what(words: &[&str], of_thread: bool) -> What {
             frames: rest[1..].iter().map(|name| frame(name)).collect(),
         }),
         other => panic!("no such event: {other}"),
+    }
+}
+
+fn container(words: &[&str]) -> Container {
+    Container {
+        id: words[0].into(),
+        runtime: *Runtime::ALL.iter().find(|runtime| runtime.name() == words[1]).unwrap(),
+        pod: value(words, "pod").map(|uid| Pod {
+            uid: uid.into(),
+            name: value(words, "name").map(Into::into),
+            namespace: None,
+            container: None,
+        }),
+        pid_inside: value(words, "inside").map(|pid| Pid(decimal(pid) as u32)),
     }
 }
 

@@ -8,10 +8,10 @@ use engine::stack::Frame;
 use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
 use engine::work::{Copies, Launched, Launches, Shape, Work};
 
-use super::{containers, objects};
 use super::schema::Column;
 use super::sheet::Sheet;
 use super::words::Word;
+use super::{containers, objects};
 
 /// Names driver functions.
 pub(super) type FunctionName = fn(FunctionId) -> &'static str;

@@ -314,9 +314,10 @@ fn tensor() -> impl Strategy<Value = What> {
 
 fn container() -> impl Strategy<Value = What> {
     let name = || option::of(name());
-    let pod = (name(), name(), name(), any::<String>()).prop_map(
-        |(name, namespace, container, uid)| Pod { uid: uid.into(), name, namespace, container },
-    );
+    let pod =
+        (name(), name(), name(), any::<String>()).prop_map(|(name, namespace, container, uid)| {
+            Pod { uid: uid.into(), name, namespace, container }
+        });
     let runtime = select(Runtime::ALL.to_vec());
     (any::<String>(), runtime, option::of(pod), option::of(any::<u32>())).prop_map(
         |(id, runtime, pod, inside)| {

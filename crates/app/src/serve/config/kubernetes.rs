@@ -71,14 +71,14 @@ impl Kubernetes {
         let plain = address.starts_with("http://");
         if !plain && !address.starts_with("https://") {
             wrong.push(format!(
-                "kubernetes.kubelet is `{}`: write it as https://ADDRESS:10250",
+                "kubernetes.kubelet is `{}`: write it with `https:` before it, and the port (10250)",
                 formats::plain::plain(&address)
             ));
         }
         if plain && self.token_file.is_some() {
             wrong.push(
                 "kubernetes.kubelet is asked without encryption: the token would be readable on \
-                 the way; use https://, or leave out kubernetes.token_file"
+                 the way; use `https:`, or leave out kubernetes.token_file"
                     .into(),
             );
         }
@@ -102,12 +102,15 @@ mod tests {
     fn a_kubelet_is_asked_only_in_ways_that_keep_its_token() {
         assert!(wrong("").is_empty());
         assert!(wrong("[kubernetes]\nlogs = '/host/var/log'").is_empty());
-        assert!(wrong("[kubernetes]\nkubelet = 'https://10.0.0.1:10250'").is_empty());
+        assert!(wrong("[kubernetes]\nkubelet = 'https://127.0.0.1:10250/'").is_empty());
         for (text, word) in [
-            ("kubelet = '10.0.0.1'", "https://"),
-            ("kubelet = 'http://127.0.0.1:10255'\ntoken_file = '/dev/null'", "readable on the way"),
+            ("kubelet = '10.0.0.1'", "https:"),
+            (
+                "kubelet = 'http://127.0.0.1:10255/'\ntoken_file = '/dev/null'",
+                "readable on the way",
+            ),
             ("token_file = '/dev/null'", "leave them out"),
-            ("kubelet = 'https://x'\nca_file = '/no/such/file'", "/no/such/file"),
+            ("kubelet = 'https://127.0.0.1/'\nca_file = '/no/such/file'", "/no/such/file"),
         ] {
             let wrong = wrong(&format!("[kubernetes]\n{text}"));
             assert!(wrong.len() == 1 && wrong[0].contains(word), "{text}: {wrong:?}");

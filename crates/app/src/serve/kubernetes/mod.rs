@@ -53,10 +53,8 @@ impl Directory {
             let Some(told) = pods.get(&container.id) else { continue };
             // The uid of the cgroup stays: that of a pod from a file may differ elsewhere.
             let uid = container.pod.as_ref().map_or(&told.uid, |pod| &pod.uid).clone();
-            let named = Container {
-                pod: Some(Pod { uid, ..told.clone() }),
-                ..Container::clone(container)
-            };
+            let named =
+                Container { pod: Some(Pod { uid, ..told.clone() }), ..Container::clone(container) };
             *container = Arc::new(named);
         }
     }

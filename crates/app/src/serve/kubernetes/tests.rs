@@ -62,12 +62,8 @@ impl Drop for Fake {
 fn snapshot(id: &str, pod: Option<Pod>) -> Snapshot {
     let mut ledger = Ledger::new();
     let facts = ProcessFacts { start: 1, uid: 0, name: "python".into(), before_trace: false };
-    let container = Container {
-        id: id.into(),
-        runtime: Runtime::Containerd,
-        pod,
-        pid_inside: Some(Pid(1)),
-    };
+    let container =
+        Container { id: id.into(), runtime: Runtime::Containerd, pod, pid_inside: Some(Pid(1)) };
     for what in [What::Process(facts), What::Container(Box::new(container))] {
         let at = Moment(1);
         ledger.apply(&Event { pid: Pid(7), tid: Tid(7), entered: at, at, what });
