@@ -453,6 +453,7 @@ fn the_json_contract_is_what_is_printed() {
     // Not every field can be had on the simulated driver; each must at least be one.
     let sources = [
         "json.rs",
+        "json/container.rs",
         "json/objects.rs",
         "json/sites.rs",
         "json/torch.rs",

@@ -22,7 +22,7 @@ use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
 use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
-use crate::serve::{Published, Shared, Usage, alerts, figures, http, incidents, onward, rights};
+use crate::serve::{Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -53,9 +53,10 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);
+    parts.extend(kubernetes::start(&shared)?);
     let (desk, writer) = incidents::Desk::start(&shared)?;
     parts.push(writer);
-    let options = session_options(&shared.config.trace);
+    let options = session_options(&shared.config);
     let live = Live::start_after(options, || rights::trace())?;
     for warning in &live.plan.warnings {
         output::complain(warning);
@@ -100,7 +101,8 @@ fn settings(options: &cli::Serve) -> Result<Config> {
     Ok(config)
 }
 
-fn session_options(trace: &trace::Trace) -> Options {
+fn session_options(config: &Config) -> Options {
+    let trace = &config.trace;
     Options {
         target: Target::Everybody,
         drivers: trace.drivers.clone(),
@@ -124,6 +126,7 @@ fn session_options(trace: &trace::Trace) -> Options {
             trace::Torch::Full => Tensors::Full,
         },
         stack_ring_bytes: Options::STACK_RING_BYTES,
+        logs: config.kubernetes.logs.clone(),
         empty_probes: false,
     }
 }
@@ -225,7 +228,8 @@ impl Agent {
     fn publish(&mut self, live: &Live) {
         self.sequence += 1;
         let own = self.stand(live);
-        let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        let mut snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        self.shared.pods.name(&mut snapshot);
         let figures = self.board.observe(&Input {
             snapshot: &snapshot,
             gpus: &self.gpus,

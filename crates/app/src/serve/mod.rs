@@ -8,6 +8,7 @@ mod feed;
 pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod incidents;
+pub(crate) mod kubernetes;
 pub(crate) mod onward;
 mod own;
 mod part;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) alerts: alerts::Board,
     /// Snapshots that were taken, and how that went.
     pub(crate) incidents: incidents::Shelf,
+    /// Names of pods, as the kubelet told them.
+    pub(crate) pods: kubernetes::Directory,
     /// Answered requests.
     pub(crate) requests: http::Requests,
 }
@@ -42,6 +45,7 @@ impl Shared {
             feed: Feed::default(),
             alerts: alerts::Board::default(),
             incidents: incidents::Shelf::default(),
+            pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
         })
     }

@@ -65,6 +65,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::change::Change;
+use crate::container::Container;
 use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
 use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
@@ -203,6 +204,11 @@ impl Ledger {
     fn note(&mut self, event: &Event) {
         match &event.what {
             What::Process(facts) => self.announce(event, facts),
+            What::Container(container) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.container = Some(Arc::new(Container::clone(container)));
+                }
+            }
             What::Exec => self.replace(event),
             What::Exit => {
                 if let Some(process) = self.running.remove(&event.pid) {
