@@ -155,9 +155,7 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
             "others could read the token",
         ),
         (
-            format!(
-                "{webhook}url = \"{disguised}\"\ntoken_file = \"{token}\""
-            ),
+            format!("{webhook}url = \"{disguised}\"\ntoken_file = \"{token}\""),
             "others could read the token",
         ),
         (format!("{webhook}{local}token_header = \"X-Key\""), "needs a token_file"),
