@@ -14,6 +14,16 @@ pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "vramscope: {message}");
 }
 
+/// The same with a level of syslog, 0 to 7: the journal of systemd reads it where it is listening.
+#[cfg(feature = "serve")]
+pub(crate) fn complain_as(level: u8, message: &str) {
+    let mark = match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => format!("<{level}>"),
+        None => String::new(),
+    };
+    let _ = writeln!(io::stderr(), "{mark}vramscope: {message}");
+}
+
 /// An error with its causes. Some errors have the text of their cause in their own already.
 pub(crate) fn reasons(error: &anyhow::Error) -> String {
     let mut text = String::new();

@@ -5,6 +5,7 @@
 //! then [`change`] and [`stack`], from which files are analysed ([`analysis`]).
 #![forbid(unsafe_code)]
 
+pub mod alert;
 pub mod analysis;
 pub mod cache;
 pub mod change;

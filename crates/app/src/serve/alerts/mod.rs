@@ -1,66 +1,74 @@
-//! Built-in alerts, for hosts without Prometheus.
+//! Built-in alerts, for hosts without Prometheus: rules over what is published, and what is done when
+//! one of them fires.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod board;
+mod command;
+mod log;
+mod notice;
+mod outlet;
+mod shapes;
+mod sync;
+mod teller;
+mod watch;
+mod webhook;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use board::{AlertView, Board};
+pub(crate) use webhook::read_roots;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
-use serde::Serialize;
 
 use super::{Part, Shared};
+use crate::output;
+use outlet::Outlet;
+use watch::Watch;
 
-/// An alert that fires or fired, as the API and metrics tell it. All text is clean.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct AlertView {
-    /// The rule.
-    pub(crate) rule: String,
-    /// How bad it is: `info`, `warning`, `critical`.
-    pub(crate) severity: String,
-    /// Whom or what it is about: labels of the metric.
-    pub(crate) labels: Vec<(String, String)>,
-    /// What is the matter, in a sentence.
-    pub(crate) summary: String,
-    /// The figure that did it.
-    pub(crate) value: f64,
-    /// Since when, RFC 3339.
-    pub(crate) since: String,
-    /// When it was over.
-    pub(crate) resolved: Option<String>,
-}
+/// How long the part waits for something new before it looks whether there will be more.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The alerts as they stand, those that are over at the end.
-#[derive(Default)]
-pub(crate) struct Board {
-    alerts: Mutex<Vec<AlertView>>,
-    notified: Mutex<Vec<((&'static str, &'static str), u64)>>,
-}
+/// How long messages that are on their way may take when the agent ends.
+const GRACE: Duration = Duration::from_secs(2);
 
-impl Board {
-    /// The alerts.
-    pub(crate) fn list(&self) -> Vec<AlertView> {
-        self.alerts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Takes the place of what was there.
-    pub(crate) fn show(&self, alerts: Vec<AlertView>) {
-        *self.alerts.lock().unwrap_or_else(PoisonError::into_inner) = alerts;
-    }
-
-    /// Counts a notification: `log`, `webhook` or `command`; `sent`, `failed`, `held_back` or
-    /// `dropped`.
-    pub(crate) fn count(&self, action: &'static str, outcome: &'static str) {
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        match notified.iter_mut().find(|(key, _)| *key == (action, outcome)) {
-            Some((_, count)) => *count += 1,
-            None => notified.push(((action, outcome), 1)),
+/// Starts the part that looks at figures and tells people. A token that cannot be read fails here.
+pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
+    let config = &shared.config.alerts;
+    let mut outlets = Vec::new();
+    if config.enabled {
+        let host = notice::host();
+        for action in config.actions() {
+            outlets.push(Outlet::start(action, &host, shared)?);
         }
     }
-
-    /// Notifications by action and outcome.
-    pub(crate) fn notified(&self) -> Vec<((&'static str, &'static str), u64)> {
-        self.notified.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
+    Part::spawn("alerts", shared, move |shared| run(shared, outlets))
 }
 
-/// Starts the part that looks at figures and tells people.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
-    Part::spawn("alerts", shared, |_| ())
+fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) {
+    let config = &shared.config.alerts;
+    if !config.enabled {
+        return;
+    }
+    let mut watch = Watch::new(config, outlets);
+    let mut seen = 0;
+    let mut passed_over = 0;
+    loop {
+        let Some(published) = shared.feed.newer(seen, PATIENCE) else {
+            if shared.feed.is_closed() {
+                break;
+            }
+            continue;
+        };
+        seen = published.sequence;
+        let now = published.snapshot.at;
+        watch.look(&published.figures, now, &published.names.clock, &shared.alerts);
+        if passed_over == 0 && watch.passed_over() > 0 {
+            passed_over = watch.passed_over();
+            output::complain("there are too many alerts: not all of them are told");
+        }
+    }
+    watch.finish(GRACE);
 }

@@ -1,14 +1,125 @@
-//! `[alerts]`: built-in rules and what they do.
+//! `[alerts]`: built-in rules, rules of one's own, and what they do.
 
+mod action;
+mod rule;
+mod switch;
+
+pub(crate) use action::{Action, Format, Kind};
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use engine::alert::Rule;
+use engine::alert::builtin::{self, Thresholds};
+use engine::units::Nanos;
 use serde::Deserialize;
 
-/// `[alerts]`: built-in rules and what they do.
-#[derive(Clone, Debug, Default, Deserialize)]
+use super::{Size, Span};
+use rule::OwnRule;
+use switch::{Always, Share, Switch};
+
+/// See the module.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Alerts {}
+pub(crate) struct Alerts {
+    /// Whether there are alerts at all.
+    pub(crate) enabled: bool,
+    leak_suspect: Switch<Span>,
+    full_within: Switch<Span>,
+    out_of_memory: Switch<Always>,
+    nearly_full: Switch<Share>,
+    fragmentation: Switch<Share>,
+    untracked_growth: Switch<Size>,
+    events_lost: Switch<Always>,
+    degraded: Switch<Always>,
+    not_ready: Switch<Always>,
+    /// How long a figure must be back before its alert is over.
+    pub(crate) resolve_after: Span,
+    rule: Vec<OwnRule>,
+    action: Vec<Action>,
+}
+
+/// Rules and actions of one's own, each.
+const MOST: usize = 64;
+
+impl Default for Alerts {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            leak_suspect: Switch::Default,
+            full_within: Switch::Default,
+            out_of_memory: Switch::Default,
+            nearly_full: Switch::Default,
+            fragmentation: Switch::Default,
+            untracked_growth: Switch::Default,
+            events_lost: Switch::Default,
+            degraded: Switch::Default,
+            not_ready: Switch::Default,
+            resolve_after: Span(Duration::from_secs(60)),
+            rule: Vec::new(),
+            action: Vec::new(),
+        }
+    }
+}
+
+pub(super) fn nanos(span: Span) -> Nanos {
+    Nanos(u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX))
+}
 
 impl Alerts {
+    /// Every rule that is on. What is wrong with one is told by [`Alerts::check`]; here it is left
+    /// out.
+    pub(crate) fn rules(&self) -> Vec<Rule> {
+        let own = self.rule.iter().filter_map(|rule| rule.compile().ok());
+        builtin::rules(&self.thresholds()).into_iter().chain(own).collect()
+    }
+
+    /// What is done about alerts: without a word in the settings, they are logged.
+    pub(crate) fn actions(&self) -> Vec<Action> {
+        if self.action.is_empty() { vec![Action::log()] } else { self.action.clone() }
+    }
+
+    fn thresholds(&self) -> Thresholds {
+        let usual = Thresholds::default();
+        Thresholds {
+            leak_suspect: self.leak_suspect.or(usual.leak_suspect, nanos),
+            full_within: self.full_within.or(usual.full_within, nanos),
+            out_of_memory: self.out_of_memory.is_on(),
+            nearly_full: self.nearly_full.or(usual.nearly_full, |share| share.0),
+            fragmentation: self.fragmentation.or(usual.fragmentation, |share| share.0),
+            untracked_growth: self.untracked_growth.or(usual.untracked_growth, |size| size.0),
+            events_lost: self.events_lost.is_on(),
+            degraded: self.degraded.is_on(),
+            not_ready: self.not_ready.is_on(),
+        }
+    }
+
     /// What is wrong with it.
-    #[expect(clippy::unused_self, reason = "nothing to check yet")]
-    pub(super) fn check(&self, _wrong: &mut Vec<String>) {}
+    pub(super) fn check(&self, wrong: &mut Vec<String>) {
+        for (what, number) in
+            [("alerts.rule", self.rule.len()), ("alerts.action", self.action.len())]
+        {
+            if number > MOST {
+                wrong.push(format!("[[{what}]]: {number} are too many; there can be {MOST}"));
+            }
+        }
+        let mut names: BTreeSet<&str> = builtin::NAMES.into();
+        for rule in &self.rule {
+            if let Err(reasons) = rule.compile() {
+                wrong.extend(reasons);
+            }
+            if !names.insert(&rule.name) {
+                wrong.push(format!(
+                    "[[alerts.rule]] {}: there is a rule of that name already; give it another",
+                    formats::plain::plain(&rule.name)
+                ));
+            }
+        }
+        for (index, action) in self.action.iter().enumerate() {
+            action.check(index, &names, wrong);
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

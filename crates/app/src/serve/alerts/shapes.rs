@@ -1,0 +1,113 @@
+//! Messages in the shapes that receivers understand. `docs/alerts.md` shows each.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::notice::{Notice, State};
+
+/// The version of [`json`]: fields are added, never renamed.
+const VERSION: u32 = 1;
+
+/// Our own shape, one alert in each message.
+pub(super) fn json(notice: &Notice) -> String {
+    #[derive(Serialize)]
+    struct Message<'n> {
+        version: u32,
+        state: &'static str,
+        alert: &'n str,
+        severity: &'static str,
+        summary: &'n str,
+        advice: &'n str,
+        labels: BTreeMap<&'n str, &'n str>,
+        value: f64,
+        limit: f64,
+        since: &'n str,
+        resolved: Option<&'n str>,
+        host: &'n str,
+        repeated: bool,
+        held_back: u64,
+    }
+    let message = Message {
+        version: VERSION,
+        state: notice.state.name(),
+        alert: &notice.rule,
+        severity: notice.severity.name(),
+        summary: &notice.summary,
+        advice: &notice.advice,
+        labels: notice.labels.iter().map(|(name, value)| (*name, value.as_str())).collect(),
+        value: notice.value,
+        limit: notice.limit,
+        since: &notice.since,
+        resolved: notice.resolved.as_deref(),
+        host: &notice.host,
+        repeated: notice.is_repeated,
+        held_back: notice.held_back,
+    };
+    serde_json::to_string(&message).unwrap_or_default()
+}
+
+/// What Alertmanager takes at `/api/v2/alerts`: alerts, with the time until which each is valid.
+pub(super) fn alertmanager(notices: &[Notice], valid_until: &str, source: &str) -> String {
+    let alerts: Vec<Value> = notices
+        .iter()
+        .map(|notice| {
+            let mut labels: BTreeMap<&str, &str> =
+                notice.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            labels.insert("alertname", &notice.alert_name);
+            labels.insert("severity", notice.severity.name());
+            labels.insert("job", "vramscope");
+            labels.insert("instance", &notice.host);
+            json!({
+                "labels": labels,
+                "annotations": {
+                    "summary": notice.summary,
+                    "description": format!("The figure is {}.", notice.figure),
+                    "action": notice.advice,
+                },
+                "startsAt": notice.fired,
+                "endsAt": notice.resolved.as_deref().unwrap_or(valid_until),
+                "generatorURL": source,
+            })
+        })
+        .collect();
+    Value::from(alerts).to_string()
+}
+
+/// What Slack takes as an incoming webhook, and those that do as it does.
+pub(super) fn slack(notice: &Notice) -> String {
+    let color = match (notice.state, notice.severity.name()) {
+        (State::Resolved, _) => "good",
+        (State::Firing, "critical") => "danger",
+        (State::Firing, "warning") => "warning",
+        (State::Firing, _) => "#439fe0",
+    };
+    let head = match notice.state {
+        State::Firing => format!("[{}] {}", notice.severity.name().to_uppercase(), notice.rule),
+        State::Resolved => format!("[RESOLVED] {}", notice.rule),
+    };
+    let fields: Vec<Value> = notice
+        .labels
+        .iter()
+        .map(|(name, value)| json!({"title": name, "value": escape(value), "short": value.len() < 40}))
+        .collect();
+    let text = escape(&notice.text());
+    json!({
+        "text": format!("{head} on {}: {text}", escape(&notice.host)),
+        "attachments": [{
+            "color": color,
+            "fallback": text,
+            "title": head,
+            "text": escape(&notice.advice),
+            "fields": fields,
+            "footer": format!("vramscope on {}", escape(&notice.host)),
+        }],
+    })
+    .to_string()
+}
+
+/// Slack's own characters: `<!channel>` in a name calls nobody.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

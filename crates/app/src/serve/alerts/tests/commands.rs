@@ -1,0 +1,137 @@
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::metrics::Figures;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::super::watch::Watch;
+use super::{at, clock, count, leak, settings, until, watch};
+use crate::serve::Shared;
+
+/// A script, and the settings that run it.
+struct Script {
+    folder: TempDir,
+    shared: Arc<Shared>,
+    watch: Watch,
+}
+
+fn script(text: &str, options: &str) -> Script {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("script");
+    std::fs::write(&path, format!("#!/bin/sh\ncd \"$1\" || exit 9\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let shared = settings(&format!(
+        "[alerts]\nleak_suspect = \"0s\"\nresolve_after = \"0s\"\n[[alerts.action]]\nkind = \"command\"\n\
+         command = [\"{}\", \"{}\"]\n{options}",
+        path.display(),
+        folder.path().display()
+    ));
+    let watch = watch(&shared);
+    Script { folder, shared, watch }
+}
+
+impl Script {
+    fn fire(&mut self, pid: &str, second: u64) {
+        self.watch.look(&leak(pid), at(second), &clock(), &self.shared.alerts);
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+fn is_running(pid: &str) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie has ended; whoever is to be told is another matter.
+    !state.is_empty() && !state.contains(") Z ")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn a_command_has_the_facts_in_its_environment_and_on_its_input() {
+    let text = "env > env.$VRAMSCOPE_STATE; cat > in.$VRAMSCOPE_STATE; : > done.$VRAMSCOPE_STATE";
+    let mut script = script(text, "");
+    script.fire("41", 0);
+    until("the command", || script.file("done.firing").exists());
+    script.watch.look(&Figures::default(), at(1), &clock(), &script.shared.alerts);
+    until("the command", || script.file("done.resolved").exists());
+    let env = read(&script.file("env.firing"));
+    let mut names: Vec<&str> =
+        env.lines().filter_map(|line| line.split_once('=')).map(|l| l.0).collect();
+    names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD", "PATH", "HOME", "LANG"].contains(name));
+    assert!(names.iter().all(|name| name.starts_with("VRAMSCOPE_")), "{names:?}");
+    for fact in [
+        "VRAMSCOPE_ALERT=leak_suspect",
+        "VRAMSCOPE_STATE=firing",
+        "VRAMSCOPE_SEVERITY=warning",
+        "VRAMSCOPE_VALUE=3221225472",
+        "VRAMSCOPE_HOST=node-1",
+        "VRAMSCOPE_LABEL_PID=41",
+        "VRAMSCOPE_LABEL_PROCESS=tr<ain>\\u{1b}[2J",
+        "VRAMSCOPE_SINCE=2023-11-14T22:13:20.000+00:00",
+    ] {
+        assert!(env.lines().any(|line| line == fact), "{fact} is not in {env}");
+    }
+    let input: Value = serde_json::from_str(&read(&script.file("in.resolved"))).unwrap();
+    assert_eq!((&input["state"], &input["alert"]), (&"resolved".into(), &"leak_suspect".into()));
+    until("its count", || count(&script.shared, "command", "sent") == 2);
+    script.watch.finish(Duration::from_secs(5));
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
+    let mut script = script("sleep 300 & echo $! > child; wait", "timeout = \"500ms\"");
+    script.fire("41", 0);
+    until("its end", || count(&script.shared, "command", "failed") == 1);
+    let child = read(&script.file("child"));
+    assert!(!child.trim().is_empty());
+    until("the end of its child", || !is_running(child.trim()));
+    script.watch.finish(Duration::from_secs(5));
+}
+
+#[test]
+fn a_command_that_fails_or_does_not_read_is_counted() {
+    let mut script = script("exit 3", "");
+    script.fire("41", 0);
+    until("its end", || count(&script.shared, "command", "failed") == 1);
+    script.watch.finish(Duration::from_secs(5));
+}
+
+#[test]
+fn only_so_many_commands_run_at_the_same_time() {
+    let text = ": > run.$VRAMSCOPE_LABEL_PID; while [ ! -e go ]; do sleep 0.05; done";
+    let mut script = script(text, "at_once = 2");
+    for (second, pid) in ["1", "2", "3", "4"].iter().enumerate() {
+        script.fire(pid, second as u64);
+    }
+    let runs = |script: &Script| {
+        let files = std::fs::read_dir(script.folder.path()).unwrap();
+        files
+            .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("run."))
+            .count()
+    };
+    until("two of them", || runs(&script) == 2);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(runs(&script), 2);
+    std::fs::write(script.file("go"), "").unwrap();
+    // Each alert of one pid is over when the next begins, so that there are seven messages.
+    until("the others", || count(&script.shared, "command", "sent") == 7);
+    script.watch.finish(Duration::from_secs(5));
+}
+
+#[test]
+fn a_command_that_goes_on_does_not_hold_up_the_end_of_the_agent() {
+    let mut script = script("echo $$ > pid.part; mv pid.part pid; exec sleep 300", "");
+    script.fire("41", 0);
+    until("the command", || script.file("pid").exists());
+    let begin = Instant::now();
+    script.watch.finish(Duration::from_secs(5));
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(!is_running(read(&script.folder.path().join("pid")).trim()));
+}

@@ -1,0 +1,136 @@
+//! Messages and who gets them, with made-up alerts and receivers of our own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod commands;
+mod pace;
+mod receiver;
+mod shapes;
+mod webhooks;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::alert::{Alert, Book, Transition};
+use engine::metrics::{Family, Figures, Metric, Sample, Value, catalogue};
+use engine::units::{Moment, Nanos};
+use formats::WallClock;
+
+use super::outlet::Outlet;
+use super::watch::Watch;
+use crate::serve::Shared;
+use crate::serve::config::Config;
+
+fn at(seconds: u64) -> Moment {
+    Moment((1000 + seconds) * 1_000_000_000)
+}
+
+/// `at(0)` is the evening of 14 November 2023.
+fn clock() -> WallClock {
+    WallClock::fixed(at(0), 1_700_000_000)
+}
+
+fn settings(text: &str) -> Arc<Shared> {
+    let config: Config = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.check(), [""; 0]);
+    Shared::new(config)
+}
+
+fn figures(metric: &'static Metric, labels: &[&str], value: f64) -> Figures {
+    let labels = labels.iter().map(|label| (*label).into()).collect();
+    let sample = Sample { labels, value: Value::Real(value) };
+    Figures { families: vec![Family { metric, samples: vec![sample] }] }
+}
+
+/// A leak of a process with a hostile name.
+fn leak(pid: &str) -> Figures {
+    let labels = [
+        pid,
+        "tr<ain>\u{1b}[2J",
+        "",
+        "",
+        "",
+        "0",
+        "GPU-a",
+        "0123456789abcdef",
+        "step main.py:7",
+        "device",
+    ];
+    figures(&catalogue::SUSPECT_GROWTH, &labels, 3_221_225_472.0)
+}
+
+/// Alerts that fire, one for each pid, from the built-in rule.
+fn alerts(pids: &[&str]) -> Vec<Alert> {
+    let rules = settings("[alerts]\nleak_suspect = \"0s\"").config.alerts.rules();
+    let mut book = Book::new(rules, Nanos(0));
+    let mut all =
+        Figures { families: vec![Family { metric: &catalogue::SUSPECT_GROWTH, samples: vec![] }] };
+    for pid in pids {
+        all.families[0].samples.append(&mut leak(pid).families[0].samples);
+    }
+    let fired = book.look(&all, at(0)).into_iter().map(|change| match change {
+        Transition::Fired(alert) => alert,
+        Transition::Resolved(alert) => panic!("{alert:?}"),
+    });
+    fired.collect()
+}
+
+/// The part without its thread: the rules and outlets of the settings.
+fn watch(shared: &Arc<Shared>) -> Watch {
+    let host: Arc<str> = "node-1".into();
+    let actions = shared.config.alerts.actions().into_iter();
+    let outlets = actions.map(|action| Outlet::start(action, &host, shared).unwrap());
+    Watch::new(&shared.config.alerts, outlets.collect())
+}
+
+/// Waits until a condition holds.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "{what} never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn count(shared: &Shared, action: &str, outcome: &str) -> u64 {
+    let notified = shared.alerts.notified();
+    notified.iter().find(|(key, _)| *key == (action, outcome)).map_or(0, |(_, count)| *count)
+}
+
+#[test]
+fn alerts_are_on_the_board_while_they_fire_and_after() {
+    let shared = settings("[alerts]\nleak_suspect = \"10s\"\nresolve_after = \"5s\"");
+    let mut watch = watch(&shared);
+    let mut look = |figures: &Figures, second| {
+        watch.look(figures, at(second), &clock(), &shared.alerts);
+        shared.alerts.list()
+    };
+    assert_eq!(look(&leak("41"), 0), []);
+    let firing = look(&leak("41"), 10);
+    let [alert] = &firing[..] else { panic!("{firing:?}") };
+    assert_eq!((alert.rule.as_str(), alert.severity.as_str()), ("leak_suspect", "warning"));
+    assert_eq!(alert.since, "2023-11-14T22:13:20.000+00:00");
+    assert_eq!(alert.resolved, None);
+    let process = alert.labels.iter().find(|(name, _)| name == "process").unwrap();
+    assert_eq!(process.1, "tr<ain>\\u{1b}[2J");
+    assert_eq!(
+        alert.summary,
+        "tr<ain>\\u{1b}[2J (pid 41) leaks at step main.py:7: 3.00 GiB more per hour (device)"
+    );
+    look(&Figures::default(), 11);
+    let over = look(&Figures::default(), 16);
+    assert_eq!(over[0].resolved.as_deref(), Some("2023-11-14T22:13:36.000+00:00"));
+    assert_eq!(count(&shared, "log", "sent"), 2);
+    watch.finish(Duration::ZERO);
+}
+
+#[test]
+fn alerts_can_be_switched_off_as_a_whole() {
+    let shared = settings("[alerts]\nenabled = false");
+    shared.feed.close();
+    assert_eq!(super::start(&shared).unwrap().join(), Ok(()));
+}

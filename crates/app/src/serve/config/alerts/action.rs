@@ -1,0 +1,276 @@
+//! `[[alerts.action]]`: what is done about an alert.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use formats::plain::plain;
+use serde::Deserialize;
+
+use super::rule::Level;
+use super::switch::Switch;
+use crate::serve::config::Span;
+
+/// See the module.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Action {
+    /// What is done.
+    pub(crate) kind: Kind,
+    /// Only alerts that are at least this bad.
+    #[serde(default = "info")]
+    pub(crate) severity: Level,
+    /// Only these rules; all, when there are none.
+    #[serde(default)]
+    pub(crate) rules: Vec<String>,
+    /// How often an alert that goes on is told again.
+    repeat_every: Option<Switch<Span>>,
+    /// How many messages there may be in the time `per`.
+    pub(crate) at_most: Option<u32>,
+    /// See `at_most`.
+    per: Option<Span>,
+    /// Of webhooks: where to, or a file that says it.
+    url: Option<String>,
+    url_file: Option<PathBuf>,
+    /// The shape of messages.
+    pub(crate) format: Option<Format>,
+    /// A file with a token, and the header that carries it.
+    token_file: Option<PathBuf>,
+    token_header: Option<String>,
+    /// Other headers.
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, String>,
+    /// Who may vouch for the receiver, instead of those that the host trusts.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// How often a message is tried again.
+    retries: Option<u32>,
+    /// Of commands: the program and its arguments.
+    #[serde(default)]
+    pub(crate) command: Vec<String>,
+    /// How many may run at the same time.
+    at_once: Option<usize>,
+    /// How long a webhook or a command may take.
+    timeout: Option<Span>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Log,
+    Webhook,
+    Command,
+}
+
+/// The shape of messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    Json,
+    Alertmanager,
+    Slack,
+}
+
+const fn info() -> Level {
+    Level::Info
+}
+
+/// The longest file with a token or an address.
+const LONGEST: u64 = 16 << 10;
+
+impl Action {
+    /// The action of those who ask for none.
+    pub(super) fn log() -> Self {
+        Self {
+            kind: Kind::Log,
+            severity: Level::Info,
+            rules: Vec::new(),
+            repeat_every: None,
+            at_most: None,
+            per: None,
+            url: None,
+            url_file: None,
+            format: None,
+            token_file: None,
+            token_header: None,
+            headers: BTreeMap::new(),
+            ca_file: None,
+            retries: None,
+            command: Vec::new(),
+            at_once: None,
+            timeout: None,
+        }
+    }
+
+    pub(crate) fn repeat_every(&self) -> Option<Duration> {
+        let usual = Some(Duration::from_secs(4 * 3600));
+        self.repeat_every.unwrap_or(Switch::Default).or(usual, |span| span.0)
+    }
+
+    pub(crate) fn per(&self) -> Duration {
+        self.per.map_or(Duration::from_secs(600), |span| span.0)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        let usual = if self.kind == Kind::Command { 30 } else { 5 };
+        self.timeout.map_or(Duration::from_secs(usual), |span| span.0)
+    }
+
+    pub(crate) fn retries(&self) -> u32 {
+        self.retries.unwrap_or(3)
+    }
+
+    pub(crate) fn at_once(&self) -> usize {
+        self.at_once.unwrap_or(4)
+    }
+
+    /// Whether an alert is told at all.
+    pub(crate) fn wants(&self, rule: &str, severity: engine::alert::Severity) -> bool {
+        severity >= self.severity.severity()
+            && (self.rules.is_empty() || self.rules.iter().any(|name| name == rule))
+    }
+
+    /// Where a webhook goes to. It may be a secret by itself.
+    pub(crate) fn target(&self) -> Result<String, String> {
+        let target = match (&self.url, &self.url_file) {
+            (Some(url), None) => url.clone(),
+            (None, Some(file)) => secret(file)?,
+            _ => return Err("a webhook needs either `url` or `url_file`".into()),
+        };
+        if target.starts_with("https://") || target.starts_with("http://") {
+            return Ok(target);
+        }
+        Err("the address of a webhook begins with https:// or http://".into())
+    }
+
+    /// The header that carries the token.
+    pub(crate) fn token(&self) -> Result<Option<(String, String)>, String> {
+        let Some(file) = &self.token_file else { return Ok(None) };
+        let token = secret(file)?;
+        let name = self.token_header.clone().unwrap_or_else(|| "Authorization".into());
+        let is_usual = name.eq_ignore_ascii_case("authorization");
+        Ok(Some((name, if is_usual { format!("Bearer {token}") } else { token })))
+    }
+
+    /// What is wrong with it.
+    pub(super) fn check(&self, index: usize, rules: &BTreeSet<&str>, wrong: &mut Vec<String>) {
+        let mut found = Vec::new();
+        for name in self.rules.iter().filter(|name| !rules.contains(name.as_str())) {
+            let all: Vec<_> = rules.iter().copied().collect();
+            found.push(format!("there is no rule `{}`; there are {}", plain(name), all.join(", ")));
+        }
+        if self.at_most == Some(0) || self.per().is_zero() {
+            found.push("at_most is 1 or more, and per a time such as \"10m\"".into());
+        }
+        if self.timeout().is_zero() || self.at_once == Some(0) {
+            found.push("timeout and at_once are more than 0".into());
+        }
+        if self.repeat_every().is_some_and(|every| every < Duration::from_secs(1)) {
+            found.push("repeat_every is at least \"1s\", or \"off\"".into());
+        }
+        self.check_options(&mut found);
+        match self.kind {
+            Kind::Log => (),
+            Kind::Webhook => self.check_webhook(&mut found),
+            Kind::Command => self.check_command(&mut found),
+        }
+        let place = format!("[[alerts.action]] number {}", index + 1);
+        wrong.extend(found.iter().map(|why| format!("{place}: {why}")));
+    }
+
+    /// Options that are for another kind.
+    fn check_options(&self, found: &mut Vec<String>) {
+        let is_webhook = self.kind == Kind::Webhook;
+        let is_command = self.kind == Kind::Command;
+        let syncs = self.format == Some(Format::Alertmanager);
+        for (option, is_there, is_fine, whose) in [
+            ("url", self.url.is_some(), is_webhook, "a webhook"),
+            ("url_file", self.url_file.is_some(), is_webhook, "a webhook"),
+            ("format", self.format.is_some(), is_webhook, "a webhook"),
+            ("token_file", self.token_file.is_some(), is_webhook, "a webhook"),
+            ("token_header", self.token_header.is_some(), is_webhook, "a webhook"),
+            ("headers", !self.headers.is_empty(), is_webhook, "a webhook"),
+            ("ca_file", self.ca_file.is_some(), is_webhook, "a webhook"),
+            ("retries", self.retries.is_some(), is_webhook, "a webhook"),
+            ("command", !self.command.is_empty(), is_command, "a command"),
+            ("at_once", self.at_once.is_some(), is_command, "a command"),
+            ("timeout", self.timeout.is_some(), is_webhook || is_command, "a webhook or a command"),
+            (
+                "repeat_every",
+                self.repeat_every.is_some(),
+                !syncs,
+                "others than Alertmanager, which repeats",
+            ),
+            ("at_most", self.at_most.is_some(), !syncs, "others than Alertmanager, which groups"),
+        ] {
+            if is_there && !is_fine {
+                found.push(format!("`{option}` is for {whose}; take it away"));
+            }
+        }
+    }
+
+    fn check_webhook(&self, found: &mut Vec<String>) {
+        let target = self.target().map_err(|why| found.push(why)).unwrap_or_default();
+        let token = self.token().map_err(|why| found.push(why)).ok().flatten();
+        if token.is_some() && target.starts_with("http://") && !is_loopback(&target) {
+            found.push(
+                "others could read the token on its way: use an address with https://".into(),
+            );
+        }
+        if self.token_header.is_some() && self.token_file.is_none() {
+            found.push("token_header needs a token_file".into());
+        }
+        if self.retries() > 10 {
+            found.push("retries are 10 at most".into());
+        }
+        if let Some(Err(why)) = self.ca_file.as_deref().map(crate::serve::alerts::read_roots) {
+            found.push(why);
+        }
+    }
+
+    fn check_command(&self, found: &mut Vec<String>) {
+        let program = self.command.first().map(Path::new);
+        if !program.is_some_and(Path::is_absolute) {
+            found.push(
+                "command is a list: the whole path of a program, then its arguments; there is no shell"
+                    .into(),
+            );
+        } else if !program.is_some_and(Path::is_file) {
+            found.push(format!("there is no program {}", plain(&self.command[0])));
+        }
+        if self.command.iter().any(|argument| argument.contains('\0')) {
+            found.push("an argument of the command holds a zero byte".into());
+        }
+    }
+}
+
+/// Whether an address leads to this host.
+fn is_loopback(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = match host.strip_prefix('[') {
+        Some(six) => six.split(']').next().unwrap_or(six),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The first line of a file, which holds a secret.
+fn secret(file: &Path) -> Result<String, String> {
+    use std::io::Read;
+
+    let place = plain(&file.to_string_lossy()).into_owned();
+    let open =
+        std::fs::File::open(file).map_err(|error| format!("cannot read {place}: {error}"))?;
+    let mut text = String::new();
+    open.take(LONGEST)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read {place}: {error}"))?;
+    let line = text.lines().next().unwrap_or_default().trim();
+    if line.is_empty() || line.chars().any(char::is_control) {
+        return Err(format!("{place} does not hold one line of plain text"));
+    }
+    Ok(line.to_owned())
+}

@@ -1,0 +1,213 @@
+//! `[[alerts.rule]]`: rules of one's own.
+
+use std::collections::BTreeMap;
+
+use engine::alert::{Limit, Measure, Rule, Severity, placeholders};
+use engine::metrics::{Metric, Sort, catalogue};
+use engine::units::Nanos;
+use formats::plain::plain;
+use serde::Deserialize;
+
+use super::nanos;
+use crate::quantity;
+use crate::serve::config::Span;
+
+/// See the module.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OwnRule {
+    pub(super) name: String,
+    metric: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    above: Option<Number>,
+    below: Option<Number>,
+    /// How much the metric grew within this time, not what it is.
+    within: Option<Span>,
+    #[serde(rename = "for")]
+    hold: Option<Span>,
+    #[serde(default = "warning")]
+    severity: Level,
+    summary: Option<String>,
+    #[serde(default)]
+    advice: String,
+}
+
+/// A number, or a size or time in words: the metric's unit decides which.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Plain(f64),
+    Words(String),
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    Info,
+    Warning,
+    Critical,
+}
+
+const fn warning() -> Level {
+    Level::Warning
+}
+
+impl Level {
+    pub(crate) const fn severity(self) -> Severity {
+        match self {
+            Self::Info => Severity::Info,
+            Self::Warning => Severity::Warning,
+            Self::Critical => Severity::Critical,
+        }
+    }
+}
+
+/// The longest name of a rule.
+const LONGEST: usize = 64;
+
+impl OwnRule {
+    /// The rule, or everything that is wrong with it.
+    pub(super) fn compile(&self) -> Result<Rule, Vec<String>> {
+        let mut wrong = Vec::new();
+        let name_is_fine = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if self.name.is_empty() || self.name.len() > LONGEST || !self.name.chars().all(name_is_fine)
+        {
+            wrong.push(format!("a name is up to {LONGEST} letters, digits, `_` and `-`"));
+        }
+        let metric = self.metric();
+        let rule = metric.and_then(|metric| self.rule_of(metric, &mut wrong));
+        let rule = rule.map_err(|why| wrong.push(why)).ok();
+        let place = format!("[[alerts.rule]] {}", plain(&self.name));
+        let wrong: Vec<_> = wrong.iter().map(|why| format!("{place}: {why}")).collect();
+        rule.filter(|_| wrong.is_empty()).ok_or(wrong)
+    }
+
+    fn metric(&self) -> Result<&'static Metric, String> {
+        let known = catalogue::ALL.iter().find(|metric| metric.name == self.metric);
+        known.copied().ok_or_else(|| {
+            let near = nearest(&self.metric, catalogue::ALL.iter().map(|metric| metric.name));
+            let hint = near.map_or_else(
+                || "docs/metrics.md lists all of them".into(),
+                |near| format!("did you mean `{near}`?"),
+            );
+            format!("there is no metric `{}`; {hint}", plain(&self.metric))
+        })
+    }
+
+    fn rule_of(&self, metric: &'static Metric, wrong: &mut Vec<String>) -> Result<Rule, String> {
+        let labels = metric.labels.join(", ");
+        let about = |name: &str| match labels.as_str() {
+            "" => format!("`{}` has no label `{}`: it has none at all", metric.name, plain(name)),
+            _ => format!("`{}` has no label `{}`; it has {labels}", metric.name, plain(name)),
+        };
+        for name in self.labels.keys().filter(|name| !metric.labels.contains(&name.as_str())) {
+            wrong.push(about(name));
+        }
+        let summary =
+            self.summary.clone().unwrap_or_else(|| usual_summary(metric, self.below.is_some()));
+        for name in placeholders(&summary).chain(placeholders(&self.advice)) {
+            if !metric.labels.contains(&name) && !["value", "limit"].contains(&name) {
+                wrong.push(format!("{{{}}} cannot be filled in: {}", plain(name), about(name)));
+            }
+        }
+        Ok(Rule {
+            name: self.name.as_str().into(),
+            is_builtin: false,
+            severity: self.severity.severity(),
+            metric,
+            measure: self.measure(metric)?,
+            matching: self
+                .labels
+                .iter()
+                .map(|(k, v)| (k.as_str().into(), v.as_str().into()))
+                .collect(),
+            at_least: None,
+            limit: self.limit(metric)?,
+            slack: 0.0,
+            hold: self.hold.map_or(Nanos(0), nanos),
+            summary: summary.into(),
+            advice: self.advice.as_str().into(),
+        })
+    }
+
+    fn measure(&self, metric: &Metric) -> Result<Measure, String> {
+        match (metric.sort, self.within.map(nanos)) {
+            (_, Some(within)) if within < Nanos::from_millis(1000) => {
+                Err("`within` is at least \"1s\"".into())
+            }
+            (Sort::Counter, Some(within)) => Ok(Measure::Increase(within)),
+            (Sort::Counter, None) => Err(format!(
+                "`{}` only grows: say within which time, such as within = \"10m\"",
+                metric.name
+            )),
+            (Sort::Gauge, Some(within)) => Ok(Measure::Growth(within)),
+            (Sort::Gauge, None) => Ok(Measure::Value),
+            (Sort::Info, _) => Err(format!("`{}` is always 1; take another metric", metric.name)),
+        }
+    }
+
+    fn limit(&self, metric: &Metric) -> Result<Limit, String> {
+        match (&self.above, &self.below) {
+            (Some(above), None) => above.of(metric).map(Limit::Above),
+            (None, Some(below)) => below.of(metric).map(Limit::Below),
+            _ => Err("a rule has one limit: either `above` or `below`".into()),
+        }
+    }
+}
+
+impl Number {
+    fn of(&self, metric: &Metric) -> Result<f64, String> {
+        match self {
+            Self::Plain(number) if number.is_finite() => Ok(*number),
+            Self::Plain(_) => Err("the limit is no number".into()),
+            Self::Words(words) => match metric.unit {
+                "bytes" => quantity::size(words).map(|bytes| bytes.0 as f64),
+                "seconds" => quantity::time(words).map(|time| time.as_secs_f64()),
+                _ => Err(format!(
+                    "`{}` has no unit: the limit is a number without quotes",
+                    metric.name
+                )),
+            },
+        }
+    }
+}
+
+fn usual_summary(metric: &Metric, below: bool) -> String {
+    let labels: String =
+        metric.labels.iter().map(|label| format!(" {label}={{{label}}}")).collect();
+    let than = if below { "less" } else { "more" };
+    format!("{} is {{value}}, {than} than {{limit}}:{labels}", metric.name)
+        .trim_end_matches(':')
+        .to_owned()
+}
+
+/// The name that is meant: not more than a third of it is wrong.
+fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    // Nobody mistypes that much, and the time that it takes stays bounded.
+    if wrong.len() > 100 {
+        return None;
+    }
+    let near = names.map(|name| (distance(wrong, name), name)).min()?;
+    (near.0 <= near.1.len() / 3).then_some(near.1)
+}
+
+/// How many letters must be changed, added or taken away.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (line, a) in one.chars().enumerate() {
+        let mut diagonal = line;
+        let mut left = line + 1;
+        for (b, above) in other.chars().zip(row.iter_mut().skip(1)) {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = *above;
+            left = changed.min(left + 1).min(*above + 1);
+            *above = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = line + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}

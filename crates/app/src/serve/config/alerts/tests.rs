@@ -1,0 +1,215 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use super::*;
+use engine::alert::{Limit, Measure, Severity};
+
+fn read(text: &str) -> Alerts {
+    toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn wrong(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    read(text).check(&mut wrong);
+    wrong
+}
+
+/// The one thing that is wrong.
+fn reason(text: &str) -> String {
+    let wrong = wrong(text);
+    let [reason] = &wrong[..] else { panic!("{wrong:#?}") };
+    reason.clone()
+}
+
+#[test]
+fn without_settings_every_built_in_rule_is_on_and_alerts_are_logged() {
+    let alerts = read("");
+    assert_eq!(alerts.rules(), builtin::rules(&Thresholds::default()));
+    let [action] = &alerts.actions()[..] else { panic!() };
+    assert_eq!(action.kind, Kind::Log);
+    assert_eq!(wrong(""), [""; 0]);
+}
+
+#[test]
+fn limits_are_set_and_rules_are_switched_off() {
+    let alerts = read(
+        "leak_suspect = false\nfull_within = \"2h\"\nout_of_memory = \"off\"\nnearly_full = 0.9\n\
+         fragmentation = true\nuntracked_growth = \"off\"\ndegraded = false",
+    );
+    let rules = alerts.rules();
+    let names: Vec<_> = rules.iter().map(|rule| &*rule.name).collect();
+    assert_eq!(names, ["full_soon", "nearly_full", "fragmentation", "events_lost", "not_ready"]);
+    assert_eq!(rules[0].limit, Limit::Below(7200.0));
+    assert_eq!(rules[1].limit, Limit::Above(0.9));
+    assert_eq!(rules[2].limit, Limit::Above(0.4));
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused_with_an_example() {
+    for (text, says) in [
+        ("nearly_full = 95", "between 0 and 1, such as 0.95"),
+        ("nearly_full = \"95%\"", "between 0 and 1"),
+        ("full_within = 6", "such as \"5m\""),
+        ("full_within = \"6 fortnights\"", "use ms, s, m, h or d"),
+        ("untracked_growth = \"1X\"", "use K, M, G or T"),
+        ("degraded = 3", "expected true, or \"off\""),
+        ("nearly_ful = 0.9", "unknown field"),
+        ("[[action]]\nkind = \"mail\"", "unknown variant"),
+        ("[[action]]\nkind = \"log\"\ncolour = \"red\"", "unknown field"),
+    ] {
+        let error = toml::from_str::<Alerts>(text).unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+const RULE: &str = "[[rule]]\nname = \"mine\"\nmetric = \"vramscope_process_pinned_bytes\"\n";
+
+#[test]
+fn a_rule_of_ones_own_is_read_in_the_unit_of_its_metric() {
+    let text = format!(
+        "{RULE}labels = {{ process = \"train\" }}\nabove = \"16G\"\nfor = \"5m\"\n\
+         severity = \"critical\"\nsummary = \"{{process}} pins {{value}}\""
+    );
+    assert_eq!(wrong(&text), [""; 0]);
+    let rule = read(&text).rules().pop().unwrap();
+    assert_eq!(rule.limit, Limit::Above((16_u64 << 30) as f64));
+    assert_eq!(rule.hold, Nanos::from_millis(300_000));
+    assert_eq!((rule.severity, rule.measure), (Severity::Critical, Measure::Value));
+    assert_eq!(rule.matching, [("process".into(), "train".into())]);
+    let growing = read(&format!("{RULE}above = 5\nwithin = \"1h\"")).rules().pop().unwrap();
+    assert_eq!(growing.measure, Measure::Growth(Nanos::from_millis(3_600_000)));
+    assert_eq!(
+        &*growing.summary,
+        "vramscope_process_pinned_bytes is {value}, more than {limit}: pid={pid} process={process} \
+         container={container} pod={pod} namespace={namespace}"
+    );
+}
+
+#[test]
+fn a_metric_that_there_is_not_is_named_with_the_one_that_is_meant() {
+    let text = "[[rule]]\nname = \"mine\"\nmetric = \"vramscope_proces_pined_bytes\"\nabove = 1";
+    assert_eq!(
+        reason(text),
+        "[[alerts.rule]] mine: there is no metric `vramscope_proces_pined_bytes`; \
+         did you mean `vramscope_process_pinned_bytes`?"
+    );
+    let text = "[[rule]]\nname = \"mine\"\nmetric = \"node_load1\"\nabove = 1";
+    assert!(reason(text).ends_with("docs/metrics.md lists all of them"), "{}", reason(text));
+    let long =
+        format!("[[rule]]\nname = \"mine\"\nmetric = \"{}\"\nabove = 1", "x".repeat(100_000));
+    assert!(reason(&long).len() < 500);
+}
+
+#[test]
+fn rules_that_cannot_work_are_refused_with_what_to_do() {
+    for (text, says) in [
+        (
+            format!("{RULE}above = 1\nlabels = {{ gpu = \"0\" }}"),
+            "has no label `gpu`; it has pid, process",
+        ),
+        (format!("{RULE}above = 1\nsummary = \"{{gpu}}\""), "{gpu} cannot be filled in"),
+        (format!("{RULE}above = 1\nbelow = 2"), "either `above` or `below`"),
+        (RULE.to_owned(), "either `above` or `below`"),
+        (format!("{RULE}above = \"soon\""), "expected a number"),
+        (format!("{RULE}above = 1\nwithin = \"1ms\""), "at least \"1s\""),
+        (
+            "[[rule]]\nname = \"m\"\nmetric = \"vramscope_frees_total\"\nabove = 1".into(),
+            "only grows: say within which time",
+        ),
+        ("[[rule]]\nname = \"m\"\nmetric = \"vramscope_build_info\"\nabove = 1".into(), "always 1"),
+        (
+            "[[rule]]\nname = \"degraded\"\nmetric = \"vramscope_ready\"\nbelow = 1".into(),
+            "a rule of that name already",
+        ),
+        (
+            "[[rule]]\nname = \"a b\"\nmetric = \"vramscope_ready\"\nbelow = 1".into(),
+            "letters, digits",
+        ),
+    ] {
+        assert!(reason(&text).contains(says), "{text}: {}", reason(&text));
+    }
+}
+
+#[test]
+fn actions_that_cannot_work_are_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "s3cret\n").unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "\n").unwrap();
+    let (token, empty) = (token.display(), empty.display());
+    let webhook = "[[action]]\nkind = \"webhook\"\n";
+    let disguised = ["http://127.0.0.1", "alerts.example/"].join("@");
+    let local = "url = \"http://127.0.0.1:9/x\"\n";
+    for (text, says) in [
+        (webhook.to_owned(), "either `url` or `url_file`"),
+        (format!("{webhook}url = \"ftp://a.example\""), "begins with https:// or http://"),
+        (format!("{webhook}{local}token_file = \"/nowhere/token\""), "cannot read /nowhere/token"),
+        (format!("{webhook}{local}token_file = \"{empty}\""), "does not hold one line"),
+        (
+            format!("{webhook}url = \"http://alerts.example/x\"\ntoken_file = \"{token}\""),
+            "others could read the token",
+        ),
+        (
+            format!("{webhook}url = \"{disguised}\"\ntoken_file = \"{token}\""),
+            "others could read the token",
+        ),
+        (format!("{webhook}{local}token_header = \"X-Key\""), "needs a token_file"),
+        (format!("{webhook}{local}ca_file = \"{token}\""), "holds no certificate"),
+        (format!("{webhook}{local}command = [\"/bin/true\"]"), "`command` is for a command"),
+        (format!("{webhook}{local}retries = 11"), "10 at most"),
+        (
+            format!("{webhook}{local}format = \"alertmanager\"\nrepeat_every = \"1h\""),
+            "`repeat_every` is for others than Alertmanager",
+        ),
+        ("[[action]]\nkind = \"log\"\nat_most = 0".into(), "at_most is 1 or more"),
+        (
+            "[[action]]\nkind = \"log\"\nrules = [\"leaks\"]".into(),
+            "there is no rule `leaks`; there are",
+        ),
+        (
+            "[[action]]\nkind = \"log\"\ntimeout = \"1s\"".into(),
+            "`timeout` is for a webhook or a command",
+        ),
+        ("[[action]]\nkind = \"command\"".into(), "there is no shell"),
+        ("[[action]]\nkind = \"command\"\ncommand = [\"logger\"]".into(), "the whole path"),
+        ("[[action]]\nkind = \"command\"\ncommand = [\"/no/such\"]".into(), "no program /no/such"),
+    ] {
+        assert!(reason(&text).contains(says), "{text}: {}", reason(&text));
+        assert!(!reason(&text).contains("s3cret"));
+    }
+    for fine in [
+        format!("{webhook}{local}token_file = \"{token}\""),
+        format!("{webhook}url = \"http://[::1]:9/\"\ntoken_file = \"{token}\""),
+        format!("{webhook}url = \"https://alerts.example/\"\ntoken_file = \"{token}\""),
+        "[[action]]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"true\"]".into(),
+    ] {
+        assert_eq!(wrong(&fine), [""; 0], "{fine}");
+    }
+}
+
+/// Settings of the document are read as they stand; of files that are not here that is said.
+#[test]
+fn settings_of_the_document_are_right() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/alerts.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let blocks: Vec<&str> =
+        text.split("\n```toml\n").skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect();
+    assert_eq!(blocks.len(), 3);
+    for block in &blocks {
+        let config: crate::serve::config::Config =
+            toml::from_str(block).unwrap_or_else(|error| panic!("{block}: {error}"));
+        let mut wrong = config.check();
+        wrong.retain(|why| {
+            !why.contains("cannot read /etc/vramscope/webhook-token")
+                && !why.contains("no program /usr/local/bin/on-alert")
+        });
+        assert_eq!(wrong, [""; 0], "{block}");
+    }
+    let usual: crate::serve::config::Config = toml::from_str(blocks[0]).unwrap();
+    assert_eq!(usual.alerts.rules(), builtin::rules(&Thresholds::default()), "the defaults");
+}

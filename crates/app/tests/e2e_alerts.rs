@@ -1,0 +1,411 @@
+//! From a leaking program to a message and back: the agent, the real Prometheus and the real
+//! Alertmanager, and the built-in rules beside them. The dashboard's queries are run on the way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use harness::{Stage, VRAMSCOPE};
+use serde_json::Value;
+
+/// A growing place is named after half a minute, and the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+fn contrib(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A program of the test that ends with it.
+struct Service {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Service {
+    fn start(command: &mut Command, log: PathBuf) -> Self {
+        let file = File::create(&log).unwrap();
+        let child =
+            command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}; run ./dev test"));
+        Self { child, log }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Everything that was posted: the path, and the JSON.
+#[derive(Clone)]
+struct Receiver {
+    port: u16,
+    posts: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Receiver {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let posts: Arc<Mutex<Vec<_>>> = Arc::default();
+        let kept = Arc::clone(&posts);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let kept = Arc::clone(&kept);
+                std::thread::spawn(move || {
+                    let mut reader = BufReader::new(stream.unwrap());
+                    while let Some(post) = read_post(&mut reader) {
+                        kept.lock().unwrap().push(post);
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+                        reader.get_mut().write_all(answer).unwrap();
+                    }
+                });
+            }
+        });
+        Self { port, posts }
+    }
+
+    fn posts(&self, path: &str) -> Vec<Value> {
+        let posts = self.posts.lock().unwrap();
+        posts.iter().filter(|(at, _)| at == path).map(|(_, body)| body.clone()).collect()
+    }
+
+    /// Alerts of a name that Alertmanager told of, as their state and labels.
+    fn told(&self, name: &str) -> Vec<(String, Value)> {
+        let posts = self.posts("/alertmanager").into_iter();
+        let alerts = posts.flat_map(|post| post["alerts"].as_array().unwrap().clone());
+        let ours = alerts.filter(|alert| alert["labels"]["alertname"] == name);
+        ours.map(|alert| (alert["status"].as_str().unwrap().to_owned(), alert["labels"].clone()))
+            .collect()
+    }
+}
+
+fn read_post(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
+    let (mut line, mut path, mut length) = (String::new(), String::new(), 0);
+    loop {
+        line.clear();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let text = line.trim_end();
+        if let Some(rest) = text.strip_prefix("POST ") {
+            path = rest.split(' ').next()?.to_owned();
+        } else if let Some((name, value)) = text.split_once(": ") {
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.parse().ok()?;
+            }
+        } else if text.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((path, serde_json::from_slice(&body).unwrap()))
+}
+
+/// The body of an answer; HTTP 1.0, so that it comes in one piece.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.split(' ').nth(1)?.starts_with('2').then(|| body.to_owned())
+}
+
+/// Waits for something, and gives it.
+fn until<T>(what: &str, scene: &Scene, find: impl Fn() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        if Instant::now() >= end {
+            let logs: Vec<String> = scene.services().map(Service::log).collect();
+            panic!(
+                "{what} never came\n{}\n{:#?}",
+                logs.join("\n---\n"),
+                scene.receiver.posts.lock()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// All the programs, each on a port of its own.
+struct Scene {
+    stage: Stage,
+    receiver: Receiver,
+    agent: Service,
+    agent_port: u16,
+    prometheus: Service,
+    prometheus_port: u16,
+    alertmanager: Service,
+}
+
+impl Scene {
+    fn services(&self) -> impl Iterator<Item = &Service> {
+        [&self.agent, &self.prometheus, &self.alertmanager].into_iter()
+    }
+
+    fn set() -> Self {
+        let stage = Stage::new();
+        let devices = stage.folder.path().join("devices");
+        let devices = devices.to_str().unwrap().to_owned();
+        let stage = stage.env("SIM_STATE", &devices).env("SIM_MEMORY", "4G");
+        let receiver = Receiver::start();
+        let [agent_port, prometheus_port, alertmanager_port] =
+            [free_port(), free_port(), free_port()];
+        let folder = stage.folder.path().to_owned();
+        let alertmanager = start_alertmanager(&folder, alertmanager_port, receiver.port);
+        let agent = start_agent(&stage, agent_port, alertmanager_port, receiver.port);
+        let prometheus = start_prometheus(&folder, prometheus_port, agent_port, alertmanager_port);
+        Self { stage, receiver, agent, agent_port, prometheus, prometheus_port, alertmanager }
+    }
+
+    fn query(&self, path: &str) -> Option<Value> {
+        serde_json::from_str(&get(self.prometheus_port, path)?).ok()
+    }
+
+    /// The state of an alert in Prometheus.
+    fn alert_state(&self, name: &str) -> Option<String> {
+        let answer = self.query("/api/v1/alerts")?;
+        let alerts = answer["data"]["alerts"].as_array()?.clone();
+        let found = alerts.into_iter().find(|alert| alert["labels"]["alertname"] == name)?;
+        Some(found["state"].as_str()?.to_owned())
+    }
+}
+
+fn start_alertmanager(folder: &Path, port: u16, receiver: u16) -> Service {
+    let config = folder.join("alertmanager.yml");
+    let text = format!(
+        "route:\n  receiver: test\n  group_by: ['...']\n  group_wait: 0s\n  group_interval: 1s\n  \
+         repeat_interval: 1h\nreceivers:\n  - name: test\n    webhook_configs:\n      \
+         - url: http://127.0.0.1:{receiver}/alertmanager\n        send_resolved: true\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new("prometheus-alertmanager");
+    command
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.path={}", folder.join("alertmanager").display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .args(["--cluster.listen-address=", "--log.level=warn"]);
+    Service::start(&mut command, folder.join("alertmanager.log"))
+}
+
+fn start_prometheus(folder: &Path, port: u16, agent: u16, alertmanager: u16) -> Service {
+    // Nobody waits for five minutes here.
+    let rules = contrib("prometheus/vramscope.rules.yml").replace("for: 5m", "for: 1s");
+    std::fs::write(folder.join("rules.yml"), rules).unwrap();
+    let text = format!(
+        "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  evaluation_interval: 1s\n\
+         rule_files: [rules.yml]\nscrape_configs:\n  - job_name: vramscope\n    static_configs:\n      \
+         - targets: ['127.0.0.1:{agent}']\nalerting:\n  alertmanagers:\n    - static_configs:\n        \
+         - targets: ['127.0.0.1:{alertmanager}']\n"
+    );
+    std::fs::write(folder.join("prometheus.yml"), text).unwrap();
+    let mut command = Command::new("prometheus");
+    command
+        .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("prometheus").display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .arg("--log.level=warn");
+    Service::start(&mut command, folder.join("prometheus.log"))
+}
+
+fn start_agent(stage: &Stage, port: u16, alertmanager: u16, receiver: u16) -> Service {
+    let folder = stage.folder.path();
+    let script = folder.join("on-alert");
+    let text =
+        "#!/bin/sh\necho \"$VRAMSCOPE_STATE $VRAMSCOPE_ALERT $VRAMSCOPE_LABEL_PID\" >> \"$1\"\n";
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = folder.join("agent.toml");
+    let text = format!(
+        "[alerts]\nleak_suspect = \"1s\"\nresolve_after = \"2s\"\n\
+         [[alerts.action]]\nkind = \"log\"\n\
+         [[alerts.action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1:{receiver}/json\"\n\
+         [[alerts.action]]\nkind = \"webhook\"\nformat = \"alertmanager\"\n\
+         url = \"http://127.0.0.1:{alertmanager}/api/v2/alerts\"\n\
+         [[alerts.action]]\nkind = \"command\"\ncommand = [\"{}\", \"{}\"]\n",
+        script.display(),
+        folder.join("commands").display(),
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = stage.command(VRAMSCOPE);
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(&config)
+        .arg("--driver")
+        .arg(&stage.driver)
+        .arg("--state")
+        .arg(folder.join("state"))
+        .args(["--listen", &format!("127.0.0.1:{port}")]);
+    Service::start(&mut command, folder.join("agent.log"))
+}
+
+/// Panels that need what the programs of this test do not do: containers, PyTorch, pools, snapshots.
+const MAY_BE_EMPTY: [&str; 6] = [
+    "Live device memory by container",
+    "Used by container, by the driver's account",
+    "Fragmentation of PyTorch's cache",
+    "PyTorch's cache",
+    "Pools",
+    "Snapshots of memory that were taken",
+];
+
+/// Queries that find something only when something is wrong.
+const MAY_FIND_NOTHING: [&str; 1] = ["{{instance}} lost {{class}}"];
+
+fn encode(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Runs every query of the dashboard.
+fn assert_dashboard(scene: &Scene) {
+    let dashboard: Value = serde_json::from_str(&contrib("grafana/vramscope.json")).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let mut empty = BTreeSet::new();
+    let mut queries = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        for target in panel["targets"].as_array().map_or(&[][..], |targets| targets) {
+            let mut expr = target["expr"].as_str().unwrap().replace("$__rate_interval", "10s");
+            for variable in ["$instance", "$gpu", "$process", "$pod"] {
+                expr = expr.replace(variable, ".*");
+            }
+            let path = format!(
+                "/api/v1/query_range?query={}&start={}&end={now}&step=1",
+                encode(&expr),
+                now - 20
+            );
+            let answer = scene.query(&path).unwrap_or_else(|| panic!("{title}: {expr} failed"));
+            assert_eq!(answer["status"], "success", "{title}: {expr}: {answer}");
+            let found = answer["data"]["result"].as_array().unwrap();
+            let legend = target["legendFormat"].as_str().unwrap();
+            if found.is_empty() && !MAY_FIND_NOTHING.contains(&legend) {
+                empty.insert(title.to_owned());
+            }
+            queries += 1;
+        }
+    }
+    assert!(queries > 40, "{queries}");
+    let allowed: BTreeSet<String> = MAY_BE_EMPTY.iter().map(|title| (*title).to_owned()).collect();
+    assert_eq!(empty.difference(&allowed).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn a_leak_is_told_through_prometheus_and_by_itself_and_so_is_its_end() {
+    let scene = Scene::set();
+    until("the agent", &scene, || {
+        get(scene.agent_port, "/metrics").filter(|m| m.contains("vramscope_ready 1"))
+    });
+    until("a scrape", &scene, || {
+        let found = scene.query("/api/v1/query?query=vramscope_out_of_memory_total")?;
+        (!found["data"]["result"].as_array()?.is_empty()).then_some(())
+    });
+    let leak = scene.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
+    let pid = leak.pid().to_string();
+    // Meanwhile somebody runs out of memory: that is told at once.
+    let (_, _) = scene.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
+    let critical = until("the error in Prometheus", &scene, || {
+        let told = scene.receiver.told("VramscopeOutOfMemory");
+        told.into_iter()
+            .find(|(state, labels)| state == "firing" && labels["instance"] != hostname())
+    });
+    assert_eq!((&critical.1["severity"], &critical.1["gpu"]), (&"critical".into(), &"1".into()));
+    until("the error by itself", &scene, || {
+        scene.receiver.posts("/json").into_iter().find(|post| post["alert"] == "out_of_memory")
+    });
+
+    // The leak fires everywhere.
+    until("the suspect", &scene, || {
+        let metrics = get(scene.agent_port, "/metrics")?;
+        let of_it = |line: &str| {
+            line.starts_with("vramscope_suspect_growth_per_hour{") && line.contains(&pid)
+        };
+        metrics.lines().any(of_it).then_some(())
+    });
+    until("the alert in Prometheus", &scene, || {
+        scene.alert_state("VramscopeLeakSuspect").filter(|state| state == "firing")
+    });
+    let is_told = |by_prometheus: bool, wanted: &str| {
+        let told = scene.receiver.told("VramscopeLeakSuspect").into_iter();
+        let mut ours =
+            told.filter(|(_, labels)| (labels["instance"] != hostname()) == by_prometheus);
+        ours.any(|(state, labels)| state == wanted && labels["pid"] == pid.as_str()).then_some(())
+    };
+    until("Prometheus's alert through Alertmanager", &scene, || is_told(true, "firing"));
+    until("the agent's alert through Alertmanager", &scene, || is_told(false, "firing"));
+    let posted = |state: &str| {
+        let posts = scene.receiver.posts("/json").into_iter();
+        let mut leaks =
+            posts.filter(|post| post["alert"] == "leak_suspect" && post["labels"]["pid"] == pid);
+        leaks.find(|post| post["state"] == state)
+    };
+    let post = until("the webhook", &scene, || posted("firing"));
+    assert!(post["labels"]["place"].as_str().unwrap().contains("leak_kept_losses"), "{post}");
+    let commands = scene.stage.folder.path().join("commands");
+    let ran = |state: &str| {
+        let line = format!("{state} leak_suspect {pid}");
+        std::fs::read_to_string(&commands).ok()?.lines().any(|found| found == line).then_some(())
+    };
+    until("the command", &scene, || ran("firing"));
+    until("the growth in the forecast", &scene, || scene.alert_state("VramscopeFullSoon"));
+    assert_dashboard(&scene);
+
+    // And is over everywhere.
+    drop(leak);
+    until("its end through Prometheus", &scene, || is_told(true, "resolved"));
+    until("its end through Alertmanager", &scene, || is_told(false, "resolved"));
+    until("its end by webhook", &scene, || posted("resolved"));
+    until("its end by command", &scene, || ran("resolved"));
+    assert!(scene.agent.log().contains("alert resolved: leak_suspect"), "{}", scene.agent.log());
+    assert_eq!(
+        scene
+            .receiver
+            .posts("/json")
+            .iter()
+            .filter(|post| post["alert"] == "leak_suspect" && post["labels"]["pid"] == pid.as_str())
+            .count(),
+        2,
+        "each state once"
+    );
+    let metrics = get(scene.agent_port, "/metrics").unwrap();
+    assert!(
+        metrics.contains("vramscope_notifications_total{action=\"command\",outcome=\"sent\"}"),
+        "{metrics}"
+    );
+}
+
+fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
+}

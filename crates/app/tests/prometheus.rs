@@ -1,0 +1,262 @@
+//! The rule file and the dashboard: held against Prometheus's own tool, the catalogue of metrics and the
+//! built-in rules.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use engine::alert::builtin::{self, Thresholds};
+use engine::alert::{Limit, Measure};
+use engine::metrics::catalogue;
+use serde_json::Value;
+
+fn contrib(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(contrib(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Labels that Prometheus itself adds.
+const SCRAPED: [&str; 2] = ["job", "instance"];
+
+/// An alert of the rule file, as its lines tell it.
+#[derive(Default, Debug)]
+struct Rule {
+    name: String,
+    expr: String,
+    hold: String,
+    severity: String,
+    annotations: String,
+}
+
+/// The file is ours: every key is at a place that is known.
+fn rules() -> Vec<Rule> {
+    let text = read("prometheus/vramscope.rules.yml");
+    let mut rules: Vec<Rule> = Vec::new();
+    let mut section = "";
+    for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+        let content = line.trim();
+        if let Some(name) = content.strip_prefix("- alert: ") {
+            rules.push(Rule { name: name.into(), ..Rule::default() });
+            continue;
+        }
+        let Some(rule) = rules.last_mut() else { continue };
+        match content.split_once(':').map(|(key, value)| (key, value.trim())) {
+            Some(("expr", expr)) => {
+                section = "expr";
+                rule.expr.push_str(expr.trim_start_matches('|'));
+            }
+            Some(("for", hold)) => rule.hold = hold.into(),
+            Some(("labels", "")) => section = "labels",
+            Some(("annotations", "")) => section = "annotations",
+            Some(("severity", severity)) if section == "labels" => rule.severity = severity.into(),
+            _ if section == "annotations" => rule.annotations += line,
+            _ if section == "expr" => rule.expr += line,
+            _ => (),
+        }
+    }
+    rules
+}
+
+/// The names of metrics in an expression, each with the labels that it is asked for.
+fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut found = Vec::new();
+    let mut rest = expr;
+    while let Some(at) = rest.find("vramscope_") {
+        let text = &rest[at..];
+        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+        let (name, after) = text.split_at(end);
+        let asked = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        let labels = asked.map_or_else(Vec::new, |(inside, _)| {
+            let matchers = inside.split(", ").filter(|matcher| !matcher.is_empty());
+            matchers.map(|one| one.split(['=', '!']).next().unwrap().trim()).collect()
+        });
+        found.push((name, labels));
+        rest = after;
+    }
+    found
+}
+
+/// The names in `by (…)` and `on (…)`.
+fn grouped(expr: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for word in [" by (", " on ("] {
+        for rest in expr.split(word).skip(1) {
+            found.extend(rest.split_once(')').unwrap().0.split(", "));
+        }
+    }
+    found
+}
+
+/// What follows each of a mark, as a name.
+fn names_after<'t>(text: &'t str, mark: &str) -> Vec<&'t str> {
+    let name = |rest: &'t str| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        &rest[..end]
+    };
+    text.split(mark).skip(1).map(name).collect()
+}
+
+/// Fails unless an expression uses only what the catalogue has; the labels of its metrics.
+fn assert_in_catalogue(expr: &str, place: &str) -> BTreeSet<&'static str> {
+    let mut known: BTreeSet<&str> = SCRAPED.into();
+    for (name, labels) in metrics(expr) {
+        let metric = catalogue::ALL.iter().find(|metric| metric.name == name);
+        let metric = metric.unwrap_or_else(|| panic!("{place}: there is no metric {name}"));
+        for label in labels {
+            let fine = metric.labels.contains(&label) || SCRAPED.contains(&label);
+            assert!(fine, "{place}: {name} has no label {label}");
+        }
+        known.extend(metric.labels);
+    }
+    for label in grouped(expr) {
+        assert!(known.contains(label), "{place}: no metric has the label {label}");
+    }
+    known
+}
+
+fn promtool(arguments: &[&str]) {
+    let output = Command::new("promtool")
+        .args(arguments)
+        .current_dir(contrib("prometheus"))
+        .output()
+        .expect("promtool of Debian's package `prometheus`");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn prometheus_accepts_the_rules() {
+    promtool(&["check", "rules", "vramscope.rules.yml"]);
+}
+
+#[test]
+fn every_alert_fires_does_not_fire_and_is_over_again() {
+    promtool(&["test", "rules", "vramscope.rules.test.yml"]);
+    // Each alert is expected to fire somewhere, and to be silent in two places at least.
+    let tests = read("prometheus/vramscope.rules.test.yml");
+    for rule in rules() {
+        let asked = tests.split(&format!("alertname: {}\n", rule.name)).skip(1);
+        let silent = |rest: &&str| rest.trim_start().starts_with("exp_alerts: []");
+        let (silent, firing): (Vec<&str>, Vec<&str>) = asked.partition(silent);
+        assert!(!firing.is_empty() && silent.len() >= 2, "{}", rule.name);
+    }
+}
+
+#[test]
+fn rules_use_only_metrics_and_labels_of_the_catalogue() {
+    let rules = rules();
+    assert_eq!(rules.len(), 10);
+    for rule in &rules {
+        if rule.name == "VramscopeAgentDown" {
+            assert!(metrics(&rule.expr).is_empty());
+            continue;
+        }
+        assert!(!metrics(&rule.expr).is_empty(), "{rule:?}");
+        let known = assert_in_catalogue(&rule.expr, &rule.name);
+        for label in names_after(&rule.annotations, "$labels.") {
+            assert!(known.contains(label), "{}: {label}", rule.name);
+        }
+        for part in ["summary:", "description:", "action:"] {
+            assert!(rule.annotations.contains(part), "{}: {part}", rule.name);
+        }
+    }
+}
+
+#[test]
+fn built_in_rules_and_those_of_prometheus_are_the_same() {
+    let file: BTreeMap<String, Rule> =
+        rules().into_iter().map(|rule| (rule.name.clone(), rule)).collect();
+    for rule in builtin::rules(&Thresholds::default()) {
+        let name = rule.alert_name();
+        let theirs = file.get(&name).unwrap_or_else(|| panic!("the file has no {name}"));
+        assert_eq!(theirs.severity, rule.severity.name(), "{name}");
+        let minutes = rule.hold.millis() / 60_000;
+        let hold = if minutes == 0 { String::new() } else { format!("{minutes}m") };
+        assert_eq!(theirs.hold, hold, "{name}");
+        assert!(theirs.expr.contains(rule.metric.name), "{name}: {}", theirs.expr);
+        let limit = match (rule.limit, &*rule.name) {
+            (_, "not_ready") => "== 0".into(),
+            (Limit::Below(_), _) => "< 6 * 3600".into(),
+            (Limit::Above(_), "untracked_growth") => "> 1024 * 1024 * 1024".into(),
+            (Limit::Above(limit), _) => format!("> {limit}"),
+        };
+        assert!(theirs.expr.contains(&limit), "{name}: {} has no {limit}", theirs.expr);
+        if matches!(rule.measure, Measure::Increase(_)) {
+            assert!(theirs.expr.contains("[10m]"), "{name}");
+        }
+    }
+    assert_eq!(file.len(), builtin::NAMES.len() + 1, "VramscopeAgentDown is only there");
+}
+
+fn dashboard() -> Value {
+    serde_json::from_str(&read("grafana/vramscope.json")).unwrap()
+}
+
+#[test]
+fn the_dashboard_uses_only_metrics_and_labels_of_the_catalogue() {
+    let dashboard = dashboard();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    for variable in variables.iter().filter(|variable| variable["type"] == "query") {
+        let query = variable["definition"].as_str().unwrap();
+        let known = assert_in_catalogue(query, query);
+        let label = query.rsplit_once(", ").unwrap().1.trim_end_matches(')');
+        assert!(known.contains(label), "{query}");
+    }
+    let names: BTreeSet<&str> =
+        variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    let mut shown = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        let targets = panel["targets"].as_array().map_or(&[][..], |targets| targets);
+        assert!(panel["type"] == "row" || !targets.is_empty(), "{title}");
+        for target in targets {
+            let expr = target["expr"].as_str().unwrap();
+            let known = assert_in_catalogue(expr, title);
+            for label in names_after(target["legendFormat"].as_str().unwrap(), "{{") {
+                assert!(known.contains(label), "{title}: {label}");
+            }
+            for variable in names_after(expr, "$") {
+                assert!(
+                    names.contains(variable) || variable == "__rate_interval",
+                    "{title}: {variable}"
+                );
+            }
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+            shown.extend(metrics(expr).into_iter().map(|(name, _)| name));
+        }
+    }
+    let all: BTreeSet<&str> = catalogue::ALL.iter().map(|metric| metric.name).collect();
+    assert_eq!(all.difference(&shown).collect::<Vec<_>>(), Vec::<&&str>::new(), "shown nowhere");
+}
+
+#[test]
+fn panels_of_the_dashboard_lie_side_by_side() {
+    let dashboard = dashboard();
+    let mut ids = BTreeSet::new();
+    let mut taken = BTreeMap::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title} has the id of another");
+        let side = |name: &str| panel["gridPos"][name].as_u64().unwrap();
+        let (x, y, w, h) = (side("x"), side("y"), side("w"), side("h"));
+        assert!(w > 0 && h > 0 && x + w <= 24, "{title}");
+        for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            let other = taken.insert(cell, title);
+            assert_eq!(other, None, "{title}");
+        }
+    }
+    assert!(ids.len() > 30);
+}

@@ -1,0 +1,102 @@
+//! Sentences with figures in them.
+
+use crate::units::Bytes;
+
+use super::{Alert, Measure};
+
+/// What a figure is a number of.
+enum Unit {
+    Bytes,
+    Seconds,
+    Share,
+    Plain,
+}
+
+/// The names in braces of a sentence, in their order.
+pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
+    pieces(template).filter_map(|(_, name)| name)
+}
+
+/// A sentence in which labels, `value` and `limit` have taken the place of their names.
+pub(super) fn fill(template: &str, alert: &Alert) -> String {
+    let mut text = String::new();
+    for (before, name) in pieces(template) {
+        text.push_str(before);
+        match name {
+            None => (),
+            Some("value") => text.push_str(&figure(alert, alert.value)),
+            Some("limit") => text.push_str(&figure(alert, alert.rule.limit.number())),
+            Some(name) => {
+                let label = alert.labels.iter().find(|(label, _)| *label == name);
+                // What is not known has no label.
+                text.push_str(label.map_or("?", |(_, value)| value));
+            }
+        }
+    }
+    text
+}
+
+/// Text, and the name in braces that follows it.
+fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    let mut rest = Some(template);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let cut = text.split_once('{').and_then(|(before, after)| {
+            let (name, after) = after.split_once('}')?;
+            Some((before, name, after))
+        });
+        match cut {
+            None => {
+                rest = None;
+                Some((text, None))
+            }
+            Some((before, name, after)) => {
+                rest = Some(after);
+                Some((before, Some(name)))
+            }
+        }
+    })
+}
+
+/// A figure of an alert in words.
+pub(super) fn figure(alert: &Alert, value: f64) -> String {
+    match unit(alert) {
+        Unit::Bytes if value < 0.0 => format!("-{}", Bytes(-value as u64)),
+        Unit::Bytes => Bytes(value as u64).to_string(),
+        Unit::Seconds => seconds(value),
+        Unit::Share => format!("{:.0} %", value * 100.0),
+        Unit::Plain if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),
+        Unit::Plain => format!("{value:.3}"),
+    }
+}
+
+fn unit(alert: &Alert) -> Unit {
+    let metric = alert.rule.metric;
+    if matches!(alert.rule.measure, Measure::ShareOf(_)) {
+        return Unit::Share;
+    }
+    match metric.unit {
+        "bytes" => Unit::Bytes,
+        "seconds" => Unit::Seconds,
+        "ratio" => Unit::Share,
+        // Of suspects: bytes, unless they are objects.
+        _ if metric.labels.contains(&"subject") => {
+            let subject = alert.labels.iter().find(|(label, _)| *label == "subject");
+            let is_object = subject.is_some_and(|(_, subject)| subject.ends_with("_objects"));
+            if is_object { Unit::Plain } else { Unit::Bytes }
+        }
+        _ => Unit::Plain,
+    }
+}
+
+/// `45s`, `12m`, `3h 05m`, `2d 4h`.
+fn seconds(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);
+    match whole {
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{minutes}m"),
+        3600..86_400 => format!("{hours}h {minutes:02}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
