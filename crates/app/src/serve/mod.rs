@@ -9,6 +9,7 @@ pub(crate) mod http;
 pub(crate) mod incidents;
 pub(crate) mod onward;
 mod part;
+pub(crate) mod secret;
 
 pub(crate) use feed::{Feed, Published};
 pub(crate) use part::Part;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) incidents: incidents::Shelf,
     /// Answered requests.
     pub(crate) requests: http::Requests,
+    /// What was sent onward, and how that went.
+    pub(crate) onward: onward::Tally,
 }
 
 impl Shared {
@@ -39,6 +42,7 @@ impl Shared {
             alerts: alerts::Board::default(),
             incidents: incidents::Shelf::default(),
             requests: http::Requests::default(),
+            onward: onward::Tally::default(),
         })
     }
 }
