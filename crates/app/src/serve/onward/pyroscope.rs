@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn names_and_labels_cannot_end_themselves() {
-        let text = "url = \"http://localhost\"\nname = \"gpu{x=1}\"\nlabels = { zone = \"a,b\" }";
+        let text = "url = \"http://localhost/\"\nname = \"gpu{x=1}\"\nlabels = { zone = \"a,b\" }";
         let settings: Pyroscope = toml::from_str(text).unwrap();
         let name = application(&settings, "node-7");
         assert_eq!(name, "gpu_x_1_{host=node-7,zone=a_b}");

@@ -79,7 +79,7 @@ impl Receiver<'_> {
         let has_secret = self.token_file.is_some() || self.password_file.is_some();
         if has_secret && scheme == "http" && !is_loopback(host) {
             wrong.push(format!(
-                "`{name}` would carry a secret in the clear: use https://, or an address of this \
+                "`{name}` would carry a secret in the clear: use https, or an address of this \
                  host"
             ));
         }
