@@ -3,6 +3,7 @@
 `read_lake.py FOLDER` all rows of three tables by host, `read_lake.py FOLDER PAGE` also the columns that DuckDB finds and
 what the queries of the page answer."""
 
+import glob
 import json
 import os
 import sys
@@ -34,7 +35,7 @@ def rows(table):
 
 found = {}
 for table in ("figures", "processes", "devices", "sites"):
-    if os.path.isdir(os.path.join(folder, table)):
+    if glob.glob(os.path.join(folder, table, "*", "*", "*.parquet")):
         found[table] = rows(table)
 if len(sys.argv) > 2:
     found["columns"] = {}

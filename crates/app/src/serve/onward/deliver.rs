@@ -25,14 +25,14 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    /// `whom` is the receiver in words.
+    /// `what` is done, in words.
     pub(super) fn new(
         receiver: &'static str,
-        whom: String,
+        what: String,
         interval: Duration,
         retry: Duration,
     ) -> Self {
-        Self { receiver, retry, beat: Beat::new(interval), voice: Voice::new(whom) }
+        Self { receiver, retry, beat: Beat::new(interval), voice: Voice::new(what) }
     }
 
     /// Delivers until the agent ends. `make` makes what is to be sent, `send` tries to within a time.

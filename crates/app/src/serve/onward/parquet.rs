@@ -23,26 +23,45 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Parquet, host: &str) -> Res
     let interval = settings.interval.0;
     Part::spawn("onward-parquet", shared, move |shared| {
         writer.clean();
-        let whom = format!("cannot write tables to {}", writer.folder.display());
-        let mut voice = Voice::new(whom);
+        let what = format!("write tables to {}", writer.folder.display());
+        let mut voice = Voice::new(what);
         let mut beat = Beat::new(interval);
         while let Some(turn) = beat.next(&shared.feed) {
             shared.onward.count(NAME, "dropped", turn.missed);
-            let mut failures = writer.tick(&turn.published);
+            let mut done = writer.tick(&turn.published);
             if turn.is_last {
-                failures.extend(writer.finish());
+                done.add(writer.finish());
             }
-            shared.onward.count(NAME, "sent", u64::from(failures.is_empty()));
-            shared.onward.count(NAME, "failed", u64::from(!failures.is_empty()));
-            match failures.first() {
-                None => voice.works(),
-                Some(error) => voice.failed(&error.to_string()),
-            }
+            tell(shared, &mut voice, &done);
         }
-        for error in writer.finish() {
-            voice.failed(&error.to_string());
-        }
+        tell(shared, &mut voice, &writer.finish());
     })
+}
+
+/// Rows wait in memory for a while: only a file that is whole shows that writing works.
+fn tell(shared: &Shared, voice: &mut Voice, done: &Done) {
+    shared.onward.count(NAME, "sent", done.files);
+    shared.onward.count(NAME, "failed", done.failures.len() as u64);
+    match done.failures.first() {
+        Some(error) => voice.failed(&error.to_string()),
+        None if done.files > 0 => voice.works(),
+        None => {}
+    }
+}
+
+/// What came of something.
+#[derive(Default)]
+struct Done {
+    /// Files that are whole.
+    files: u64,
+    failures: Vec<io::Error>,
+}
+
+impl Done {
+    fn add(&mut self, more: Self) {
+        self.files += more.files;
+        self.failures.extend(more.failures);
+    }
 }
 
 struct Writer {
@@ -96,11 +115,11 @@ impl Writer {
 
     /// Adds the rows of a moment to each table. A table that fails loses its file, and begins another
     /// one with the next moment.
-    fn tick(&mut self, published: &Published) -> Vec<io::Error> {
+    fn tick(&mut self, published: &Published) -> Done {
         let Published { snapshot, figures, names, .. } = published;
         let tick = Tick { snapshot, figures, names, paths: self.paths };
         let now = names.clock.nanos(snapshot.at);
-        let mut failures = self.roll(now);
+        let mut done = self.roll(now);
         for (place, table) in LiveTable::ALL.into_iter().enumerate() {
             let open = self.open.get_mut(place).and_then(Option::take);
             match self.add(table, open, now, &tick) {
@@ -109,10 +128,10 @@ impl Writer {
                         *slot = Some(open);
                     }
                 }
-                Err(error) => failures.push(error),
+                Err(error) => done.failures.push(error),
             }
         }
-        failures
+        done
     }
 
     fn add(
@@ -139,7 +158,7 @@ impl Writer {
     }
 
     /// Finishes files that are long or big enough, or of yesterday.
-    fn roll(&mut self, now: i64) -> Vec<io::Error> {
+    fn roll(&mut self, now: i64) -> Done {
         let (time, size) = (self.roll, self.roll_size);
         let is_due = |open: &Open| {
             let is_big = open.rows.bytes() >= size.0;
@@ -148,21 +167,25 @@ impl Writer {
         self.close(is_due)
     }
 
-    fn finish(&mut self) -> Vec<io::Error> {
+    fn finish(&mut self) -> Done {
         self.close(|_| true)
     }
 
-    fn close(&mut self, is_due: impl Fn(&Open) -> bool) -> Vec<io::Error> {
+    fn close(&mut self, is_due: impl Fn(&Open) -> bool) -> Done {
         let due: Vec<Open> =
             self.open.iter_mut().filter_map(|open| open.take_if(|open| is_due(open))).collect();
+        let mut done = Done::default();
         if due.is_empty() {
-            return Vec::new();
+            return done;
         }
         // A file without a row would only be in the way.
-        let full = due.into_iter().filter(|open| open.rows.rows() > 0);
-        let done = full.map(|open| open.rows.finish().and_then(Unfinished::finish));
-        let failures = done.filter_map(Result::err).collect();
+        for open in due.into_iter().filter(|open| open.rows.rows() > 0) {
+            match open.rows.finish().and_then(Unfinished::finish) {
+                Ok(()) => done.files += 1,
+                Err(error) => done.failures.push(error),
+            }
+        }
         self.prune();
-        failures
+        done
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Re
     let interval = settings.interval.0;
     Part::spawn("onward-files", shared, move |shared| {
         sweep(&writer.folder);
-        let mut voice = Voice::new(format!("cannot write profiles to {}", writer.folder.display()));
+        let mut voice = Voice::new(format!("write profiles to {}", writer.folder.display()));
         let mut beat = Beat::new(interval);
         while let Some(turn) = beat.next(&shared.feed) {
             shared.onward.count(NAME, "dropped", turn.missed);

@@ -18,12 +18,12 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Pyroscope, host: &str) -> R
     let receiver = settings.receiver();
     let client = Client::new(&receiver)?;
     let url = format!("{}/ingest", settings.url.trim_end_matches('/'));
-    let whom = format!("cannot send profiles to {url}");
+    let what = format!("send profiles to {url}");
     let (interval, retry) = (settings.interval.0, receiver.retry);
     let name = application(settings, host);
     let paths = shared.config.onward.show_paths;
     Part::spawn("onward-pyroscope", shared, move |shared| {
-        let delivery = Delivery::new("pyroscope", whom, interval, retry);
+        let delivery = Delivery::new("pyroscope", what, interval, retry);
         // What was allocated is added up there: each profile tells what came since the last one.
         let mut last: Option<(Allocated, i64)> = None;
         let make = |turn: &Turn| {

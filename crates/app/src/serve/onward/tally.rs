@@ -33,23 +33,23 @@ impl Tally {
 
 /// Tells people when a receiver begins to fail, and when it works again; never each time.
 pub(super) struct Voice {
-    whom: String,
+    what: String,
     failures: u64,
     /// Who hears it.
     say: fn(&str),
 }
 
 impl Voice {
-    /// `whom` is what fails, in words.
-    pub(super) const fn new(whom: String) -> Self {
-        Self { whom, failures: 0, say: output::complain }
+    /// `what` is done, in words: `send metrics to …`.
+    pub(super) const fn new(what: String) -> Self {
+        Self { what, failures: 0, say: output::complain }
     }
 
     /// It failed, again or for the first time. The reason may hold foreign text.
     pub(super) fn failed(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            (self.say)(&format!("{}: {}; it is tried again", self.whom, plain(why)));
+            (self.say)(&format!("cannot {}: {}; it is tried again", self.what, plain(why)));
         }
     }
 
@@ -57,8 +57,8 @@ impl Voice {
     pub(super) fn works(&mut self) {
         match std::mem::take(&mut self.failures) {
             0 => {}
-            1 => (self.say)(&format!("{}: works again", self.whom)),
-            times => (self.say)(&format!("{}: works again, after {times} failures", self.whom)),
+            1 => (self.say)(&format!("can {} again", self.what)),
+            times => (self.say)(&format!("can {} again, after {times} failures", self.what)),
         }
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_failure_is_told_once_and_its_end_too() {
         let say = |text: &str| HEARD.with_borrow_mut(|heard| heard.push(text.to_owned()));
-        let mut voice = Voice { whom: "the collector".into(), failures: 0, say };
+        let mut voice = Voice { what: "send".into(), failures: 0, say };
         voice.works();
         voice.failed("no\x1b route");
         voice.failed("no route");
@@ -82,9 +82,9 @@ mod tests {
         voice.works();
         voice.failed("no");
         let want = [
-            "the collector: no\\u{1b} route; it is tried again",
-            "the collector: works again, after 2 failures",
-            "the collector: no; it is tried again",
+            "cannot send: no\\u{1b} route; it is tried again",
+            "can send again, after 2 failures",
+            "cannot send: no; it is tried again",
         ];
         assert_eq!(HEARD.take(), want);
     }

@@ -29,11 +29,11 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Otlp, host: &str) -> Result
     let receiver = settings.receiver();
     let client = Client::new(&receiver)?;
     let url = format!("{}/v1/metrics", settings.endpoint.trim_end_matches('/'));
-    let whom = format!("cannot send metrics to {url}");
+    let what = format!("send metrics to {url}");
     let (interval, retry, gzip) = (settings.interval.0, receiver.retry, settings.gzip);
     let resource = request::resource(host, &settings.resource);
     Part::spawn("onward-otlp", shared, move |shared| {
-        let delivery = Delivery::new("otlp", whom, interval, retry);
+        let delivery = Delivery::new("otlp", what, interval, retry);
         let make = |turn: &Turn| {
             let published = &turn.published;
             let (figures, at) = (&published.figures, published.snapshot.at);
