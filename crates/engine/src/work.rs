@@ -123,6 +123,35 @@ pub enum Direction {
     Unknown,
 }
 
+impl Direction {
+    /// Every direction, in display order.
+    pub const ALL: [Self; 8] = [
+        Self::HostToDevice,
+        Self::DeviceToHost,
+        Self::DeviceToDevice,
+        Self::HostToHost,
+        Self::Peer,
+        Self::Array,
+        Self::Fill,
+        Self::Unknown,
+    ];
+
+    /// The word for it in reports, JSON and metrics, as users of the driver write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HostToDevice => "H2D",
+            Self::DeviceToHost => "D2H",
+            Self::DeviceToDevice => "D2D",
+            Self::HostToHost => "H2H",
+            Self::Peer => "peer",
+            Self::Array => "array",
+            Self::Fill => "memset",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Copies of one direction, as *increments*.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copies {

@@ -3,24 +3,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use capture::hooks::function_name;
 use capture::session::{Options, Stacks, Target, Tensors, Work};
 use engine::event::Event;
 use engine::ledger::Ledger;
-use engine::metrics::Figures;
+use engine::metrics::{Board, Gpu, Input, Limits};
 use engine::snapshot::View;
 use formats::WallClock;
 use formats::export::Names;
+use formats::export::verdict::short_place;
 use formats::recording::Functions;
 
 use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
 use crate::serve::budget::Standing;
-use crate::serve::config::{Config, Size, trace};
-use crate::serve::{Published, Shared, alerts, http, incidents, onward};
+use crate::serve::config::{self, Config, Size, trace};
+use crate::serve::{Published, Shared, alerts, figures, http, incidents, onward};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -126,10 +127,14 @@ fn session_options(trace: &trace::Trace) -> Options {
 struct Agent {
     shared: Arc<Shared>,
     ledger: Ledger,
+    board: Board,
+    gpus: Vec<Gpu>,
     names: Arc<Names>,
     desk: incidents::Desk,
     sequence: u64,
     events: u64,
+    /// When it began, in seconds of the Unix clock.
+    started: f64,
 }
 
 impl Agent {
@@ -138,13 +143,19 @@ impl Agent {
         let gpus = gpu_names(&live.gpus);
         let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
         let ledger = Ledger::new();
+        let config::Metrics { processes, containers, sites, suspects } = shared.config.metrics;
         Self {
             shared,
+            board: Board::new(Limits { processes, containers, sites, suspects }),
+            gpus: figures::gpus(&names),
             ledger: if live.counts_work { ledger.following_work() } else { ledger },
             names: Arc::new(names),
             desk,
             sequence: 0,
             events: 0,
+            started: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |time| time.as_secs_f64()),
         }
     }
 
@@ -177,12 +188,20 @@ impl Agent {
     fn publish(&mut self) {
         self.sequence += 1;
         let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        let standing =
+            Standing { events: self.events, started: self.started, ..Standing::default() };
+        let figures = self.board.observe(&Input {
+            snapshot: &snapshot,
+            gpus: &self.gpus,
+            own: &figures::own(&standing, self.ledger.unlisted_ends(), &self.shared),
+            place: short_place,
+        });
         let published = self.shared.feed.publish(Published {
             sequence: self.sequence,
             snapshot,
             names: Arc::clone(&self.names),
-            figures: Figures::default(),
-            own: Standing { events: self.events, ..Standing::default() },
+            figures,
+            own: standing,
         });
         self.desk.published(&published, &self.ledger);
     }

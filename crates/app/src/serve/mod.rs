@@ -5,6 +5,7 @@ pub(crate) mod alerts;
 pub(crate) mod budget;
 pub(crate) mod config;
 mod feed;
+pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod incidents;
 pub(crate) mod onward;

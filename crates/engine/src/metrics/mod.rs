@@ -2,7 +2,12 @@
 //!
 //! Metrics, alerts, the page of documentation and what is sent onward all read from here.
 
+mod board;
 pub mod catalogue;
+mod label;
+
+pub use board::{Board, Gpu, Input, Outcomes, Own, most};
+pub use label::label;
 
 /// What a metric is, declared once in [`catalogue`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

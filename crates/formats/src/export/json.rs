@@ -29,6 +29,11 @@ pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
     serde_json::to_string(&Report::new(snapshot, names))
 }
 
+/// The same as a value, for those that tell parts of it.
+pub fn value(snapshot: &Snapshot, names: &Names) -> serde_json::Result<serde_json::Value> {
+    serde_json::to_value(Report::new(snapshot, names))
+}
+
 #[derive(Serialize)]
 struct Report {
     time: String,

@@ -6,6 +6,8 @@ pub mod chart;
 pub mod exporter;
 pub mod handoff;
 pub mod json;
+#[cfg(feature = "openmetrics")]
+pub mod openmetrics;
 pub mod page;
 #[cfg(feature = "parquet")]
 pub mod parquet;

@@ -1,11 +1,28 @@
-//! The agent's answers over HTTP.
+//! The agent's answers over HTTP: metrics, a small API, health. One thread, that nobody waits for.
 
+mod answer;
+mod api;
+mod cache;
+mod door;
+mod files;
+mod incidents;
+mod listen;
+mod patient;
+mod query;
+mod routes;
+mod tls;
+mod token;
+
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{Part, Shared};
+use crate::output;
+use door::Door;
+use token::Token;
 
 /// Answered requests by the class of the answer.
 #[derive(Default)]
@@ -28,7 +45,32 @@ impl Requests {
     }
 }
 
-/// Listens, and starts the part that answers. A port that is taken fails here.
+/// Listens, and starts the part that answers. A port that is taken, a token that others can read and a
+/// certificate without its key fail here.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
-    Part::spawn("http", shared, |_| ())
+    let http = &shared.config.http;
+    let token = http.token_file.as_deref().map(Token::read).transpose()?;
+    let tls = match (&http.certificate, &http.key) {
+        (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
+        _ => None,
+    };
+    let listener = TcpListener::bind(http.listen).with_context(|| {
+        format!("cannot listen on {}; choose another address with --listen", http.listen)
+    })?;
+    listener.set_nonblocking(true).context("cannot listen without waiting")?;
+    let address = listener.local_addr().context("cannot tell where it listens")?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    if !address.ip().is_loopback() && tls.is_none() {
+        output::complain(&format!(
+            "{address} is reachable from other hosts, and what is sent there, the token too, can be \
+             read on the way: name a certificate and a key in the settings"
+        ));
+    }
+    output::complain(&format!("listening on {scheme}://{address}"));
+    let door = Door::new(Arc::clone(shared), address, token);
+    Part::spawn("http", shared, move |_| {
+        if let Err(error) = listen::run(listener, tls, door) {
+            output::complain(&format!("HTTP: {error}; there are no answers any more"));
+        }
+    })
 }

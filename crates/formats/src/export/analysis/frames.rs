@@ -97,6 +97,23 @@ pub(in crate::export) fn line(frame: &Frame) -> String {
     }
 }
 
+/// `function file:line` of the frame that says most of a stack: short enough for a label, and without
+/// folders.
+pub(in crate::export) fn place(frames: &[&Frame]) -> String {
+    let Some(frame) = own(frames).or(frames.first().copied()) else { return String::new() };
+    let function = if frame.function.is_empty() {
+        format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
+    } else {
+        frame.function.to_string()
+    };
+    match (&frame.file, frame.line, &frame.module) {
+        (Some(file), 0, _) => format!("{function} {}", base(file)),
+        (Some(file), line, _) => format!("{function} {}:{line}", base(file)),
+        (None, _, Some(module)) => format!("{function} {}", base(module)),
+        (None, _, None) => function,
+    }
+}
+
 /// The last part of a path.
 fn base(path: &str) -> &str {
     path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
@@ -209,6 +226,16 @@ mod tests {
 
     fn native(function: &str, module: &str) -> Frame {
         Frame { function: function.into(), module: Some(module.into()), ..Frame::default() }
+    }
+
+    #[test]
+    fn a_place_is_the_innermost_line_of_the_program_without_folders() {
+        let place = |frames: &[Frame]| place(&frames.iter().collect::<Vec<_>>());
+        let driver = native("cuMemAlloc_v2", "/usr/lib/libcuda.so.1");
+        let step = python("step", "/home/ann/secret/train.py", 12);
+        assert_eq!(place(&[driver.clone(), step]), "step train.py:12");
+        assert_eq!(place(&[driver]), "cuMemAlloc_v2 libcuda.so.1");
+        assert_eq!(place(&[]), "");
     }
 
     fn lines(frames: &[Frame]) -> Vec<String> {

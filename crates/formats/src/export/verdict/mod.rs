@@ -135,6 +135,17 @@ pub fn place(site: SiteName, frames: &[Frame]) -> String {
     }
 }
 
+/// The same for a label of a metric: shorter, and without folders.
+#[must_use]
+pub fn short_place(site: SiteName, frames: &[Frame]) -> String {
+    match site {
+        SiteName::Unknown => "(no stack)".to_owned(),
+        SiteName::Pending(_) => "(not told yet)".to_owned(),
+        SiteName::Other => String::new(),
+        SiteName::Told(_) => frames::place(&frames.iter().collect::<Vec<_>>()),
+    }
+}
+
 /// A verdict for people.
 #[must_use]
 pub const fn words(verdict: Verdict) -> &'static str {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::super::Names;
 use super::super::json::Failure;
-use super::{bandwidth_at, direction, exact, kernel_name, mean_bandwidth, named_by, rate};
+use super::{bandwidth_at, exact, kernel_name, mean_bandwidth, named_by, rate};
 use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
 
 /// The object of `vramscope kernels` for a snapshot, without a line end.
@@ -195,7 +195,7 @@ impl Kernel {
 impl Copies {
     fn new(view: &CopyView, work: &WorkView) -> Self {
         Self {
-            direction: direction(view.direction),
+            direction: view.direction.name(),
             mode: if view.asynchronous { "async" } else { "sync" },
             calls: view.calls,
             bytes: view.bytes.0,

@@ -5,7 +5,7 @@ pub mod text;
 
 use engine::snapshot::{CopyView, KernelView, Snapshot};
 use engine::units::Nanos;
-use engine::work::{Direction, Launched, NamedBy, NoName, bandwidth_of};
+use engine::work::{Launched, NamedBy, NoName, bandwidth_of};
 
 use crate::kernel::KernelName;
 use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
@@ -48,20 +48,6 @@ pub(crate) const fn named_by(by: NamedBy) -> &'static str {
     }
 }
 
-/// The word for a direction, as users of the driver write it.
-pub(crate) const fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::HostToDevice => "H2D",
-        Direction::DeviceToHost => "D2H",
-        Direction::DeviceToDevice => "D2D",
-        Direction::HostToHost => "H2H",
-        Direction::Peer => "peer",
-        Direction::Array => "array",
-        Direction::Fill => "memset",
-        Direction::Unknown => "unknown",
-    }
-}
-
 /// Something per second.
 pub(crate) fn rate(count: u64, time: Nanos) -> f64 {
     if time.0 == 0 { 0.0 } else { count as f64 / (time.0 as f64 / 1e9) }
@@ -99,6 +85,7 @@ mod tests {
     use engine::units::Bytes;
 
     use super::*;
+    use engine::work::Direction;
 
     #[test]
     fn quantiles_are_the_middle_of_their_class() {

@@ -9,7 +9,7 @@ use engine::work::Shape;
 
 use super::super::Names;
 use super::super::text::Style;
-use super::{bandwidth_at, direction, kernel_name, mean_bandwidth, rate, why_nameless};
+use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, why_nameless};
 use crate::plain::plain;
 
 /// Names longer than this are cut in the middle.
@@ -159,7 +159,7 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
             grouped(view.calls),
             view.bytes.to_string(),
             per_second(rate(view.recent_bytes.0, work.window)),
-            direction(view.direction),
+            view.direction.name(),
             if view.asynchronous { "async" } else { "sync" },
         )?;
     }

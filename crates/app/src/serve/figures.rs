@@ -1,0 +1,44 @@
+//! What the engine thread tells its board of metrics besides the snapshot.
+
+use engine::metrics::{Gpu, Own};
+use engine::units::Bytes;
+use formats::export::Names;
+
+use super::Shared;
+use super::budget::Standing;
+
+/// The GPUs of the host.
+pub(crate) fn gpus(names: &Names) -> Vec<Gpu> {
+    let gpu = |gpu: &formats::export::GpuName| Gpu {
+        id: gpu.id,
+        uuid: gpu.uuid.as_str().into(),
+        name: gpu.name.as_str().into(),
+        total: Bytes(gpu.total_bytes),
+    };
+    names.gpus.iter().map(gpu).collect()
+}
+
+/// What the agent tells of itself.
+pub(crate) fn own(standing: &Standing, unlisted_ends: u64, shared: &Shared) -> Own {
+    let mut alerts: Vec<(Box<str>, u64)> = Vec::new();
+    for alert in shared.alerts.list().into_iter().filter(|alert| alert.resolved.is_none()) {
+        match alerts.iter_mut().find(|(severity, _)| **severity == *alert.severity) {
+            Some((_, count)) => *count += 1,
+            None => alerts.push((alert.severity.into(), 1)),
+        }
+    }
+    Own {
+        version: env!("CARGO_PKG_VERSION").into(),
+        started: standing.started,
+        ready: true,
+        cpu_seconds: standing.cpu_seconds,
+        memory: standing.memory,
+        degraded: standing.steps.len() as u64,
+        events: standing.events,
+        unlisted_ends,
+        http: shared.requests.classes(),
+        alerts,
+        notifications: shared.alerts.notified(),
+        incidents: shared.incidents.counts(),
+    }
+}

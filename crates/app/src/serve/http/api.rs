@@ -1,0 +1,162 @@
+//! What the API tells, as objects. Names are a contract: fields are added, never renamed.
+
+use engine::metrics::{Figures, Metric, Sample, Value as Number, catalogue};
+use formats::plain::plain;
+use serde_json::{Map, Value, json};
+
+use super::query::Query;
+use crate::serve::alerts::AlertView;
+use crate::serve::incidents::IncidentView;
+use crate::serve::{Published, Shared};
+
+/// The version of the API.
+pub(super) const VERSION: &str = "v1";
+
+/// Fields of frames that are paths.
+const PATHS: [&str; 2] = ["file", "module"];
+
+/// Leaves the last part of every path of a program's files.
+pub(super) fn hide_folders(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(hide_folders),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field {
+                    Value::String(path) if PATHS.contains(&name.as_str()) => {
+                        if let Some((_, last)) = path.rsplit_once('/') {
+                            *path = last.to_owned();
+                        }
+                    }
+                    field => hide_folders(field),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// An answer with what each has: the version, the time, whether all is exact.
+pub(super) fn envelope(published: &Published, fields: Value) -> Value {
+    let mut all = Map::new();
+    all.insert("api".into(), VERSION.into());
+    all.insert("time".into(), published.names.clock.precise(published.snapshot.at).into());
+    all.insert("exact".into(), published.snapshot.certainty.exact().into());
+    if let Value::Object(fields) = fields {
+        all.extend(fields);
+    }
+    Value::Object(all)
+}
+
+/// A list of the report, those of one process where that is asked for. `total` is before the cut.
+pub(super) fn list(report: &Value, name: &str, query: Query) -> Value {
+    let all = report.get(name).and_then(Value::as_array).map_or(&[][..], |all| all);
+    let wanted: Vec<&Value> = all.iter().filter(|item| is_of(item, query.pid)).collect();
+    let total = wanted.len();
+    let shown: Vec<&Value> = wanted.into_iter().take(query.top).collect();
+    json!({ name: shown, "total": total })
+}
+
+/// Whether something is of a process: itself, or one of those that hold it.
+fn is_of(item: &Value, pid: Option<u32>) -> bool {
+    let Some(pid) = pid else { return true };
+    let holders = item.get("processes").and_then(Value::as_array);
+    let mut holders = holders.into_iter().flatten();
+    item.get("pid").is_some_and(|own| *own == pid)
+        || holders.any(|holder| holder.get("pid").is_some_and(|own| *own == pid))
+}
+
+/// One process of the report; the one that runs where another one with its number ended.
+pub(super) fn process(report: &Value, pid: u32) -> Option<Value> {
+    let all = report.get("processes").and_then(Value::as_array)?;
+    let found = all.iter().find(|process| process.get("pid").is_some_and(|own| *own == pid))?;
+    Some(json!({ "process": found }))
+}
+
+/// The GPUs of the host.
+pub(super) fn gpus(figures: &Figures) -> Value {
+    let field = |name: &str| name.trim_start_matches("vramscope_gpu_").to_owned();
+    let metrics: [&Metric; 6] = [
+        &catalogue::GPU_TOTAL,
+        &catalogue::GPU_FREE,
+        &catalogue::GPU_USED,
+        &catalogue::GPU_LIVE,
+        &catalogue::GPU_UNTRACKED,
+        &catalogue::GPU_FULL_IN,
+    ];
+    let gpu = |sample: &Sample| {
+        let label = |at: usize| sample.labels.get(at).map(|text| &**text).unwrap_or_default();
+        let mut fields = Map::new();
+        fields.insert("index".into(), label(0).parse::<u16>().map_or(Value::Null, Value::from));
+        fields.insert("uuid".into(), label(1).into());
+        fields.insert("name".into(), label(2).into());
+        for metric in metrics {
+            let samples = figures.of(metric.name).iter();
+            let found =
+                samples.filter(|one| one.labels.first() == sample.labels.first()).next_back();
+            fields.insert(field(metric.name), found.map_or(Value::Null, |one| number(one.value)));
+        }
+        Value::Object(fields)
+    };
+    let all: Vec<Value> = figures.of(catalogue::GPU.name).iter().map(gpu).collect();
+    json!({ "total": all.len(), "gpus": all })
+}
+
+fn number(value: Number) -> Value {
+    match value {
+        Number::Whole(whole) => whole.into(),
+        Number::Real(real) => real.into(),
+    }
+}
+
+/// The alerts as they stand.
+pub(super) fn alerts(alerts: &[AlertView], query: Query) -> Value {
+    let alert = |alert: &AlertView| {
+        let labels: Map<_, _> = alert
+            .labels
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
+        let mut fields = serde_json::to_value(alert).unwrap_or_default();
+        if let Some(fields) = fields.as_object_mut() {
+            fields.insert("labels".into(), Value::Object(labels));
+        }
+        fields
+    };
+    let shown: Vec<Value> = alerts.iter().take(query.top).map(alert).collect();
+    json!({ "alerts": shown, "total": alerts.len() })
+}
+
+/// The folders that were written.
+pub(super) fn incidents(incidents: &[IncidentView], query: Query) -> Value {
+    let of = |one: &&IncidentView| query.pid.is_none() || one.pid == query.pid;
+    let wanted: Vec<&IncidentView> = incidents.iter().filter(of).collect();
+    let total = wanted.len();
+    let shown: Vec<Value> = wanted
+        .into_iter()
+        .take(query.top)
+        .map(|one| serde_json::to_value(one).unwrap_or_default())
+        .collect();
+    json!({ "incidents": shown, "total": total })
+}
+
+/// How the agent itself does.
+pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f64) -> Value {
+    let own = &published.own;
+    let certainty = &published.snapshot.certainty;
+    let steps: Vec<&str> = own.steps.iter().map(|step| step.name()).collect();
+    let [_, fine, _, refused, failed] = shared.requests.classes();
+    json!({
+        "version": plain(env!("CARGO_PKG_VERSION")),
+        "ready": ready,
+        "uptime_seconds": (now - own.started).max(0.0).floor(),
+        "sequence": published.sequence,
+        "events_total": own.events,
+        "lost_events": certainty.lost.events(),
+        "before_trace": certainty.before_trace,
+        "degraded": steps,
+        "cpu_seconds": own.cpu_seconds,
+        "cpu_percent": own.cpu_percent,
+        "memory_bytes": own.memory.0,
+        "requests": { "answered": fine, "refused": refused, "failed": failed },
+    })
+}

@@ -1,0 +1,158 @@
+//! Who may ask, and what they may send.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::body::{Body, Incoming};
+use hyper::header::{self, HeaderMap};
+use hyper::{Method, Request, StatusCode, Uri};
+
+use super::answer::Answer;
+use super::cache::Cache;
+use super::routes;
+use super::token::Token;
+use crate::serve::{Published, Shared};
+
+/// Without anything new for so long, the agent is not ready any more.
+const STALLED: Duration = Duration::from_secs(15);
+
+/// What every request meets first.
+pub(super) struct Door {
+    pub(super) shared: Arc<Shared>,
+    address: SocketAddr,
+    token: Option<Token>,
+    cache: Mutex<Cache>,
+    /// The newest snapshot that was seen, and when.
+    seen: Mutex<(u64, Instant)>,
+}
+
+impl Door {
+    pub(super) fn new(shared: Arc<Shared>, address: SocketAddr, token: Option<Token>) -> Self {
+        let seen = Mutex::new((0, Instant::now()));
+        Self { shared, address, token, cache: Mutex::default(), seen }
+    }
+
+    /// Whether nothing is published any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_ready();
+        self.shared.feed.is_closed()
+    }
+
+    pub(super) fn count(&self, status: u16) {
+        self.shared.requests.count(status);
+    }
+
+    /// Whether snapshots are published, and go on to be.
+    pub(super) fn is_ready(&self) -> bool {
+        let Some(newest) = self.shared.feed.newest() else { return false };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.0 != newest.sequence {
+            *seen = (newest.sequence, Instant::now());
+        }
+        seen.1.elapsed() < STALLED
+    }
+
+    pub(super) fn with_cache<T>(&self, work: impl FnOnce(&mut Cache) -> T) -> T {
+        work(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn newest(&self) -> Option<Arc<Published>> {
+        self.shared.feed.newest()
+    }
+
+    /// The answer to a request.
+    pub(super) fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let answer = self.refusal(request).unwrap_or_else(|| routes::answer(self, request.uri()));
+        self.count(answer.status());
+        answer
+    }
+
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Answer> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let (error, hint) = ("nothing can be changed here", "use GET");
+            let mut answer = Answer::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
+                .with(header::ALLOW, "GET, HEAD");
+            answer.close();
+            return Some(answer);
+        }
+        if !request.body().is_end_stream() {
+            let (error, hint) = ("a request has no body", "send it without one");
+            let mut answer = Answer::error(StatusCode::PAYLOAD_TOO_LARGE, error, hint);
+            answer.close();
+            return Some(answer);
+        }
+        if self.token.is_none() && !self.is_meant(request.uri(), request.headers()) {
+            return Some(Answer::error(
+                StatusCode::FORBIDDEN,
+                "the request is for another host",
+                "ask for 127.0.0.1 or localhost, or set up a token",
+            ));
+        }
+        if !self.is_allowed(request.uri(), request.headers()) {
+            let error = "a token is needed";
+            let hint = "send `Authorization: Bearer TOKEN`, with what is in the file token_file";
+            let answer = Answer::error(StatusCode::UNAUTHORIZED, error, hint);
+            return Some(answer.with(header::WWW_AUTHENTICATE, "Bearer"));
+        }
+        None
+    }
+
+    /// Whether a request without a token names this host. A page of somebody else whose name was made
+    /// to lead here does not.
+    fn is_meant(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let named = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
+        let asked = uri.authority().map(hyper::http::uri::Authority::as_str);
+        named.chain(asked).all(|host| is_own(host, self.address.ip()))
+    }
+
+    fn is_allowed(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else { return true };
+        if routes::is_open(uri.path()) {
+            return true;
+        }
+        let told = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let told = told.and_then(|told| told.split_at_checked(7));
+        told.is_some_and(|(scheme, told)| {
+            scheme.eq_ignore_ascii_case(b"bearer ") && token.is(told.trim_ascii())
+        })
+    }
+}
+
+/// Whether a host, with or without a port, is a name of this one.
+fn is_own(host: &str, listens: IpAddr) -> bool {
+    let bare = match host.rsplit_once(':') {
+        Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
+        _ => host,
+    };
+    let bare = bare.trim_start_matches('[').trim_end_matches(']');
+    let address: Option<IpAddr> = bare.parse().ok();
+    bare.eq_ignore_ascii_case("localhost")
+        || address.is_some_and(|address| address.is_loopback() || address == listens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_host_are_its_own() {
+        let here: IpAddr = "127.0.0.1".parse().unwrap();
+        for host in ["localhost", "LOCALHOST:9754", "127.0.0.1:1", "127.0.0.1", "[::1]:80", "[::1]"]
+        {
+            assert!(is_own(host, here), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil:80",
+            "",
+            "10.0.0.1",
+            "?",
+            "::",
+        ] {
+            assert!(!is_own(host, here), "{host}");
+        }
+        assert!(is_own("10.0.0.1:9754", "10.0.0.1".parse().unwrap()));
+    }
+}

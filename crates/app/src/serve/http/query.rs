@@ -1,0 +1,48 @@
+//! What stands behind the `?` of a request.
+
+/// The most of a list that can be asked for.
+const MOST: usize = 10_000;
+
+/// What may be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Query {
+    /// Of one process.
+    pub(super) pid: Option<u32>,
+    /// At most so many.
+    pub(super) top: usize,
+}
+
+impl Query {
+    /// Reads it; the error tells what is wrong.
+    pub(super) fn read(text: Option<&str>) -> Result<Self, &'static str> {
+        let mut query = Self { pid: None, top: MOST };
+        let parts = text.unwrap_or_default().split('&').filter(|part| !part.is_empty());
+        for part in parts {
+            match part.split_once('=') {
+                Some(("pid", pid)) => {
+                    query.pid = Some(pid.parse().map_err(|_| "pid is the number of a process")?);
+                }
+                Some(("top", top)) => {
+                    let top = top.parse().ok().filter(|top| (1..=MOST).contains(top));
+                    query.top = top.ok_or("top is a number from 1 to 10000")?;
+                }
+                _ => return Err("only pid=NUMBER and top=NUMBER can be asked for"),
+            }
+        }
+        Ok(query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_can_be_asked_for() {
+        assert_eq!(Query::read(None), Ok(Query { pid: None, top: MOST }));
+        assert_eq!(Query::read(Some("top=3&pid=7")), Ok(Query { pid: Some(7), top: 3 }));
+        for wrong in ["top=0", "top=10001", "top=-1", "pid=", "pid=x", "pid", "sort=size", "a&b"] {
+            assert!(Query::read(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

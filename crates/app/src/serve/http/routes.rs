@@ -1,0 +1,132 @@
+//! Paths and what they answer.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use formats::export::openmetrics;
+use hyper::{StatusCode, Uri};
+use serde_json::Value;
+
+use super::answer::{Answer, JSON, TEXT};
+use super::door::Door;
+use super::query::Query;
+use super::{api, incidents};
+use crate::serve::Published;
+
+const INDEX: &str = "\
+vramscope: GPU memory of every process of this host
+
+/metrics                          figures for Prometheus (OpenMetrics)
+/healthz                          the agent answers
+/readyz                           the agent traces
+/api/v1/status                    how the agent itself does
+/api/v1/snapshot                  everything at this moment
+/api/v1/processes?top=N           processes, the biggest first
+/api/v1/processes/PID             one of them
+/api/v1/sites?pid=PID&top=N       where memory came from
+/api/v1/suspects?pid=PID          places that may leak
+/api/v1/gpus                      GPUs of the host
+/api/v1/alerts                    built-in alerts
+/api/v1/incidents                 snapshots of memory when it ran out
+/api/v1/incidents/ID              one of them, and its files
+/api/v1/incidents/ID/FILE         one of its files
+";
+
+/// Whether a path is answered without a token: it tells nothing.
+pub(super) fn is_open(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
+}
+
+/// The answer to a request that may be made.
+pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
+    match uri.path() {
+        "/healthz" => return Answer::text(StatusCode::OK, "ok\n"),
+        "/readyz" if door.is_ready() => return Answer::text(StatusCode::OK, "ready\n"),
+        "/readyz" => return Answer::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        "/" => return Answer::whole(TEXT, INDEX),
+        _ => {}
+    }
+    let query = match Query::read(uri.query()) {
+        Ok(query) => query,
+        Err(wrong) => {
+            return Answer::error(StatusCode::BAD_REQUEST, wrong, "see docs/api.md");
+        }
+    };
+    let Some(published) = door.newest() else {
+        return Answer::error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "there is no snapshot yet",
+            "ask again in a second",
+        );
+    };
+    if uri.path() == "/metrics" {
+        let metrics = door.with_cache(|cache| cache.metrics(&published));
+        return metrics
+            .map_or_else(not_made, |metrics| Answer::whole(openmetrics::CONTENT_TYPE, metrics));
+    }
+    match uri.path().strip_prefix("/api/v1/") {
+        Some(path) => api(door, &published, path, query),
+        None => not_found(),
+    }
+}
+
+fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Answer {
+    let paths = door.shared.config.http.show_paths;
+    let report = || door.with_cache(|cache| cache.report(published, paths));
+    let told = |fields: Value| Answer::json(&api::envelope(published, fields));
+    let listed =
+        |name: &str| report().map_or_else(not_made, |report| told(api::list(&report, name, query)));
+    let mut parts = path.split('/');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("snapshot"), None, ..) => door
+            .with_cache(|cache| cache.snapshot(published, paths))
+            .map_or_else(not_made, |snapshot| Answer::whole(JSON, snapshot)),
+        (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => listed(name),
+        (Some("processes"), Some(pid), None, _) => {
+            let Ok(pid) = pid.parse() else { return not_found() };
+            let found = report().map(|report| api::process(&report, pid));
+            found.map_or_else(not_made, |found| found.map_or_else(no_process, told))
+        }
+        (Some("gpus"), None, ..) => told(api::gpus(&published.figures)),
+        (Some("alerts"), None, ..) => told(api::alerts(&door.shared.alerts.list(), query)),
+        (Some("status"), None, ..) => {
+            told(api::status(published, &door.shared, door.is_ready(), now()))
+        }
+        (Some("incidents"), None, ..) => told(api::incidents(&door.shared.incidents.list(), query)),
+        (Some("incidents"), Some(id), file, None) => {
+            let all = door.shared.incidents.list();
+            let Some(incident) = all.iter().find(|incident| incident.id == id) else {
+                return not_found();
+            };
+            match file {
+                None => told(incidents::manifest(incident)),
+                Some(name) => incidents::file(incident, name, paths),
+            }
+        }
+        _ => not_found(),
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+fn not_found() -> Answer {
+    Answer::error(StatusCode::NOT_FOUND, "there is nothing here", "/ lists what there is")
+}
+
+fn no_process() -> Answer {
+    Answer::error(
+        StatusCode::NOT_FOUND,
+        "no such process uses the CUDA driver",
+        "/api/v1/processes lists those that do",
+    )
+}
+
+fn not_made() -> Answer {
+    Answer::error(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "the answer could not be made",
+        "please report this as a bug",
+    )
+}

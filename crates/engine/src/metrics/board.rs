@@ -1,0 +1,250 @@
+//! Figures out of snapshots. Which processes and containers have series of their own is remembered, so
+//! that series stay and counters only grow; how many there are is bounded.
+
+mod containers;
+mod held;
+mod input;
+mod places;
+mod processes;
+mod sheet;
+mod tally;
+
+use std::collections::BTreeMap;
+
+use crate::ids::GpuId;
+use crate::kind::Kind;
+use crate::snapshot::{ProcessView, Snapshot};
+use crate::work::Direction;
+
+use super::label::label;
+use super::{Bound, Figures, Limits, Metric, Value, catalogue};
+
+use containers::Containers;
+pub use input::{Gpu, Input, Outcomes, Own};
+use processes::{News, Processes};
+use sheet::{Gpus, Sheet};
+use tally::Tally;
+
+/// The label of everything that has no series of its own.
+const OTHER: &str = "other";
+
+/// Remembers what counters and series need from one snapshot to the next.
+#[derive(Debug)]
+pub struct Board {
+    limits: Limits,
+    processes: Processes,
+    containers: Containers,
+    /// What everybody did, the ended included.
+    done: Tally,
+    out_of_memory: BTreeMap<Option<GpuId>, u64>,
+    ended: u64,
+    not_freed: u64,
+    /// Kinds that were ever live: those that are gone are told as 0.
+    kinds: [bool; Kind::COUNT],
+    /// Launches and copies are counted, as some process showed.
+    counts_work: bool,
+}
+
+impl Board {
+    /// A board that knows nothing yet.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            processes: Processes::default(),
+            containers: Containers::default(),
+            done: Tally::default(),
+            out_of_memory: BTreeMap::new(),
+            ended: 0,
+            not_freed: 0,
+            kinds: [false; Kind::COUNT],
+            counts_work: false,
+        }
+    }
+
+    /// Every figure at the moment of a snapshot.
+    pub fn observe(&mut self, now: &Input<'_>) -> Figures {
+        let gpus = Gpus(now.gpus);
+        let news = self.processes.observe(now.snapshot, self.limits.processes);
+        self.remember(now.snapshot, gpus, &news);
+        let mut sheet = Sheet::new();
+        put_own(now.own, now.snapshot, &mut sheet);
+        self.put_host(now, gpus, &mut sheet);
+        put_gpus(now, gpus, &mut sheet);
+        self.processes.put(now.snapshot, gpus, &mut sheet);
+        self.containers.put(now.snapshot, gpus, self.limits.containers, &mut sheet);
+        places::put_sites(now, self.limits.sites, &mut sheet);
+        places::put_suspects(now, gpus, self.limits.suspects, &mut sheet);
+        sheet.finish(&self.limits, now.gpus.len())
+    }
+
+    fn remember(&mut self, snapshot: &Snapshot, gpus: Gpus<'_>, news: &News) {
+        self.done = self.done.plus(news.done);
+        for (pid, count) in &news.ran_out {
+            let mut left = *count;
+            let told = snapshot.out_of_memory.iter().filter(|one| one.pid == *pid);
+            for one in told {
+                let Some(less) = left.checked_sub(1) else { break };
+                left = less;
+                self.ran_out_on(gpus.known(one.gpu), 1);
+            }
+            self.ran_out_on(None, left);
+        }
+        for process in &snapshot.processes {
+            self.counts_work |= process.work.is_some();
+            process.kinds.iter().for_each(|view| {
+                if let Some(seen) = self.kinds.get_mut(view.kind.index()) {
+                    *seen = true;
+                }
+            });
+            if process.ended.is_some() {
+                self.ended = self.ended.saturating_add(1);
+                self.not_freed = self.not_freed.saturating_add(process.not_freed().0);
+            }
+        }
+    }
+
+    fn ran_out_on(&mut self, gpu: Option<GpuId>, times: u64) {
+        if times > 0 {
+            let count = self.out_of_memory.entry(gpu).or_default();
+            *count = count.saturating_add(times);
+        }
+    }
+
+    fn put_host(&self, now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
+        let running = || now.snapshot.processes.iter().filter(|process| process.ended.is_none());
+        let ended = self.ended.saturating_add(now.own.unlisted_ends);
+        let counts: [(&'static Metric, u64); 6] = [
+            (&catalogue::PROCESSES, running().count() as u64),
+            (&catalogue::ENDED, ended),
+            (&catalogue::NOT_FREED, self.not_freed),
+            (&catalogue::ALLOCATIONS, self.done.allocations),
+            (&catalogue::FREES, self.done.frees),
+            (&catalogue::FAILURES, self.done.failures),
+        ];
+        for (metric, count) in counts {
+            sheet.whole(metric, Vec::new(), count);
+        }
+        if self.counts_work {
+            sheet.whole(&catalogue::LAUNCHES, Vec::new(), self.done.launches);
+            for (direction, bytes) in Direction::ALL.into_iter().zip(self.done.copied) {
+                sheet.whole(&catalogue::COPIED, vec![direction.name().into()], bytes);
+            }
+        }
+        // From the start, so that the first error is seen as a change.
+        let all = now.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
+        for gpu in all {
+            let count = self.out_of_memory.get(&gpu).copied().unwrap_or(0);
+            sheet.whole(&catalogue::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
+        }
+        for kind in Kind::ALL {
+            if self.kinds.get(kind.index()) == Some(&true) {
+                let bytes = running()
+                    .fold(0_u64, |sum, process| sum.saturating_add(live_of(process, kind)));
+                sheet.whole(&catalogue::KIND, vec![kind.name().into()], bytes);
+            }
+        }
+    }
+}
+
+/// Puts down the GPUs of the host.
+fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
+    let mut live: BTreeMap<Option<GpuId>, u64> = BTreeMap::new();
+    for process in now.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+        for row in &process.devices {
+            let sum = live.entry(gpus.known(row.gpu)).or_default();
+            *sum = sum.saturating_add(row.live_bytes.0);
+        }
+    }
+    for gpu in now.gpus {
+        let labels = || Vec::from(gpus.labels(Some(gpu.id)));
+        let held = live.remove(&Some(gpu.id)).unwrap_or(0);
+        let mut named = labels();
+        named.push(label(&gpu.name));
+        sheet.whole(&catalogue::GPU, named, 1);
+        sheet.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
+        sheet.whole(&catalogue::GPU_LIVE, labels(), held);
+        let told = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
+        let Some(free) = told.map(|view| view.free_bytes.0) else { continue };
+        let used = gpu.total.0.saturating_sub(free);
+        sheet.whole(&catalogue::GPU_FREE, labels(), free);
+        sheet.whole(&catalogue::GPU_USED, labels(), used);
+        sheet.whole(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(held));
+    }
+    if let Some(elsewhere) = live.remove(&None) {
+        sheet.whole(&catalogue::GPU_LIVE, gpus.labels(None).into(), elsewhere);
+    }
+}
+
+fn live_of(process: &ProcessView, kind: Kind) -> u64 {
+    let these = process.kinds.iter().filter(|view| view.kind == kind);
+    these.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
+}
+
+/// Puts down what the agent tells of itself.
+fn put_own(own: &Own, snapshot: &Snapshot, sheet: &mut Sheet) {
+    sheet.whole(&catalogue::BUILD, vec![label(&own.version)], 1);
+    sheet.put(&catalogue::UP_SINCE, Vec::new(), Value::Real(own.started));
+    sheet.whole(&catalogue::READY, Vec::new(), u64::from(own.ready));
+    sheet.put(&catalogue::OWN_CPU, Vec::new(), Value::Real(own.cpu_seconds));
+    sheet.whole(&catalogue::OWN_MEMORY, Vec::new(), own.memory.0);
+    sheet.whole(&catalogue::DEGRADED, Vec::new(), own.degraded);
+    sheet.whole(&catalogue::EVENTS, Vec::new(), own.events);
+    let lost = &snapshot.certainty.lost;
+    for (class, count) in [
+        ("allocations", lost.allocations),
+        ("frees", lost.frees),
+        ("failures", lost.failures),
+        ("other", lost.other),
+        ("launches", lost.launches),
+        ("copies", lost.copies),
+        ("stacks", lost.stacks),
+        ("objects", lost.objects),
+        ("tensors", lost.tensors),
+    ] {
+        sheet.whole(&catalogue::LOST, vec![class.into()], count);
+    }
+    sheet.whole(&catalogue::EXACT, Vec::new(), u64::from(snapshot.certainty.exact()));
+    for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(own.http) {
+        sheet.whole(&catalogue::HTTP, vec![class.into()], count);
+    }
+    for severity in ["info", "warning", "critical"] {
+        let these = own.alerts.iter().filter(|(known, _)| &**known == severity);
+        let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+        sheet.whole(&catalogue::ALERTS, vec![severity.into()], count);
+    }
+    for (metric, outcomes) in
+        [(&catalogue::NOTIFICATIONS, &own.notifications), (&catalogue::INCIDENTS, &own.incidents)]
+    {
+        for ((what, outcome), count) in outcomes {
+            sheet.whole(metric, vec![(*what).into(), (*outcome).into()], *count);
+        }
+    }
+}
+
+impl Metric {
+    /// The most samples that it ever has, on a host with so many GPUs. What is on a GPU that is not
+    /// known counts as on one more.
+    #[must_use]
+    pub fn most(&self, limits: &Limits, gpus: usize) -> usize {
+        let gpus = gpus.saturating_add(1);
+        let of_each = |number: usize| {
+            let number = number.saturating_add(1);
+            if self.labels.contains(&"gpu") { number.saturating_mul(gpus) } else { number }
+        };
+        match self.bound {
+            Bound::Fixed(number) => number,
+            Bound::Gpus => gpus,
+            Bound::Processes => of_each(limits.processes),
+            Bound::Containers => of_each(limits.containers),
+            Bound::Sites => limits.sites.saturating_add(1),
+            Bound::Suspects => limits.suspects,
+        }
+    }
+}
+
+/// The most samples that all metrics together ever have, on a host with so many GPUs.
+#[must_use]
+pub fn most(limits: &Limits, gpus: usize) -> usize {
+    catalogue::ALL.iter().map(|metric| metric.most(limits, gpus)).fold(0, usize::saturating_add)
+}

@@ -1,0 +1,71 @@
+//! Containers: the sums of their processes. Those that look alike to people are one.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::metrics::catalogue;
+use crate::snapshot::Snapshot;
+
+use super::OTHER;
+use super::held::{self, Held};
+use super::processes::container_labels;
+use super::sheet::{Gpus, Sheet};
+
+/// `container`, `pod`, `namespace`.
+type Labels = [Box<str>; 3];
+
+/// The containers that have series of their own, as long as a process runs in them.
+#[derive(Debug, Default)]
+pub(super) struct Containers {
+    own: BTreeSet<Labels>,
+}
+
+impl Containers {
+    /// Takes note of a snapshot, and puts down what they hold.
+    pub(super) fn put(
+        &mut self,
+        snapshot: &Snapshot,
+        gpus: Gpus<'_>,
+        room: usize,
+        sheet: &mut Sheet,
+    ) {
+        let mut all: BTreeMap<Labels, Held> = BTreeMap::new();
+        for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+            let Some(container) = process.container.as_deref() else { continue };
+            let held = all.entry(container_labels(Some(container))).or_default();
+            for (gpu, on) in held::of(process, gpus) {
+                held.entry(gpu).or_default().absorb(&on);
+            }
+        }
+        self.own.retain(|labels| all.contains_key(labels));
+        let live = |held: &Held| held.values().fold(0_u64, |sum, on| sum.saturating_add(on.live));
+        let mut new: Vec<_> =
+            all.iter().filter(|(labels, _)| !self.own.contains(*labels)).collect();
+        new.sort_by_key(|(labels, held)| (Reverse(live(held)), *labels));
+        let left = room.saturating_sub(self.own.len());
+        let new: Vec<Labels> =
+            new.into_iter().take(left).map(|(labels, _)| labels.clone()).collect();
+        self.own.extend(new);
+        let mut other = Held::new();
+        for (labels, held) in &all {
+            if self.own.contains(labels) {
+                put(held, labels, gpus, sheet);
+                continue;
+            }
+            for (gpu, on) in held {
+                other.entry(*gpu).or_default().absorb(on);
+            }
+        }
+        put(&other, &[OTHER, "", ""].map(Box::from), gpus, sheet);
+    }
+}
+
+fn put(held: &Held, labels: &Labels, gpus: Gpus<'_>, sheet: &mut Sheet) {
+    for (gpu, on) in held {
+        let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
+        if let Some(used) = on.used {
+            sheet.whole(&catalogue::CONTAINER_USED, all.clone(), used);
+        }
+        sheet.whole(&catalogue::CONTAINER_LIVE, all, on.live);
+    }
+}

@@ -1,0 +1,60 @@
+//! Values, put where they belong.
+
+use crate::ids::GpuId;
+use crate::metrics::{Family, Figures, Limits, Metric, Sample, Value, catalogue};
+
+use super::input::Gpu;
+
+/// A place for the values of each metric.
+pub(super) struct Sheet {
+    families: Vec<Family>,
+}
+
+impl Sheet {
+    pub(super) fn new() -> Self {
+        let empty = |metric: &&'static Metric| Family { metric, samples: Vec::new() };
+        Self { families: catalogue::ALL.iter().map(empty).collect() }
+    }
+
+    /// Values of labels are in the order of the catalogue, and clean.
+    pub(super) fn put(&mut self, metric: &'static Metric, labels: Vec<Box<str>>, value: Value) {
+        debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
+        let family = self.families.iter_mut().find(|family| std::ptr::eq(family.metric, metric));
+        if let Some(family) = family {
+            family.samples.push(Sample { labels, value });
+        }
+    }
+
+    pub(super) fn whole(&mut self, metric: &'static Metric, labels: Vec<Box<str>>, value: u64) {
+        self.put(metric, labels, Value::Whole(value));
+    }
+
+    /// What has values; never more of them than the catalogue allows.
+    pub(super) fn finish(self, limits: &Limits, gpus: usize) -> Figures {
+        let mut families = self.families;
+        for family in &mut families {
+            family.samples.truncate(family.metric.most(limits, gpus));
+        }
+        families.retain(|family| !family.samples.is_empty());
+        Figures { families }
+    }
+}
+
+/// The GPUs of the host, as labels.
+#[derive(Clone, Copy)]
+pub(super) struct Gpus<'a>(pub(super) &'a [Gpu]);
+
+impl Gpus<'_> {
+    /// Which of the host's GPUs it is; none where it is not known.
+    pub(super) fn known(self, gpu: Option<GpuId>) -> Option<GpuId> {
+        gpu.filter(|gpu| self.0.iter().any(|one| one.id == *gpu))
+    }
+
+    /// The labels `gpu` and `uuid`.
+    pub(super) fn labels(self, gpu: Option<GpuId>) -> [Box<str>; 2] {
+        let found = gpu.and_then(|gpu| self.0.iter().find(|one| one.id == gpu));
+        found.map_or_else(Default::default, |found| {
+            [found.id.0.to_string().into(), super::label(&found.uuid)]
+        })
+    }
+}

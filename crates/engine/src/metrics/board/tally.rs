@@ -1,0 +1,70 @@
+//! What a process did so far, as counters.
+
+use crate::event::OUT_OF_MEMORY;
+use crate::snapshot::ProcessView;
+use crate::work::Direction;
+
+/// Counts that only grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) allocations: u64,
+    pub(super) frees: u64,
+    pub(super) failures: u64,
+    pub(super) out_of_memory: u64,
+    pub(super) launches: u64,
+    /// In the order of [`Direction::ALL`].
+    pub(super) copied: [u64; Direction::ALL.len()],
+}
+
+impl Tally {
+    pub(super) fn of(process: &ProcessView) -> Self {
+        let ran_out = process.failures.iter().filter(|failure| failure.code == OUT_OF_MEMORY);
+        let work = process.work.as_ref();
+        let copied = Direction::ALL.map(|direction| {
+            let copies = work.into_iter().flat_map(|work| &work.copies);
+            let these = copies.filter(|copies| copies.direction == direction);
+            these.fold(0_u64, |sum, copies| sum.saturating_add(copies.bytes.0))
+        });
+        Self {
+            allocations: process.allocations_total,
+            frees: process.frees_total,
+            failures: process.failed_allocations,
+            out_of_memory: ran_out.fold(0, |sum, failure| sum.saturating_add(failure.count)),
+            launches: work.map_or(0, |work| work.launches),
+            copied,
+        }
+    }
+
+    fn each(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
+        let mut copied = [0; Direction::ALL.len()];
+        for (to, (one, two)) in copied.iter_mut().zip(self.copied.into_iter().zip(other.copied)) {
+            *to = with(one, two);
+        }
+        Self {
+            allocations: with(self.allocations, other.allocations),
+            frees: with(self.frees, other.frees),
+            failures: with(self.failures, other.failures),
+            out_of_memory: with(self.out_of_memory, other.out_of_memory),
+            launches: with(self.launches, other.launches),
+            copied,
+        }
+    }
+
+    /// What was done since an earlier count.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        self.each(earlier, u64::saturating_sub)
+    }
+
+    pub(super) fn plus(self, more: Self) -> Self {
+        self.each(more, u64::saturating_add)
+    }
+
+    pub(super) fn most(self, other: Self) -> Self {
+        self.each(other, u64::max)
+    }
+
+    /// Whether it can be what an earlier count became.
+    pub(super) const fn can_follow(&self, earlier: &Self) -> bool {
+        self.allocations >= earlier.allocations && self.frees >= earlier.frees
+    }
+}

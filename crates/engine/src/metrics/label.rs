@@ -1,0 +1,49 @@
+//! Values of labels: short, and without anything that a terminal or a page would obey.
+
+/// The longest value of a label, in characters.
+const LONGEST: usize = 120;
+
+/// Foreign text as the value of a label: what is not plainly visible becomes `?`, what is too long is
+/// cut.
+#[must_use]
+pub fn label(text: &str) -> Box<str> {
+    let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
+    let mut out = String::with_capacity(text.len().min(LONGEST));
+    let mut rest = text.chars();
+    out.extend(rest.by_ref().take(LONGEST - 1).map(plain));
+    // The last place is for the last character, or tells that there are more.
+    out.extend(rest.next().map(|last| if rest.next().is_some() { '…' } else { plain(last) }));
+    out.into()
+}
+
+/// Characters that change the direction of text, or take no room.
+const fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_invisible_gets_through_and_nothing_long() {
+        assert_eq!(&*label("python3"), "python3");
+        assert_eq!(&*label("训练 \"a\\b\""), "训练 \"a\\b\"");
+        assert_eq!(&*label("a\x1b[2J\nb\u{202e}c"), "a?[2J?b?c");
+        let whole = "x".repeat(LONGEST);
+        assert_eq!(*label(&whole), whole);
+        let cut = label(&"é".repeat(5000));
+        assert_eq!((cut.chars().count(), cut.ends_with('…')), (LONGEST, true));
+    }
+}
