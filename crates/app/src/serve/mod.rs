@@ -13,6 +13,7 @@ pub(crate) mod onward;
 mod own;
 mod part;
 pub(crate) mod rights;
+pub(crate) mod secret;
 
 pub(crate) use feed::{Feed, Published};
 pub(crate) use own::Usage;
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) pods: kubernetes::Directory,
     /// Answered requests.
     pub(crate) requests: http::Requests,
+    /// What was sent onward, and how that went.
+    pub(crate) onward: onward::Tally,
 }
 
 impl Shared {
@@ -47,6 +50,7 @@ impl Shared {
             incidents: incidents::Shelf::default(),
             pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
+            onward: onward::Tally::default(),
         })
     }
 }

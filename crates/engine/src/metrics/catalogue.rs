@@ -145,6 +145,15 @@ pub static INCIDENTS: Metric = counter(
     "Snapshots that were taken of memory, by what made them necessary and how it went",
 );
 
+/// What was sent onward, by receiver and how it went.
+pub static ONWARD: Metric = counter(
+    "vramscope_onward_total",
+    "",
+    &["receiver", "outcome"],
+    Fixed(12),
+    "What was sent onward, by receiver and how it went",
+);
+
 /// Processes that run and use the CUDA driver.
 pub static PROCESSES: Metric =
     gauge("vramscope_processes", "", NONE, Fixed(1), "Processes that run and use the CUDA driver");
@@ -514,6 +523,7 @@ pub static ALL: &[&Metric] = &[
     &ALERTS,
     &NOTIFICATIONS,
     &INCIDENTS,
+    &ONWARD,
     &PROCESSES,
     &ENDED,
     &NOT_FREED,

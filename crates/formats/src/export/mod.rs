@@ -12,6 +12,7 @@ pub mod page;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
+mod places;
 pub mod profile;
 pub mod speedscope;
 pub mod text;
