@@ -246,50 +246,85 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
     assert!(advice.contains("stop process") && advice.contains("this was so at"), "{advice}");
 }
 
+/// Calls the driver from Python: the call that is wanted, after a context is there.
+const CALLS: &str = r#"
+import ctypes, sys, time
+cu = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cu.cuInit(0) == 0
+assert cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cu.cuCtxSetCurrent(context) == 0
+MIB = 1 << 20
+def allocate(mib):
+    return cu.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+def reserve(mib):
+    size = ctypes.c_size_t(mib * MIB)
+    return cu.cuMemAddressReserve(ctypes.byref(pointer), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
+def pinned(mib):
+    return cu.cuMemHostAlloc(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB), 0)
+def free():
+    return cu.cuMemFree_v2(pointer)
+"#;
+
+fn python(stage: &Stage, calls: &str) -> Player {
+    let mut command = stage.command("python3");
+    Player::start(command.arg("-c").arg(format!("{CALLS}\n{calls}")))
+}
+
 #[test]
 fn causes_are_told_apart() {
-    let memory = "8G";
-    for (fails, workload, cause) in [
+    for (fails, calls, cause) in [
         // The device has plenty, and says no.
-        ("cuMemAlloc_v2:2=2", &["hold", "--count", "3", "--size", "1048576"][..], "quota"),
-        ("", &["oom", "--chunk-mb", "9000", "--wait-ms", "300"], "larger_than_device"),
-        ("", &["oom", "--chunk-mb", "512", "--wait-ms", "300"], "device_exhausted"),
-        ("cuMemAllocHost_v2:1=2,cuMemHostAlloc:1=2", &["--hold-ms", "300", "kinds"], "host_memory"),
-        ("cuMemAddressReserve:1=2", &["random", "--seed", "3"], "address_space"),
+        ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
+        ("", "assert allocate(9000) == 2", "larger_than_device"),
+        ("", "while allocate(512) == 0: pass", "device_exhausted"),
+        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory"),
+        ("cuMemAddressReserve:1=2", "assert reserve(10) == 2", "address_space"),
     ] {
-        let mut stage = shared(memory);
+        let mut stage = shared("8G");
         let agent = Agent::start(&stage, "[incidents]\npage = false\n");
         if !fails.is_empty() {
             stage = stage.env("SIM_FAIL", fails);
         }
-        let player = stage.workload(workload);
+        let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
         let found = object(&agent.wait_folders(1)[0]);
-        assert_eq!(found["cause"]["name"], cause, "{workload:?}: {found:#}");
-        assert!(!found["cause"]["sentence"].as_str().unwrap().is_empty());
+        assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
+        assert_eq!(found["process"]["pid"], player.pid());
+        assert!(found["took_ms"].as_u64().unwrap() < 1000, "{found:#}");
         drop(player);
         agent.stop();
     }
 }
 
 #[test]
+fn a_process_that_ends_at_once_is_told_all_the_same() {
+    let stage = shared("1G");
+    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    let player = python(&stage, "allocate(600); allocate(600)");
+    let pid = player.pid();
+    player.finish();
+    let found = object(&agent.wait_folders(1)[0]);
+    assert_eq!(holders(&found), [(pid, 600 * MIB)].into());
+    agent.stop();
+}
+
+#[test]
 fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
-    let stage = shared("1G").env("SIM_FAIL", "cuMemAlloc_v2:every2=2");
+    let stage = shared("1G");
     let settings = "[incidents]\npage = false\ntogether = \"1s\"\npause = \"1h\"\n";
     let agent = Agent::start(&stage, settings);
-    let player = stage.workload(&["spam", "--rate", "200", "--seconds", "4"]);
+    let calls = "while True:\n allocate(600)\n allocate(600)\n free()\n time.sleep(0.01)";
+    let player = python(&stage, calls);
     let folder = agent.wait_folders(1).remove(0);
     agent.wait("the count", || object(&folder)["errors"].as_u64().unwrap() > 1);
     agent.wait("the message", || agent.said().contains("were not written down"));
     drop(player);
     assert_eq!(agent.folders().len(), 1);
     let found = object(&folder);
-    assert_eq!(found["recovered"], true, "the next call was granted");
-    let errors = found["errors"].as_u64().unwrap();
-    assert!(
-        fs::read_to_string(folder.join("summary.txt"))
-            .unwrap()
-            .contains(&format!("refused {errors} times"))
-    );
+    assert_eq!(found["recovered"], true, "as much was granted later");
+    let told = format!("refused {} times", found["errors"]);
+    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
+    assert!(summary.contains(&told) && summary.contains("the program went on"), "{summary}");
     agent.stop();
 }
 
@@ -387,4 +422,39 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
     agent.wait_folders(1);
     player.finish();
     agent.stop();
+}
+
+#[test]
+fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
+    let stage = shared("1G");
+    let rule = "name = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
+    for dry_run in [true, false] {
+        let settings = format!(
+            "[incidents]\npage = false\n[actions]\ndry_run = {dry_run}\n\
+             [[actions.allow]]\n{rule}at_least = \"100M\"\n"
+        );
+        let state = stage.folder.path().join(format!("state-{dry_run}"));
+        let agent = Agent::start_in(&stage, &state, &settings);
+        let mut allowed = hold(&stage, "0", 1, 300 * MIB);
+        let mut elsewhere = hold(&stage, "1", 1, 300 * MIB);
+        let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
+        let mut asker = python(&stage, calls);
+        let log = state.join("actions.log");
+        agent
+            .wait("a decision", || fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n')));
+        let line: Value =
+            serde_json::from_str(fs::read_to_string(&log).unwrap().lines().next().unwrap())
+                .unwrap();
+        assert_eq!(line["pid"], allowed.pid(), "{line}");
+        assert_eq!(line["outcome"], if dry_run { "dry_run" } else { "done" }, "{line}");
+        if dry_run {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(allowed.child.try_wait().unwrap().is_none());
+        } else {
+            allowed.child.wait().unwrap();
+        }
+        assert!(elsewhere.child.try_wait().unwrap().is_none());
+        assert!(asker.child.try_wait().unwrap().is_none());
+        agent.stop();
+    }
 }

@@ -56,3 +56,115 @@ fn header(job: &Job, names: &Names) -> Header {
         gpus: names.gpus.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use engine::event::{Allocate, Free, FreeBy, ProcessFacts, SiteFacts};
+    use engine::ids::{DeviceId, GpuId, Key, SiteId};
+    use engine::kind::Kind;
+    use engine::ledger::Ledger;
+    use engine::metrics::Figures;
+    use engine::snapshot::{Snapshot, View};
+    use engine::stack::Frame;
+    use formats::WallClock;
+    use formats::export::incident::Trigger;
+    use formats::recording::{Functions, Reader, Row};
+
+    use super::super::recent::Recent;
+    use super::*;
+    use crate::serve::Published;
+    use crate::serve::budget::Standing;
+
+    fn event(at: u64, what: What) -> Event {
+        Event { pid: Pid(7), tid: Tid(7), entered: Moment(at), at: Moment(at), what }
+    }
+
+    fn allocate(at: u64) -> Event {
+        let what = What::Allocate(Allocate {
+            key: Key::address(at),
+            kind: Kind::Device,
+            bytes: 512,
+            context: None,
+            device: Some(DeviceId(0)),
+            pool: None,
+            stream: None,
+            site: Some(SiteId(3)),
+        });
+        event(at, what)
+    }
+
+    fn job(recent: &Recent) -> Job {
+        let clock = WallClock::fixed(Moment(0), 1_700_000_000);
+        let names =
+            Names { clock, function: |_| "", recorded: Functions::default(), gpus: Vec::new() };
+        let frames = [Frame { function: "main".into(), ..Frame::default() }].into();
+        Job {
+            number: 1,
+            trigger: Trigger::Asked,
+            at: Moment(50_000),
+            who: None,
+            limit: None,
+            call: None,
+            device: None,
+            gpu: None,
+            holders: Vec::new(),
+            published: Arc::new(Published {
+                sequence: 1,
+                snapshot: Snapshot { at: Moment(60_000), ..Snapshot::default() },
+                names: Arc::new(names),
+                figures: Figures::default(),
+                own: Standing::default(),
+            }),
+            published_at: Instant::now(),
+            excerpt: recent.excerpt(),
+            sites: vec![SiteFacts { site: SiteId(3), frames }],
+            skipped: 0,
+        }
+    }
+
+    #[test]
+    fn a_recording_has_the_last_events_and_says_that_it_begins_in_the_middle() {
+        let mut recent = Recent::new(2048, 1 << 30);
+        let facts = ProcessFacts { start: 9, uid: 5, name: "old".into(), before_trace: false };
+        recent.push(&event(1, What::Process(facts)));
+        recent.push(&event(2, What::Gpus([Some(GpuId(0))].into())));
+        for at in 10..20_000 {
+            recent.push(&allocate(at));
+            if at % 2 == 0 {
+                let free = Free { key: Key::address(at - 1), by: FreeBy::Free, stream: None };
+                recent.push(&event(at, What::Free(free)));
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recent.arrows");
+        let job = job(&recent);
+        let count = write(File::create(&path).unwrap(), &job).unwrap();
+        let mut reader = Reader::open(&path, |_| None).unwrap();
+        let (mut events, mut target, mut ledger) = (Vec::new(), String::new(), Ledger::new());
+        while let Some(row) = reader.next_row().unwrap() {
+            match row {
+                Row::Event(event) => {
+                    ledger.apply(&event);
+                    events.push(event);
+                }
+                Row::About { key, value } if &*key == "target" => target = value.into(),
+                _ => {}
+            }
+        }
+        assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
+        let told: Vec<Event> = job.excerpt.events().cloned().collect();
+        assert_eq!(count, told.len() as u64);
+        assert_eq!(events[..2], job.excerpt.before);
+        assert!(matches!(&events[2].what, What::Site(facts) if *facts == job.sites[0]));
+        assert_eq!(events[3..], told);
+        assert!(target.contains("from the middle of a trace"), "{target}");
+        let snapshot = ledger.snapshot(Moment(60_000), &View::default());
+        let process = &snapshot.processes[0];
+        assert!(process.before_trace && !snapshot.certainty.exact());
+        assert_eq!((&*process.name, process.devices[0].gpu), ("old", Some(GpuId(0))));
+        assert_eq!(&*snapshot.sites[0].frames[0].function, "main");
+    }
+}
