@@ -5,6 +5,7 @@
     allow(dead_code, reason = "verbs that need it are not built")
 )]
 
+mod advising;
 mod cli;
 mod commands;
 mod newfile;

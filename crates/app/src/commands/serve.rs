@@ -81,6 +81,8 @@ fn settings(options: &cli::Serve) -> Result<Config> {
     let http = &mut config.http;
     http.listen = options.listen.unwrap_or(http.listen);
     http.token_file = options.token_file.clone().or(http.token_file.take());
+    let incidents = &mut config.incidents;
+    incidents.state = options.state.clone().unwrap_or_else(|| incidents.state.clone());
     let trace = &mut config.trace;
     trace.drivers.extend(options.driver.iter().cloned());
     trace.max_cpu = options.max_cpu.or(trace.max_cpu);
@@ -195,7 +197,7 @@ impl Agent {
         self.events += events.len() as u64;
         for event in events {
             self.ledger.apply(event);
-            self.desk.event(event);
+            self.desk.event(event, &self.ledger);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The agent: it watches while nobody looks. Its parts read what the engine thread publishes, each on
 //! a thread of its own, and never see capture.
 
+pub(crate) mod actions;
 pub(crate) mod alerts;
 pub(crate) mod budget;
 pub(crate) mod config;

@@ -35,6 +35,7 @@ mod device;
 mod ended;
 mod freed;
 mod graph;
+mod holdings;
 mod judgements;
 mod kernel_rows;
 mod lifetime;
