@@ -22,7 +22,9 @@ use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
 use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
-use crate::serve::{Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights};
+use crate::serve::{
+    Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights,
+};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -49,7 +51,7 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    rights::begin(rights::to_signal(false))?;
+    rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);

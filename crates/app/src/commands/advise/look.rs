@@ -70,6 +70,7 @@ fn session_options(options: &Advise) -> Options {
         stacks: Stacks::Off,
         tensors: Tensors::Totals,
         stack_ring_bytes: Options::STACK_RING_BYTES,
+        logs: Options::LOGS.into(),
         empty_probes: false,
     }
 }

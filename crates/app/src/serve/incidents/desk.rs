@@ -23,7 +23,7 @@ use super::limits::{Crossed, Limits};
 use super::recent::{Excerpt, Recent};
 use super::writer;
 use crate::output;
-use crate::serve::{Part, Published, Shared};
+use crate::serve::{Part, Published, Shared, rights};
 
 /// How soon after a refusal a snapshot is made, and how long names of frames may take.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -87,7 +87,10 @@ impl Desk {
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))
             .context("cannot watch for SIGUSR1")?;
         let (orders, received) = sync_channel(ORDERS);
-        let part = Part::spawn("incidents", shared, move |shared| writer::run(shared, &received))?;
+        // What may be done to processes of other users is done by the same thread.
+        let kept = rights::to_signal(!shared.config.actions.allow.is_empty());
+        let write = move |shared: &Arc<Shared>| writer::run(shared, &received);
+        let part = Part::spawn_with(kept, "incidents", shared, write)?;
         let process_above = config.process_above.map(|size| size.0);
         let desk = Self {
             shared: Arc::clone(shared),
