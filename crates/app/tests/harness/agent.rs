@@ -24,7 +24,7 @@ pub struct Agent {
 impl Agent {
     /// Starts it on the stage's driver; its state and its messages are in the stage's folder.
     pub fn start(stage: &Stage, options: &[&str]) -> Self {
-        let mut command = Command::new(VRAMSCOPE);
+        let mut command = stage.command(VRAMSCOPE);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver"]).arg(&stage.driver);
         command.arg("--state").arg(stage.folder.path().join("state")).args(options);
         Self::run(&mut command, stage.folder.path())
