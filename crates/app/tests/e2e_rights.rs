@@ -38,7 +38,7 @@ fn setting(name: &str) -> Vec<String> {
 /// `+bpf,+perfmon`, as `setpriv` has it.
 fn capabilities() -> String {
     let [set] = &setting("AmbientCapabilities")[..] else { panic!("not one set of capabilities") };
-    assert_eq!(setting("CapabilityBoundingSet"), [set.clone()]);
+    assert_eq!(setting("CapabilityBoundingSet"), std::slice::from_ref(set));
     let name = |word: &str| format!("+{}", word.strip_prefix("CAP_").unwrap().to_lowercase());
     set.split(' ').map(name).collect::<Vec<_>>().join(",")
 }
