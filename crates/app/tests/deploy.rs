@@ -81,19 +81,33 @@ fn the_chart_renders_to_what_kubernetes_takes_with_settings_that_the_agent_takes
     let output = tool("python").arg(root().join("contrib/check-deploy")).output().unwrap();
     let configs: BTreeMap<String, String> = serde_json::from_str(&fine(&output)).unwrap();
     assert_eq!(configs.len(), 3);
-    let folder = tempfile::tempdir().unwrap();
     for (case, config) in configs {
-        let file = folder.path().join(&case);
-        // Files of the pod are not here.
-        let here = folder.path().join("some.file");
-        fs::write(&here, "").unwrap();
-        let here = here.to_str().unwrap();
-        let config = config
-            .replace("/var/run/secrets/kubelet/token", here)
-            .replace("/host/kubelet/ca.crt", here);
-        fs::write(&file, config).unwrap();
-        let output = check(&file);
-        assert!(output.status.success(), "{case}: {output:?}");
+        is_taken(&case, &config);
+    }
+}
+
+/// Fails unless the agent takes these settings, in a pod that has their files.
+fn is_taken(place: &str, config: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().join("some.file");
+    fs::write(&here, "").unwrap();
+    let here = here.to_str().unwrap();
+    let config = config
+        .replace("/var/run/secrets/kubelet/token", here)
+        .replace("/host/kubelet/ca.crt", here);
+    let file = folder.path().join("vramscope.toml");
+    fs::write(&file, config).unwrap();
+    let output = check(&file);
+    assert!(output.status.success(), "{place}: {output:?}");
+}
+
+#[test]
+fn the_settings_of_the_guide_are_taken() {
+    let guide = read("docs/install.md");
+    let blocks: Vec<_> = guide.split("```toml\n").skip(1).collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        is_taken("docs/install.md", block.split("```").next().unwrap());
     }
 }
 

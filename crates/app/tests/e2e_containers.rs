@@ -136,7 +136,7 @@ fn report(file: &Path, options: &[&str]) -> String {
 
 /// The recording says of every process what the live trace said last.
 fn replays_equal(traced: &Traced, file: &Path) {
-    let replayed: Value = serde_json::from_str(&report(file, &["--json"])).unwrap();
+    let replayed: Value = serde_json::from_str(&report(file, &["--format", "json"])).unwrap();
     assert_eq!(&replayed, traced.last());
 }
 

@@ -442,10 +442,8 @@ impl Session {
                 container = self.containers.began(event.pid, now);
                 gpus = self.accounts.began(event.pid, now);
             }
-            What::Allocate(allocate) => {
-                if allocate.context.is_none() && allocate.device.is_none() {
-                    self.drivers.want_context(event.pid);
-                }
+            What::Allocate(allocate) if allocate.context.is_none() && allocate.device.is_none() => {
+                self.drivers.want_context(event.pid);
             }
             What::Exit | What::Exec => {
                 self.drivers.forget(event.pid);
