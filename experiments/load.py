@@ -43,7 +43,7 @@ def agent(place, folder):
     lines = Lines(process.stderr)
     said = lines.wait_for(lambda line: "listening on" in line, 60, "the agent")
     lines.wait_for(lambda line: "watching" in line, 60, "the agent's probes")
-    address = re.search(r"http://(\S+)", said).group(1)
+    address = re.search(r"://(\S+)", said).group(1)
     wait_ready(address)
     return process, address
 
@@ -115,7 +115,7 @@ def cost(place, target, rounds):
         time.sleep(0.5)
         loaded.append(pairs(place))
         for process in load:
-            told_by(process)
+            process.communicate(timeout=120)
     return statistics.median(without), statistics.median(loaded)
 
 
@@ -127,7 +127,7 @@ def other_server(folder):
               "    def log_message(self, *_): pass\n"
               f"s = http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Quiet, directory={folder!r}))\n"
               "print(s.server_port, flush=True); s.serve_forever()\n")
-    process = start([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = start([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return process, f"127.0.0.1:{process.stdout.readline().strip()}"
 
 

@@ -90,7 +90,7 @@ fn metrics_tell_what_the_driver_itself_says() {
         let all = agent.metrics().sum("vramscope_allocations_total", &[]);
         (all >= truth).then_some(())
     });
-    assert!(agent.stop().contains("listening on http://127.0.0.1:"));
+    assert!(agent.stop().contains("listening on http://127.0.0.1"));
 }
 
 /// Follows processes to their end: what was told of each last, while it did nothing any more, must be

@@ -186,7 +186,7 @@ fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
         host.allocate(1, (u64::from(number) + 1) << 40, number % 300);
         let frame = Frame {
             function: hostile(number).into(),
-            file: Some(format!("/home/{}/x.py", hostile(number / 2)).into()),
+            file: Some(format!("/srv/{}/x.py", hostile(number / 2)).into()),
             line: number,
             ..Frame::default()
         };

@@ -90,9 +90,8 @@ pub(super) fn gpus(figures: &Figures) -> Value {
         fields.insert("uuid".into(), label(1).into());
         fields.insert("name".into(), label(2).into());
         for metric in metrics {
-            let samples = figures.of(metric.name).iter();
-            let found =
-                samples.filter(|one| one.labels.first() == sample.labels.first()).next_back();
+            let mut samples = figures.of(metric.name).iter();
+            let found = samples.find(|one| one.labels.first() == sample.labels.first());
             fields.insert(field(metric.name), found.map_or(Value::Null, |one| number(one.value)));
         }
         Value::Object(fields)
@@ -246,7 +245,7 @@ mod tests {
     #[test]
     fn folders_of_files_and_libraries_are_left_out() {
         let mut report = json!({ "sites": [{ "frames": [
-            { "function": "a/b", "file": "/home/ann/x.py", "module": "/usr/lib/liba.so" },
+            { "function": "a/b", "file": "/srv/ann/x.py", "module": "/usr/lib/liba.so" },
             { "function": "c", "file": null, "module": "bare" },
         ] }] });
         hide_folders(&mut report);
