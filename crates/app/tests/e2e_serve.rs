@@ -66,7 +66,15 @@ fn metrics_tell_what_the_driver_itself_says() {
     let untracked = metrics.sum("vramscope_gpu_untracked_bytes", &["gpu=\"0\""]);
     assert_eq!(untracked, 105.0 * mib - live);
     assert_eq!(metrics.sum("vramscope_process_allocations_total", &[&pid]), 5.0);
-    assert_eq!(metrics.sum("vramscope_site_live_bytes", &["place=\"", "hold"]), 5.0 * mib);
+    agent.wait("the site", |agent| {
+        let sites = agent.api(&format!("sites?pid={}", holder.pid()));
+        let id = sites["sites"][0]["id"].as_str()?;
+        // Its name is a hash of its frames, once they are known.
+        u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16)?;
+        let site = format!("site=\"{id}\"");
+        let live = agent.metrics().sum("vramscope_site_live_bytes", &[&site, "place=\""]);
+        (live >= 5.0 * mib).then_some(())
+    });
     holder.signal(15);
     holder.finish();
     let held = ["--hold-ms", "4000"];
