@@ -90,7 +90,7 @@ impl Stage {
     }
 
     pub(crate) fn name_site(&mut self, site: u32, function: &str) {
-        let file = Some("/home/ann/train.py".into());
+        let file = Some("/srv/ann/train.py".into());
         let frame = Frame { function: function.into(), file, line: 7, ..Frame::default() };
         let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
         self.tell(0, What::Site(facts));
