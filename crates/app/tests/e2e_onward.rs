@@ -303,7 +303,7 @@ fn check_lake(run: &Run) {
         let rows = found[table].as_array().unwrap().iter();
         rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
     };
-    let last = of("processes").into_iter().max_by_key(|row| row["nanos"].as_i64()).unwrap();
+    let last = of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     for (column, figure) in [
         ("live_bytes", "live_bytes"),
         ("peak_bytes", "peak_bytes"),
@@ -314,12 +314,12 @@ fn check_lake(run: &Run) {
     }
     assert_eq!((&last["exact"], &last["process"]), (&true.into(), &"workload".into()));
     let at = |rows: Vec<&Value>| -> u64 {
-        let rows = rows.into_iter().filter(|row| row["nanos"] == last["nanos"]);
+        let rows = rows.into_iter().filter(|row| row["micros"] == last["micros"]);
         rows.map(|row| row["live_bytes"].as_u64().unwrap()).sum()
     };
     assert_eq!(at(of("devices")), run.oracle["live_bytes"].as_u64().unwrap());
     assert_eq!(at(of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
-    let device = of("devices").into_iter().max_by_key(|row| row["nanos"].as_i64()).unwrap();
+    let device = of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     assert_eq!(device["untracked_bytes"], 100 << 20, "{device}");
     check_columns(&found["columns"]);
     check_answers(&found["answers"], run);

@@ -19,11 +19,11 @@ duckdb.sql("SET TimeZone = 'UTC'")
 
 def rows(table):
     files = os.path.join(folder, table, "*", "*", "*.parquet")
-    duck = duckdb.sql(f"SELECT * EXCLUDE (time), epoch_ns(time) AS nanos FROM read_parquet('{files}', hive_partitioning = true)")
+    duck = duckdb.sql(f"SELECT * EXCLUDE (time), epoch_us(time) AS micros FROM read_parquet('{files}', hive_partitioning = true)")
     duck = [dict(zip(duck.columns, row)) for row in duck.fetchall()]
     arrow = pyarrow.dataset.dataset(os.path.join(folder, table), partitioning="hive").to_table()
     place = arrow.schema.get_field_index("time")
-    arrow = arrow.set_column(place, "nanos", arrow["time"].cast("int64")).to_pylist()
+    arrow = arrow.set_column(place, "micros", arrow["time"].cast("int64")).to_pylist()
     for row in duck + arrow:
         row["date"] = str(row["date"])
         if "labels" in row:
