@@ -11,7 +11,8 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -100,16 +101,34 @@ impl Drop for Receiver {
 /// An agent that runs.
 struct Agent {
     child: Child,
+    address: String,
 }
 
 impl Agent {
     fn start(stage: &Stage, settings: &str) -> Self {
         let path = stage.folder.path().join("settings.toml");
         fs::write(&path, settings).unwrap();
+        // A port that nobody has.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let mut command = stage.command(VRAMSCOPE);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--driver"]).arg(&stage.driver);
+        command.args(["serve", "--listen", &address, "--driver"]).arg(&stage.driver);
+        command.arg("--state").arg(stage.folder.path().join("state"));
         command.arg("--config").arg(path).stdout(Stdio::null()).stderr(Stdio::piped());
-        Self { child: command.spawn().unwrap() }
+        Self { child: command.spawn().unwrap(), address }
+    }
+
+    /// Asks for a path; what is answered goes to a file.
+    fn get(&self, path: &str, file: &Path) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let address = &self.address;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", text(&answer[..end]));
+        fs::write(file, &answer[end + 4..]).unwrap();
     }
 
     /// Ends it with a signal; what it told.
@@ -226,6 +245,10 @@ fn run() -> Run {
         let now = (otlp.count(), files(&base.join("profiles")).len());
         (now.0 >= seen.0 + 3 && now.1 >= seen.1 + 3).then_some(())
     });
+    for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
+        let file = base.join(path.rsplit('/').next().unwrap());
+        agent.get(path, &file);
+    }
     player.signal(15);
     let (_, _) = player.finish();
     let told = agent.end(15);
@@ -279,6 +302,11 @@ fn check_files(run: &Run) {
         .collect();
     let live = run.oracle["live_bytes"].as_u64().unwrap();
     let all = run.oracle["allocations"].as_u64().unwrap();
+    for pulled in ["heap", "profile.pb.gz"] {
+        let file = run.stage.folder.path().join(pulled);
+        let pulled = sums(&read("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
+        assert_eq!((pulled[0], pulled[3]), (live, all), "what is pulled is the same");
+    }
     // In files, what was allocated is all since tracing began.
     assert!(found.iter().any(|sums| sums[0] == live && sums[3] == all), "{found:?}");
     assert_eq!(found.first(), Some(&[0; 4]), "before the process began");
@@ -380,6 +408,7 @@ fn check_otlp(run: &Run) {
     assert_eq!(again["headers"]["authorization"], "Bearer s3cret");
     let mut live = Vec::new();
     let mut counted = Vec::new();
+    let mut last = Value::Null;
     for number in 1..otlp.count() {
         let body = otlp.body(number).unwrap();
         let request = read("onward/read_otlp.py", &[&body, "gzip"]);
@@ -397,9 +426,23 @@ fn check_otlp(run: &Run) {
         };
         live.extend(mine("vramscope.process.live"));
         counted.extend(mine("vramscope.process.allocations"));
+        last = request;
     }
     assert!(live.contains(&oracle["live_bytes"].as_u64().unwrap()), "{live:?}");
     assert!(counted.contains(&oracle["allocations"].as_u64().unwrap()), "{counted:?}");
+    let limit = &last["metrics"]["hw.gpu.memory.limit"];
+    assert_eq!((&limit["form"], &limit["unit"]), (&"level".into(), &"By".into()));
+    let first = &limit["points"][0];
+    assert_eq!(first["value"], 24_u64 << 30, "{limit}");
+    assert!(first["attributes"]["hw.id"].as_str().unwrap().starts_with("GPU-"), "{first}");
+    let usage = last["metrics"]["hw.gpu.memory.usage"]["points"].as_array().unwrap();
+    assert_eq!(usage.len(), limit["points"].as_array().unwrap().len());
+    let sent = last["metrics"]["vramscope.onward"]["points"].as_array().unwrap().iter();
+    let own = sent.filter(|point| {
+        let of = &point["attributes"];
+        of["vramscope.receiver"] == "otlp" && of["vramscope.outcome"] == "sent"
+    });
+    assert!(own.map(|point| point["value"].as_u64().unwrap()).sum::<u64>() >= 3, "{last}");
 }
 
 #[test]

@@ -162,8 +162,12 @@ fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
         let mut named = labels();
         named.push(label(&gpu.name));
         sheet.whole(&catalogue::GPU, named, 1);
-        sheet.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
         sheet.whole(&catalogue::GPU_LIVE, labels(), held);
+        // Where the driver could not be asked for it, neither is told.
+        if gpu.total.0 == 0 {
+            continue;
+        }
+        sheet.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
         let told = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
         let Some(free) = told.map(|view| view.free_bytes.0) else { continue };
         let used = gpu.total.0.saturating_sub(free);
