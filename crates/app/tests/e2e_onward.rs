@@ -7,128 +7,18 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "onward/around.rs"]
+mod around;
 mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
-use harness::{Player, Stage, VRAMSCOPE, send_signal};
+use around::{Agent, Disk, Receiver, files, is_unfinished, read, root, text, wait};
+use harness::{Player, Stage, VRAMSCOPE};
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(90);
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn python() -> Command {
-    let python = root().join("target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
-    Command::new(python)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Runs a script of the tests; the JSON that it prints.
-fn read(script: &str, arguments: &[&str]) -> Value {
-    let script = root().join("crates/app/tests").join(script);
-    let output = python().arg(&script).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{script:?} {arguments:?}: {}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// Waits until something is there.
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what} never came");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// Somebody who takes what is sent.
-struct Receiver {
-    child: Child,
-    folder: PathBuf,
-    port: u16,
-}
-
-impl Receiver {
-    fn start(folder: PathBuf, more: &[&str]) -> Self {
-        fs::create_dir(&folder).unwrap();
-        let script = root().join("crates/app/tests/onward/receiver.py");
-        let mut command = python();
-        command.arg(script).arg(&folder).args(more);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, folder, port: line.trim().parse().unwrap() }
-    }
-
-    /// The path of a body that came, the first being 0.
-    fn body(&self, number: usize) -> Option<String> {
-        let path = self.folder.join(format!("{number}.body"));
-        path.exists().then(|| path.to_str().unwrap().to_owned())
-    }
-
-    fn head(&self, number: usize) -> Value {
-        let text = fs::read_to_string(self.folder.join(format!("{number}.json"))).unwrap();
-        serde_json::from_str(&text).unwrap()
-    }
-
-    fn count(&self) -> usize {
-        (0..).take_while(|number| self.body(*number).is_some()).count()
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// An agent that runs.
-struct Agent {
-    child: Child,
-}
-
-impl Agent {
-    fn start(stage: &Stage, settings: &str) -> Self {
-        let path = stage.folder.path().join("settings.toml");
-        fs::write(&path, settings).unwrap();
-        let mut command = stage.command(VRAMSCOPE);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--driver"]).arg(&stage.driver);
-        command.arg("--config").arg(path).stdout(Stdio::null()).stderr(Stdio::piped());
-        Self { child: command.spawn().unwrap() }
-    }
-
-    /// Ends it with a signal; what it told.
-    fn end(mut self, signal: i32) -> String {
-        send_signal(self.child.id(), signal);
-        let mut told = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(signal == 9 || status.success(), "{status:?}: {told}");
-        told
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A stage whose processes share the devices, so that the driver's account can be asked.
 fn stage() -> Stage {
@@ -160,23 +50,6 @@ fn device_allocations(oracle: &Value) -> u64 {
     let device = ["device", "array", "physical", "async", "graph"];
     let is_device = |one: &&Value| device.contains(&one["kind"].as_str().unwrap());
     oracle["live"].as_array().unwrap().iter().filter(is_device).count() as u64
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten() {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => found.extend(files(&path)),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    found
-}
-
-fn is_unfinished(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "unfinished")
 }
 
 /// What a run left: receivers and folders, and what the driver says of the process.
@@ -226,6 +99,10 @@ fn run() -> Run {
         let now = (otlp.count(), files(&base.join("profiles")).len());
         (now.0 >= seen.0 + 3 && now.1 >= seen.1 + 3).then_some(())
     });
+    for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
+        let file = base.join(path.rsplit('/').next().unwrap());
+        agent.get(path, &file);
+    }
     player.signal(15);
     let (_, _) = player.finish();
     let told = agent.end(15);
@@ -279,6 +156,11 @@ fn check_files(run: &Run) {
         .collect();
     let live = run.oracle["live_bytes"].as_u64().unwrap();
     let all = run.oracle["allocations"].as_u64().unwrap();
+    for pulled in ["heap", "profile.pb.gz"] {
+        let file = run.stage.folder.path().join(pulled);
+        let pulled = sums(&read("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
+        assert_eq!((pulled[0], pulled[3]), (live, all), "what is pulled is the same");
+    }
     // In files, what was allocated is all since tracing began.
     assert!(found.iter().any(|sums| sums[0] == live && sums[3] == all), "{found:?}");
     assert_eq!(found.first(), Some(&[0; 4]), "before the process began");
@@ -303,7 +185,7 @@ fn check_lake(run: &Run) {
         let rows = found[table].as_array().unwrap().iter();
         rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
     };
-    let last = of("processes").into_iter().max_by_key(|row| row["nanos"].as_i64()).unwrap();
+    let last = of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     for (column, figure) in [
         ("live_bytes", "live_bytes"),
         ("peak_bytes", "peak_bytes"),
@@ -314,12 +196,12 @@ fn check_lake(run: &Run) {
     }
     assert_eq!((&last["exact"], &last["process"]), (&true.into(), &"workload".into()));
     let at = |rows: Vec<&Value>| -> u64 {
-        let rows = rows.into_iter().filter(|row| row["nanos"] == last["nanos"]);
+        let rows = rows.into_iter().filter(|row| row["micros"] == last["micros"]);
         rows.map(|row| row["live_bytes"].as_u64().unwrap()).sum()
     };
     assert_eq!(at(of("devices")), run.oracle["live_bytes"].as_u64().unwrap());
     assert_eq!(at(of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
-    let device = of("devices").into_iter().max_by_key(|row| row["nanos"].as_i64()).unwrap();
+    let device = of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     assert_eq!(device["untracked_bytes"], 100 << 20, "{device}");
     check_columns(&found["columns"]);
     check_answers(&found["answers"], run);
@@ -380,6 +262,7 @@ fn check_otlp(run: &Run) {
     assert_eq!(again["headers"]["authorization"], "Bearer s3cret");
     let mut live = Vec::new();
     let mut counted = Vec::new();
+    let mut last = Value::Null;
     for number in 1..otlp.count() {
         let body = otlp.body(number).unwrap();
         let request = read("onward/read_otlp.py", &[&body, "gzip"]);
@@ -397,9 +280,23 @@ fn check_otlp(run: &Run) {
         };
         live.extend(mine("vramscope.process.live"));
         counted.extend(mine("vramscope.process.allocations"));
+        last = request;
     }
     assert!(live.contains(&oracle["live_bytes"].as_u64().unwrap()), "{live:?}");
     assert!(counted.contains(&oracle["allocations"].as_u64().unwrap()), "{counted:?}");
+    let limit = &last["metrics"]["hw.gpu.memory.limit"];
+    assert_eq!((&limit["form"], &limit["unit"]), (&"level".into(), &"By".into()));
+    let first = &limit["points"][0];
+    assert_eq!(first["value"], 24_u64 << 30, "{limit}");
+    assert!(first["attributes"]["hw.id"].as_str().unwrap().starts_with("GPU-"), "{first}");
+    let usage = last["metrics"]["hw.gpu.memory.usage"]["points"].as_array().unwrap();
+    assert_eq!(usage.len(), limit["points"].as_array().unwrap().len());
+    let sent = last["metrics"]["vramscope.onward"]["points"].as_array().unwrap().iter();
+    let own = sent.filter(|point| {
+        let of = &point["attributes"];
+        of["vramscope.receiver"] == "otlp" && of["vramscope.outcome"] == "sent"
+    });
+    assert!(own.map(|point| point["value"].as_u64().unwrap()).sum::<u64>() >= 3, "{last}");
 }
 
 #[test]
@@ -455,25 +352,6 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
     assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
     read("onward/read_lake.py", &[lake.to_str().unwrap()]);
     drop((player, other));
-}
-
-/// A disk that is taken away at the end.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new(folder: PathBuf, size: &str) -> Self {
-        fs::create_dir(&folder).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "disk"]).arg(&folder);
-        assert!(mount.status().unwrap().success());
-        Self(folder)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[test]

@@ -217,9 +217,11 @@ fn put_own(own: &Own, snapshot: &Snapshot, sheet: &mut Sheet) {
         let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         sheet.whole(&catalogue::ALERTS, vec![severity.into()], count);
     }
-    for (metric, outcomes) in
-        [(&catalogue::NOTIFICATIONS, &own.notifications), (&catalogue::INCIDENTS, &own.incidents)]
-    {
+    for (metric, outcomes) in [
+        (&catalogue::NOTIFICATIONS, &own.notifications),
+        (&catalogue::INCIDENTS, &own.incidents),
+        (&catalogue::ONWARD, &own.onward),
+    ] {
         for ((what, outcome), count) in outcomes {
             sheet.whole(metric, vec![(*what).into(), (*outcome).into()], *count);
         }

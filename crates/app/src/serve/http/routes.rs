@@ -13,6 +13,9 @@ use super::query::Query;
 use super::{api, incidents};
 use crate::serve::Published;
 
+/// What profiles are: gzipped messages, to be kept as they are.
+const PPROF: &str = "application/octet-stream";
+
 const INDEX: &str = "\
 vramscope: GPU memory of every process of this host
 
@@ -27,6 +30,7 @@ vramscope: GPU memory of every process of this host
 /api/v1/suspects?pid=PID          places that may leak
 /api/v1/gpus                      GPUs of the host
 /api/v1/alerts                    built-in alerts
+/api/v1/profile.pb.gz             memory in use by call stack, for pprof; also /debug/pprof/heap
 /api/v1/incidents                 snapshots of memory when it ran out
 /api/v1/incidents/ID              one of them, and its files
 /api/v1/incidents/ID/FILE         one of its files
@@ -63,6 +67,10 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
         let metrics = door.with_cache(|cache| cache.metrics(&published));
         return metrics
             .map_or_else(not_made, |metrics| Answer::whole(openmetrics::CONTENT_TYPE, metrics));
+    }
+    if matches!(uri.path(), "/api/v1/profile.pb.gz" | "/debug/pprof/heap") {
+        let paths = door.shared.config.http.show_paths;
+        return Answer::whole(PPROF, door.with_cache(|cache| cache.profile(&published, paths)));
     }
     match uri.path().strip_prefix("/api/v1/") {
         Some(path) => api(door, &published, path, query),

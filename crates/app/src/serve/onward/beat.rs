@@ -13,6 +13,8 @@ pub(super) struct Beat {
     every: Duration,
     due: Instant,
     seen: u64,
+    /// When the last turn was.
+    last: Option<Instant>,
     is_over: bool,
 }
 
@@ -29,7 +31,7 @@ pub(super) struct Turn {
 impl Beat {
     /// The first turn comes with the first that is published.
     pub(super) fn new(every: Duration) -> Self {
-        Self { every, due: Instant::now(), seen: 0, is_over: false }
+        Self { every, due: Instant::now(), seen: 0, last: None, is_over: false }
     }
 
     /// No turn before that much time has passed.
@@ -55,8 +57,9 @@ impl Beat {
         };
         self.seen = published.sequence;
         let now = Instant::now();
-        let late = now.saturating_duration_since(self.due).as_nanos();
-        let missed = u64::try_from(late / self.every.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
+        let passed = since.as_nanos() / self.every.as_nanos().max(1);
+        let missed = u64::try_from(passed).unwrap_or(u64::MAX).saturating_sub(1);
         self.due = now + self.every;
         Some(Turn { published, missed, is_last: self.is_over })
     }
@@ -123,8 +126,9 @@ pub(super) mod tests {
     fn intervals_that_passed_are_counted() {
         let feed = Feed::default();
         let mut beat = Beat::new(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(45));
         publish(&feed, 1);
-        assert!(beat.next(&feed).is_some());
+        assert_eq!(beat.next(&feed).unwrap().missed, 0, "nothing was there to be sent");
         std::thread::sleep(Duration::from_millis(45));
         publish(&feed, 2);
         let turn = beat.next(&feed).unwrap();

@@ -46,7 +46,12 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Re
                     voice.failed(&error.to_string());
                 }
             }
-            prune(&[writer.folder.clone()], (BEGINS, ENDS), writer.limits, SystemTime::now());
+            prune(
+                std::slice::from_ref(&writer.folder),
+                (BEGINS, ENDS),
+                writer.limits,
+                SystemTime::now(),
+            );
         }
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::builder::{MapBuilder, StringBuilder};
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, RecordBatch, StringArray,
-    TimestampNanosecondArray, UInt16Array, UInt32Array, UInt64Array,
+    TimestampMicrosecondArray, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{Field, Schema, SchemaRef};
 use engine::kind::{Kind, Layer};
@@ -18,6 +18,7 @@ use parquet::arrow::ArrowWriter;
 
 use super::{properties, stacks};
 use crate::export::Names;
+use crate::export::verdict::short_place;
 use crate::plain::plain;
 
 /// Bytes of rows that are collected before they go to the file.
@@ -137,8 +138,9 @@ impl<W: Write + Send> Part<W> {
 type Column = (&'static str, ArrayRef);
 
 fn time(tick: &Tick<'_>, rows: usize) -> Column {
-    let nanos = tick.names.clock.nanos(tick.snapshot.at);
-    let times = TimestampNanosecondArray::from_value(nanos, rows).with_timezone("UTC");
+    // Not every reader has nanoseconds.
+    let micros = tick.names.clock.nanos(tick.snapshot.at).div_euclid(1000);
+    let times = TimestampMicrosecondArray::from_value(micros, rows).with_timezone("UTC");
     ("time", Arc::new(times))
 }
 
@@ -265,7 +267,7 @@ fn sites(tick: &Tick<'_>) -> Vec<Column> {
     columns.extend(who(|| Box::new(rows.iter().map(|(process, ..)| *process))));
     columns.extend([
         ("site", text(&|site| site.name.to_string())),
-        ("place", text(&|site| stacks::place(site, tick.paths))),
+        ("place", text(&|site| plain(&short_place(site.name, &site.frames)).into_owned())),
         ("stack", text(&|site| stacks::stack(site, tick.paths))),
         ("live_bytes", count(|site| site.live_bytes.0)),
         ("live_allocations", count(|site| site.live_allocations)),

@@ -1,11 +1,10 @@
 //! Call stacks in words, for cells of a table.
 
 use engine::snapshot::SiteView;
-use engine::stack::Frame;
 
-use crate::export::analysis::frames::{line, own};
-use crate::export::places::{shown, without};
-use crate::plain::{plain, plain_up_to};
+use crate::export::analysis::frames::line;
+use crate::export::places::shown;
+use crate::plain::plain_up_to;
 
 /// Frames of a stack that are told; the innermost ones.
 const DEEPEST: usize = 64;
@@ -13,16 +12,7 @@ const DEEPEST: usize = 64;
 /// The longest text of a frame.
 const LONGEST: usize = 256;
 
-/// The one line that says most of a site.
-pub(super) fn place(site: &SiteView, paths: bool) -> String {
-    let frames: Vec<&Frame> = site.frames.iter().collect();
-    match own(&frames).or_else(|| frames.first().copied()) {
-        Some(frame) => plain(&line(&shown(frame, paths))).into_owned(),
-        None => without(site.name).to_owned(),
-    }
-}
-
-/// Its frames, innermost first.
+/// The frames of a site, innermost first.
 pub(super) fn stack(site: &SiteView, paths: bool) -> String {
     let mut text = String::new();
     for frame in site.frames.iter().take(DEEPEST) {

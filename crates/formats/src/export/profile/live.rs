@@ -164,3 +164,6 @@ impl<'a> Who<'a> {
         tags
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,7 +107,7 @@ pub(super) static ROWS: &[Row] = &[
 pub(super) static LABELS: &[(&str, &str)] = &[
     ("pid", "process.pid"),
     ("process", "process.executable.name"),
-    ("container", "container.id"),
+    ("container", "container.name"),
     ("pod", "k8s.pod.name"),
     ("namespace", "k8s.namespace.name"),
     ("uuid", "hw.id"),

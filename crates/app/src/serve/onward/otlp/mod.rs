@@ -36,8 +36,8 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Otlp, host: &str) -> Result
         let delivery = Delivery::new("otlp", what, interval, retry);
         let make = |turn: &Turn| {
             let published = &turn.published;
-            let (figures, at) = (&published.figures, published.snapshot.at);
-            let request = request::request(resource.clone(), figures, at, &published.names);
+            let (figures, snapshot) = (&published.figures, &published.snapshot);
+            let request = request::request(resource.clone(), figures, snapshot, &published.names);
             let bytes = request.encode_to_vec();
             if gzip { compressed(&bytes).map_err(|error| error.to_string()) } else { Ok(bytes) }
         };

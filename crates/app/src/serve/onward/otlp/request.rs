@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use engine::container::Container;
 use engine::metrics::{Family, Figures, Sample, Value, catalogue};
+use engine::snapshot::Snapshot;
 use engine::units::Moment;
 use formats::WallClock;
 use formats::export::Names;
+use formats::plain::plain;
 
 use super::mapping::{Form, LABELS, Row, UTILIZATION, row};
 use super::proto::{
@@ -32,13 +35,14 @@ pub(super) fn resource(host: &str, settings: &BTreeMap<String, String>) -> Vec<K
 pub(super) fn request(
     resource: Vec<KeyValue>,
     figures: &Figures,
-    at: Moment,
+    snapshot: &Snapshot,
     names: &Names,
 ) -> Request {
-    let times = Times::new(&names.clock, at);
+    let known = Known { snapshot, names };
+    let times = Times::new(&names.clock, snapshot.at);
     let mut metrics: Vec<Metric> =
-        figures.families.iter().filter_map(|family| metric(family, times, names)).collect();
-    metrics.extend(utilization(figures, times, names));
+        figures.families.iter().filter_map(|family| metric(family, times, known)).collect();
+    metrics.extend(utilization(figures, times, known));
     let scope = Scope { name: "vramscope".into(), version: env!("CARGO_PKG_VERSION").into() };
     let scope_metrics = vec![ScopeMetrics { scope: Some(scope), metrics }];
     let resource = Some(Resource { attributes: resource });
@@ -59,11 +63,11 @@ impl Times {
     }
 }
 
-fn metric(family: &Family, times: Times, names: &Names) -> Option<Metric> {
+fn metric(family: &Family, times: Times, known: Known<'_>) -> Option<Metric> {
     let row = row(family.metric)?;
     let start = if matches!(row.form, Form::Count | Form::Level) { times.start } else { 0 };
     let points = family.samples.iter().filter_map(|sample| {
-        let attributes = attributes(family.metric.labels, sample, row, names);
+        let attributes = attributes(family.metric.labels, sample, row, known);
         Some(point(number(sample.value)?, attributes, start, times.now))
     });
     let data_points: Vec<Point> = points.collect();
@@ -103,34 +107,75 @@ fn number(value: Value) -> Option<Number> {
 }
 
 /// What the labels of a sample become; empty ones are left out.
-fn attributes(labels: &[&'static str], sample: &Sample, row: &Row, names: &Names) -> Vec<KeyValue> {
+fn attributes(
+    labels: &[&'static str],
+    sample: &Sample,
+    row: &Row,
+    known: Known<'_>,
+) -> Vec<KeyValue> {
     let mut all = Vec::new();
+    let of = |wanted: &str| {
+        let place = labels.iter().position(|label| *label == wanted)?;
+        sample.labels.get(place).map(|text| &**text).filter(|text| !text.is_empty())
+    };
+    let container = of("container").and_then(|label| known.container(label, of("pod")));
     let told = labels.iter().zip(&sample.labels).filter(|(_, text)| !text.is_empty());
-    let mut gpu = None;
     for (label, text) in told {
         match *label {
-            "gpu" => {
-                gpu = Some(&**text);
-                all.push(KeyValue::text("hw.name", &format!("gpu{text}")));
-            }
+            "gpu" => all.push(KeyValue::text("hw.name", &format!("gpu{text}"))),
             // The rest of the list has no number.
             "pid" => all.extend(text.parse().ok().map(|pid| KeyValue::whole("process.pid", pid))),
+            "container" | "pod" | "namespace" if container.is_some() => {}
             label => all.push(KeyValue::text(&attribute(label), text)),
         }
     }
-    let Some(gpu) = gpu else { return all };
-    if !all.iter().any(|attribute| attribute.key == "hw.id") {
+    all.extend(container.into_iter().flat_map(of_container));
+    let Some(gpu) = of("gpu") else { return all };
+    if of("uuid").is_none() {
         all.push(KeyValue::text("hw.id", gpu));
     }
     all.push(KeyValue::text("hw.type", "gpu"));
     if row.name.starts_with("hw.") {
         all.push(KeyValue::text("hw.vendor", VENDOR));
-        let known = names.gpus.iter().find(|known| known.id.0.to_string() == gpu);
-        all.extend(
-            known.map(|known| KeyValue::text("hw.model", &formats::plain::plain(&known.name))),
-        );
+        let model = known.names.gpus.iter().find(|known| known.id.0.to_string() == gpu);
+        all.extend(model.map(|model| KeyValue::text("hw.model", &plain(&model.name))));
     }
     all
+}
+
+/// What labels leave out.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    snapshot: &'a Snapshot,
+    names: &'a Names,
+}
+
+impl<'a> Known<'a> {
+    /// The container that labels are of. They have names where those are known, and the beginning of
+    /// an id otherwise.
+    fn container(&self, label: &str, pod: Option<&str>) -> Option<&'a Container> {
+        let all = self.snapshot.processes.iter().filter_map(|process| process.container.as_deref());
+        all.into_iter().find(|container| {
+            let of = container.pod.as_ref();
+            let name = of.and_then(|of| of.container.as_deref());
+            let is_it = name.map_or_else(|| container.id.starts_with(label), |name| name == label);
+            is_it && of.map(|of| of.name.as_deref().unwrap_or(&of.uid)) == pod
+        })
+    }
+}
+
+fn of_container(container: &Container) -> Vec<KeyValue> {
+    let pod = container.pod.as_ref();
+    let told = [
+        ("container.id", Some(&*container.id)),
+        ("container.runtime", Some(container.runtime.name())),
+        ("k8s.container.name", pod.and_then(|pod| pod.container.as_deref())),
+        ("k8s.pod.uid", pod.map(|pod| &*pod.uid)),
+        ("k8s.pod.name", pod.and_then(|pod| pod.name.as_deref())),
+        ("k8s.namespace.name", pod.and_then(|pod| pod.namespace.as_deref())),
+    ];
+    let text = |(key, text): (&str, Option<&str>)| Some(KeyValue::text(key, &plain(text?)));
+    told.into_iter().filter_map(text).collect()
 }
 
 fn attribute(label: &str) -> String {
@@ -139,13 +184,13 @@ fn attribute(label: &str) -> String {
 }
 
 /// The used part of the memory of each GPU.
-fn utilization(figures: &Figures, times: Times, names: &Names) -> Option<Metric> {
+fn utilization(figures: &Figures, times: Times, known: Known<'_>) -> Option<Metric> {
     let row = row(&catalogue::GPU_USED)?;
     let totals = figures.of(catalogue::GPU_TOTAL.name);
     let points = figures.of(catalogue::GPU_USED.name).iter().filter_map(|used| {
         let total = totals.iter().find(|total| total.labels == used.labels)?.value.real();
         let part = used.value.real() / total;
-        let attributes = attributes(catalogue::GPU_USED.labels, used, row, names);
+        let attributes = attributes(catalogue::GPU_USED.labels, used, row, known);
         part.is_finite().then(|| point(Number::Real(part), attributes, 0, times.now))
     });
     let data_points: Vec<Point> = points.collect();

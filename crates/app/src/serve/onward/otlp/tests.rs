@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use engine::ids::GpuId;
+use engine::container::{Container, Pod, Runtime};
+use engine::event::{Event, ProcessFacts, What};
+use engine::ids::{GpuId, Pid, Tid};
+use engine::ledger::Ledger;
 use engine::metrics::{Family, Figures, Sample, Value, catalogue};
+use engine::snapshot::{Snapshot, View};
 use engine::units::Moment;
 use formats::WallClock;
 use formats::export::{GpuName, Names};
@@ -27,8 +31,8 @@ fn sample(labels: &[&str], value: Value) -> Sample {
 
 fn figures() -> Figures {
     let gpu = ["0", "GPU-1"];
-    let one = ["0", "GPU-1", "47", "train", "c0ffee", "pod-1", "team"];
-    let other = ["0", "GPU-1", "other", "other", "", "", ""];
+    let one = ["0", "GPU-1", "47", "train", "main", "pod-1", "team"];
+    let other = ["0", "GPU-1", "other", "other", "main", "pod-2", ""];
     let family = |metric, samples| Family { metric, samples };
     Figures {
         families: vec![
@@ -46,9 +50,28 @@ fn figures() -> Figures {
     }
 }
 
+/// A process in a pod, whose names labels tell.
+fn snapshot() -> Snapshot {
+    let mut ledger = Ledger::new();
+    let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
+    let (at, what) = (Moment(2_000), What::Process(facts));
+    ledger.apply(&Event { pid: Pid(47), tid: Tid(47), entered: at, at, what });
+    let mut snapshot = ledger.snapshot(Moment(5_000), &View::DEFAULT);
+    let pod = Pod {
+        uid: "u-1".into(),
+        name: Some("pod-1".into()),
+        namespace: Some("team".into()),
+        container: Some("main".into()),
+    };
+    let (id, runtime) = ("c0ffee00".into(), Runtime::Containerd);
+    let container = Container { id, runtime, pod: Some(pod), pid_inside: None };
+    snapshot.processes[0].container = Some(container.into());
+    snapshot
+}
+
 fn sent() -> Request {
     let settings = BTreeMap::from([("deployment.environment.name".to_owned(), "lab".to_owned())]);
-    request(resource("node", &settings), &figures(), Moment(5_000), &names())
+    request(resource("node", &settings), &figures(), &snapshot(), &names())
 }
 
 fn texts(attributes: &[KeyValue]) -> Vec<String> {
@@ -109,17 +132,27 @@ fn labels_become_attributes_and_the_rest_of_a_list_has_no_pid() {
     let [one, other] = points("vramscope.process.live").try_into().unwrap();
     assert_eq!(one.value, Some(Number::Whole(7)));
     let want = [
-        "container.id=c0ffee",
+        "container.id=c0ffee00",
+        "container.runtime=containerd",
         "hw.id=GPU-1",
         "hw.name=gpu0",
         "hw.type=gpu",
+        "k8s.container.name=main",
         "k8s.namespace.name=team",
         "k8s.pod.name=pod-1",
+        "k8s.pod.uid=u-1",
         "process.executable.name=train",
         "process.pid=#47",
     ];
     assert_eq!(texts(&one.attributes), want);
-    let want = ["hw.id=GPU-1", "hw.name=gpu0", "hw.type=gpu", "process.executable.name=other"];
+    let want = [
+        "container.name=main",
+        "hw.id=GPU-1",
+        "hw.name=gpu0",
+        "hw.type=gpu",
+        "k8s.pod.name=pod-2",
+        "process.executable.name=other",
+    ];
     assert_eq!(texts(&other.attributes), want);
     let [gpu] = points("hw.gpu.memory.usage").try_into().unwrap();
     let want =
