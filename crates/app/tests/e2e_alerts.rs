@@ -322,88 +322,120 @@ fn assert_dashboard(scene: &Scene) {
     assert_eq!(empty.difference(&allowed).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
+/// A program that leaks, and what was heard of it.
+struct Leak<'s> {
+    scene: &'s Scene,
+    player: harness::Player,
+    pid: String,
+}
+
+impl<'s> Leak<'s> {
+    fn start(scene: &'s Scene) -> Self {
+        let player = scene.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
+        let pid = player.pid().to_string();
+        Self { scene, player, pid }
+    }
+
+    fn stop(&mut self) {
+        self.player.child.kill().unwrap();
+    }
+
+    /// Whether the agent's metrics have it as a suspect.
+    fn is_suspect(&self) -> Option<()> {
+        let metrics = get(self.scene.agent_port, "/metrics")?;
+        let pid = format!("pid=\"{}\"", self.pid);
+        let of_it = |line: &str| {
+            line.starts_with("vramscope_suspect_growth_per_hour{") && line.contains(&pid)
+        };
+        metrics.lines().any(of_it).then_some(())
+    }
+
+    /// Whether Alertmanager told of it, as Prometheus's alert or as the agent's own.
+    fn is_told(&self, by_prometheus: bool, wanted: &str) -> Option<()> {
+        let told = self.scene.receiver.told("VramscopeLeakSuspect").into_iter();
+        let mut ours =
+            told.filter(|(_, labels)| (labels["instance"] != hostname()) == by_prometheus);
+        let of_it = |labels: &Value| labels["pid"] == self.pid.as_str();
+        ours.any(|(state, labels)| state == wanted && of_it(&labels)).then_some(())
+    }
+
+    /// What the agent's own webhook told of it.
+    fn posts(&self) -> Vec<Value> {
+        let posts = self.scene.receiver.posts("/json").into_iter();
+        let ours = |post: &Value| {
+            post["alert"] == "leak_suspect" && post["labels"]["pid"] == self.pid.as_str()
+        };
+        posts.filter(ours).collect()
+    }
+
+    fn post(&self, state: &str) -> Option<Value> {
+        self.posts().into_iter().find(|post| post["state"] == state)
+    }
+
+    /// Whether the agent's command ran for it.
+    fn ran(&self, state: &str) -> Option<()> {
+        let commands = self.scene.stage.folder.path().join("commands");
+        let line = format!("{state} leak_suspect {}", self.pid);
+        let ran = std::fs::read_to_string(commands).ok()?;
+        ran.lines().any(|found| found == line).then_some(())
+    }
+}
+
+/// Somebody runs out of memory: that is told at once.
+fn assert_out_of_memory(scene: &Scene) {
+    let (_, _) = scene.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
+    until("the error in Prometheus", scene, || {
+        let told = scene.receiver.told("VramscopeOutOfMemory");
+        let of_it = |labels: &Value| labels["gpu"] == "1" && labels["instance"] != hostname();
+        let (_, labels) =
+            told.into_iter().find(|(state, labels)| state == "firing" && of_it(labels))?;
+        (labels["severity"] == "critical").then_some(())
+    });
+    until("the error by itself", scene, || {
+        let mut posts = scene.receiver.posts("/json").into_iter();
+        posts.find(|post| post["alert"] == "out_of_memory" && post["labels"]["gpu"] == "1")
+    });
+}
+
 #[test]
 fn a_leak_is_told_through_prometheus_and_by_itself_and_so_is_its_end() {
     let scene = Scene::set();
     until("the agent", &scene, || {
-        get(scene.agent_port, "/metrics").filter(|m| m.contains("vramscope_ready 1"))
+        get(scene.agent_port, "/metrics").filter(|metrics| metrics.contains("vramscope_ready 1"))
     });
     until("a scrape", &scene, || {
         let found = scene.query("/api/v1/query?query=vramscope_out_of_memory_total")?;
         (!found["data"]["result"].as_array()?.is_empty()).then_some(())
     });
-    let leak = scene.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
-    let pid = leak.pid().to_string();
-    // Meanwhile somebody runs out of memory: that is told at once.
-    let (_, _) = scene.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
-    let critical = until("the error in Prometheus", &scene, || {
-        let told = scene.receiver.told("VramscopeOutOfMemory");
-        told.into_iter()
-            .find(|(state, labels)| state == "firing" && labels["instance"] != hostname())
-    });
-    assert_eq!((&critical.1["severity"], &critical.1["gpu"]), (&"critical".into(), &"1".into()));
-    until("the error by itself", &scene, || {
-        scene.receiver.posts("/json").into_iter().find(|post| post["alert"] == "out_of_memory")
-    });
+    let mut leak = Leak::start(&scene);
+    assert_out_of_memory(&scene);
 
     // The leak fires everywhere.
-    until("the suspect", &scene, || {
-        let metrics = get(scene.agent_port, "/metrics")?;
-        let of_it = |line: &str| {
-            line.starts_with("vramscope_suspect_growth_per_hour{") && line.contains(&pid)
-        };
-        metrics.lines().any(of_it).then_some(())
-    });
+    until("the suspect", &scene, || leak.is_suspect());
     until("the alert in Prometheus", &scene, || {
         scene.alert_state("VramscopeLeakSuspect").filter(|state| state == "firing")
     });
-    let is_told = |by_prometheus: bool, wanted: &str| {
-        let told = scene.receiver.told("VramscopeLeakSuspect").into_iter();
-        let mut ours =
-            told.filter(|(_, labels)| (labels["instance"] != hostname()) == by_prometheus);
-        ours.any(|(state, labels)| state == wanted && labels["pid"] == pid.as_str()).then_some(())
-    };
-    until("Prometheus's alert through Alertmanager", &scene, || is_told(true, "firing"));
-    until("the agent's alert through Alertmanager", &scene, || is_told(false, "firing"));
-    let posted = |state: &str| {
-        let posts = scene.receiver.posts("/json").into_iter();
-        let mut leaks =
-            posts.filter(|post| post["alert"] == "leak_suspect" && post["labels"]["pid"] == pid);
-        leaks.find(|post| post["state"] == state)
-    };
-    let post = until("the webhook", &scene, || posted("firing"));
-    assert!(post["labels"]["place"].as_str().unwrap().contains("leak_kept_losses"), "{post}");
-    let commands = scene.stage.folder.path().join("commands");
-    let ran = |state: &str| {
-        let line = format!("{state} leak_suspect {pid}");
-        std::fs::read_to_string(&commands).ok()?.lines().any(|found| found == line).then_some(())
-    };
-    until("the command", &scene, || ran("firing"));
-    until("the growth in the forecast", &scene, || scene.alert_state("VramscopeFullSoon"));
+    until("Prometheus's alert through Alertmanager", &scene, || leak.is_told(true, "firing"));
+    until("the agent's alert through Alertmanager", &scene, || leak.is_told(false, "firing"));
+    let post = until("the webhook", &scene, || leak.post("firing"));
+    // The innermost frame of the program; the whole stack is in reports.
+    assert!(post["labels"]["place"].as_str().unwrap().starts_with("workload::"), "{post}");
+    assert_eq!(post["labels"]["process"], "workload");
+    until("the command", &scene, || leak.ran("firing"));
+    until("the forecast", &scene, || scene.alert_state("VramscopeFullSoon"));
     assert_dashboard(&scene);
 
     // And is over everywhere.
-    drop(leak);
-    until("its end through Prometheus", &scene, || is_told(true, "resolved"));
-    until("its end through Alertmanager", &scene, || is_told(false, "resolved"));
-    until("its end by webhook", &scene, || posted("resolved"));
-    until("its end by command", &scene, || ran("resolved"));
+    leak.stop();
+    until("its end through Prometheus", &scene, || leak.is_told(true, "resolved"));
+    until("its end through Alertmanager", &scene, || leak.is_told(false, "resolved"));
+    until("its end by webhook", &scene, || leak.post("resolved"));
+    until("its end by command", &scene, || leak.ran("resolved"));
     assert!(scene.agent.log().contains("alert resolved: leak_suspect"), "{}", scene.agent.log());
-    assert_eq!(
-        scene
-            .receiver
-            .posts("/json")
-            .iter()
-            .filter(|post| post["alert"] == "leak_suspect" && post["labels"]["pid"] == pid.as_str())
-            .count(),
-        2,
-        "each state once"
-    );
+    assert_eq!(leak.posts().len(), 2, "each state once: {:#?}", leak.posts());
     let metrics = get(scene.agent_port, "/metrics").unwrap();
-    assert!(
-        metrics.contains("vramscope_notifications_total{action=\"command\",outcome=\"sent\"}"),
-        "{metrics}"
-    );
+    let counted = "vramscope_notifications_total{action=\"command\",outcome=\"sent\"}";
+    assert!(metrics.contains(counted), "{metrics}");
 }
 
 fn hostname() -> String {

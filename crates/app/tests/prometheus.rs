@@ -148,7 +148,8 @@ fn every_alert_fires_does_not_fire_and_is_over_again() {
     // Each alert is expected to fire somewhere, and to be silent in two places at least.
     let tests = read("prometheus/vramscope.rules.test.yml");
     for rule in rules() {
-        let asked = tests.split(&format!("alertname: {}\n", rule.name)).skip(1);
+        let question = format!("alertname: {}\n", rule.name);
+        let asked = tests.split(&question).skip(1);
         let silent = |rest: &&str| rest.trim_start().starts_with("exp_alerts: []");
         let (silent, firing): (Vec<&str>, Vec<&str>) = asked.partition(silent);
         assert!(!firing.is_empty() && silent.len() >= 2, "{}", rule.name);

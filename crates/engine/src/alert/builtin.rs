@@ -105,7 +105,7 @@ fn rule(name: &str, metric: &'static Metric, limit: Limit, summary: &str, advice
 }
 
 fn out_of_memory() -> Rule {
-    let summary = "GPU {gpu} ran out of memory: {value} calls failed in the last ten minutes";
+    let summary = "GPU {gpu} ran out of memory; calls that failed in the last ten minutes: {value}";
     let advice = "Look at the snapshot that was taken (/api/v1/incidents), or run `vramscope advise`: \
                   they tell who held what, and what would give memory back.";
     Rule {

@@ -105,7 +105,8 @@ fn a_command_that_fails_or_does_not_read_is_counted() {
 
 #[test]
 fn only_so_many_commands_run_at_the_same_time() {
-    let text = ": > run.$VRAMSCOPE_LABEL_PID; while [ ! -e go ]; do sleep 0.05; done";
+    let text =
+        ": > run.$VRAMSCOPE_STATE.$VRAMSCOPE_LABEL_PID; while [ ! -e go ]; do sleep 0.05; done";
     let mut script = script(text, "at_once = 2");
     for (second, pid) in ["1", "2", "3", "4"].iter().enumerate() {
         script.fire(pid, second as u64);

@@ -1,4 +1,5 @@
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
@@ -171,32 +172,33 @@ print(server.server_port, flush=True)
 server.serve_forever()
 ";
 
-#[test]
-fn certificates_are_checked_against_those_of_the_host_or_of_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let (key, certificate) = (folder.path().join("key.pem"), folder.path().join("cert.pem"));
+/// Runs openssl in a folder.
+fn openssl(folder: &Path, line: &str) {
     let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-        ])
-        .args(["-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .arg("-keyout")
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
+        .args(line.split(' '))
+        .current_dir(folder)
         .stderr(Stdio::null())
         .status()
         .unwrap();
-    assert!(made.success());
+    assert!(made.success(), "openssl {line}");
+}
+
+#[test]
+fn certificates_are_checked_against_those_of_the_host_or_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(
+        folder.path(),
+        &format!("req -x509 {key} -days 2 -subj /CN=ca -keyout ca.key -out ca.pem"),
+    );
+    openssl(folder.path(), &format!("req {key} -subj /CN=test -keyout key.pem -out request.pem"));
+    let extensions = "subjectAltName=IP:127.0.0.1\nbasicConstraints=critical,CA:FALSE\n";
+    std::fs::write(folder.path().join("extensions"), extensions).unwrap();
+    let sign = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions";
+    openssl(folder.path(), &format!("x509 -req -in request.pem {sign} -out cert.pem"));
     let mut server = Command::new("python3")
-        .args(["-c", TLS])
-        .args([&certificate, &key])
+        .args(["-c", TLS, "cert.pem", "key.pem"])
+        .current_dir(folder.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -204,7 +206,8 @@ fn certificates_are_checked_against_those_of_the_host_or_of_a_file() {
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let url = format!("url = \"https://127.0.0.1:{}/\"\nretries = 0\n", port.trim());
-    let trusted = send(&format!("{url}ca_file = \"{}\"", certificate.display()));
+    let root = folder.path().join("ca.pem");
+    let trusted = send(&format!("{url}ca_file = \"{}\"", root.display()));
     let strange = send(&url);
     server.kill().unwrap();
     server.wait().unwrap();

@@ -114,7 +114,7 @@ fn rules_that_cannot_work_are_refused_with_what_to_do() {
         (format!("{RULE}above = 1\nsummary = \"{{gpu}}\""), "{gpu} cannot be filled in"),
         (format!("{RULE}above = 1\nbelow = 2"), "either `above` or `below`"),
         (RULE.to_owned(), "either `above` or `below`"),
-        (format!("{RULE}above = \"soon\""), "expected a number"),
+        (format!("{RULE}above = \"soon\""), "`soon` is no unit of size"),
         (format!("{RULE}above = 1\nwithin = \"1ms\""), "at least \"1s\""),
         (
             "[[rule]]\nname = \"m\"\nmetric = \"vramscope_frees_total\"\nabove = 1".into(),
