@@ -91,7 +91,8 @@ fn what_is_needed_is_judged_by_what_is_free_and_safe() {
 /// Answers one request with that; gives what was asked.
 fn serve(answer: String) -> (String, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap().to_string();
+    let url = ["http:", "", &address].join("/");
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = Vec::new();

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use engine::advice::{Action, Known, Situation, Step, Tongue, advise};
 use engine::container::{Container, Pod, Runtime};
 use engine::event::{Allocate, Event, PoolCall, ProcessFacts, What};
+use engine::holding::Where;
 use engine::ids::{DeviceId, GpuId, Key, Pid, PoolId, Tid};
 use engine::kind::Kind;
 use engine::ledger::Ledger;
@@ -31,7 +32,9 @@ fn holds(ledger: &mut Ledger, pid: u32, device: u16, bytes: u64) {
     let facts = ProcessFacts { start: 1, uid: 1000, name: "python".into(), before_trace: false };
     tell(ledger, pid, What::Process(facts));
     tell(ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
-    let key = Key::address(u64::from(pid) << 32 | u64::from(device));
+    let before =
+        ledger.holdings(Where::Anywhere).iter().map(|one| one.live_allocations).sum::<u64>();
+    let key = Key::address((before + 1) << 40);
     let device = Some(DeviceId(device));
     let (context, pool, stream, site) = (None, None, None, None);
     let new = Allocate { key, kind: Kind::Device, bytes, context, device, pool, stream, site };
@@ -58,8 +61,9 @@ fn short(steps: &[Step]) -> Vec<(Action, u32, u64, Known)> {
 #[test]
 fn what_costs_nothing_comes_first_and_then_what_costs_least() {
     let mut ledger = Ledger::new();
-    holds(&mut ledger, 1, 0, 900 * MIB);
-    let what = TensorTurn::Began { address: 1 << 32, bytes: 300 * MIB, site: None };
+    holds(&mut ledger, 1, 0, 300 * MIB);
+    holds(&mut ledger, 1, 0, 600 * MIB);
+    let what = TensorTurn::Began { address: 1 << 40, bytes: 300 * MIB, site: None };
     let (device, allocated, reserved) = (DeviceId(0), 300 * MIB, 900 * MIB);
     tell(&mut ledger, 1, What::Tensor(TensorCall { what, device, allocated, reserved }));
     holds(&mut ledger, 2, 0, 100 * MIB);

@@ -15,7 +15,8 @@ pub struct Figures {
     pub total: Option<Bytes>,
     /// What was free when the driver's account was asked last.
     pub free_told: Option<Bytes>,
-    /// What was free at the moment: the same less what was traced to grow since.
+    /// What was free at the moment, about: the same less what was traced to grow since, and less a
+    /// context for each process that is not in the account yet.
     pub free: Option<Bytes>,
     /// What traced allocations of all processes held of it.
     pub traced: Bytes,
@@ -68,14 +69,30 @@ fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Item = &Device
     process.devices.iter().filter(move |view| gpu.is_some() && view.gpu == gpu)
 }
 
-/// What was told, less what was allocated since and with what was freed since.
+/// What the context of a process is taken for where no account of one was ever asked, and the most
+/// that it is taken for.
+const CONTEXT: u64 = 512 << 20;
+const LARGEST_CONTEXT: u64 = 1 << 30;
+
+/// What was told, less what was allocated since and with what was freed since. A process that is too
+/// new to be in the driver's account has a context, too: as big as the biggest that is known.
 fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
+    let processes = &scene.snapshot.processes;
+    let views = processes.iter().flat_map(|process| on(process, scene.gpu));
+    let biggest = views.filter_map(DeviceView::untracked).map(|bytes| bytes.0).max();
+    let context = biggest.unwrap_or(CONTEXT).min(LARGEST_CONTEXT);
     let mut now = i128::from(told.0);
-    for (pid, held) in scene.holders {
-        let process = scene.snapshot.processes.iter().find(|process| process.key.pid == *pid);
+    let asker = (scene.pid, Bytes(0));
+    let holds = scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
+    let holders = scene.holders.iter().chain((!holds).then_some(&asker));
+    for (pid, held) in holders {
+        let process = processes.iter().find(|process| process.key.pid == *pid);
         let asked =
             process.and_then(|process| on(process, scene.gpu).find_map(|view| view.driver_traced));
-        now -= i128::from(held.0) - i128::from(asked.unwrap_or_default().0);
+        now -= match asked {
+            Some(asked) => i128::from(held.0) - i128::from(asked.0),
+            None => i128::from(held.0) + i128::from(context),
+        };
     }
     let most = scene.total.map_or(u64::MAX, |total| total.0);
     Bytes(u64::try_from(now.max(0)).unwrap_or(u64::MAX).min(most))

@@ -238,18 +238,17 @@ impl Desk {
             return;
         }
         let Crossed { gpu, who, text } = crossed;
-        let pid = who.as_ref().map(|who| who.pid);
-        let Ok(skipped) = self.gate.admit(pid, Instant::now()) else {
+        // Crossed once until it falls below: the process may still be refused memory a moment later.
+        if self.gate.admit(None, Instant::now()).is_err() {
             self.shared.incidents.count(Trigger::Limit.name(), "skipped");
             return;
-        };
+        }
         self.number += 1;
         let holders = ledger.holdings(gpu.map_or(Where::Anywhere, Where::Gpu));
         let job = Job {
             who,
             limit: Some(text),
             gpu,
-            skipped,
             ..self.job(self.number, Trigger::Limit, holders, published, ledger)
         };
         self.order(Order::Write(Box::new(job)), Trigger::Limit);

@@ -12,6 +12,7 @@ mod history;
 mod host;
 mod job;
 mod limits;
+mod pages;
 mod recent;
 mod recording;
 mod writer;

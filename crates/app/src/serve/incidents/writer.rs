@@ -12,29 +12,27 @@ use engine::event::Failed;
 use engine::units::{Bytes, Moment, Nanos};
 use formats::export::advice::GpuAdvice;
 use formats::export::incident::{
-    self, Grown, IncidentObject, OBJECT, PAGE, RECORDING, Refused, SNAPSHOT, SUMMARY, Story,
-    Trigger,
+    self, Grown, IncidentObject, OBJECT, RECORDING, Refused, SNAPSHOT, SUMMARY, Story, Trigger,
 };
 use formats::export::page::Opens;
 use formats::export::{Names, json};
-use formats::import::gather::Only;
 use formats::plain::plain;
 
 use super::history::History;
 use super::job::{Job, Order, Update};
+use super::pages::Pages;
 use super::recent::Excerpt;
 use super::{IncidentView, folder, host, recording};
 use crate::advising::{self, Question};
-use crate::commands::picture::{self, Wanted};
+use crate::output;
 use crate::serve::Shared;
 use crate::serve::actions::Actor;
-use crate::{cli, output};
 
 /// How often the part looks at what is published.
 const ATTENTION: Duration = Duration::from_millis(100);
 
 /// Incidents whose folders can still be written anew.
-const KEPT: usize = 8;
+const KEPT: usize = 10;
 
 /// Takes orders until nothing is published any more.
 pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) {
@@ -52,8 +50,10 @@ pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) {
             shared.incidents.show_idle(writer.history.all_idle(published.snapshot.at));
             writer.actor.published(&published);
         }
+        writer.turn_pages();
         if shared.feed.is_closed() {
             orders.try_iter().for_each(|order| writer.take(order));
+            writer.finish_pages();
             return;
         }
     }
@@ -65,6 +65,7 @@ struct Writer {
     host: String,
     history: History,
     actor: Actor,
+    pages: Pages,
     views: Vec<IncidentView>,
     /// The last ones, the newest last.
     told: VecDeque<Told>,
@@ -126,6 +127,7 @@ impl Writer {
             host: host::name(),
             history: History::default(),
             actor: Actor::new(&shared),
+            pages: Pages::default(),
             views: Vec::new(),
             told: VecDeque::new(),
             root,
@@ -155,8 +157,6 @@ impl Writer {
                 self.shared.incidents.count(trigger.name(), "written");
                 self.announce(&told);
                 self.show(&told, None);
-                self.add_page(&mut told);
-                self.show(&told, None);
                 self.tidy();
             }
             Err(error) => {
@@ -177,7 +177,9 @@ impl Writer {
         if self.told.len() >= KEPT {
             self.told.pop_front();
         }
+        self.want_page(&told);
         self.told.push_back(told);
+        self.turn_pages();
     }
 
     /// Finds the cause and what would help.
@@ -268,50 +270,56 @@ impl Writer {
         ));
     }
 
-    fn add_page(&self, told: &mut Told) {
-        if !self.shared.config.incidents.page {
+    fn want_page(&mut self, told: &Told) {
+        if !self.shared.config.incidents.page || !told.folder.is_dir() {
             return;
         }
-        let recording = told.folder.join(RECORDING);
-        let overlay = cli::Overlay { smi: None, smi_offset: None };
-        let wanted = Wanted { path: &recording, only: Only::default(), overlay: &overlay };
-        let opens =
-            if told.job.trigger == Trigger::OutOfMemory { Opens::Peak } else { Opens::Sites };
-        let made = folder::put(&told.folder, PAGE, |out| picture::write_page(&wanted, opens, out));
-        told.page = match made {
-            Ok(()) => "written".into(),
-            Err(error) => format!("could not be made: {}", output::reasons(&error)),
-        };
-        self.rewrite(told);
+        let is_oom = told.job.trigger == Trigger::OutOfMemory;
+        let opens = if is_oom { Opens::Peak } else { Opens::Sites };
+        let refused = self.pages.add(told.job.number, &told.folder, opens);
+        if let Some((_, why)) = refused {
+            output::complain(&format!("no page of {}: {why}", told.id));
+        }
+    }
+
+    /// Pages that are done are told in their folders.
+    fn turn_pages(&mut self) {
+        if let Some((number, page)) = self.pages.turn() {
+            self.note_page(number, page);
+        }
+    }
+
+    fn finish_pages(&mut self) {
+        for (number, page) in self.pages.finish() {
+            self.note_page(number, page);
+        }
+    }
+
+    fn note_page(&mut self, number: u64, page: String) {
+        self.change(number, |told| told.page = page);
+        let Some(told) = self.told.iter().find(|told| told.job.number == number) else { return };
+        let bytes = folder::size(&told.folder);
+        let id = told.id.clone();
+        if let Some(view) = self.views.iter_mut().find(|view| view.id == id) {
+            view.bytes = bytes;
+        }
+        self.tidy();
     }
 
     /// More is known of an incident.
     fn update(&mut self, update: Update) {
-        let Some(place) = self.told.iter().position(|told| told.job.number == update.number) else {
-            return;
-        };
-        let Some(mut told) = self.told.remove(place) else { return };
-        told.errors = update.errors;
-        told.recovered = update.recovered;
-        if told.folder.is_dir() {
-            self.rewrite(&told);
-        }
-        self.told.insert(place, told);
+        self.change(update.number, |told| {
+            told.errors = update.errors;
+            told.recovered = update.recovered;
+        });
     }
 
-    /// Writes the texts of a folder anew. Where that fails the old ones stay.
-    fn rewrite(&self, told: &Told) {
-        let write = || -> Result<()> {
-            let (summary, text) = (told.summary(&self.host)?, object(&told.story(&self.host))?);
-            folder::put(&told.folder, SUMMARY, |out| Ok(out.write_all(&summary)?))?;
-            folder::put(&told.folder, OBJECT, |out| Ok(out.write_all(&text)?))
-        };
-        if let Err(error) = write() {
-            output::complain(&format!(
-                "cannot write the texts of {} anew: {}; those that are there stay",
-                told.id,
-                output::reasons(&error)
-            ));
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Told)) {
+        if let Some(told) = self.told.iter_mut().find(|told| told.job.number == number) {
+            change(told);
+            if told.folder.is_dir() {
+                rewrite(told, &self.host);
+            }
         }
     }
 
@@ -345,6 +353,22 @@ impl Writer {
         self.views = kept.into_iter().chain(left).collect();
         self.views.sort_by(|a, b| b.id.cmp(&a.id));
         self.shared.incidents.show(self.views.clone());
+    }
+}
+
+/// Writes the texts of a folder anew. Where that fails the old ones stay.
+fn rewrite(told: &Told, host: &str) {
+    let write = || -> Result<()> {
+        let (summary, text) = (told.summary(host)?, object(&told.story(host))?);
+        folder::put(&told.folder, SUMMARY, |out| Ok(out.write_all(&summary)?))?;
+        folder::put(&told.folder, OBJECT, |out| Ok(out.write_all(&text)?))
+    };
+    if let Err(error) = write() {
+        output::complain(&format!(
+            "cannot write the texts of {} anew: {}; those that are there stay",
+            told.id,
+            output::reasons(&error)
+        ));
     }
 }
 
