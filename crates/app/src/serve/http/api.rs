@@ -193,6 +193,8 @@ mod tests {
             summary: "python3 asked for 1 byte".into(),
             bytes: 10,
             took_ms: 5,
+            written: true,
+            kept: None,
             folder: "/var/lib/vramscope/x".into(),
         }
     }

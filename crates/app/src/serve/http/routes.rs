@@ -100,9 +100,11 @@ fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Ans
         (Some("status"), None, ..) => {
             told(api::status(published, &door.shared, door.is_ready(), now()))
         }
-        (Some("incidents"), None, ..) => told(api::incidents(&door.shared.incidents.list(), query)),
+        (Some("incidents"), None, ..) => {
+            told(api::incidents(&incidents::list(&door.shared, paths), query))
+        }
         (Some("incidents"), Some(id), file, None) => {
-            let all = door.shared.incidents.list();
+            let all = incidents::list(&door.shared, paths);
             let Some(incident) = all.iter().find(|incident| incident.id == id) else {
                 return not_found();
             };
