@@ -66,6 +66,10 @@ def stay():
     sys.stdin.readline()
 
 
+def play_nothing():
+    Driver()
+
+
 def play_hold(size):
     driver = Driver()
     chunk = int(size) // 8 // (2 * MIB) * 2 * MIB
@@ -148,6 +152,8 @@ class Stage:
             self.environment["LD_LIBRARY_PATH"] = options.driver
             self.environment["SIM_STATE"] = str(self.folder / "devices")
             self.environment["SIM_MEMORY"] = "16G"
+            # The first process makes the devices, which the agent asks for when it starts.
+            subprocess.run([sys.executable, __file__, "--play", "nothing"], env=self.environment, check=True)
         settings = self.folder / "vramscope.toml"
         settings.write_text(
             '[incidents]\npause = "5s"\nkeep = 50\n[trace]\ntorch = "totals"\n', encoding="utf-8"

@@ -14,6 +14,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use harness::{Player, Stage, VRAMSCOPE, send_signal};
@@ -21,12 +22,24 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A stage whose processes share two devices.
+/// An agent sees every process, also those of other tests: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stage whose processes share two devices. The first process makes the devices.
 fn shared(memory: &str) -> Stage {
     let stage = Stage::new();
     let state = stage.folder.path().join("devices");
     let state = state.to_str().unwrap().to_owned();
-    stage.env("SIM_STATE", &state).env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory)
+    let stage = stage
+        .env("SIM_STATE", &state)
+        .env("SIM_CONTEXT_OVERHEAD", "100M")
+        .env("SIM_MEMORY", memory);
+    stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
+    stage
 }
 
 /// An agent that runs; ended with the test.
@@ -84,9 +97,21 @@ impl Agent {
         all
     }
 
-    fn wait_folders(&self, count: usize) -> Vec<PathBuf> {
-        self.wait(&format!("{count} folders"), || self.folders().len() >= count);
-        self.folders()
+    /// Those whose name has that in it.
+    fn named(&self, part: &str) -> Vec<PathBuf> {
+        let mut all = self.folders();
+        all.retain(|path| format!("{}-", path.display()).contains(&format!("-{part}-")));
+        all
+    }
+
+    fn wait_named(&self, part: &str, count: usize) -> Vec<PathBuf> {
+        self.wait(&format!("{count} folders {part}"), || self.named(part).len() >= count);
+        self.named(part)
+    }
+
+    /// The folder of a process.
+    fn wait_folder(&self, pid: u32) -> PathBuf {
+        self.wait_named(&format!("pid{pid}"), 1).remove(0)
     }
 
     /// Waits for the page, which is the last file.
@@ -113,12 +138,13 @@ fn object(folder: &Path) -> Value {
     serde_json::from_slice(&fs::read(folder.join("incident.json")).unwrap()).unwrap()
 }
 
-/// What each process held, by the folder.
-fn holders(object: &Value) -> BTreeMap<u32, u64> {
+/// What each of these held, by the folder: others on this machine may hold something, too.
+fn holders(object: &Value, of: &[u32]) -> BTreeMap<u32, u64> {
     let one = |holder: &Value| {
         (holder["pid"].as_u64().unwrap() as u32, holder["live_bytes"].as_u64().unwrap())
     };
-    object["holders"].as_array().unwrap().iter().map(one).collect()
+    let all = object["holders"].as_array().unwrap().iter().map(one);
+    all.filter(|(pid, _)| of.contains(pid)).collect()
 }
 
 fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
@@ -157,6 +183,7 @@ fn end(players: Vec<Player>) {
 
 #[test]
 fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
+    let _alone = alone();
     let stage = shared("4G");
     let agent = Agent::start(&stage, "");
     let others = vec![
@@ -168,7 +195,7 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
     let mut asker =
         stage.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
     let pid = asker.pid();
-    let folder = agent.wait_folders(1).remove(0);
+    let folder = agent.wait_folder(pid);
     let found = agent.wait_page(&folder);
     // Everybody still holds what it held then: now the driver says what that was.
     let pids: Vec<u32> = others.iter().map(Player::pid).chain([pid]).collect();
@@ -180,7 +207,7 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
     let truth: BTreeMap<u32, u64> =
         pids.iter().map(|pid| (*pid, on(*pid, 0))).filter(|(_, bytes)| *bytes > 0).collect();
     assert_eq!(truth.len(), 4);
-    assert_eq!(holders(&found), truth, "{found:#}");
+    assert_eq!(holders(&found, &pids), truth, "{found:#}");
     for (pid, bytes) in &truth {
         let sites = sites_of(&found, *pid);
         assert_eq!(sites.iter().map(|(bytes, _)| bytes).sum::<u64>(), *bytes);
@@ -239,7 +266,7 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     let asker = harness::process(&report, pid);
-    assert_eq!(asker["live_bytes"], holders(found)[&pid]);
+    assert_eq!(asker["live_bytes"], holders(found, &[pid])[&pid]);
     assert_eq!(asker["failed_allocations"], 1);
     let advice = Command::new(VRAMSCOPE).arg("advise").arg(folder).output().unwrap();
     let advice = String::from_utf8(advice.stdout).unwrap();
@@ -273,6 +300,7 @@ fn python(stage: &Stage, calls: &str) -> Player {
 
 #[test]
 fn causes_are_told_apart() {
+    let _alone = alone();
     for (fails, calls, cause) in [
         // The device has plenty, and says no.
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
@@ -287,7 +315,7 @@ fn causes_are_told_apart() {
             stage = stage.env("SIM_FAIL", fails);
         }
         let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
-        let found = object(&agent.wait_folders(1)[0]);
+        let found = object(&agent.wait_folder(player.pid()));
         assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
         assert_eq!(found["process"]["pid"], player.pid());
         assert!(found["took_ms"].as_u64().unwrap() < 1000, "{found:#}");
@@ -298,28 +326,31 @@ fn causes_are_told_apart() {
 
 #[test]
 fn a_process_that_ends_at_once_is_told_all_the_same() {
+    let _alone = alone();
     let stage = shared("1G");
     let agent = Agent::start(&stage, "[incidents]\npage = false\n");
     let player = python(&stage, "allocate(600); allocate(600)");
     let pid = player.pid();
     player.finish();
-    let found = object(&agent.wait_folders(1)[0]);
-    assert_eq!(holders(&found), [(pid, 600 * MIB)].into());
+    let found = object(&agent.wait_folder(pid));
+    assert_eq!(holders(&found, &[pid]), [(pid, 600 * MIB)].into());
     agent.stop();
 }
 
 #[test]
 fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
+    let _alone = alone();
     let stage = shared("1G");
     let settings = "[incidents]\npage = false\ntogether = \"1s\"\npause = \"1h\"\n";
     let agent = Agent::start(&stage, settings);
     let calls = "while True:\n allocate(600)\n allocate(600)\n free()\n time.sleep(0.01)";
     let player = python(&stage, calls);
-    let folder = agent.wait_folders(1).remove(0);
+    let folder = agent.wait_folder(player.pid());
+    let own = format!("pid{}", player.pid());
     agent.wait("the count", || object(&folder)["errors"].as_u64().unwrap() > 1);
     agent.wait("the message", || agent.said().contains("were not written down"));
     drop(player);
-    assert_eq!(agent.folders().len(), 1);
+    assert_eq!(agent.named(&own).len(), 1);
     let found = object(&folder);
     assert_eq!(found["recovered"], true, "as much was granted later");
     let told = format!("refused {} times", found["errors"]);
@@ -330,34 +361,39 @@ fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
 
 #[test]
 fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
+    let _alone = alone();
     let stage = shared("1G");
     let settings = "[incidents]\nused_above = 0.5\nprocess_above = \"500M\"\n";
     let agent = Agent::start(&stage, settings);
     let holder = hold(&stage, "0", 1, 600 * MIB);
     let pid = holder.pid();
-    let folders = agent.wait_folders(2);
-    let found: Vec<Value> = folders.iter().map(|folder| object(folder)).collect();
-    assert!(found.iter().all(|found| found["trigger"] == "limit"));
-    let by_process = found.iter().find(|found| !found["process"].is_null()).unwrap();
-    assert_eq!(by_process["process"]["pid"], pid);
-    let of_gpu = found.iter().find(|found| found["process"].is_null()).unwrap();
+    let by_process = object(&agent.wait_folder(pid));
+    assert_eq!(
+        (&by_process["trigger"], &by_process["process"]["pid"]),
+        (&"limit".into(), &pid.into())
+    );
+    let of_gpu = |path: &PathBuf| path.to_str().unwrap().ends_with("-limit-gpu0");
+    agent.wait("the limit of the GPU", || agent.folders().iter().any(of_gpu));
+    let of_gpu = object(&agent.folders().into_iter().find(of_gpu).unwrap());
     assert!(of_gpu["limit"].as_str().unwrap().contains("more than 0.5"), "{of_gpu:#}");
-    assert_eq!(holders(of_gpu), [(pid, 600 * MIB)].into());
+    assert_eq!(holders(&of_gpu, &[pid]), [(pid, 600 * MIB)].into());
     send_signal(agent.child.id(), 10);
-    let folders = agent.wait_folders(3);
-    assert_eq!(object(&folders[2])["trigger"], "asked");
-    assert_eq!(holders(&object(&folders[2])), [(pid, 600 * MIB)].into());
+    let asked = object(&agent.wait_named("asked", 1)[0]);
+    assert_eq!(asked["trigger"], "asked");
+    assert_eq!(holders(&asked, &[pid]), [(pid, 600 * MIB)].into());
+    assert_eq!(agent.named(&format!("pid{pid}")).len(), 1, "it is crossed once");
     agent.stop();
 }
 
 #[test]
 fn old_folders_go_and_those_of_an_agent_before_stay() {
+    let _alone = alone();
     let stage = shared("1G");
     let settings = "[incidents]\nkeep = 2\npage = false\n";
     let agent = Agent::start(&stage, settings);
     for count in 1..=2 {
         send_signal(agent.child.id(), 10);
-        agent.wait_folders(count);
+        agent.wait_named("asked", count);
     }
     let old = agent.folders();
     drop(agent);
@@ -397,6 +433,7 @@ impl Drop for Tiny {
 
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing_half() {
+    let _alone = alone();
     let stage = shared("1G");
     let tiny = Tiny::mount(stage.folder.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
@@ -419,13 +456,14 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
     // With room again the next one is written.
     fs::remove_file(tiny.0.join("filler")).unwrap();
     let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
-    agent.wait_folders(1);
+    agent.wait_folder(player.pid());
     player.finish();
     agent.stop();
 }
 
 #[test]
 fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
+    let _alone = alone();
     let stage = shared("1G");
     let rule = "name = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
     for dry_run in [true, false] {
