@@ -16,7 +16,6 @@ mod quantity;
 #[cfg(feature = "capture")]
 mod recorder;
 #[cfg(feature = "serve")]
-#[allow(dead_code, reason = "its parts come one after the other")]
 mod serve;
 
 use std::process::ExitCode;

@@ -48,8 +48,8 @@ impl Part {
         self.thread.join().map_err(|_| self.name)
     }
 
-    /// Whether it has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.thread.is_finished()
+    /// Its name, if it has ended.
+    pub(crate) fn over(&self) -> Option<&'static str> {
+        self.thread.is_finished().then_some(self.name)
     }
 }

@@ -29,6 +29,7 @@ vramscope: GPU memory of every process of this host
 /api/v1/sites?pid=PID&top=N       where memory came from
 /api/v1/suspects?pid=PID          places that may leak
 /api/v1/gpus                      GPUs of the host
+/api/v1/advice                    what would give memory back
 /api/v1/alerts                    built-in alerts
 /api/v1/profile.pb.gz             memory in use by call stack, for pprof; also /debug/pprof/heap
 /api/v1/incidents                 snapshots of memory when it ran out
@@ -96,6 +97,10 @@ fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Ans
             found.map_or_else(not_made, |found| found.map_or_else(no_process, told))
         }
         (Some("gpus"), None, ..) => told(api::gpus(&published.figures)),
+        (Some("advice"), None, ..) => {
+            let advice = door.shared.incidents.advice(published);
+            told(serde_json::to_value(advice).unwrap_or_default())
+        }
         (Some("alerts"), None, ..) => told(api::alerts(&door.shared.alerts.list(), query)),
         (Some("status"), None, ..) => {
             told(api::status(published, &door.shared, door.is_ready(), now()))

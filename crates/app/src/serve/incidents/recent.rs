@@ -106,6 +106,7 @@ impl Recent {
     }
 
     /// Bytes that are in use.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.last.len() * size_of::<Event>() + self.last_extra
     }
