@@ -23,7 +23,7 @@ use crate::pipeline::{Live, Message};
 use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
 use crate::serve::{
-    Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights,
+    Part, Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights,
 };
 use crate::{Outcome, cli, output};
 
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     // The capture thread has what it needs; this one only counts.
     rights::only(CapabilitySet::empty())?;
     let mut agent = Agent::new(&live, Arc::clone(&shared), desk);
-    let outcome = agent.run(&live, &interrupted);
+    let outcome = agent.run(&live, &parts, &interrupted);
     shared.feed.close();
     drop(live.finish());
     for part in parts {
@@ -177,13 +177,17 @@ impl Agent {
         }
     }
 
-    fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
+    fn run(&mut self, live: &Live, parts: &[Part], interrupted: &AtomicBool) -> Result<()> {
         let mut next = Instant::now();
         while !interrupted.load(Ordering::Relaxed) {
             let due = self.desk.due().map_or(next, |due| due.min(next));
             if Instant::now() >= due {
                 self.publish(live);
                 next = (next + TICK).max(Instant::now());
+                // Half an agent is worse than one that is started again.
+                if let Some(name) = parts.iter().find_map(Part::over) {
+                    bail!("the part `{name}` of the agent ended by itself; start the agent again");
+                }
             }
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
             match message {
