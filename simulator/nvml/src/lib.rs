@@ -85,6 +85,21 @@ struct Memory {
     used: u64,
 }
 
+/// `nvmlMemory_v2_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Memory2 {
+    version: c_uint,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// What callers put into its version: its size, and the number of the layout.
+#[expect(clippy::cast_possible_truncation, reason = "40 bytes")]
+const MEMORY_2: c_uint = size_of::<Memory2>() as c_uint | 2 << 24;
+
 /// `nvmlProcessInfo_v2_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -157,10 +172,22 @@ fn name(handle: Device, text: Out<c_char>, room: c_uint) -> Outcome {
 }
 
 fn memory_info(handle: Device, memory: Out<Memory>) -> Outcome {
+    let (total, used) = memory_of(handle)?;
+    memory.set(Memory { total, free: total - used, used })
+}
+
+/// Nothing is reserved for the driver itself.
+fn memory_info_2(handle: Device, memory: Out<Memory2>) -> Outcome {
+    let (total, used) = memory_of(handle)?;
+    memory.set(Memory2 { version: MEMORY_2, total, reserved: 0, free: total - used, used })
+}
+
+/// All memory of a device, and what processes use of it.
+fn memory_of(handle: Device) -> Result<(u64, u64), Code> {
     let (state, index) = device(handle)?;
     let total = state.memory;
     let used = state.processes.iter().map(|process| process.uses(index)).sum::<u64>().min(total);
-    memory.set(Memory { total, free: total - used, used })
+    Ok((total, used))
 }
 
 /// Processes with a context on the device.
@@ -223,6 +250,7 @@ exports! {
     nvmlDeviceGetUUID(handle: Device, text: Out<c_char>, room: c_uint) = uuid;
     nvmlDeviceGetName(handle: Device, text: Out<c_char>, room: c_uint) = name;
     nvmlDeviceGetMemoryInfo(handle: Device, memory: Out<Memory>) = memory_info;
+    nvmlDeviceGetMemoryInfo_v2(handle: Device, memory: Out<Memory2>) = memory_info_2;
     nvmlDeviceGetComputeRunningProcesses_v3(handle: Device, room: Out<c_uint>,
         processes: Out<Process>) = running_processes;
     nvmlDeviceGetMigMode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) = mig_mode;
