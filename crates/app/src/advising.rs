@@ -12,7 +12,7 @@ use formats::export::advice::GpuAdvice;
 /// What is asked.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
-    /// One GPU; else every one that somebody holds memory of.
+    /// One GPU; else every one that is known.
     pub(crate) gpu: Option<GpuId>,
     /// Only steps of these processes; all where there are none.
     pub(crate) only: &'a [Pid],
@@ -54,12 +54,13 @@ pub(crate) fn answer(
     gpus.into_iter().map(|gpu| one(Some(gpu))).collect()
 }
 
-/// The GPUs that somebody holds memory of.
+/// The GPUs that somebody holds memory of, or whose free memory is known.
 fn gpus(snapshot: &Snapshot) -> Vec<GpuId> {
     let views = snapshot.processes.iter().flat_map(|process| &process.devices);
     let held = views
         .filter(|view| view.live_bytes.0 > 0 || view.driver_bytes.is_some_and(|bytes| bytes.0 > 0));
-    let mut gpus: Vec<_> = held.filter_map(|view| view.gpu).collect();
+    let told = snapshot.gpus.iter().map(|view| view.gpu);
+    let mut gpus: Vec<_> = held.filter_map(|view| view.gpu).chain(told).collect();
     gpus.sort_unstable();
     gpus.dedup();
     gpus

@@ -83,6 +83,9 @@ fn what_is_needed_is_judged_by_what_is_free_and_safe() {
         assert_eq!(found, Some(code), "{need}: {advice:#} {messages}");
         assert_eq!((told["safely"].as_bool(), told["steps"].as_u64()), (Some(safely), steps));
     }
+    let (code, advice, _) =
+        advise(&stage, &["--json", "--duration", "3s", "--gpu", "1", "--need", "4000M"]);
+    assert_eq!(code, Some(0), "nobody holds anything of it: {advice:#}");
     let (code, _, messages) = advise(&stage, &["--duration", "1s", "--gpu", "7"]);
     assert_eq!(code, Some(2));
     assert!(messages.contains("GPU 7"), "{messages}");

@@ -11,7 +11,7 @@ use crate::quantity;
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
   vramscope advise                                  look for 3 seconds, and say what would help
-  vramscope advise --gpu 0 --need 20G               exit with 1 unless that can be had without losing work
+  vramscope advise --gpu 0 --need 20G               exit with 1 if that costs somebody's work
   vramscope advise --agent http://127.0.0.1:9754    ask a running agent, which knows more
   vramscope advise /var/lib/vramscope/incidents/2026-11-15T15-04-05.123Z-oom-gpu0-pid4711
 

@@ -8,7 +8,7 @@ mod look;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use engine::ids::{GpuId, Pid};
+use engine::ids::Pid;
 use engine::ledger::Ledger;
 use engine::snapshot::{ProcessView, Snapshot, View};
 use engine::units::Moment;
@@ -59,7 +59,7 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
         advice.gpus.retain(|gpu| gpu.gpu == Some(wanted));
         if advice.gpus.is_empty() {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            bail!("nobody is known to hold memory of GPU {wanted}; GPUs with holders: {known}");
+            bail!("nothing is known of GPU {wanted}; known are: {known}");
         }
     }
     if !options.pid.is_empty() {
@@ -125,14 +125,8 @@ fn answer(snapshot: &Snapshot, names: &Names, options: &Advise, local: bool) -> 
         let work = process.work.as_ref()?;
         (work.launches == 0).then_some(work.window)
     };
-    let question = Question {
-        gpu: options.gpu.map(GpuId),
-        only: &only,
-        asker: None,
-        fragmented: false,
-        idle: &idle,
-        local,
-    };
+    let question =
+        Question { gpu: None, only: &only, asker: None, fragmented: false, idle: &idle, local };
     let mut notes = Vec::new();
     if snapshot.certainty.before_trace {
         notes.push(

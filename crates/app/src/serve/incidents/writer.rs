@@ -214,7 +214,12 @@ impl Writer {
         let idle = |process: &_| self.history.idle(process, snapshot.at);
         let question =
             Question { gpu: job.gpu, only: &[], asker, fragmented, idle: &idle, local: true };
-        let advice = advising::answer(&question, snapshot, names);
+        let mut advice = advising::answer(&question, snapshot, names);
+        // The driver's account may be a second old; what was found out about the moment is better.
+        let free = refused.as_ref().and_then(|one| one.diagnosis.figures.free);
+        for gpu in advice.iter_mut().filter(|gpu| free.is_some() && gpu.gpu.is_some()) {
+            gpu.free_bytes = free.map(|free| free.0);
+        }
         Told {
             id: self.id(&job),
             refused,

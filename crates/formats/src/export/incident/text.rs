@@ -207,8 +207,8 @@ fn grown(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
 fn rest(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
     writeln!(
         out,
-        "\n{RECORDING} has the last {} events before and around that: it begins in the middle, so \
-         memory from before it is not in it (vramscope report {RECORDING}).\n\
+        "\n{RECORDING} has the last {} events before and around that, and nothing of what was before \
+         them (vramscope report {RECORDING}).\n\
          snapshot.json is from {} after the error; incident.json has all of this for programs.",
         story.events,
         span(story.snapshot.at - story.at),
