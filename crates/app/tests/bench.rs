@@ -92,7 +92,7 @@ fn the_costs_of_growth_are_measured() {
 
 #[test]
 fn a_load_of_requests_loses_nothing_and_is_measured() {
-    let (text, results) = measurement("load.py", &["--quick"]);
+    let (text, results) = measurement("scraped.py", &["--quick"]);
     let load = &results["load"];
     assert_eq!((&load["lost"], &load["errors"]), (&0.into(), &0.into()), "{text}");
     assert_eq!(load["received"], load["truth"], "{text}");

@@ -2,7 +2,7 @@
 """What a load of requests does to the agent: requests a second, their latency, events lost, and what a call costs
 the traced program meanwhile.
 
-usage: load.py [--seconds 8] [--rounds 5] [--quick] [--results FILE] …
+usage: scraped.py [--seconds 8] [--rounds 5] [--quick] [--results FILE] …
 
 `vramscope serve` traces a program that allocates and frees 4,000 times a second, while `wrk` asks for /metrics and
 for a snapshot over 64 connections, and other clients begin requests or answers without ever finishing them. The cost
