@@ -178,7 +178,7 @@ def main():
         figures = {"seconds": seconds, "programs": load.started, "killed": load.killed, "compared": account.compared,
                    "late": account.late, "restarts": soak.restarts, "sigkills": soak.kills, "reports": account.reports,
                    "lost": account.lost, "entries_left": soak.entries, "problems": problems, "long": long}
-        results.keep(chosen.results, chosen.machine, "soak", figures, results.facts(place.vramscope))
+        results.keep(chosen.results, chosen.machine, "soak", figures, {**results.facts(place.vramscope), "driver": "simulated"})
     sys.exit(1 if problems else 0)
 
 

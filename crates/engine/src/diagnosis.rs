@@ -50,6 +50,9 @@ pub struct Scene<'a> {
     pub snapshot: &'a Snapshot,
     /// All of the GPU's memory.
     pub total: Option<Bytes>,
+    /// What PyTorch's cache of the one who asked held unused at that moment, where it is followed: by
+    /// the time of the snapshot it may have given it back.
+    pub cached: Option<Bytes>,
     /// What the host has.
     pub host: Host,
     /// Signs of something that divides the GPU.
@@ -241,10 +244,14 @@ fn device(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>) -> Answer 
         return (Cause::LargerThanDevice, Sureness::Certain, sentence);
     }
     let need = asked.map_or(0, |asked| asked.0.div_ceil(PAGE).saturating_mul(PAGE));
+    let enough = need.saturating_add(SLACK).saturating_add(need / 32);
     match figures.free {
-        Some(free) if free.0 >= need.saturating_add(SLACK).saturating_add(need / 32) => {
-            quota(scene, figures, &words, free)
+        // Too little by what is sure, and maybe too much only because contexts are bigger.
+        Some(free) if free.0 >= enough && free.0 - enough < figures.unsure.0 => {
+            let (cause, sureness, sentence) = full(scene, figures, asked, &words, Some(free));
+            (cause, sureness.min(Sureness::Likely), sentence)
         }
+        Some(free) if free.0 >= enough => quota(scene, figures, &words, free),
         Some(free) => full(scene, figures, asked, &words, Some(free)),
         None => unasked(scene, figures, asked, &words),
     }

@@ -111,6 +111,7 @@ impl World {
             snapshot: &snapshot,
             total: self.total,
             host: self.host,
+            cached: None,
             hints: &self.hints,
         })
     }

@@ -71,6 +71,7 @@ fn with_story(tell: impl FnOnce(&Story<'_>)) {
         snapshot: &snapshot,
         total: Some(Bytes(24 * GIB)),
         host: Host::default(),
+        cached: None,
         hints: &[],
     });
     let steps = advise(&Situation {

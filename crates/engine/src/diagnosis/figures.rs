@@ -18,6 +18,8 @@ pub struct Figures {
     /// What was free at the moment, about: the same less what was traced to grow since, and less a
     /// context for each process that is not in the account yet.
     pub free: Option<Bytes>,
+    /// By how much that may be too much: how big contexts are that are not in the account is a guess.
+    pub unsure: Bytes,
     /// What traced allocations of all processes held of it.
     pub traced: Bytes,
     /// What the one who asked held of it.
@@ -48,10 +50,13 @@ impl Figures {
             total: scene.total,
             free_told,
             free: free_told.map(|free| free_now(scene, free)),
+            unsure: unsure(scene),
             traced: sum(scene.holders.iter().map(|(_, bytes)| *bytes)),
             asker: held(scene.pid),
             untracked: untracked(scene),
-            cache_unused: asker.and_then(|process| cached(process, scene)),
+            cache_unused: asker
+                .and_then(|process| cached(process, scene))
+                .map(|(later, exact)| (scene.cached.map_or(later, |then| then.max(later)), exact)),
             pool_unused: asker.and_then(|process| pooled(process, scene)),
             others_unused: sum(others.map(|process| {
                 let cached = cached(process, scene).map_or(Bytes(0), |(bytes, _)| bytes);
@@ -96,6 +101,17 @@ fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
     }
     let most = scene.total.map_or(u64::MAX, |total| total.0);
     Bytes(u64::try_from(now.max(0)).unwrap_or(u64::MAX).min(most))
+}
+
+/// What contexts that are not in the account may take more than they were taken for.
+fn unsure(scene: &Scene<'_>) -> Bytes {
+    let told = |pid| {
+        let process = scene.snapshot.processes.iter().find(|process| process.key.pid == pid);
+        process
+            .is_some_and(|process| on(process, scene.gpu).any(|view| view.driver_traced.is_some()))
+    };
+    let new = scene.holders.iter().filter(|(pid, _)| !told(*pid)).count() as u64;
+    Bytes(new.saturating_mul(LARGEST_CONTEXT - CONTEXT))
 }
 
 fn untracked(scene: &Scene<'_>) -> Option<Bytes> {

@@ -77,6 +77,13 @@ impl Ledger {
         sites
     }
 
+    /// What PyTorch's cache of a process holds of a device now and no tensor uses, where it is followed.
+    #[must_use]
+    pub fn cached(&self, pid: Pid, device: DeviceId) -> Option<Bytes> {
+        let process = self.running.get(&pid)?;
+        process.torch.as_deref()?.unused(device, process)
+    }
+
     /// Puts names and frames to sites of holdings that were told meanwhile: of the first `top` of
     /// each process; the others are dropped. Sites that turn out to look the same become one.
     pub fn name_holdings(&self, holdings: &mut [Holding], top: usize) {

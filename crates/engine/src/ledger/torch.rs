@@ -177,6 +177,12 @@ impl Torch {
         }
     }
 
+    /// What the cache of a device holds and no tensor uses.
+    pub(super) fn unused(&self, device: DeviceId, process: &Process) -> Option<Bytes> {
+        let found = self.devices.iter().find(|one| one.device == device)?;
+        Some(Bytes(held(found, process).saturating_sub(found.allocated)))
+    }
+
     /// What a snapshot shows of it.
     pub(super) fn view(&self, process: &Process) -> TorchView {
         let losses = &process.losses;

@@ -14,7 +14,7 @@ use engine::ledger::Ledger;
 use engine::object::ObjectCall;
 use engine::stack::SiteName;
 use engine::tensor::TensorTurn;
-use engine::units::Moment;
+use engine::units::{Bytes, Moment};
 use formats::export::incident::{Trigger, Who};
 
 use super::gate::Gate;
@@ -65,6 +65,7 @@ struct Pending {
     device: Option<DeviceId>,
     gpu: Option<GpuId>,
     holders: Vec<Holding>,
+    cached: Option<Bytes>,
     noticed: Instant,
     skipped: u64,
 }
@@ -161,6 +162,7 @@ impl Desk {
             device,
             gpu,
             holders,
+            cached: device.and_then(|device| ledger.cached(event.pid, device)),
             noticed: now,
             skipped,
         });
@@ -217,6 +219,7 @@ impl Desk {
                 device: one.device,
                 gpu: one.gpu,
                 skipped: one.skipped,
+                cached: one.cached,
                 ..self.job(one.number, Trigger::OutOfMemory, one.holders, published, ledger)
             };
             self.order(Order::Write(Box::new(job)), Trigger::OutOfMemory);
@@ -275,6 +278,7 @@ impl Desk {
             device: None,
             gpu: None,
             holders,
+            cached: None,
             published: Arc::clone(published),
             published_at: Instant::now(),
             excerpt,

@@ -7,7 +7,7 @@ use engine::event::{Failed, SiteFacts};
 use engine::holding::Holding;
 use engine::ids::{DeviceId, GpuId};
 use engine::stack::{Frame, SiteName};
-use engine::units::{Moment, Nanos};
+use engine::units::{Bytes, Moment, Nanos};
 use formats::export::incident::{Trigger, Who};
 
 use super::recent::Excerpt;
@@ -34,6 +34,8 @@ pub(crate) struct Job {
     pub(crate) device: Option<DeviceId>,
     pub(crate) gpu: Option<GpuId>,
     pub(crate) holders: Vec<Holding>,
+    /// What PyTorch's cache of the one who asked held unused at that moment.
+    pub(crate) cached: Option<Bytes>,
     pub(crate) published: Arc<Published>,
     /// When that was published.
     pub(crate) published_at: Instant,

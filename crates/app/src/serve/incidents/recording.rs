@@ -111,6 +111,7 @@ mod tests {
             device: None,
             gpu: None,
             holders: Vec::new(),
+            cached: None,
             published: Arc::new(Published {
                 sequence: 1,
                 snapshot: Snapshot { at: Moment(60_000), ..Snapshot::default() },

@@ -202,6 +202,7 @@ impl Writer {
                 holders: &holders,
                 snapshot,
                 total: total.filter(|total| total.0 > 0),
+                cached: job.cached,
                 host: host::facts(pid),
                 hints: &hints,
             });
