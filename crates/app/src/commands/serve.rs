@@ -59,7 +59,7 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     let (desk, writer) = incidents::Desk::start(&shared)?;
     parts.push(writer);
     let options = session_options(&shared.config);
-    let live = Live::start_after(options, || rights::trace())?;
+    let live = Live::start_after(options, rights::trace)?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
