@@ -30,6 +30,8 @@ const LIMITS: [Stacks; 3] = [Stacks::Off, Stacks::Pointers, Stacks::Full];
 pub(crate) enum Message {
     /// Things that happened, in order.
     Events(Vec<Event>),
+    /// GPUs were found late: the driver was not there, or did not answer in time.
+    Gpus(Vec<Gpu>),
     /// Things the user should know.
     Notice(Notice),
     /// Capture broke; nothing follows.
@@ -126,6 +128,7 @@ fn capture_loop(
     stacks: &AtomicUsize,
 ) {
     let mut limit = LIMITS.len();
+    let mut has_gpus = !session.gpus().is_empty();
     loop {
         let wanted = stacks.load(Ordering::Relaxed);
         if wanted != limit {
@@ -138,6 +141,12 @@ fn capture_loop(
         }
         let last = stop.load(Ordering::Acquire);
         let outcome = if last { session.finish() } else { session.poll(POLL) };
+        if !has_gpus && !session.gpus().is_empty() {
+            has_gpus = true;
+            if sender.send(Message::Gpus(session.gpus().to_vec())).is_err() {
+                return;
+            }
+        }
         for notice in session.notices() {
             if sender.send(Message::Notice(notice)).is_err() {
                 return;

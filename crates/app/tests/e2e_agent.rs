@@ -192,3 +192,44 @@ fn the_settings_in_the_documents_are_good_ones() {
     let output = check.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn gpus_that_can_be_asked_late_are_told_all_the_same() {
+    // The library that tells of GPUs comes when the agent runs already, as on a host that starts.
+    let stage = Stage::new();
+    let folder = stage.folder.path().join("late");
+    std::fs::create_dir(&folder).unwrap();
+    let state = stage.folder.path().join("devices").display().to_string();
+    let stage = stage.env("SIM_STATE", &state);
+    let mut command = stage.command(VRAMSCOPE);
+    command.env("LD_LIBRARY_PATH", &folder).args(["serve", "--listen", "127.0.0.1:0"]);
+    command.arg("--driver").arg(&stage.driver).arg("--state").arg(stage.folder.path().join("s"));
+    let agent = Agent::run(&mut command, stage.folder.path());
+    let mut player = stage.workload(&[
+        "--wait-start",
+        "--hold-ms",
+        "60000",
+        "hold",
+        "--count",
+        "3",
+        "--size",
+        "4096",
+    ]);
+    player.wait_ready();
+    player.go();
+    let pid = player.pid();
+    agent.process(pid, |process| process["live_allocations"] == 3);
+    assert_eq!(agent.metric("vramscope_gpu_total_bytes"), []);
+    let nvml = stage.driver.parent().unwrap().join("libnvidia-ml.so.1");
+    std::fs::copy(nvml, folder.join("libnvidia-ml.so.1")).unwrap();
+    agent.until("the GPUs", |agent| {
+        let total = agent.metric("vramscope_gpu_total_bytes");
+        (!total.is_empty()).then_some(())
+    });
+    agent.until("the GPU of the process", |agent| {
+        let live = agent.metric("vramscope_process_live_bytes");
+        let own = live.iter().find(|(labels, _)| labels.contains(&format!("pid=\"{pid}\"")))?;
+        (own.0.contains("gpu=\"0\"") && own.1 == 12_288.0).then_some(())
+    });
+    assert!(agent.end(15));
+}

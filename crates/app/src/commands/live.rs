@@ -91,6 +91,9 @@ impl LiveReport {
                     }
                 }
             }
+            // The recording begins without them, and its replay is to print the same.
+            Message::Gpus(_) if self.recorder.is_some() => {}
+            Message::Gpus(gpus) => self.names.gpus = gpu_names(&gpus),
             Message::Notice(notice) if self.verbose || notice.is_trouble() => tell(&notice),
             Message::Notice(_) => {}
             Message::Failed(error) => return Err(anyhow!(error)),

@@ -192,6 +192,11 @@ impl Agent {
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
             match message {
                 Message::Events(events) => self.apply(&events),
+                Message::Gpus(gpus) => {
+                    let gpus = gpu_names(&gpus);
+                    self.names = Arc::new(Names { gpus, ..Names::clone(&self.names) });
+                    self.gpus = figures::gpus(&self.names);
+                }
                 Message::Notice(notice) => tell(&notice),
                 Message::Failed(error) => return Err(anyhow!(error)),
             }

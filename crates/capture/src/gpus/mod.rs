@@ -11,7 +11,7 @@ mod visible;
 
 pub(crate) use visible::{Surroundings, visible};
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::time::Duration;
 
 use engine::ids::{GpuId, Pid};
@@ -61,6 +61,7 @@ pub(crate) struct Sample {
 #[derive(Debug)]
 pub(crate) struct Account {
     gpus: Vec<Gpu>,
+    found: Receiver<Vec<Gpu>>,
     samples: Receiver<Sample>,
 }
 
@@ -70,13 +71,25 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the start of a trace waits for the list of GPUs.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How often somebody to ask is looked for, where there was nobody: a driver may be loaded late.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
 impl Account {
-    /// Starts asking, if there is anybody to ask.
+    /// Starts asking. The list of GPUs is empty while there is nobody to ask.
     pub(crate) fn open() -> Option<Self> {
-        let (ready, started) = sync_channel(1);
+        let (ready, found) = sync_channel(1);
         let (sender, samples) = sync_channel(1);
         let ask = move || {
-            let Some((source, gpus)) = find_source() else { return };
+            let (source, gpus) = loop {
+                if let Some(found) = find_source().filter(|(_, gpus)| !gpus.is_empty()) {
+                    break found;
+                }
+                // Says that nobody is there, and notices that nobody listens any more.
+                if matches!(ready.try_send(Vec::new()), Err(TrySendError::Disconnected(_))) {
+                    return;
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            };
             if ready.send(gpus.clone()).is_err() {
                 return;
             }
@@ -92,8 +105,17 @@ impl Account {
         };
         // Not joined: a driver that hangs must not keep this program from ending.
         std::thread::Builder::new().name("gpu-account".into()).spawn(ask).ok()?;
-        let gpus = started.recv_timeout(PATIENCE).ok()?;
-        Some(Self { gpus, samples })
+        let gpus = found.recv_timeout(PATIENCE).unwrap_or_default();
+        Some(Self { gpus, found, samples })
+    }
+
+    /// Whether GPUs were found since the last call, where there were none.
+    pub(crate) fn look(&mut self) -> bool {
+        if !self.gpus.is_empty() {
+            return false;
+        }
+        self.gpus = self.found.try_iter().find(|gpus| !gpus.is_empty()).unwrap_or_default();
+        !self.gpus.is_empty()
     }
 
     /// The GPUs of this host.

@@ -34,6 +34,11 @@ impl Accounts {
     /// Which GPUs a new process sees.
     pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
         let gpus = self.account.as_ref()?.gpus();
+        if gpus.is_empty() {
+            // It is told when there is somebody to ask.
+            self.ordinals.insert(pid, Vec::new());
+            return None;
+        }
         let ordinals = visible(gpus, &Surroundings::read(pid));
         self.ordinals.insert(pid, ordinals.clone());
         Some(event(pid, now, What::Gpus(ordinals.into())))
@@ -79,10 +84,15 @@ impl Accounts {
         living: &mut Living,
         wanted: impl Fn(Pid) -> bool,
     ) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.account.as_mut().is_some_and(Account::look) {
+            let known: Vec<Pid> = self.ordinals.keys().copied().collect();
+            events.extend(known.into_iter().filter_map(|pid| self.began(pid, now)));
+        }
         let Some(sample) = self.account.as_ref().and_then(Account::take) else {
-            return Vec::new();
+            return events;
         };
-        let mut events = self.changed(&sample, now);
+        events.extend(self.changed(&sample, now));
         let mut holders = HashSet::new();
         for Use { pid, gpu, bytes } in sample.uses {
             if !living.knows(pid) {

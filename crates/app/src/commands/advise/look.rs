@@ -52,7 +52,7 @@ fn take(ledger: &mut Ledger, message: Message) -> Result<()> {
     match message {
         Message::Events(events) => events.iter().for_each(|event| ledger.apply(event)),
         Message::Notice(notice) if notice.is_trouble() => tell(&notice),
-        Message::Notice(_) => {}
+        Message::Gpus(_) | Message::Notice(_) => {}
         Message::Failed(error) => return Err(anyhow!(error)),
     }
     Ok(())
