@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::notice::{Notice, State};
 
-/// The version of [`json`]: fields are added, never renamed.
+/// The version of [`json()`]: fields are added, never renamed.
 const VERSION: u32 = 1;
 
 /// Our own shape, one alert in each message.
