@@ -1,5 +1,6 @@
 //! The command line: clap on one side, plain configuration for the commands on the other.
 
+mod advise;
 mod files;
 mod plot;
 mod serve;
@@ -16,6 +17,7 @@ use engine::units::Bytes;
 use crate::quantity::LeakLimit;
 use crate::{Outcome, commands, quantity};
 
+pub(crate) use advise::Advise;
 pub(crate) use files::{
     Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Overlay, Part, Report, Unit,
     Value,
@@ -59,6 +61,9 @@ enum Verb {
     /// Watch every process for weeks: metrics, alerts, and a picture when memory runs out
     #[command(after_help = serve::EXAMPLES)]
     Serve(Box<Serve>),
+    /// Say what would give GPU memory back, and what that costs
+    #[command(after_help = advise::EXAMPLES)]
+    Advise(Box<Advise>),
     /// Tell what this host can do, what is missing and how to get it
     Doctor,
     /// Show the main job on a simulated driver: no GPU needed
@@ -384,6 +389,7 @@ pub(crate) fn run() -> Result<Outcome> {
         Verb::Diff(options) => commands::diff::run(&options),
         Verb::Export(options) => commands::export::run(&options),
         Verb::Plot(options) => commands::plot::run(&options),
+        Verb::Advise(options) => commands::advise::run(&options),
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run(&options),
         #[cfg(feature = "capture")]

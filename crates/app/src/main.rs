@@ -5,6 +5,7 @@
     allow(dead_code, reason = "verbs that need it are not built")
 )]
 
+mod advising;
 mod cli;
 mod commands;
 mod newfile;
@@ -15,7 +16,6 @@ mod quantity;
 #[cfg(feature = "capture")]
 mod recorder;
 #[cfg(feature = "serve")]
-#[allow(dead_code, reason = "its parts come one after the other")]
 mod serve;
 
 use std::process::ExitCode;

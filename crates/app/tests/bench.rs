@@ -91,6 +91,16 @@ fn the_costs_of_growth_are_measured() {
 }
 
 #[test]
+fn a_load_of_requests_loses_nothing_and_is_measured() {
+    let (text, results) = measurement("load.py", &["--quick"]);
+    let load = &results["load"];
+    assert_eq!((&load["lost"], &load["errors"]), (&0.into(), &0.into()), "{text}");
+    assert_eq!(load["received"], load["truth"], "{text}");
+    assert!(load["requests_per_s"].as_f64().unwrap() > 100.0, "{text}");
+    assert!(load["ratio"].as_f64().unwrap() > 0.1, "{text}");
+}
+
+#[test]
 fn the_monitor_writes_its_columns() {
     let own = std::process::id().to_string();
     let text = experiment("stress/monitor.py", &["--duration", "0.5", "--description", "me", &own]);

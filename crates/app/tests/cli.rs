@@ -15,7 +15,8 @@ use std::process::{Command, Output};
 use harness::{Stage, VRAMSCOPE, simulator};
 
 /// Verbs whose help promises examples: those that trace or read files.
-const WITH_EXAMPLES: &[&str] = &["trace", "kernels", "record", "report", "diff", "export", "plot"];
+const WITH_EXAMPLES: &[&str] =
+    &["trace", "kernels", "record", "report", "diff", "export", "plot", "advise"];
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).args(arguments).output().unwrap()

@@ -6,12 +6,34 @@ use std::fs;
 /// Rights that matter, from the effective capabilities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
-    /// `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_PERFMON` together.
+    /// `CAP_BPF`, or `CAP_SYS_ADMIN`: probes can be loaded.
     pub bpf: bool,
-    /// `CAP_SYS_PTRACE` or `CAP_SYS_ADMIN`: other users' processes can be looked into.
+    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN`: they can be attached.
+    pub perfmon: bool,
+    /// `CAP_SYS_ADMIN`: they can be attached one by one, too, which is the only way before Linux
+    /// 6.6.
+    pub admin: bool,
+    /// `CAP_SYS_PTRACE`: other users' processes can be looked into.
     pub look_into_processes: bool,
+    /// `CAP_DAC_READ_SEARCH` or `CAP_DAC_OVERRIDE`: other users' files can be read, drivers in
+    /// containers among them.
+    pub read_files: bool,
     /// The user id.
     pub uid: u32,
+}
+
+impl Rights {
+    /// The capabilities that are missing, of those that tracing uses.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        let all = [
+            (self.bpf, "CAP_BPF"),
+            (self.perfmon, "CAP_PERFMON"),
+            (self.look_into_processes, "CAP_SYS_PTRACE"),
+            (self.read_files, "CAP_DAC_READ_SEARCH"),
+        ];
+        all.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()
+    }
 }
 
 /// What this host offers. Facts only; the rules are in [`crate::plan`].
@@ -79,10 +101,14 @@ fn rights() -> Rights {
     };
     let capabilities = u64::from_str_radix(&value("CapEff:"), 16).unwrap_or(0);
     let has = |bit: u32| capabilities >> bit & 1 == 1;
+    let (override_access, read_search) = (has(1), has(2));
     let (ptrace, admin, perfmon, bpf) = (has(19), has(21), has(38), has(39));
     Rights {
-        bpf: admin || (bpf && perfmon),
-        look_into_processes: admin || ptrace,
+        bpf: admin || bpf,
+        perfmon: admin || perfmon,
+        admin,
+        look_into_processes: ptrace,
+        read_files: override_access || read_search,
         uid: value("Uid:").split_whitespace().nth(1).and_then(|v| v.parse().ok()).unwrap_or(0),
     }
 }

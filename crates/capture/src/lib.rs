@@ -7,6 +7,7 @@
 
 mod clock;
 pub mod command;
+mod containers;
 pub mod decode;
 mod error;
 pub mod gpus;

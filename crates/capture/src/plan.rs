@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::host::Host;
+use crate::host::{Host, Rights};
 
 /// Ways to attach, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -73,12 +73,16 @@ pub struct Plan {
 pub enum Impossible {
     /// Not enough rights.
     #[error(
-        "tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (this is \
-         user {uid} without them); try it with sudo, or in a container with --privileged --pid=host"
+        "tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and \
+         CAP_DAC_READ_SEARCH (this is user {uid} without {}); try it with sudo, or in a container \
+         with --privileged --pid=host",
+        missing.join(", ")
     )]
     Rights {
         /// The user.
         uid: u32,
+        /// The capabilities that are missing.
+        missing: Vec<&'static str>,
     },
     /// Too old.
     #[error(
@@ -105,10 +109,12 @@ pub enum Impossible {
         mode: String,
     },
     /// Nothing worked.
-    #[error("no way to attach probes works here:{}", list(tiers))]
+    #[error("no way to attach probes works here:{}{}", list(tiers), advice(*admin))]
     Tiers {
         /// Each tier with its error.
         tiers: Vec<(Tier, String)>,
+        /// `CAP_SYS_ADMIN` is there.
+        admin: bool,
     },
 }
 
@@ -116,10 +122,20 @@ fn list(tiers: &[(Tier, String)]) -> String {
     tiers.iter().map(|(tier, reason)| format!("\n  {tier}: {reason}")).collect()
 }
 
+const fn advice(admin: bool) -> &'static str {
+    if admin {
+        ""
+    } else {
+        "\nwith CAP_SYS_ADMIN others may work: before Linux 6.6 it is needed instead of CAP_BPF and \
+         CAP_PERFMON"
+    }
+}
+
 /// Facts that rule tracing out before anything is tried.
 pub fn preconditions(host: &Host) -> Result<(), Impossible> {
-    if !host.rights.bpf {
-        return Err(Impossible::Rights { uid: host.rights.uid });
+    let Rights { bpf, perfmon, uid, .. } = host.rights;
+    if !(bpf && perfmon) {
+        return Err(Impossible::Rights { uid, missing: host.rights.missing() });
     }
     if host.kernel < (5, 8) {
         return Err(Impossible::Kernel { release: host.release.clone() });
@@ -140,7 +156,7 @@ pub fn plan(host: &Host) -> Result<Plan, Impossible> {
         let tiers = host.tiers.iter().filter_map(|(tier, outcome)| {
             outcome.as_ref().err().map(|reason| (*tier, reason.clone()))
         });
-        return Err(Impossible::Tiers { tiers: tiers.collect() });
+        return Err(Impossible::Tiers { tiers: tiers.collect(), admin: host.rights.admin });
     };
     Ok(Plan {
         tier: *tier,
@@ -165,10 +181,13 @@ pub fn task_storage(host: &Host) -> bool {
 
 fn warnings(host: &Host, tier: Tier) -> Vec<String> {
     let mut warnings = Vec::new();
-    if !host.rights.look_into_processes {
-        warnings.push(
-            "without CAP_SYS_PTRACE drivers inside containers are not found; run as root".into(),
-        );
+    let missing = host.rights.missing();
+    if !missing.is_empty() {
+        warnings.push(format!(
+            "without {} drivers of other users and inside containers are not found; run as root, \
+             or with that capability",
+            missing.join(" and ")
+        ));
     }
     if host.machine == "x86_64" && ((6, 11)..(6, 14)).contains(&host.kernel) {
         warnings.push(
@@ -188,14 +207,22 @@ fn warnings(host: &Host, tier: Tier) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Rights;
+
+    const RIGHTS: Rights = Rights {
+        bpf: true,
+        perfmon: true,
+        admin: false,
+        look_into_processes: true,
+        read_files: true,
+        uid: 0,
+    };
 
     fn host(kernel: (u32, u32), works: &[Tier]) -> Host {
         Host {
             release: format!("{}.{}.0", kernel.0, kernel.1),
             kernel,
             machine: "x86_64".into(),
-            rights: Rights { bpf: true, look_into_processes: true, uid: 0 },
+            rights: RIGHTS,
             btf: true,
             lockdown: None,
             tiers: Tier::ALL
@@ -238,6 +265,22 @@ mod tests {
             let message = plan(&host).unwrap_err().to_string();
             assert!(message.contains(word), "{message}");
         }
+    }
+
+    #[test]
+    fn missing_capabilities_are_named_whoever_the_user_is() {
+        let with = |rights| plan(&Host { rights, ..host((6, 18), &Tier::ALL) });
+        let message = with(Rights { perfmon: false, ..RIGHTS }).unwrap_err().to_string();
+        assert!(message.contains("user 0 without CAP_PERFMON)"), "{message}");
+        let plan = with(Rights { look_into_processes: false, uid: 7, ..RIGHTS }).unwrap();
+        assert!(plan.warnings[0].contains("without CAP_SYS_PTRACE drivers"), "{plan:?}");
+        assert!(with(Rights { uid: 7, ..RIGHTS }).unwrap().warnings.is_empty());
+        let on_old = |admin| {
+            let rights = Rights { admin, ..RIGHTS };
+            super::plan(&Host { rights, ..host((6, 1), &[]) }).unwrap_err().to_string()
+        };
+        assert!(on_old(false).contains("CAP_SYS_ADMIN"));
+        assert!(!on_old(true).contains("CAP_SYS_ADMIN"));
     }
 
     #[test]

@@ -38,6 +38,7 @@ fn every_tier_counts_work_and_tensors() {
             tensors: Tensors::Full,
             stacks: Stacks::Full,
             stack_ring_bytes: Options::STACK_RING_BYTES,
+            logs: Options::LOGS.into(),
             empty_probes: false,
         };
         if let Err(error) = Session::start(&options) {

@@ -31,6 +31,10 @@ pub enum Runtime {
 }
 
 impl Runtime {
+    /// Every one of them.
+    pub const ALL: [Self; 5] =
+        [Self::Docker, Self::Containerd, Self::CriO, Self::Podman, Self::Unknown];
+
     /// The word for it in reports and files.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,6 +1,7 @@
 //! The closed vocabulary of what can happen. Live capture, recordings and other tools' files all
 //! become this stream; nothing else changes the ledger.
 
+use crate::container::Container;
 use crate::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
     StreamId, Tid,
@@ -34,6 +35,9 @@ pub enum What {
     /// A process was seen for the first time. Events of a pid that was never announced make the
     /// ledger open an anonymous process.
     Process(ProcessFacts),
+    /// The container that the process runs in; right after its announcement, and again when more
+    /// became known.
+    Container(Box<Container>),
     /// A thread's name, sent with its first call and when it changed.
     ThreadName(Box<str>),
     /// The process replaced its program: everything it held is released.

@@ -5,13 +5,16 @@
 //! then [`change`] and [`stack`], from which files are analysed ([`analysis`]).
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod alert;
 pub mod analysis;
 pub mod cache;
 pub mod change;
 pub mod container;
 pub mod demangle;
+pub mod diagnosis;
 pub mod event;
+pub mod holding;
 pub mod ids;
 pub mod kind;
 pub mod ledger;

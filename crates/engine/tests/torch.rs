@@ -8,7 +8,7 @@
 )]
 
 use engine::event::{Allocate, Event, Free, FreeBy, Lost, Place, ProcessFacts, VmmCall, What};
-use engine::ids::{DeviceId, HandleId, Key, Pid, SiteId, Tid};
+use engine::ids::{DeviceId, GpuId, HandleId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
 use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
@@ -272,4 +272,34 @@ fn why_nothing_is_known_is_told() {
     assert_eq!(story.torch().reason, None);
     story.push(What::Torch(TensorWatch::Impossible(NoTensors::NoFunction)));
     assert_eq!(story.torch().reason, Some(NoTensors::NoFunction));
+}
+
+#[test]
+fn tensors_that_leak_tell_when_their_device_will_be_full() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut ledger = Ledger::new();
+    let mut apply = |at: u64, what| {
+        let at = Moment(at);
+        ledger.apply(&Event { pid: Pid(7), tid: Tid(8), entered: at, at, what });
+    };
+    let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
+    apply(1, What::Process(facts));
+    apply(1, What::Gpus([Some(GpuId(4)), Some(GpuId(3))].into()));
+    // 1 MiB every tenth of a second, for a minute: 9216 MiB are full after 921 seconds.
+    for step in 0..600_u64 {
+        let what =
+            TensorTurn::Began { address: 0x1000 + step * MIB, bytes: MIB, site: Some(SiteId(3)) };
+        let allocated = (step + 1) * MIB;
+        let call = TensorCall { what, device: DeviceId(1), allocated, reserved: allocated };
+        apply(10 + step * SECOND / 10, What::Tensor(call));
+    }
+    apply(60 * SECOND, What::GpuFree { gpu: GpuId(3), bytes: 9216 * MIB });
+    apply(60 * SECOND, What::GpuFree { gpu: GpuId(4), bytes: MIB });
+    let snapshot = ledger.snapshot(Moment(60 * SECOND), &View::default());
+    let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
+    assert_eq!((suspect.subject, suspect.device), (Subject::Tensors, Some(DeviceId(1))));
+    let seconds = suspect.evidence.full_in.unwrap().0 / SECOND;
+    assert!((900..=950).contains(&seconds), "{seconds}");
+    let free: Vec<_> = snapshot.gpus.iter().map(|view| (view.gpu.0, view.free_bytes.0)).collect();
+    assert_eq!(free, [(3, 9216 * MIB), (4, MIB)]);
 }

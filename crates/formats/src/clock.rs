@@ -67,6 +67,12 @@ impl WallClock {
         self.time.checked_add(ahead).unwrap_or(self.time)
     }
 
+    /// A moment in nanoseconds since 1970, UTC.
+    #[must_use]
+    pub fn nanos(&self, moment: Moment) -> i64 {
+        i64::try_from(self.time(moment).as_nanosecond()).unwrap_or(0)
+    }
+
     /// RFC 3339 with milliseconds.
     #[must_use]
     pub fn precise(&self, moment: Moment) -> String {
@@ -115,6 +121,7 @@ mod tests {
         assert_eq!(clock.short(Moment(5_000_000_000)), "2023-11-14T22:13:20+00:00");
         assert_eq!(clock.precise(Moment(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
         assert_eq!(clock.short(Moment(u64::MAX)), "2023-11-14T22:13:20+00:00");
+        assert_eq!(clock.nanos(Moment(5_000_000_007)), 1_700_000_000_000_000_007);
     }
 
     #[test]

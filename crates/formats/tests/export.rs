@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use engine::container::{Container, Pod, Runtime};
 use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Space, Tid};
 use engine::kind::Kind;
 use engine::object::ObjectKind;
@@ -104,6 +105,24 @@ fn object(kind: ObjectKind, live: u64) -> ObjectView {
     }
 }
 
+fn container() -> Container {
+    Container {
+        id: "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00".into(),
+        runtime: Runtime::Containerd,
+        pod: Some(Pod {
+            uid: "0a1b2c3d-1111-2222-3333-444455556666".into(),
+            name: Some("trainer-0".into()),
+            namespace: Some("te\x1b[31mam".into()),
+            container: Some("main".into()),
+        }),
+        pid_inside: Some(Pid(17)),
+    }
+}
+
+fn contained(pid: u32, name: &str) -> ProcessView {
+    ProcessView { container: Some(Arc::new(container())), ..process(pid, name) }
+}
+
 fn rich() -> ProcessView {
     let kind = |kind, bytes, live_allocations| KindView {
         kind,
@@ -183,7 +202,7 @@ fn rich() -> ProcessView {
             lost: Loss { objects: 4, ..Loss::default() },
             ..Certainty::default()
         },
-        ..process(4711, "python3")
+        ..contained(4711, "python3")
     }
 }
 
@@ -438,7 +457,7 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
     let mut out = Vec::new();
     text::report(&mut out, &snapshot, &names(), Style::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
-    let lines: Vec<_> = found.lines().skip(2).take(7).collect();
+    let lines: Vec<_> = found.lines().skip(3).take(7).collect();
     let want = [
         "  20.00 MiB in 4 allocations, allocated at",
         "    kinds: device 20.00 MiB, pinned 4.00 KiB (not in the total)",

@@ -65,6 +65,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         stacks: Stacks::Full,
         tensors: Tensors::Off,
         stack_ring_bytes: Options::STACK_RING_BYTES,
+        logs: Options::LOGS.into(),
         empty_probes: false,
     })?;
     let view = View { top: 6, ..View::default() };

@@ -49,9 +49,19 @@ pub(crate) fn run() -> Result<Outcome> {
 }
 
 fn rights(host: &capture::host::Host) -> String {
-    let may = if host.rights.bpf { "may load BPF programs" } else { "may NOT load BPF programs" };
-    let look = if host.rights.look_into_processes { "may" } else { "may NOT" };
-    format!("user {}: {may}, {look} look into other users' processes", host.rights.uid)
+    let rights = &host.rights;
+    let missing = rights.missing();
+    let may = if rights.bpf && rights.perfmon { "may" } else { "may NOT" };
+    let look = if rights.look_into_processes && rights.read_files { "may" } else { "may NOT" };
+    let without = if missing.is_empty() {
+        String::new()
+    } else {
+        format!(" (without {})", missing.join(", "))
+    };
+    format!(
+        "user {}: {may} load BPF programs, {look} look into other users' processes{without}",
+        rights.uid
+    )
 }
 
 fn state(plan: &plan::Plan) -> &'static str {

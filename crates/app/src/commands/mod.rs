@@ -1,5 +1,6 @@
 //! A verb each.
 
+pub(crate) mod advise;
 #[cfg(feature = "capture")]
 pub(crate) mod demo;
 pub(crate) mod diff;
@@ -17,7 +18,7 @@ mod limit;
 #[cfg(feature = "capture")]
 mod live;
 mod overlay;
-mod picture;
+pub(crate) mod picture;
 pub(crate) mod plot;
 mod print;
 #[cfg(feature = "capture")]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, anyhow, bail};
 use capture::hooks::function_name;
@@ -16,12 +16,15 @@ use formats::WallClock;
 use formats::export::Names;
 use formats::export::verdict::short_place;
 use formats::recording::Functions;
+use rustix::thread::CapabilitySet;
 
 use super::live::{gpu_names, tell};
 use crate::pipeline::{Live, Message};
-use crate::serve::budget::Standing;
+use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
-use crate::serve::{Published, Shared, alerts, figures, http, incidents, onward};
+use crate::serve::{
+    Part, Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights,
+};
 use crate::{Outcome, cli, output};
 
 /// Between two snapshots.
@@ -48,17 +51,22 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
+    rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);
+    parts.extend(kubernetes::start(&shared)?);
     let (desk, writer) = incidents::Desk::start(&shared)?;
     parts.push(writer);
-    let live = Live::start(session_options(&shared.config.trace))?;
+    let options = session_options(&shared.config);
+    let live = Live::start_after(options, || rights::trace())?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
+    // The capture thread has what it needs; this one only counts.
+    rights::only(CapabilitySet::empty())?;
     let mut agent = Agent::new(&live, Arc::clone(&shared), desk);
-    let outcome = agent.run(&live, &interrupted);
+    let outcome = agent.run(&live, &parts, &interrupted);
     shared.feed.close();
     drop(live.finish());
     for part in parts {
@@ -75,6 +83,8 @@ fn settings(options: &cli::Serve) -> Result<Config> {
     let http = &mut config.http;
     http.listen = options.listen.unwrap_or(http.listen);
     http.token_file = options.token_file.clone().or(http.token_file.take());
+    let incidents = &mut config.incidents;
+    incidents.state = options.state.clone().unwrap_or_else(|| incidents.state.clone());
     let trace = &mut config.trace;
     trace.drivers.extend(options.driver.iter().cloned());
     trace.max_cpu = options.max_cpu.or(trace.max_cpu);
@@ -95,7 +105,8 @@ fn settings(options: &cli::Serve) -> Result<Config> {
     Ok(config)
 }
 
-fn session_options(trace: &trace::Trace) -> Options {
+fn session_options(config: &Config) -> Options {
+    let trace = &config.trace;
     Options {
         target: Target::Everybody,
         drivers: trace.drivers.clone(),
@@ -119,6 +130,7 @@ fn session_options(trace: &trace::Trace) -> Options {
             trace::Torch::Full => Tensors::Full,
         },
         stack_ring_bytes: Options::STACK_RING_BYTES,
+        logs: config.kubernetes.logs.clone(),
         empty_probes: false,
     }
 }
@@ -131,10 +143,10 @@ struct Agent {
     gpus: Vec<Gpu>,
     names: Arc<Names>,
     desk: incidents::Desk,
+    budget: Budget,
+    began: (Instant, SystemTime),
     sequence: u64,
     events: u64,
-    /// When it began, in seconds of the Unix clock.
-    started: f64,
 }
 
 impl Agent {
@@ -142,7 +154,14 @@ impl Agent {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(&live.gpus);
         let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
-        let ledger = Ledger::new();
+        let ledger = Ledger::new().forgetting_ended();
+        let trace = &shared.config.trace;
+        let first = match trace.stacks {
+            trace::Stacks::Full => Step::CheapStacks,
+            trace::Stacks::Fp => Step::NoStacks,
+            trace::Stacks::Off => Step::CoarseSites,
+        };
+        let budget = Budget::new(trace.max_cpu, trace.max_memory.map(|size| size.0), first);
         let config::Metrics { processes, containers, sites, suspects } = shared.config.metrics;
         Self {
             shared,
@@ -151,21 +170,24 @@ impl Agent {
             ledger: if live.counts_work { ledger.following_work() } else { ledger },
             names: Arc::new(names),
             desk,
+            budget,
+            began: (Instant::now(), SystemTime::now()),
             sequence: 0,
             events: 0,
-            started: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0.0, |time| time.as_secs_f64()),
         }
     }
 
-    fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
+    fn run(&mut self, live: &Live, parts: &[Part], interrupted: &AtomicBool) -> Result<()> {
         let mut next = Instant::now();
         while !interrupted.load(Ordering::Relaxed) {
             let due = self.desk.due().map_or(next, |due| due.min(next));
             if Instant::now() >= due {
-                self.publish();
+                self.publish(live);
                 next = (next + TICK).max(Instant::now());
+                // Half an agent is worse than one that is started again.
+                if let Some(name) = parts.iter().find_map(Part::over) {
+                    bail!("the part `{name}` of the agent ended by itself; start the agent again");
+                }
             }
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
             match message {
@@ -181,19 +203,45 @@ impl Agent {
         self.events += events.len() as u64;
         for event in events {
             self.ledger.apply(event);
-            self.desk.event(event);
+            self.desk.event(event, &self.ledger);
         }
     }
 
-    fn publish(&mut self) {
+    /// What the agent takes; gives something up where that is too much.
+    fn stand(&mut self, live: &Live) -> Standing {
+        let usage = Usage::now(self.began.0.elapsed());
+        if let Some(change) = self.budget.observe(usage) {
+            output::complain(&change.words);
+            let has = |step| change.steps.contains(&step);
+            live.limit_stacks(match (has(Step::NoStacks), has(Step::CheapStacks)) {
+                (true, _) => Stacks::Off,
+                (false, true) => Stacks::Pointers,
+                (false, false) => Stacks::Full,
+            });
+            if has(Step::CoarseSites) {
+                self.ledger.put_sites_together();
+            }
+        }
+        let started = self.began.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Standing {
+            cpu_seconds: usage.cpu_seconds,
+            cpu_percent: self.budget.cpu_percent(),
+            memory: usage.memory,
+            started: started.as_secs_f64(),
+            events: self.events,
+            steps: self.budget.steps().to_vec(),
+        }
+    }
+
+    fn publish(&mut self, live: &Live) {
         self.sequence += 1;
-        let snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
-        let standing =
-            Standing { events: self.events, started: self.started, ..Standing::default() };
+        let own = self.stand(live);
+        let mut snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        self.shared.pods.name(&mut snapshot);
         let figures = self.board.observe(&Input {
             snapshot: &snapshot,
             gpus: &self.gpus,
-            own: &figures::own(&standing, self.ledger.unlisted_ends(), &self.shared),
+            own: &figures::own(&own, self.ledger.unlisted_ends(), &self.shared),
             place: short_place,
         });
         let published = self.shared.feed.publish(Published {
@@ -201,7 +249,7 @@ impl Agent {
             snapshot,
             names: Arc::clone(&self.names),
             figures,
-            own: standing,
+            own,
         });
         self.desk.published(&published, &self.ledger);
     }

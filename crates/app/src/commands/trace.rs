@@ -213,6 +213,7 @@ pub(crate) fn session_options(
         stacks,
         tensors: Tensors::Off,
         stack_ring_bytes,
+        logs: Options::LOGS.into(),
         empty_probes,
     })
 }

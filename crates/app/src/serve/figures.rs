@@ -40,5 +40,6 @@ pub(crate) fn own(standing: &Standing, unlisted_ends: u64, shared: &Shared) -> O
         alerts,
         notifications: shared.alerts.notified(),
         incidents: shared.incidents.counts(),
+        onward: shared.onward.counts(),
     }
 }

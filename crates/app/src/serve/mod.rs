@@ -1,6 +1,7 @@
 //! The agent: it watches while nobody looks. Its parts read what the engine thread publishes, each on
 //! a thread of its own, and never see capture.
 
+pub(crate) mod actions;
 pub(crate) mod alerts;
 pub(crate) mod budget;
 pub(crate) mod config;
@@ -8,10 +9,15 @@ mod feed;
 pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod incidents;
+pub(crate) mod kubernetes;
 pub(crate) mod onward;
+mod own;
 mod part;
+pub(crate) mod rights;
+pub(crate) mod secret;
 
 pub(crate) use feed::{Feed, Published};
+pub(crate) use own::Usage;
 pub(crate) use part::Part;
 
 use std::sync::Arc;
@@ -28,8 +34,12 @@ pub(crate) struct Shared {
     pub(crate) alerts: alerts::Board,
     /// Snapshots that were taken, and how that went.
     pub(crate) incidents: incidents::Shelf,
+    /// Names of pods, as the kubelet told them.
+    pub(crate) pods: kubernetes::Directory,
     /// Answered requests.
     pub(crate) requests: http::Requests,
+    /// What was sent onward, and how that went.
+    pub(crate) onward: onward::Tally,
 }
 
 impl Shared {
@@ -39,7 +49,9 @@ impl Shared {
             feed: Feed::default(),
             alerts: alerts::Board::default(),
             incidents: incidents::Shelf::default(),
+            pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
+            onward: onward::Tally::default(),
         })
     }
 }

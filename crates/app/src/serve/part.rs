@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
+use rustix::thread::CapabilitySet;
 
-use super::Shared;
+use super::{Shared, rights};
+use crate::output;
 
 /// A part that runs.
 pub(crate) struct Part {
@@ -14,8 +16,18 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Starts it. It must end soon after the feed is closed.
+    /// Starts it, without any rights. It must end soon after the feed is closed.
     pub(crate) fn spawn(
+        name: &'static str,
+        shared: &Arc<Shared>,
+        work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> Result<Self> {
+        Self::spawn_with(CapabilitySet::empty(), name, shared, work)
+    }
+
+    /// The same for a part that needs a right.
+    pub(crate) fn spawn_with(
+        kept: CapabilitySet,
         name: &'static str,
         shared: &Arc<Shared>,
         work: impl FnOnce(&Arc<Shared>) + Send + 'static,
@@ -23,7 +35,10 @@ impl Part {
         let shared = Arc::clone(shared);
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || work(&shared))
+            .spawn(move || match rights::only(kept) {
+                Ok(()) => work(&shared),
+                Err(error) => output::complain(&format!("{name}: {}", output::reasons(&error))),
+            })
             .with_context(|| format!("cannot start the thread `{name}`"))?;
         Ok(Self { name, thread })
     }
@@ -33,8 +48,8 @@ impl Part {
         self.thread.join().map_err(|_| self.name)
     }
 
-    /// Whether it has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.thread.is_finished()
+    /// Its name, if it has ended.
+    pub(crate) fn over(&self) -> Option<&'static str> {
+        self.thread.is_finished().then_some(self.name)
     }
 }

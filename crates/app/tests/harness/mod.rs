@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
+pub mod agent;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -263,8 +263,9 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		struct taken_stack taken = {};
 		struct caller caller = {PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx)};
 
-		if (stacks && (hooks[hook].loss_class == VS_CLASS_ALLOCATE ||
-			       hooks[hook].flags & VS_WITH_STACK))
+		if (stacks && stacks_now() &&
+		    (hooks[hook].loss_class == VS_CLASS_ALLOCATE ||
+		     hooks[hook].flags & VS_WITH_STACK))
 			take_stack(&caller, thread, &taken);
 		out = record_call(thread, call, result, &taken);
 	} else if (!result &&

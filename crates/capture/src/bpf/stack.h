@@ -388,8 +388,12 @@ static __always_inline int take_copy(const struct caller *caller, struct thread_
 static __noinline int take_stack(const struct caller *caller, struct thread_state *thread,
 				 struct taken_stack *taken)
 {
-	int lost = stacks == VS_STACKS_COPY ? take_copy(caller, thread, taken)
-					    : take_pointers(caller, taken);
+	int lost;
+
+	if (stacks == VS_STACKS_COPY && stacks_now() == VS_STACKS_COPY)
+		lost = take_copy(caller, thread, taken);
+	else
+		lost = take_pointers(caller, taken);
 
 	if (lost) {
 		taken->stack = 0;

@@ -28,9 +28,22 @@ const volatile __u32 tensors = VS_TENSORS_OFF;
 /* CPUs that there can be. */
 const volatile __u32 cpus = 1;
 
-/* When the newest library was attached (boot clock): a thread that started later began without a
- * context, so its context is known from its first call. */
-volatile __u64 attached_at = 0;
+/* What changes while programs run. */
+struct {
+	/* When the newest library was attached (boot clock): a thread that started later began
+	 * without a context, so its context is known from its first call. */
+	__u64 attached_at;
+	/* enum vs_stacks: the most that is taken now, which is not more than `stacks`; as a
+	 * difference, so that zero is what was asked for. */
+	__u32 stacks_less;
+	__u32 unused;
+} volatile now = {};
+
+/* Stacks that are taken now. */
+static __always_inline __u32 stacks_now(void)
+{
+	return stacks > now.stacks_less ? stacks - now.stacks_less : VS_STACKS_OFF;
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -251,7 +264,7 @@ static __always_inline void thread_setup(struct thread_state *thread)
 
 	thread->ready = 1;
 	thread->device = -1;
-	thread->began_empty = attached_at && start > attached_at;
+	thread->began_empty = now.attached_at && start > now.attached_at;
 	thread->context_known = thread->began_empty;
 }
 

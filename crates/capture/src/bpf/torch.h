@@ -94,7 +94,7 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 which)
 	if (!thread->ready)
 		thread_setup(thread);
 	announce_once(thread, pid);
-	if (tensors == VS_TENSORS_FULL && stacks && (refused || (__s64)call.bytes > 0))
+	if (tensors == VS_TENSORS_FULL && stacks && stacks_now() && (refused || (__s64)call.bytes > 0))
 		take_tensor_stack(ctx, thread, &taken);
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)

@@ -99,6 +99,8 @@ pub(crate) struct Drivers {
     before: HashSet<Pid>,
     learning: Learning,
     watch: Option<Watch>,
+    /// Who mapped a driver since somebody asked.
+    newcomers: Vec<Pid>,
     /// Who mapped code since somebody asked.
     mapped: Vec<MappedCode>,
     /// Who mapped a part of PyTorch since somebody asked; and whether that may not be all.
@@ -129,6 +131,7 @@ impl Drivers {
             before: HashSet::new(),
             learning: Learning::new(plan.link_per_process),
             watch,
+            newcomers: Vec::new(),
             mapped: Vec::new(),
             torch: (Vec::new(), false),
             notices,
@@ -159,6 +162,7 @@ impl Drivers {
     pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
         let before = self.attached.len();
         let mut seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
+        self.newcomers.extend_from_slice(&seen.pids);
         self.mapped.append(&mut seen.mapped);
         self.torch.0.append(&mut seen.torch);
         self.torch.1 |= seen.overflowed;
@@ -196,6 +200,12 @@ impl Drivers {
     /// A process ended or changed its program.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.before.remove(&pid);
+    }
+
+    /// Processes that mapped a driver since the last call: long before they are announced, with
+    /// their first call.
+    pub(crate) fn take_newcomers(&mut self) -> Vec<Pid> {
+        std::mem::take(&mut self.newcomers)
     }
 
     /// Code of files that processes mapped since the last call.

@@ -34,6 +34,7 @@ use engine::units::Moment;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::clock;
+use crate::containers::Containers;
 use crate::decode::{Decoded, NamedKernel, Program};
 use crate::error::Error;
 use crate::gpus::Gpu;
@@ -45,7 +46,7 @@ use account::Accounts;
 use binding::Bindings;
 use counters::Losses;
 use drivers::Drivers;
-use object::{Filter, Knobs, Loaded};
+use object::{Changing, Filter, Knobs, Loaded};
 use ring::Ring;
 use torch::Torch;
 use work::{News, WorkSums};
@@ -87,6 +88,9 @@ pub struct Options {
     pub tensors: Tensors,
     /// Bytes of the kernel ring for stacks, like the other.
     pub stack_ring_bytes: u32,
+    /// The folder of the node's logs: names of pods are read off the names of its `pods` and
+    /// `containers`.
+    pub logs: PathBuf,
     /// For measurements: probes that do nothing, on kernels with session probes.
     pub empty_probes: bool,
 }
@@ -97,6 +101,8 @@ impl Options {
     pub const RING_BYTES: u32 = 16 * 1024 * 1024;
     /// The same for stacks, which come once each.
     pub const STACK_RING_BYTES: u32 = 16 * 1024 * 1024;
+    /// Where nodes have their logs.
+    pub const LOGS: &str = "/var/log";
 }
 
 /// How often processes are looked at for new copies of the driver, besides being told of them.
@@ -136,6 +142,7 @@ pub struct Session {
     losses: Losses,
     living: Living,
     accounts: Accounts,
+    containers: Containers,
     bindings: Bindings,
     work: Option<WorkSums>,
     torch: Option<Torch>,
@@ -143,6 +150,7 @@ pub struct Session {
     target: Target,
     counters: MapHandle,
     last_scan: Instant,
+    now: Changing,
     _life: Vec<Link>,
     loaded: Loaded,
 }
@@ -188,7 +196,8 @@ impl Session {
         if let Some(torch) = &mut torch {
             torch.look(&loaded, &[], true);
         }
-        loaded.set_attached_at(clock::boot())?;
+        let now = Changing { attached_at: clock::boot(), ..Changing::default() };
+        loaded.set(now)?;
         let mut desk = options.stacks.are_taken().then(|| desk(&loaded)).transpose()?;
         if let Some(desk) = &mut desk {
             // Their stacks are readable from the first call on.
@@ -201,11 +210,13 @@ impl Session {
             counters: loaded.map("counters")?,
             living: Living::default(),
             accounts: Accounts::open(),
+            containers: Containers::new(&options.logs),
             bindings: Bindings::default(),
             work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
             torch,
             desk,
             target: options.target.clone(),
+            now,
             last_scan: Instant::now(),
             plan,
             drivers,
@@ -241,6 +252,7 @@ impl Session {
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.look_for_drivers()?;
         let mapped = self.drivers.take_mapped();
+        self.containers.expect(self.drivers.take_newcomers());
         let records = self.ring.take();
         let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
@@ -263,7 +275,9 @@ impl Session {
             Target::Everybody => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
-        events.extend(self.accounts.take(now, &mut self.living, wanted));
+        let account = self.accounts.take(now, &mut self.living, wanted);
+        events.extend(self.containers.beside(account, now));
+        events.extend(self.containers.news(now));
         // A record that cannot be read is as good as lost, and nobody knows whose it was.
         let other = self.ring.take_unreadable();
         if other > 0 {
@@ -280,7 +294,7 @@ impl Session {
         }
         for mut event in dead {
             events.extend(work.of(event.pid));
-            self.follow(&mut event, None, now);
+            drop(self.follow(&mut event, None, now));
             events.push(event);
         }
         events.extend(work.rest());
@@ -307,6 +321,14 @@ impl Session {
         let refusals = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
         notices.extend(refusals.into_iter().map(|(pid, reason)| Notice::NoPython { pid, reason }));
         notices
+    }
+
+    /// Takes cheaper stacks than were asked for from now on, or none; or again what was asked for.
+    /// Calls are seen all the same.
+    pub fn limit_stacks(&mut self, most: Stacks) -> Result<(), Error> {
+        let asked = self.loaded.knobs.stacks.wire();
+        self.now.stacks_less = asked.saturating_sub(most.wire());
+        self.loaded.set(self.now)
     }
 
     /// The probes' own counters.
@@ -404,25 +426,24 @@ impl Session {
         }
     }
 
-    /// Keeps what has to be known of processes; an event more where one began. `program`: the one
+    /// Keeps what has to be known of processes; events more where one began. `program`: the one
     /// that runs after an exec.
     fn follow(
         &mut self,
         event: &mut Event,
         program: Option<Program>,
         now: Moment,
-    ) -> Option<Event> {
+    ) -> impl Iterator<Item = Event> + use<> {
+        let [mut container, mut gpus] = [None, None];
         match &mut event.what {
             What::Process(facts) => {
                 facts.before_trace = self.drivers.was_there_before(event.pid);
                 self.living.began(event.pid, facts.start);
-                self.accounts.began(event.pid, now)
+                container = self.containers.began(event.pid, now);
+                gpus = self.accounts.began(event.pid, now);
             }
-            What::Allocate(allocate) => {
-                if allocate.context.is_none() && allocate.device.is_none() {
-                    self.drivers.want_context(event.pid);
-                }
-                None
+            What::Allocate(allocate) if allocate.context.is_none() && allocate.device.is_none() => {
+                self.drivers.want_context(event.pid);
             }
             What::Exit | What::Exec => {
                 self.drivers.forget(event.pid);
@@ -435,13 +456,17 @@ impl Session {
                     work.forget(event.pid, program);
                 }
                 self.accounts.ended(event.pid);
+                // An exec stays in its container.
+                if program.is_none() {
+                    self.containers.ended(event.pid);
+                }
                 if let Some(torch) = &mut self.torch {
                     torch.forget(event.pid);
                 }
-                None
             }
-            _ => None,
+            _ => {}
         }
+        container.into_iter().chain(gpus)
     }
 
     fn look_for_drivers(&mut self) -> Result<(), Error> {
@@ -450,7 +475,8 @@ impl Session {
             self.last_scan = Instant::now();
         }
         if self.drivers.look(&self.loaded, rescan)? {
-            self.loaded.set_attached_at(clock::boot())?;
+            self.now.attached_at = clock::boot();
+            self.loaded.set(self.now)?;
         }
         let (mapped, all) = self.drivers.take_torch();
         if let Some(torch) = &mut self.torch {

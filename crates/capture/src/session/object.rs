@@ -71,6 +71,15 @@ pub struct Work {
     pub baseline: bool,
 }
 
+/// The probes' variables, as `now` in `state.h` has them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Changing {
+    /// When the newest library was attached, by the clock that counts from the boot.
+    pub(crate) attached_at: u64,
+    /// How far stacks were given up.
+    pub(crate) stacks_less: u32,
+}
+
 /// A loaded object.
 pub(crate) struct Loaded {
     object: Object,
@@ -214,12 +223,13 @@ impl Loaded {
         MapHandle::try_from(&map).map_err(|source| Error::Load { source })
     }
 
-    /// Sets the one global variable: when the newest library was attached.
-    pub(crate) fn set_attached_at(&self, boot_nanos: u64) -> Result<(), Error> {
+    /// Sets what changes while the programs run.
+    pub(crate) fn set(&self, now: Changing) -> Result<(), Error> {
         let map = self.map(".bss")?;
         let mut value = vec![0; map.value_size() as usize];
-        let slot = value.first_chunk_mut::<8>().ok_or(Error::Broken(".bss"))?;
-        *slot = boot_nanos.to_ne_bytes();
+        let fields = [&now.attached_at.to_ne_bytes()[..], &now.stacks_less.to_ne_bytes()].concat();
+        let place = value.get_mut(..fields.len()).ok_or(Error::Broken(".bss"))?;
+        place.copy_from_slice(&fields);
         map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
             .map_err(|source| Error::Load { source })
     }

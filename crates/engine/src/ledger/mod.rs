@@ -35,6 +35,7 @@ mod device;
 mod ended;
 mod freed;
 mod graph;
+mod holdings;
 mod judgements;
 mod kernel_rows;
 mod lifetime;
@@ -65,6 +66,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::change::Change;
+use crate::container::Container;
 use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
 use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
@@ -79,6 +81,7 @@ use observer::Told;
 use past_sites::PastSites;
 use process::Process;
 use site_views::About;
+use sites::SiteTable;
 use totals::Sum;
 
 /// Out-of-memory errors kept between two snapshots: the first ones tell the story.
@@ -122,6 +125,10 @@ pub struct Ledger {
     free: HashMap<GpuId, Bytes>,
     /// When the first event was.
     began: Option<Moment>,
+    /// Sites are not told apart any more.
+    sites_together: bool,
+    /// No report will ever tell of the ended again.
+    forgets_ended: bool,
 }
 
 impl Ledger {
@@ -129,6 +136,21 @@ impl Ledger {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A ledger for a trace without an end: what ended is in one snapshot, and then forgotten.
+    /// [`View::ended_sites`] must not be asked for.
+    #[must_use]
+    pub fn forgetting_ended(mut self) -> Self {
+        self.forgets_ended = true;
+        self
+    }
+
+    /// Gives up telling sites apart, for good: each process has one for each kind. Every other figure
+    /// stays what it was.
+    pub fn put_sites_together(&mut self) {
+        self.sites_together = true;
+        self.running.values_mut().for_each(|process| process.sites.put_together());
     }
 
     /// A ledger that also tells what begins and ends: see [`Ledger::take_changes`]. It keeps that
@@ -183,6 +205,11 @@ impl Ledger {
     fn note(&mut self, event: &Event) {
         match &event.what {
             What::Process(facts) => self.announce(event, facts),
+            What::Container(container) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.container = Some(Arc::new(Container::clone(container)));
+                }
+            }
             What::Exec => self.replace(event),
             What::Exit => {
                 if let Some(process) = self.running.remove(&event.pid) {
@@ -311,7 +338,7 @@ impl Ledger {
             own.project(process, &self.free);
             judged.append(own);
         }
-        for process in ended {
+        for process in ended.iter().filter(|_| !self.forgets_ended) {
             self.past_judged.append(judgements::of(process, at, PAST_JUDGED, &self.sites));
         }
         self.past_judged = std::mem::take(&mut self.past_judged).ranked(PAST_KEPT, PAST_KEPT);
@@ -332,7 +359,7 @@ impl Ledger {
             unusual::name_again(&mut self.past_unusual, &self.sites);
             anomalies.extend(self.past_unusual.iter().cloned());
         }
-        for process in ended {
+        for process in ended.iter().filter(|_| !self.forgets_ended) {
             self.past_unusual.extend(unusual::views(process, true, &self.sites));
         }
         self.past_unusual.truncate(PAST_KEPT);
@@ -346,7 +373,7 @@ impl Ledger {
             process.sites.mark_shown();
             process.unusual.mark_shown();
         }
-        for process in ended {
+        for process in ended.into_iter().filter(|_| !self.forgets_ended) {
             self.past_sites.push(process.key.pid, process.sites);
         }
     }
@@ -394,13 +421,18 @@ impl Ledger {
         self.shown().fold(Sum::default(), |sum, process| sum.plus(process.totals.live))
     }
 
+    /// The sites of a process that begins.
+    fn table(&self, at: Moment) -> SiteTable {
+        SiteTable::new(self.began.unwrap_or(at), self.sites_together)
+    }
+
     /// The process that made a call.
     fn process(&mut self, event: &Event) -> &mut Process {
         let Event { pid, at, .. } = *event;
         let observer = self.told.is_some();
-        let began = self.began.unwrap_or(at);
+        let (began, together) = (self.began.unwrap_or(at), self.sites_together);
         let process = self.running.entry(pid).or_insert_with(|| {
-            let new = Process::anonymous(pid, at).in_trace_since(began);
+            let new = Process::anonymous(pid, at).with_sites(SiteTable::new(began, together));
             if observer { new.observed() } else { new }
         });
         process.silent = false;
@@ -417,7 +449,7 @@ impl Ledger {
             process.refresh(facts);
             return;
         }
-        let new = Process::new(pid, facts, at).in_trace_since(self.began.unwrap_or(at));
+        let new = Process::new(pid, facts, at).with_sites(self.table(at));
         let new = if self.told.is_some() { new.observed() } else { new };
         if let Some(old) = self.running.insert(pid, new) {
             self.end(old, End::Exited, at);
@@ -425,9 +457,9 @@ impl Ledger {
     }
 
     fn replace(&mut self, event: &Event) {
+        let table = self.table(event.at);
         if let Some(process) = self.running.get_mut(&event.pid) {
-            let next = process.replaced(event.at);
-            let next = next.in_trace_since(self.began.unwrap_or(event.at));
+            let next = process.replaced(event.at).with_sites(table);
             let next = if self.told.is_some() { next.observed() } else { next };
             let old = std::mem::replace(process, next);
             self.end(old, End::Replaced, event.at);

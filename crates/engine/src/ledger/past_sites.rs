@@ -23,6 +23,7 @@ impl PastSites {
             return;
         }
         table.mark_shown();
+        table.close();
         self.rows += table.len();
         self.by_process.push((pid, table));
         if self.rows > ROWS && self.by_process.len() > 1 {

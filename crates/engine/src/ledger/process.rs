@@ -1,8 +1,11 @@
 //! One process: what it holds and what it did, kept up to date call by call.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 
 use crate::change::How;
+use crate::container::Container;
 use crate::event::{
     Allocate, Event, Failed, Free, FreeBy, INVALID_HANDLE, INVALID_VALUE, Lost, ProcessFacts,
 };
@@ -50,6 +53,7 @@ pub(super) struct Process {
     pub(super) key: ProcessKey,
     pub(super) uid: Option<u32>,
     pub(super) name: Box<str>,
+    pub(super) container: Option<Arc<Container>>,
     pub(super) before_trace: bool,
     /// It has not called the driver since its exec, so there is nothing to show.
     pub(super) silent: bool,
@@ -106,6 +110,7 @@ impl Process {
             key: ProcessKey { pid, start: facts.start },
             uid: Some(facts.uid),
             name: facts.name.clone(),
+            container: None,
             before_trace: facts.before_trace,
             silent: false,
             ended: None,
@@ -139,13 +144,13 @@ impl Process {
     }
 
     /// The same process as a part of a trace that began at that moment.
-    pub(super) fn in_trace_since(mut self, began: Moment) -> Self {
-        self.sites = SiteTable::since(began);
+    pub(super) fn with_sites(mut self, table: SiteTable) -> Self {
+        self.sites = table;
         self
     }
 
     /// The same process with the program that it runs now: it holds nothing, and everything it
-    /// does from here on is seen.
+    /// does from here on is seen. It stays in its container.
     pub(super) fn replaced(&self, at: Moment) -> Self {
         let facts = ProcessFacts {
             start: self.key.start,
@@ -153,7 +158,8 @@ impl Process {
             name: self.name.clone(),
             before_trace: false,
         };
-        Self { uid: self.uid, silent: true, ..Self::new(self.key.pid, &facts, at) }
+        let container = self.container.clone();
+        Self { uid: self.uid, container, silent: true, ..Self::new(self.key.pid, &facts, at) }
     }
 
     /// Whether an announcement is of this process. One that could not read the start time cannot

@@ -8,7 +8,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::analysis::leak::{Course, Majority, Spans};
 use crate::analysis::unusual::AtSite;
 use crate::change::How;
-use crate::ids::{SiteId, Tid};
+use crate::ids::{DeviceId, SiteId, Tid};
 use crate::kind::Kind;
 use crate::object::ObjectKind;
 use crate::units::Moment;
@@ -220,12 +220,19 @@ pub(super) struct SiteTable {
     sites: usize,
     /// The same of a framework's blocks: however many these are, memory keeps its room.
     tensor_sites: usize,
+    /// Sites are not told apart any more.
+    together: bool,
 }
 
 impl SiteTable {
     /// A table whose windows begin with the trace.
     pub(super) fn since(start: Moment) -> Self {
         Self { start, ..Self::default() }
+    }
+
+    /// The same; `together`: sites are not told apart.
+    pub(super) fn new(start: Moment, together: bool) -> Self {
+        Self { start, together, ..Self::default() }
     }
 
     /// A thread allocated; says what was known of the site before, where it is one.
@@ -240,9 +247,19 @@ impl SiteTable {
     }
 
     /// Something began.
-    #[allow(dead_code, reason = "objects are counted next")]
     pub(super) fn begin(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) {
         self.begun(site, held, bytes, at);
+    }
+
+    /// The same, on a device.
+    pub(super) fn begin_on(
+        &mut self,
+        device: DeviceId,
+        (site, held): (Option<SiteId>, Held),
+        bytes: u64,
+        at: Moment,
+    ) {
+        self.begun(site, held, bytes, at).devices.add(Some(device));
     }
 
     fn begun(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) -> &mut Row {
@@ -309,7 +326,11 @@ impl SiteTable {
     /// The row of a site. A site that came when there was no room
     /// never gets a row of its own, so what began as another's ends as another's.
     fn row(&mut self, site: Option<SiteId>, held: Held, at: Moment) -> &mut Row {
-        let source = site.map_or(Source::Unknown, Source::Site);
+        let source = match site {
+            Some(_) if self.together => Source::Other,
+            Some(site) => Source::Site(site),
+            None => Source::Unknown,
+        };
         let number = source.number(held);
         let hint = (number >> 8 ^ number) as usize % RECENT;
         let place = match self.recent.get(hint) {
@@ -381,6 +402,33 @@ impl SiteTable {
         self.rows.iter_mut().for_each(|row| row.shown = row.live);
     }
 
+    /// From now on one row has all sites, of each kind; sums stay as they are.
+    pub(super) fn put_together(&mut self) {
+        if std::mem::replace(&mut self.together, true) {
+            return;
+        }
+        let rows = std::mem::take(&mut self.rows);
+        self.index = HashTable::new();
+        self.recent = Vec::new();
+        (self.sites, self.tensor_sites) = (0, 0);
+        for mut row in rows {
+            if matches!(row.source, Source::Site(_)) {
+                row.source = Source::Other;
+            }
+            match self.find(row.source, row.held) {
+                Some(place) => self.rows[place as usize].absorb(&row),
+                None => drop(self.insert(row)),
+            }
+        }
+    }
+
+    /// Nobody adds to it any more: gives back what only that needs.
+    pub(super) fn close(&mut self) {
+        self.recent = Vec::new();
+        self.rows.iter_mut().for_each(|row| row.course.close());
+        self.rows.shrink_to_fit();
+    }
+
     /// Adds the rows of a table that nobody adds to any more.
     pub(super) fn absorb(&mut self, other: Self) {
         for row in other.rows {
@@ -400,7 +448,7 @@ impl SiteTable {
 mod tests {
     use super::super::allocation::New;
     use super::*;
-    use crate::ids::{DeviceId, Key};
+    use crate::ids::Key;
     use crate::units::Nanos;
 
     fn entry(site: u32, bytes: u64) -> Entry {
@@ -422,6 +470,25 @@ mod tests {
             table.take(&entry(site, 8), How::Freed, Moment(20), 1);
         }
         assert!(table.rows().iter().all(|row| row.count == 0 && row.live == Sum::default()));
+    }
+
+    #[test]
+    fn sites_that_are_put_together_keep_their_sums_and_end_what_began_before() {
+        let mut table = SiteTable::since(Moment(0));
+        for site in 0..3 {
+            table.add(&entry(site, 8), Tid(1));
+        }
+        table.put_together();
+        table.add(&entry(7, 100), Tid(2));
+        assert_eq!(table.len(), 1);
+        assert_eq!((table.rows()[0].live.bytes().0, table.rows()[0].count), (124, 4));
+        for site in 0..3 {
+            table.take(&entry(site, 8), How::Freed, Moment(20), 1);
+        }
+        table.put_together();
+        let row = &table.rows()[0];
+        assert_eq!((row.source, row.live.bytes().0, row.count), (Source::Other, 100, 1));
+        assert_eq!((row.allocations, row.freed), (4, 3));
     }
 
     #[test]

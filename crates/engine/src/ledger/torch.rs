@@ -164,7 +164,7 @@ impl Torch {
                 self.device(call.device).given += 1;
                 let (device, number) = (call.device, site.map_or(NIL, |site| site.0));
                 if self.insert(Block { address, bytes, began: at, site: number, device }) {
-                    sites.begin(site, TENSORS, bytes, at);
+                    sites.begin_on(device, (site, TENSORS), bytes, at);
                 }
             }
             TensorTurn::Ended { address, .. } => {

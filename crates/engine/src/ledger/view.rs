@@ -32,7 +32,7 @@ pub(super) fn process(
         key: process.key,
         uid: process.uid,
         name: process.name.clone(),
-        container: None,
+        container: process.container.clone(),
         ended: process.ended.map(|(end, _)| end),
         before_trace: process.before_trace,
         live_bytes: process.totals.live.bytes(),

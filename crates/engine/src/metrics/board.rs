@@ -162,8 +162,12 @@ fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
         let mut named = labels();
         named.push(label(&gpu.name));
         sheet.whole(&catalogue::GPU, named, 1);
-        sheet.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
         sheet.whole(&catalogue::GPU_LIVE, labels(), held);
+        // Where the driver could not be asked for it, neither is told.
+        if gpu.total.0 == 0 {
+            continue;
+        }
+        sheet.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
         let told = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
         let Some(free) = told.map(|view| view.free_bytes.0) else { continue };
         let used = gpu.total.0.saturating_sub(free);
@@ -213,9 +217,11 @@ fn put_own(own: &Own, snapshot: &Snapshot, sheet: &mut Sheet) {
         let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         sheet.whole(&catalogue::ALERTS, vec![severity.into()], count);
     }
-    for (metric, outcomes) in
-        [(&catalogue::NOTIFICATIONS, &own.notifications), (&catalogue::INCIDENTS, &own.incidents)]
-    {
+    for (metric, outcomes) in [
+        (&catalogue::NOTIFICATIONS, &own.notifications),
+        (&catalogue::INCIDENTS, &own.incidents),
+        (&catalogue::ONWARD, &own.onward),
+    ] {
         for ((what, outcome), count) in outcomes {
             sheet.whole(metric, vec![(*what).into(), (*outcome).into()], *count);
         }

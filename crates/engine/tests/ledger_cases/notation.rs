@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 7 process 100 uid=1000 name=python before     # pid 7, started at 100, ran before the trace
+//! 7 container 3f2a podman pod=77 inside=5        # the container, and what is known of it
 //! 7.8 name loader                               # thread 8 of process 7
 //! 7.8 alloc 0x10 8M device C1 gpu0 site3        # key, size, kind; the rest is optional
 //! 7.8 alloc 0x20 8M async C1 pool5 stream3
@@ -28,6 +29,7 @@
 //! Keys are addresses; `h0x10` is a handle, `a0x10` an array, `p0x10` a pool, `e0x10` external
 //! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line says otherwise.
 
+use engine::container::{Container, Pod, Runtime};
 use engine::event::{
     Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
     ProcessFacts, SiteFacts, VmmCall, What,
@@ -86,6 +88,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             name: value(rest, "name").unwrap_or("").into(),
             before_trace: rest.contains(&"before"),
         }),
+        "container" => What::Container(Box::new(container(rest))),
         "name" => What::ThreadName(rest[0].into()),
         "exec" => What::Exec,
         "exit" if of_thread => What::ThreadExit,
@@ -151,6 +154,20 @@ fn what(words: &[&str], of_thread: bool) -> What {
             frames: rest[1..].iter().map(|name| frame(name)).collect(),
         }),
         other => panic!("no such event: {other}"),
+    }
+}
+
+fn container(words: &[&str]) -> Container {
+    Container {
+        id: words[0].into(),
+        runtime: *Runtime::ALL.iter().find(|runtime| runtime.name() == words[1]).unwrap(),
+        pod: value(words, "pod").map(|uid| Pod {
+            uid: uid.into(),
+            name: value(words, "name").map(Into::into),
+            namespace: None,
+            container: None,
+        }),
+        pid_inside: value(words, "inside").map(|pid| Pid(decimal(pid) as u32)),
     }
 }
 

@@ -116,3 +116,40 @@ fn a_child_after_a_fork_holds_nothing_of_its_parent() {
     assert_eq!(live(&snapshot.processes[0]), (1, 1));
     assert_eq!(ends(&snapshot.processes[1]), (0, 1, 0, 0));
 }
+
+/// Id, pod and number inside of a process's container.
+fn container(process: &ProcessView) -> Option<(&str, Option<&str>, Option<u32>)> {
+    let container = process.container.as_deref()?;
+    let pod = container.pod.as_ref().map(|pod| &*pod.uid);
+    Some((&*container.id, pod, container.pid_inside.map(|pid| pid.0)))
+}
+
+#[test]
+fn a_process_is_shown_with_its_container_and_what_was_told_last_counts() {
+    let trace = "7 process 100
+                 7 container 3f2a podman inside=5
+                 7.7 alloc 0x10 1M device";
+    assert_eq!(container(only(&after(trace))), Some(("3f2a", None, Some(5))));
+    let snapshot = after(&format!("{trace}\n 7 container 3f2a podman pod=77 name=web inside=5"));
+    assert_eq!(container(only(&snapshot)), Some(("3f2a", Some("77"), Some(5))));
+    assert_eq!(live(only(&snapshot)), (1, 1));
+}
+
+#[test]
+fn an_exec_keeps_the_container_and_another_process_of_the_pid_does_not() {
+    let trace = "7 process 100
+                 7 container 3f2a docker inside=5
+                 7.7 alloc 0x10 1M device";
+    let snapshot = after(&format!("{trace}\n 7 exec \n 7.7 alloc 0x20 2M device"));
+    for process in &snapshot.processes {
+        assert_eq!(container(process), Some(("3f2a", None, Some(5))));
+    }
+    let snapshot = after(&format!("{trace}\n 7 process 200"));
+    let containers: Vec<_> = snapshot.processes.iter().map(container).collect();
+    assert_eq!(containers, [None, Some(("3f2a", None, Some(5)))]);
+}
+
+#[test]
+fn a_container_of_nobody_opens_no_process() {
+    assert!(after("7 container 3f2a docker").processes.is_empty());
+}

@@ -1,12 +1,13 @@
 //! Events of any sort, from few names, so that they meet.
 
+use engine::container::{Container, Pod, Runtime};
 use engine::event::{
     Allocate, ContextChange, Failed, Free, FreeBy, GraphCall, INVALID_VALUE, Lost, OUT_OF_MEMORY,
     Place, PoolCall, ProcessFacts, SiteFacts, VmmCall, What,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, PoolId, SiteId, Space,
-    StreamId,
+    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
+    Space, StreamId,
 };
 use engine::kind::Kind;
 use engine::object::{ObjectCall, ObjectKind};
@@ -161,6 +162,21 @@ fn gpus() -> impl Strategy<Value = What> {
     ]
 }
 
+fn container() -> impl Strategy<Value = What> {
+    let pod = ("[uv]", option::of("[pq]")).prop_map(|(uid, name)| Pod {
+        uid: uid.into(),
+        name: name.map(Into::into),
+        namespace: None,
+        container: None,
+    });
+    ("[cd]", option::of(pod), option::of((1..3_u32).prop_map(Pid))).prop_map(
+        |(id, pod, pid_inside)| {
+            let runtime = Runtime::Docker;
+            What::Container(Box::new(Container { id: id.into(), runtime, pod, pid_inside }))
+        },
+    )
+}
+
 fn change() -> impl Strategy<Value = What> {
     let change = prop_oneof![
         (context(), device())
@@ -265,7 +281,7 @@ pub(crate) fn step(losses: bool) -> impl Strategy<Value = Step> {
         14 => graph(),
         18 => prop_oneof![1 => change(), 2 => object()],
         3 => failed(),
-        1 => gpus(),
+        2 => prop_oneof![gpus(), container()],
         4 => prop_oneof![life(), site()],
         u32::from(losses) => lost(),
     ];

@@ -1,6 +1,7 @@
 //! One JSON object per snapshot, one line each. The names are a contract: fields are added, never
 //! renamed.
 
+mod container;
 mod objects;
 mod sites;
 mod torch;
@@ -20,6 +21,7 @@ use super::analysis::json::{FrameObject, frame};
 use super::verdict::json::{AnomalyObject, JudgementObject};
 use super::work::json::Work;
 use crate::plain::plain;
+use container::ContainerObject;
 use objects::Objects;
 use sites::{OwnSite, Site};
 use torch::Torch;
@@ -85,6 +87,9 @@ struct Process {
     pid: u32,
     uid: Option<u32>,
     name: String,
+    /// Only of one that runs in a container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<ContainerObject>,
     exited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_by: Option<&'static str>,
@@ -301,6 +306,7 @@ impl Process {
             pid: process.key.pid.0,
             uid: process.uid,
             name: plain(&process.name).into_owned(),
+            container: process.container.as_deref().map(ContainerObject::new),
             exited: process.ended.is_some(),
             ended_by: process.ended.map(|end| match end {
                 End::Exited => "exit",

@@ -1,10 +1,12 @@
 //! Snapshots and reports → bytes. Nobody else formats for users.
 
+pub mod advice;
 pub mod allocations;
 pub mod analysis;
 pub mod chart;
 pub mod exporter;
 pub mod handoff;
+pub mod incident;
 pub mod json;
 #[cfg(feature = "openmetrics")]
 pub mod openmetrics;
@@ -12,6 +14,7 @@ pub mod page;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
+mod places;
 pub mod profile;
 pub mod speedscope;
 pub mod text;

@@ -1,5 +1,6 @@
 //! The report a person reads.
 
+mod container;
 mod objects;
 pub mod sites;
 mod torch;
@@ -110,6 +111,9 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         Some(engine::snapshot::End::Replaced) => "  (replaced its program)",
     };
     writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
+    if let Some(container) = &view.container {
+        writeln!(out, "  {}", container::words(container, view.key.pid))?;
+    }
     if sites::are_known(view) {
         sites::not_freed(out, view, style)?;
     } else {

@@ -18,9 +18,8 @@ use engine::work::{Copies, Launched, Launches, NamedBy, Shape, Work};
 
 use super::cells::{Bad, Cells};
 use super::functions::{Functions, Resolver};
-use super::objects;
 use super::schema::Column;
-use super::{Row, WallClock};
+use super::{Row, WallClock, containers, objects};
 use crate::export::GpuName;
 
 /// The tables that grow while rows are read.
@@ -195,6 +194,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             name: cells.must_text(Column::Name)?,
             before_trace: cells.flag(Column::Flag).unwrap_or(false),
         }),
+        "container" => What::Container(Box::new(containers::decode(cells)?)),
         "thread_name" => What::ThreadName(cells.must_text(Column::Name)?),
         "exec" => What::Exec,
         "exit" => What::Exit,

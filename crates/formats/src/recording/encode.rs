@@ -8,10 +8,10 @@ use engine::stack::Frame;
 use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
 use engine::work::{Copies, Launched, Launches, Shape, Work};
 
-use super::objects;
 use super::schema::Column;
 use super::sheet::Sheet;
 use super::words::Word;
+use super::{containers, objects};
 
 /// Names driver functions.
 pub(super) type FunctionName = fn(FunctionId) -> &'static str;
@@ -26,6 +26,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
             sheet.number(Column::Start, facts.start);
             sheet.flag(Column::Flag, facts.before_trace);
         }
+        What::Container(container) => containers::encode(sheet, container),
         What::ThreadName(name) => {
             sheet.row("thread_name");
             sheet.text(Column::Name, &**name);

@@ -6,6 +6,7 @@
 //! back, `message` checks what a file says of itself before Arrow may believe it.
 
 mod cells;
+mod containers;
 mod decode;
 mod encode;
 mod functions;

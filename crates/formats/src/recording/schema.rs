@@ -102,7 +102,7 @@ columns! {
     Gpu "gpu" U16 "the GPU's index on the host",
     Uid "uid" U32 "the owner of the process",
     Start "start" U64 "when the process started, in nanoseconds since boot; 0 when unknown",
-    Name "name" Text "the name of the process, thread, kernel, GPU or fact",
+    Name "name" Text "the name of the process, thread, kernel, GPU, fact or container",
     Text "text" Text "the value of a fact; the UUID of a GPU; in the `clock` row the time zone",
     Flag "flag" Bool "`process`: it ran before the trace; `pool_of_device`: it is the current one; `graph_instantiate`: launches free what the one before left; `copies`: the calls return before the copy is done",
     Calls "calls" U64 "how many calls were added up",
@@ -131,6 +131,12 @@ columns! {
     Module "module" Text "the library or program of a frame",
     Language "language" Text "what a frame is written in: `native`, `python` or `remark`",
     Reason "reason" Text "why the function of a frame, the name of a kernel, or the tensors of a process are not known",
+    Container "container" Text "the id of a container",
+    Runtime "runtime" Text "who made it: `docker`, `containerd`, `cri-o`, `podman` or `unknown`",
+    PidInside "pid_inside" U32 "the process's number inside of it",
+    PodUid "pod_uid" Text "the uid of the pod that it belongs to",
+    Pod "pod" Text "the name of that pod",
+    Namespace "namespace" Text "the namespace of that pod",
     Utc "utc" Time "in the `clock` row: the wall clock at the moment `at`",
 }
 
@@ -157,6 +163,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("clock", "the wall clock of the machine", "utc, text, code"),
     ("gpu", "a GPU of the machine", "gpu, name, text, bytes"),
     ("process", "a process was seen for the first time", "name, uid, start, flag"),
+    (
+        "container",
+        "the container that the process runs in; again when more became known. `name` is what its pod calls it",
+        "container, runtime, pid_inside, pod_uid, pod, namespace, name",
+    ),
     ("thread_name", "a thread has this name", "name"),
     ("exec", "the process replaced its program", ""),
     ("exit", "the process ended", ""),

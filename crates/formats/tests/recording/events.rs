@@ -1,5 +1,6 @@
 //! Any event there is.
 
+use engine::container::{Container, Pod, Runtime};
 use engine::event::{
     Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
     ProcessFacts, SiteFacts, VmmCall, What,
@@ -311,6 +312,21 @@ fn tensor() -> impl Strategy<Value = What> {
     })
 }
 
+fn container() -> impl Strategy<Value = What> {
+    let name = || option::of(name());
+    let pod =
+        (name(), name(), name(), any::<String>()).prop_map(|(name, namespace, container, uid)| {
+            Pod { uid: uid.into(), name, namespace, container }
+        });
+    let runtime = select(Runtime::ALL.to_vec());
+    (any::<String>(), runtime, option::of(pod), option::of(any::<u32>())).prop_map(
+        |(id, runtime, pod, inside)| {
+            let pid_inside = inside.map(Pid);
+            What::Container(Box::new(Container { id: id.into(), runtime, pod, pid_inside }))
+        },
+    )
+}
+
 fn watch() -> impl Strategy<Value = TensorWatch> {
     let reason = select(NoTensors::ALL.to_vec()).prop_map(TensorWatch::Impossible);
     prop_oneof![Just(TensorWatch::Begun), reason]
@@ -320,6 +336,7 @@ fn watch() -> impl Strategy<Value = TensorWatch> {
 fn listed(what: &What) {
     match what {
         What::Process(_)
+        | What::Container(_)
         | What::ThreadName(_)
         | What::Exec
         | What::Exit
@@ -347,6 +364,7 @@ fn what() -> BoxedStrategy<What> {
     let gpu = || any::<u16>().prop_map(GpuId);
     prop_oneof![
         process(),
+        container(),
         name().prop_map(What::ThreadName),
         select(vec![What::Exec, What::Exit, What::ThreadExit]),
         allocate(),

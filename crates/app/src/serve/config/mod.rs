@@ -49,6 +49,27 @@ pub(crate) struct Metrics {
     pub(crate) suspects: usize,
 }
 
+impl Metrics {
+    /// The most of each: every scrape tells them all.
+    const MOST: usize = 10_000;
+
+    fn check(&self, wrong: &mut Vec<String>) {
+        for (name, number) in [
+            ("processes", self.processes),
+            ("containers", self.containers),
+            ("sites", self.sites),
+            ("suspects", self.suspects),
+        ] {
+            if number > Self::MOST {
+                wrong.push(format!(
+                    "metrics.{name} is {number}: at most {} can have series of their own",
+                    Self::MOST
+                ));
+            }
+        }
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let Limits { processes, containers, sites, suspects } = Limits::default();
@@ -70,6 +91,7 @@ impl Config {
         let mut wrong = Vec::new();
         self.http.check(&mut wrong);
         self.trace.check(&mut wrong);
+        self.metrics.check(&mut wrong);
         self.alerts.check(&mut wrong);
         self.incidents.check(&mut wrong);
         self.actions.check(&mut wrong);

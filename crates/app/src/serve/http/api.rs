@@ -90,9 +90,8 @@ pub(super) fn gpus(figures: &Figures) -> Value {
         fields.insert("uuid".into(), label(1).into());
         fields.insert("name".into(), label(2).into());
         for metric in metrics {
-            let samples = figures.of(metric.name).iter();
-            let found =
-                samples.filter(|one| one.labels.first() == sample.labels.first()).next_back();
+            let mut samples = figures.of(metric.name).iter();
+            let found = samples.find(|one| one.labels.first() == sample.labels.first());
             fields.insert(field(metric.name), found.map_or(Value::Null, |one| number(one.value)));
         }
         Value::Object(fields)
@@ -159,4 +158,101 @@ pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f
         "memory_bytes": own.memory.0,
         "requests": { "answered": fine, "refused": refused, "failed": failed },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::http::incidents::manifest;
+
+    const PAGE: &str = include_str!("../../../../../docs/api.md");
+    const ALL: Query = Query { pid: None, top: 10 };
+
+    fn alert() -> AlertView {
+        AlertView {
+            rule: "nearly_full".into(),
+            severity: "warning".into(),
+            labels: vec![("gpu".into(), "0".into())],
+            summary: "GPU 0 is nearly full".into(),
+            value: 0.97,
+            since: "2026-01-01T00:00:00Z".into(),
+            resolved: None,
+        }
+    }
+
+    fn incident(pid: u32) -> IncidentView {
+        IncidentView {
+            id: format!("2026-01-01-{pid}"),
+            trigger: "out_of_memory",
+            cause: "the device is full".into(),
+            time: "2026-01-01T00:00:00Z".into(),
+            pid: Some(pid),
+            process: "python3".into(),
+            asked_bytes: Some(1),
+            gpu: Some(0),
+            summary: "python3 asked for 1 byte".into(),
+            bytes: 10,
+            took_ms: 5,
+            written: true,
+            kept: None,
+            folder: "/var/lib/vramscope/x".into(),
+        }
+    }
+
+    /// The fields that the page describes of the objects of a list.
+    fn described(list: &str) -> Vec<&'static str> {
+        let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `"));
+        let mut fields: Vec<_> = rows
+            .filter_map(|row| row.split('`').next()?.strip_prefix(list)?.strip_prefix("[]."))
+            .collect();
+        fields.sort_unstable();
+        fields
+    }
+
+    fn names(object: &Value) -> Vec<&str> {
+        object.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn alerts_and_incidents_are_what_the_page_describes() {
+        let told = alerts(&[alert()], ALL);
+        assert_eq!(names(&told["alerts"][0]), described("alerts"));
+        assert_eq!(told["alerts"][0]["labels"], json!({ "gpu": "0" }));
+        let told = incidents(&[incident(1), incident(2)], ALL);
+        assert_eq!(names(&told["incidents"][0]), described("incidents"));
+        assert_eq!(names(&manifest(&incident(1))["incident"]), described("incidents"));
+        // Where a folder is on the host is nobody's business.
+        assert!(!told.to_string().contains("/var/lib"));
+    }
+
+    #[test]
+    fn lists_are_cut_and_of_one_process() {
+        let all: Vec<_> = (1..=5).map(incident).collect();
+        let told = incidents(&all, Query { pid: None, top: 2 });
+        assert_eq!(
+            (told["total"].clone(), told["incidents"].as_array().unwrap().len()),
+            (5.into(), 2)
+        );
+        let told = incidents(&all, Query { pid: Some(3), top: 2 });
+        assert_eq!((&told["total"], &told["incidents"][0]["pid"]), (&1.into(), &3.into()));
+        let report = json!({ "sites": [
+            { "id": "a", "processes": [{ "pid": 1 }, { "pid": 2 }] },
+            { "id": "b", "processes": [{ "pid": 3 }] },
+        ] });
+        let told = list(&report, "sites", Query { pid: Some(2), top: 9 });
+        assert_eq!((&told["total"], &told["sites"][0]["id"]), (&1.into(), &"a".into()));
+        assert_eq!(list(&report, "nothing", ALL)["total"], 0);
+    }
+
+    #[test]
+    fn folders_of_files_and_libraries_are_left_out() {
+        let mut report = json!({ "sites": [{ "frames": [
+            { "function": "a/b", "file": "/srv/ann/x.py", "module": "/usr/lib/liba.so" },
+            { "function": "c", "file": null, "module": "bare" },
+        ] }] });
+        hide_folders(&mut report);
+        let frames = &report["sites"][0]["frames"];
+        assert_eq!(frames[0], json!({ "function": "a/b", "file": "x.py", "module": "liba.so" }));
+        assert_eq!(frames[1], json!({ "function": "c", "file": null, "module": "bare" }));
+    }
 }

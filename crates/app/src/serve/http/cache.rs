@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use serde_json::Value;
 
 use super::api;
-use crate::serve::Published;
+use crate::serve::{Published, onward};
 
 /// Sites of each process in the API: those of all processes are listed whole.
 const SITES_OF_EACH: usize = 10;
@@ -19,6 +19,7 @@ pub(super) struct Cache {
     metrics: Option<Bytes>,
     report: Option<Arc<Value>>,
     snapshot: Option<Bytes>,
+    profile: Option<Bytes>,
 }
 
 impl Cache {
@@ -66,5 +67,12 @@ impl Cache {
             self.snapshot = Some(report.to_string().into());
         }
         self.snapshot.clone()
+    }
+
+    /// Memory in use by call stack.
+    pub(super) fn profile(&mut self, published: &Published, paths: bool) -> Bytes {
+        self.turn_to(published);
+        let make = || Bytes::from(onward::profile::pprof(published, paths));
+        self.profile.get_or_insert_with(make).clone()
     }
 }

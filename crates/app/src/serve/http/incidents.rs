@@ -6,7 +6,17 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Content};
 use super::files;
+use crate::serve::Shared;
 use crate::serve::incidents::IncidentView;
+
+/// All of them, the newest first. A summary that no folder holds has paths of programs, too.
+pub(super) fn list(shared: &Shared, show_paths: bool) -> Vec<IncidentView> {
+    let mut all = shared.incidents.list();
+    if !show_paths {
+        all.iter_mut().for_each(|incident| incident.kept = None);
+    }
+    all
+}
 
 /// What one folder is about, and its files.
 pub(super) fn manifest(incident: &IncidentView) -> Value {
@@ -41,4 +51,42 @@ pub(super) fn file(incident: &IncidentView, name: &str, show_paths: bool) -> Ans
     };
     Answer::new(StatusCode::OK, kind, Content::File(body))
         .with(header::CONTENT_DISPOSITION, "attachment")
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn files_are_told_only_where_paths_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("summary.txt"), "what happened").unwrap();
+        let incident = IncidentView {
+            id: "x".into(),
+            trigger: "limit",
+            cause: String::new(),
+            time: String::new(),
+            pid: None,
+            process: String::new(),
+            asked_bytes: None,
+            gpu: None,
+            summary: String::new(),
+            bytes: 13,
+            took_ms: 0,
+            written: true,
+            kept: None,
+            folder: folder.path().into(),
+        };
+        let files = &manifest(&incident)["files"];
+        assert_eq!(*files, json!([{ "name": "summary.txt", "bytes": 13 }]));
+        assert_eq!(file(&incident, "summary.txt", false).status(), 403);
+        let found = file(&incident, "summary.txt", true).finish();
+        assert_eq!((found.status().as_u16(), found.body().size_hint().exact()), (200, Some(13)));
+        assert_eq!(found.headers()[header::CONTENT_DISPOSITION], "attachment");
+        for name in ["../summary.txt", "", ".", "..", "other.txt"] {
+            assert_eq!(file(&incident, name, true).status(), 404, "{name}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Connections: taken in, bounded in number, time and size, and let go.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -38,6 +39,9 @@ const OLD: Duration = Duration::from_secs(5 * 60);
 
 /// and one that is older than this at once.
 const OLDEST: Duration = Duration::from_secs(15 * 60);
+
+/// A beginning of TLS takes as much as so many requests.
+const HANDSHAKE: u32 = 20;
 
 /// How soon the end of the agent is noticed.
 const ATTENTION: Duration = Duration::from_millis(200);
@@ -104,6 +108,7 @@ async fn connection(
         match tls {
             None => serve(stream, door).await,
             Some(tls) => {
+                wait_for(door.turn(HANDSHAKE)).await;
                 if let Ok(Ok(stream)) = timeout(REQUEST, tls.accept(stream)).await {
                     serve(stream, door).await;
                 }
@@ -115,17 +120,27 @@ async fn connection(
     drop(place);
 }
 
+async fn wait_for(time: Duration) {
+    if !time.is_zero() {
+        sleep(time).await;
+    }
+}
+
 async fn serve<S>(stream: S, door: Arc<Door>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let begun = Instant::now();
     let service = service_fn(move |request: Request<Incoming>| {
-        let mut answer: Answer = door.answer(&request);
-        if begun.elapsed() > OLD {
-            answer.close();
+        let door = Arc::clone(&door);
+        async move {
+            wait_for(door.turn(1)).await;
+            let mut answer: Answer = door.answer(&request);
+            if begun.elapsed() > OLD {
+                answer.close();
+            }
+            Ok::<_, Infallible>(answer.finish())
         }
-        std::future::ready(Ok::<_, std::convert::Infallible>(answer.finish()))
     });
     let stream = TokioIo::new(Patient::new(stream, ANSWER));
     let connection = http1::Builder::new()

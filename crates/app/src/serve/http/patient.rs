@@ -67,3 +67,55 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(work)
+    }
+
+    #[test]
+    fn a_reader_that_takes_too_little_is_cut_off_in_the_end() {
+        run(async {
+            let (near, mut far) = duplex(4);
+            let mut near = Patient::new(near, LIMIT);
+            // It takes something all the time, and still far too little.
+            tokio::spawn(async move {
+                let mut byte = [0];
+                while far.read_exact(&mut byte).await.is_ok() {
+                    sleep(LIMIT / 4).await;
+                }
+            });
+            let begun = std::time::Instant::now();
+            let error = near.write_all(&[0; 4096]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(begun.elapsed() < LIMIT * 4, "{:?}", begun.elapsed());
+        });
+    }
+
+    #[test]
+    fn a_reader_that_takes_all_in_time_may_go_on() {
+        run(async {
+            let (near, mut far) = duplex(4);
+            let mut near = Patient::new(near, LIMIT);
+            tokio::spawn(async move {
+                let mut bytes = [0; 4];
+                while far.read_exact(&mut bytes).await.is_ok() {
+                    sleep(LIMIT / 20).await;
+                }
+            });
+            // Longer than the limit altogether, but each answer is taken within it.
+            for _ in 0..8 {
+                near.write_all(&[0; 32]).await.unwrap();
+                near.flush().await.unwrap();
+            }
+        });
+    }
+}

@@ -13,6 +13,9 @@ use super::query::Query;
 use super::{api, incidents};
 use crate::serve::Published;
 
+/// What profiles are: gzipped messages, to be kept as they are.
+const PPROF: &str = "application/octet-stream";
+
 const INDEX: &str = "\
 vramscope: GPU memory of every process of this host
 
@@ -26,7 +29,9 @@ vramscope: GPU memory of every process of this host
 /api/v1/sites?pid=PID&top=N       where memory came from
 /api/v1/suspects?pid=PID          places that may leak
 /api/v1/gpus                      GPUs of the host
+/api/v1/advice                    what would give memory back
 /api/v1/alerts                    built-in alerts
+/api/v1/profile.pb.gz             memory in use by call stack, for pprof; also /debug/pprof/heap
 /api/v1/incidents                 snapshots of memory when it ran out
 /api/v1/incidents/ID              one of them, and its files
 /api/v1/incidents/ID/FILE         one of its files
@@ -64,6 +69,10 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
         return metrics
             .map_or_else(not_made, |metrics| Answer::whole(openmetrics::CONTENT_TYPE, metrics));
     }
+    if matches!(uri.path(), "/api/v1/profile.pb.gz" | "/debug/pprof/heap") {
+        let paths = door.shared.config.http.show_paths;
+        return Answer::whole(PPROF, door.with_cache(|cache| cache.profile(&published, paths)));
+    }
     match uri.path().strip_prefix("/api/v1/") {
         Some(path) => api(door, &published, path, query),
         None => not_found(),
@@ -88,13 +97,19 @@ fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Ans
             found.map_or_else(not_made, |found| found.map_or_else(no_process, told))
         }
         (Some("gpus"), None, ..) => told(api::gpus(&published.figures)),
+        (Some("advice"), None, ..) => {
+            let advice = door.shared.incidents.advice(published);
+            told(serde_json::to_value(advice).unwrap_or_default())
+        }
         (Some("alerts"), None, ..) => told(api::alerts(&door.shared.alerts.list(), query)),
         (Some("status"), None, ..) => {
             told(api::status(published, &door.shared, door.is_ready(), now()))
         }
-        (Some("incidents"), None, ..) => told(api::incidents(&door.shared.incidents.list(), query)),
+        (Some("incidents"), None, ..) => {
+            told(api::incidents(&incidents::list(&door.shared, paths), query))
+        }
         (Some("incidents"), Some(id), file, None) => {
-            let all = door.shared.incidents.list();
+            let all = incidents::list(&door.shared, paths);
             let Some(incident) = all.iter().find(|incident| incident.id == id) else {
                 return not_found();
             };

@@ -1,15 +1,37 @@
 //! Pictures of memory at the moment when it ran out, or when a limit was crossed.
+//!
+//! [`Desk`] is the side of the engine thread: it remembers the last events ([`recent`]), notices
+//! refusals, and decides which become folders ([`gate`]). The rest is a part of its own: [`writer`]
+//! finds causes, asks for advice and writes [`folder`]s.
 
+mod before;
+mod desk;
+mod folder;
+mod gate;
+mod history;
+mod host;
+mod job;
+mod limits;
+mod pages;
+mod recent;
+mod recording;
+mod writer;
+
+pub(crate) use desk::Desk;
+pub(crate) use history::History;
+pub(crate) use job::Job;
+
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::Result;
-use engine::event::Event;
-use engine::ledger::Ledger;
+use engine::ids::ProcessKey;
+use engine::units::Nanos;
+use formats::export::advice::Advice;
 use serde::Serialize;
 
-use super::{Part, Published, Shared};
+use super::Published;
+use crate::advising::{self, Question};
 
 /// A folder that was written, as the API tells it. All text is clean.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -36,6 +58,11 @@ pub(crate) struct IncidentView {
     pub(crate) bytes: u64,
     /// From the error to the folder, in milliseconds.
     pub(crate) took_ms: u64,
+    /// Whether there is a folder: a disk may be full.
+    pub(crate) written: bool,
+    /// The whole summary, where there is no folder that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<String>,
     /// Where it is; not told in the API.
     #[serde(skip)]
     pub(crate) folder: PathBuf,
@@ -44,6 +71,7 @@ pub(crate) struct IncidentView {
 /// The folders that there are, the newest first.
 #[derive(Default)]
 pub(crate) struct Shelf {
+    idle: Mutex<HashMap<ProcessKey, Nanos>>,
     incidents: Mutex<Vec<IncidentView>>,
     counts: Mutex<Vec<((&'static str, &'static str), u64)>>,
 }
@@ -59,6 +87,30 @@ impl Shelf {
         *self.incidents.lock().unwrap_or_else(PoisonError::into_inner) = incidents;
     }
 
+    /// For how long processes have launched nothing.
+    fn show_idle(&self, idle: HashMap<ProcessKey, Nanos>) {
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = idle;
+    }
+
+    /// What would give memory back now: the answer of `/api/v1/advice`.
+    pub(crate) fn advice(&self, published: &Published) -> Advice {
+        let (snapshot, names) = (&published.snapshot, &*published.names);
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let question = Question {
+            gpu: None,
+            only: &[],
+            asker: None,
+            fragmented: false,
+            idle: &|process| idle.get(&process.key).copied(),
+            local: true,
+        };
+        Advice {
+            time: names.clock.precise(snapshot.at),
+            gpus: advising::answer(&question, snapshot, names),
+            notes: Vec::new(),
+        }
+    }
+
     /// Counts one by its trigger and how it went: `written`, `failed` or `skipped`.
     pub(crate) fn count(&self, trigger: &'static str, outcome: &'static str) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,32 +123,5 @@ impl Shelf {
     /// Incidents by trigger and outcome.
     pub(crate) fn counts(&self) -> Vec<((&'static str, &'static str), u64)> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// The side of the engine thread: remembers recent events, notices that memory ran out, and hands
-/// what is to be written to a part of its own.
-pub(crate) struct Desk {
-    due: Option<Instant>,
-}
-
-impl Desk {
-    /// Starts the part that writes folders.
-    pub(crate) fn start(shared: &Arc<Shared>) -> Result<(Self, Part)> {
-        Ok((Self { due: None }, Part::spawn("incidents", shared, |_| ())?))
-    }
-
-    /// To be called with every event, after the ledger applied it.
-    pub(crate) fn event(&mut self, _event: &Event) {}
-
-    /// When a snapshot is to be published without waiting for the next second: soon after memory ran
-    /// out, so that names of frames can come in.
-    pub(crate) const fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// To be called with everything that is published.
-    pub(crate) fn published(&mut self, _published: &Arc<Published>, _ledger: &Ledger) {
-        self.due = None;
     }
 }

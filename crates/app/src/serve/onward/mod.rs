@@ -1,12 +1,53 @@
 //! Figures that are sent onward: to OpenTelemetry, to stores of profiles, to columns on disk.
 
+mod beat;
+mod client;
+mod deliver;
+mod folder;
+#[cfg(feature = "otlp")]
+mod otlp;
+#[cfg(feature = "parquet")]
+mod parquet;
+pub(crate) mod profile;
+mod profiles;
+mod pyroscope;
+mod tally;
+
+pub(crate) use tally::Tally;
+
 use std::sync::Arc;
 
 use anyhow::Result;
 
 use super::{Part, Shared};
 
-/// Starts a part for each receiver.
-pub(crate) fn start(_shared: &Arc<Shared>) -> Result<Vec<Part>> {
-    Ok(Vec::new())
+/// Starts a part for each receiver that the settings name.
+pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<Part>> {
+    let host = host();
+    let config = &shared.config.onward;
+    let mut parts = Vec::new();
+    #[cfg(feature = "otlp")]
+    if let Some(settings) = &config.otlp {
+        parts.push(otlp::start(shared, settings, &host)?);
+    }
+    if let Some(settings) = &config.pyroscope {
+        parts.push(pyroscope::start(shared, settings, &host)?);
+    }
+    if let Some(settings) = &config.profiles {
+        parts.push(profiles::start(shared, settings, &host)?);
+    }
+    #[cfg(feature = "parquet")]
+    if let Some(settings) = &config.parquet {
+        parts.push(parquet::start(shared, settings, &host)?);
+    }
+    Ok(parts)
+}
+
+/// What this machine calls itself.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "unknown".to_owned(),
+        name => formats::plain::plain(name).into_owned(),
+    }
 }

@@ -124,6 +124,11 @@ impl Course {
         }
     }
 
+    /// Nothing follows: gives back room for more.
+    pub fn close(&mut self) {
+        self.windows.shrink_to_fit();
+    }
+
     /// Time has gone on, and so much was live all the while.
     #[inline]
     fn enter(&mut self, at: Nanos, live: u64) {

@@ -60,4 +60,6 @@ pub struct Own {
     pub notifications: Outcomes,
     /// Snapshots in folders, by trigger and outcome.
     pub incidents: Outcomes,
+    /// What was sent onward, by receiver and outcome.
+    pub onward: Outcomes,
 }

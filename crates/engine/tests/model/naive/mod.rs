@@ -108,6 +108,11 @@ impl Naive {
             }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(_) | What::Tensor(_) | What::Torch(_) => {}
+            What::Container(container) => {
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.container = Some((**container).clone());
+                }
+            }
             What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
             What::Object(call) => self.called(event).object(event, *call),
             What::Site(facts) => {

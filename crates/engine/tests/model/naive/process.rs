@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::container::Container;
 use engine::event::{Allocate, Event, Failed, Free, FreeBy, ProcessFacts};
 use engine::ids::{
     ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId,
@@ -39,6 +40,7 @@ pub(super) struct Process {
     pub(super) key: ProcessKey,
     pub(super) uid: Option<u32>,
     pub(super) name: Box<str>,
+    pub(super) container: Option<Container>,
     pub(super) before_trace: bool,
     pub(super) anonymous: bool,
     pub(super) silent: bool,
@@ -94,6 +96,7 @@ impl Process {
             key: ProcessKey { pid, start: facts.start },
             uid: Some(facts.uid),
             name: facts.name.clone(),
+            container: None,
             before_trace: facts.before_trace,
             anonymous: false,
             silent: false,
@@ -144,7 +147,8 @@ impl Process {
     pub(super) fn after_exec(&self, at: Moment) -> Self {
         let start = self.key.start;
         let facts = ProcessFacts { start, uid: 0, name: self.name.clone(), before_trace: false };
-        Self { uid: self.uid, silent: true, ..Self::new(self.key.pid, &facts, at) }
+        let container = self.container.clone();
+        Self { uid: self.uid, container, silent: true, ..Self::new(self.key.pid, &facts, at) }
     }
 
     pub(super) fn gpu(&self, device: DeviceId) -> Option<GpuId> {

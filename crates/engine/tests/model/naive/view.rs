@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use engine::event::Place;
 use engine::ids::{DeviceId, Tid};
@@ -29,7 +30,7 @@ impl Process {
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),
-            container: None,
+            container: self.container.clone().map(Arc::new),
             ended: self.ended.map(|(end, _)| end),
             before_trace: self.before_trace,
             live_bytes: total,

@@ -232,7 +232,7 @@ mod tests {
     fn a_place_is_the_innermost_line_of_the_program_without_folders() {
         let place = |frames: &[Frame]| place(&frames.iter().collect::<Vec<_>>());
         let driver = native("cuMemAlloc_v2", "/usr/lib/libcuda.so.1");
-        let step = python("step", "/home/ann/secret/train.py", 12);
+        let step = python("step", "/srv/ann/train.py", 12);
         assert_eq!(place(&[driver.clone(), step]), "step train.py:12");
         assert_eq!(place(&[driver]), "cuMemAlloc_v2 libcuda.so.1");
         assert_eq!(place(&[]), "");

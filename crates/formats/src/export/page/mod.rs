@@ -12,6 +12,8 @@ mod names;
 mod pack;
 mod segments;
 
+pub use pack::base64;
+
 use std::io::{self, Write};
 
 use engine::analysis::Amount;

@@ -97,6 +97,12 @@ impl Write for Letters<'_> {
     }
 }
 
+/// Bytes as base64.
+#[must_use]
+pub fn base64(bytes: &[u8]) -> String {
+    bytes.chunks(3).flat_map(four).map(char::from).collect()
+}
+
 /// Up to three bytes as four letters.
 fn four(bytes: &[u8]) -> [u8; 4] {
     let byte = |index: usize| bytes.get(index).map_or(0, |byte| u32::from(*byte));

@@ -4,9 +4,12 @@
 
 mod allocations;
 mod events;
+mod live;
+mod stacks;
 
 pub use allocations::{Done, Rows};
 pub use events::{Events, Machine, Trouble, machine};
+pub use live::{LiveTable, Part, Tick};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -116,6 +119,28 @@ fn properties() -> Option<WriterProperties> {
     Some(properties.build())
 }
 
+/// Where the file of a host is that begins at a time, in nanoseconds since 1970, UTC: one of many of a
+/// day, and the `number`th of that second.
+#[must_use]
+pub fn part_path(table: LiveTable, host: &str, utc_nanos: i64, number: u32) -> PathBuf {
+    let seconds = utc_nanos.rem_euclid(NANOS_A_DAY) / 1_000_000_000;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let name = format!("part-{hours:02}{minutes:02}{seconds:02}-{number}.parquet");
+    path(table.name(), Some(&escaped(host)), Some(day(utc_nanos))).with_file_name(name)
+}
+
+/// The folder of the files of a host.
+#[must_use]
+pub fn host_folder(table: LiveTable, host: &str) -> PathBuf {
+    Path::new(table.name()).join(format!("host={}", escaped(host)))
+}
+
+/// The day of a time, in nanoseconds since 1970, UTC, counted from then: a file has rows of one.
+#[must_use]
+pub const fn day_of(utc_nanos: i64) -> i64 {
+    day(utc_nanos)
+}
+
 fn path(table: &str, host: Option<&str>, day: Day) -> PathBuf {
     let date = day.and_then(|day| {
         let nanos = i128::from(day) * i128::from(NANOS_A_DAY);
@@ -161,6 +186,14 @@ mod tests {
         assert_eq!(escaped("../../etc\n=%"), "..%2F..%2Fetc%0A%3D%25");
         assert_eq!(escaped(""), UNKNOWN);
         assert!(escaped(&"ü".repeat(1000)).len() <= 3 * LONGEST_HOST);
+    }
+
+    #[test]
+    fn files_of_a_day_are_called_by_their_time() {
+        let path = part_path(LiveTable::Sites, "node/7", 1_700_000_000_000_000_000, 3);
+        let want = "sites/host=node%2F7/date=2023-11-14/part-221320-3.parquet";
+        assert_eq!(path.to_str(), Some(want));
+        assert!(path.starts_with(host_folder(LiveTable::Sites, "node/7")));
     }
 
     #[test]

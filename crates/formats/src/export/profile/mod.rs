@@ -5,11 +5,13 @@
 
 mod flame;
 mod folded;
+mod live;
 mod pprof;
 mod proto;
 
 pub use flame::flame_graph;
 pub use folded::folded;
+pub use live::{Allocated, live_pprof};
 pub use pprof::pprof;
 
 use std::collections::BTreeMap;

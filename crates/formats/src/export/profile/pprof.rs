@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use engine::stack::{Frame, FrameId};
+use engine::stack::{Frame, FrameId, Stacks};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
@@ -22,71 +22,95 @@ const VALUES: [(&str, &str, Value, Unit); 4] = [
 
 /// Writes the profile.
 pub fn pprof(out: &mut dyn Write, profile: &Profile<'_>) -> io::Result<()> {
-    let mut made = Maker::default();
-    made.text("");
-    for (name, unit, ..) in VALUES {
-        let value = ValueType { kind: made.text(name), unit: made.text(unit) };
-        made.proto.sample_type.push(value);
-    }
-    made.proto.default_sample_type = made.text("inuse_space");
-    let comment = made.text(profile.title);
-    made.proto.comment.push(comment);
+    let mut made = Maker::new(profile.title);
     for sample in profile.samples {
-        made.sample(profile, sample);
+        made.place(profile, sample);
     }
-    let mut gzip = GzEncoder::new(out, Compression::default());
-    gzip.write_all(&made.proto.encode_to_vec())?;
-    gzip.finish().map(|_| ())
+    made.write(out)
+}
+
+/// What a sample is told apart by.
+pub(super) enum Tag<'a> {
+    Text(&'static str, &'a str),
+    Number(&'static str, i64),
 }
 
 /// A profile in the making: everything in it has a number, and is there once.
 #[derive(Default)]
-struct Maker {
-    proto: Proto,
+pub(super) struct Maker {
+    pub(super) proto: Proto,
     texts: HashMap<String, i64>,
     mappings: HashMap<i64, u64>,
     functions: HashMap<(i64, i64), u64>,
     locations: HashMap<FrameId, u64>,
-    without_stack: Option<u64>,
+    remarks: HashMap<&'static str, u64>,
 }
 
 impl Maker {
-    fn sample(&mut self, profile: &Profile<'_>, sample: &Sample) {
-        let value: Vec<i64> = VALUES
-            .iter()
-            .map(|(.., value, unit)| {
-                i64::try_from(sample.figure(*value, *unit)).unwrap_or(i64::MAX)
-            })
-            .collect();
+    pub(super) fn new(title: &str) -> Self {
+        let mut made = Self::default();
+        made.text("");
+        for (name, unit, ..) in VALUES {
+            let value = ValueType { kind: made.text(name), unit: made.text(unit) };
+            made.proto.sample_type.push(value);
+        }
+        made.proto.default_sample_type = made.text("inuse_space");
+        let comment = made.text(title);
+        made.proto.comment.push(comment);
+        made
+    }
+
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut gzip = GzEncoder::new(out, Compression::default());
+        gzip.write_all(&self.proto.encode_to_vec())?;
+        gzip.finish().map(|_| ())
+    }
+
+    fn place(&mut self, profile: &Profile<'_>, sample: &Sample) {
+        let place = sample.place;
+        let stack = place.site.map_or(&[][..], |site| profile.stacks.ids(site));
+        let process = profile.process(place.pid);
+        let mut tags = vec![Tag::Number("pid", i64::from(place.pid.0))];
+        tags.extend(place.device.map(|device| Tag::Number("device", i64::from(device.0))));
+        tags.push(Tag::Text("kind", place.kind.name()));
+        tags.push(Tag::Text("process", &process));
+        self.sample(profile.stacks, stack, "(no call stack)", sample, &tags);
+    }
+
+    /// A stack with its figures; `instead` stands where there is no frame. One that has no figure is
+    /// left out.
+    pub(super) fn sample(
+        &mut self,
+        stacks: &Stacks,
+        stack: &[FrameId],
+        instead: &'static str,
+        figures: &Sample,
+        tags: &[Tag<'_>],
+    ) {
+        let figure = |value, unit| i64::try_from(figures.figure(value, unit)).unwrap_or(i64::MAX);
+        let value: Vec<i64> =
+            VALUES.iter().map(|(.., value, unit)| figure(*value, *unit)).collect();
         if value.iter().all(|value| *value == 0) {
             return;
         }
-        let ids = sample.place.site.map_or(&[][..], |site| profile.stacks.ids(site));
-        let mut location_id: Vec<u64> = ids
-            .iter()
-            .filter_map(|id| Some(self.location(*id, profile.stacks.get(*id)?)))
-            .collect();
+        let known = stack.iter().filter_map(|id| Some((*id, stacks.get(*id)?)));
+        let mut location_id: Vec<u64> = known.map(|(id, frame)| self.location(id, frame)).collect();
         if location_id.is_empty() {
-            location_id.push(self.without_stack());
+            location_id.push(self.remark(instead));
         }
-        let label = self.labels(profile, sample);
+        let label = tags.iter().map(|tag| self.label(tag)).collect();
         self.proto.sample.push(proto::Sample { location_id, value, label });
     }
 
-    fn labels(&mut self, profile: &Profile<'_>, sample: &Sample) -> Vec<Label> {
-        let place = sample.place;
-        let mut number = |key, number| Label { key: self.text(key), text: 0, number };
-        let mut labels = vec![number("pid", i64::from(place.pid.0))];
-        labels.extend(place.device.map(|device| number("device", i64::from(device.0))));
-        let mut text =
-            |key, text: &str| Label { key: self.text(key), text: self.text(text), number: 0 };
-        labels.push(text("kind", place.kind.name()));
-        labels.push(text("process", &profile.process(place.pid)));
-        labels
+    fn label(&mut self, tag: &Tag<'_>) -> Label {
+        match *tag {
+            Tag::Text(key, text) => Label { key: self.text(key), text: self.text(text), number: 0 },
+            Tag::Number(key, number) => Label { key: self.text(key), text: 0, number },
+        }
     }
 
     /// The number of a text, which is made fit for a terminal.
-    fn text(&mut self, text: &str) -> i64 {
+    pub(super) fn text(&mut self, text: &str) -> i64 {
         let text = plain(text);
         if let Some(number) = self.texts.get(&*text) {
             return *number;
@@ -122,13 +146,13 @@ impl Maker {
         id
     }
 
-    fn without_stack(&mut self) -> u64 {
-        if let Some(number) = self.without_stack {
-            return number;
+    fn remark(&mut self, remark: &'static str) -> u64 {
+        if let Some(number) = self.remarks.get(remark) {
+            return *number;
         }
-        let frame = Frame { function: "(no call stack)".into(), ..Frame::default() };
+        let frame = Frame { function: remark.into(), ..Frame::default() };
         let number = self.add_location(0, &frame);
-        self.without_stack = Some(number);
+        self.remarks.insert(remark, number);
         number
     }
 

@@ -1,0 +1,170 @@
+//! `vramscope advise`: what would give memory back. It does nothing.
+
+#[cfg(feature = "serve")]
+mod agent;
+#[cfg(feature = "capture")]
+mod look;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use engine::ids::{GpuId, Pid};
+use engine::ledger::Ledger;
+use engine::snapshot::{ProcessView, Snapshot, View};
+use engine::units::Moment;
+use formats::export::Names;
+use formats::export::advice::{self, Advice};
+use formats::export::incident::{self, OBJECT};
+use formats::import::Source;
+use formats::plain::plain;
+use formats::recording::{Reader, Row};
+
+use super::input;
+use super::replay::known_function;
+use crate::advising::{self, Question};
+use crate::cli::Advise;
+use crate::{Outcome, output};
+
+/// Lists of the snapshot that advice is made from.
+const VIEW: View = View { top: 1, top_sites: 200, ..View::DEFAULT };
+
+/// Runs the verb.
+pub(crate) fn run(options: &Advise) -> Result<Outcome> {
+    let mut advice = match (&options.file, &options.agent) {
+        (Some(file), _) if file.is_dir() => of_folder(file)?,
+        (Some(file), _) => of_recording(file, options)?,
+        (None, Some(url)) => of_agent(url, options)?,
+        (None, None) => of_host(options)?,
+    };
+    narrow(&mut advice, options)?;
+    for gpu in &mut advice.gpus {
+        options.need.iter().for_each(|need| gpu.judge(*need));
+    }
+    let mut out = output::results(None)?;
+    if options.json {
+        writeln!(out.writer, "{}", serde_json::to_string(&advice)?)?;
+    } else {
+        advice::write(&mut *out.writer, &advice, out.style)?;
+    }
+    out.finish()?;
+    let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.safely));
+    Ok(if options.need.is_none() || met { Outcome::Fine } else { Outcome::Findings })
+}
+
+/// Leaves what was asked for.
+fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
+    if let Some(wanted) = options.gpu {
+        let known: Vec<String> =
+            advice.gpus.iter().filter_map(|gpu| gpu.gpu).map(|gpu| gpu.to_string()).collect();
+        advice.gpus.retain(|gpu| gpu.gpu == Some(wanted));
+        if advice.gpus.is_empty() {
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            bail!("nobody is known to hold memory of GPU {wanted}; GPUs with holders: {known}");
+        }
+    }
+    if !options.pid.is_empty() {
+        for gpu in &mut advice.gpus {
+            gpu.steps.retain(|step| options.pid.contains(&step.pid));
+        }
+    }
+    Ok(())
+}
+
+/// What a folder says: it was found out at the moment of the error.
+fn of_folder(folder: &Path) -> Result<Advice> {
+    let object = incident::read(&folder.join(OBJECT)).with_context(|| {
+        format!("{} is no folder of an incident (it needs {OBJECT})", folder.display())
+    })?;
+    let note = format!("this was so at {} ({})", plain(&object.time), plain(&object.headline));
+    Ok(Advice { time: object.time, gpus: object.advice, notes: vec![note] })
+}
+
+/// What was so at the end of a recording.
+fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
+    let source = input::recognise(file)?;
+    if source != Source::Recording {
+        bail!(
+            "{}: advice is made from a recording of vramscope or the folder of an incident; this is \
+             a file of {}",
+            file.display(),
+            source.name()
+        );
+    }
+    let (snapshot, names) = end_of(file)?;
+    let mut advice = answer(&snapshot, &names, options, false);
+    advice.notes.push("this was so at the end of the recording".into());
+    Ok(advice)
+}
+
+fn end_of(file: &Path) -> Result<(Snapshot, Names)> {
+    let mut reader = Reader::open(file, known_function)?;
+    let (mut ledger, mut clock, mut gpus) = (Ledger::new(), None, Vec::new());
+    let mut at = Moment(0);
+    while let Some(row) = reader.next_row()? {
+        match row {
+            Row::Clock(told) => clock = Some(told),
+            Row::Gpu(gpu) => gpus.push(gpu),
+            Row::Event(event) => {
+                at = at.max(event.at);
+                ledger.apply(&event);
+            }
+            Row::Tick(moment) | Row::End(moment) => at = at.max(moment),
+            Row::About { .. } | Row::Unknown => {}
+        }
+    }
+    let clock = clock.with_context(|| format!("{}: it ends before its header", file.display()))?;
+    let recorded = reader.functions().clone();
+    let names = Names { clock, function: |_| "an unknown function", recorded, gpus };
+    Ok((ledger.snapshot(at, &VIEW), names))
+}
+
+/// Advice from a snapshot of this host, or of another one.
+fn answer(snapshot: &Snapshot, names: &Names, options: &Advise, local: bool) -> Advice {
+    let only: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
+    let idle = |process: &ProcessView| {
+        let work = process.work.as_ref()?;
+        (work.launches == 0).then_some(work.window)
+    };
+    let question = Question {
+        gpu: options.gpu.map(GpuId),
+        only: &only,
+        asker: None,
+        fragmented: false,
+        idle: &idle,
+        local,
+    };
+    let mut notes = Vec::new();
+    if snapshot.certainty.before_trace {
+        notes.push(
+            "some processes were there before: what they held then is known by the driver's account \
+             alone, and of caches only what they told since"
+                .into(),
+        );
+    }
+    if snapshot.gpus.is_empty() {
+        notes.push("the driver's account could not be asked: what is free is not known".into());
+    }
+    let time = names.clock.precise(snapshot.at);
+    Advice { time, gpus: advising::answer(&question, snapshot, names), notes }
+}
+
+#[cfg(feature = "capture")]
+fn of_host(options: &Advise) -> Result<Advice> {
+    let (snapshot, names) = look::look(options, &VIEW)?;
+    Ok(answer(&snapshot, &names, options, true))
+}
+
+#[cfg(not(feature = "capture"))]
+fn of_host(_: &Advise) -> Result<Advice> {
+    Err(super::no_capture())
+}
+
+#[cfg(feature = "serve")]
+fn of_agent(url: &str, options: &Advise) -> Result<Advice> {
+    agent::ask(url, options.token_file.as_deref())
+}
+
+#[cfg(not(feature = "serve"))]
+fn of_agent(_: &str, _: &Advise) -> Result<Advice> {
+    Err(super::no_agent())
+}

@@ -1,0 +1,50 @@
+//! The advice of a running agent.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use formats::export::advice::Advice;
+use formats::plain::plain;
+
+/// How long the agent may take, and how much it may say.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LONGEST: u64 = 16 << 20;
+
+pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
+    let token = token_file.map(read_token).transpose()?;
+    let url = format!("{}/api/v1/advice", url.trim_end_matches('/'));
+    let settings =
+        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
+    let mut request = ureq::Agent::new_with_config(settings.build()).get(&url);
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let mut answer = request.call().with_context(|| {
+        format!("{url}: the agent does not answer; is `vramscope serve` running there?")
+    })?;
+    let status = answer.status();
+    let text = answer
+        .body_mut()
+        .with_config()
+        .limit(LONGEST)
+        .read_to_string()
+        .with_context(|| format!("{url}: the answer cannot be read"))?;
+    match status.as_u16() {
+        200 => serde_json::from_str(&text).with_context(|| {
+            format!("{url}: the answer is no advice; is it an agent of vramscope?")
+        }),
+        401 | 403 => bail!("{url}: the agent wants a token; give it with --token-file"),
+        other => bail!("{url}: the agent answered {other}: {}", plain(&text)),
+    }
+}
+
+fn read_token(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the token in {}", path.display()))?;
+    let token = text.trim();
+    if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        bail!("{} holds no token: one word is expected", path.display());
+    }
+    Ok(token.to_owned())
+}

@@ -1,0 +1,59 @@
+//! The log of decisions: a JSON object a line, for its owner alone, of bounded size.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// From this size on the log begins anew; the old one stays beside it.
+const LARGEST: u64 = 8 << 20;
+
+/// One decision.
+#[derive(Serialize)]
+pub(super) struct Entry<'a> {
+    pub(super) when: &'static str,
+    pub(super) pid: u32,
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    /// `done`, `dry_run`, `held_back`, `passed_over` or `failed`.
+    pub(super) outcome: &'a str,
+    pub(super) why: String,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(flatten)]
+    entry: &'a Entry<'a>,
+}
+
+/// The file.
+pub(super) struct Log {
+    path: PathBuf,
+}
+
+impl Log {
+    pub(super) fn new(state: &Path) -> Self {
+        Self { path: state.join("actions.log") }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn add(&self, entry: &Entry<'_>) -> io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() > LARGEST) {
+            fs::rename(&self.path, self.path.with_extension("log.old"))?;
+        }
+        let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+        let mut line = serde_json::to_vec(&Line { time, entry })?;
+        line.push(b'\n');
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
+        file?.write_all(&line)
+    }
+}

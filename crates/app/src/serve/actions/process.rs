@@ -1,0 +1,124 @@
+//! A process that is held by a descriptor, so that nobody else can take its pid between the look at
+//! it and the signal.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use engine::ids::ProcessKey;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::serve::config::actions::Allow;
+
+/// The kernel tells start times in `/proc` in ticks of so many nanoseconds.
+const TICK: u64 = 10_000_000;
+
+/// A process as it is now.
+pub(super) struct Held {
+    descriptor: OwnedFd,
+    pub(super) name: String,
+    uid: u32,
+    cgroups: Vec<String>,
+}
+
+impl Held {
+    /// Takes hold of a process, if it is still the one that is meant.
+    pub(super) fn open(key: ProcessKey) -> Result<Self, String> {
+        let pid = key.pid;
+        if pid.0 <= 1 || pid.0 == std::process::id() {
+            return Err("it is never touched".into());
+        }
+        if key.start == 0 {
+            return Err("when it started is not known, so it could be another one by now".into());
+        }
+        let raw = i32::try_from(pid.0).ok().and_then(Pid::from_raw).ok_or("no such process")?;
+        let descriptor =
+            pidfd_open(raw, PidfdFlags::empty()).map_err(|error| format!("it is gone: {error}"))?;
+        // From here on the descriptor is of whoever has the pid: the following says who that is.
+        let read = |file: &str| {
+            fs::read_to_string(format!("/proc/{pid}/{file}"))
+                .map_err(|error| format!("it is gone: {error}"))
+        };
+        let start = start_ticks(&read("stat")?).ok_or("when it started cannot be read")?;
+        if start != key.start / TICK {
+            return Err("another process has its pid by now".into());
+        }
+        let uid = fs::metadata(format!("/proc/{pid}")).map_err(|error| error.to_string())?.uid();
+        let name = read("comm")?.trim_end_matches('\n').to_owned();
+        let cgroups = read("cgroup").unwrap_or_default();
+        let paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let cgroups = paths.map(str::to_owned).collect();
+        Ok(Self { descriptor, name, uid, cgroups })
+    }
+
+    /// Whether it is allowed: everything that the rule gives has to be so.
+    pub(super) fn matches(&self, allow: &Allow) -> bool {
+        let user = allow.user.as_deref().is_none_or(|user| uid(user) == Some(self.uid));
+        let name = allow.name.as_deref().is_none_or(|name| fits(name, &self.name));
+        let cgroup = allow
+            .cgroup
+            .as_deref()
+            .is_none_or(|wanted| self.cgroups.iter().any(|path| is_in(path, wanted)));
+        let given = allow.user.is_some() || allow.name.is_some() || allow.cgroup.is_some();
+        given && user && name && cgroup
+    }
+
+    /// Sends a signal.
+    pub(super) fn signal(&self, number: i32) -> Result<(), String> {
+        let signal = Signal::from_named_raw(number).ok_or("no such signal")?;
+        pidfd_send_signal(&self.descriptor, signal).map_err(|error| error.to_string())
+    }
+}
+
+/// When a process started, in ticks since boot: the 22nd field, behind a name that may hold anything.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(19)?.parse().ok()
+}
+
+/// Whether a name is the wanted one; a `*` at its end stands for anything.
+fn fits(wanted: &str, name: &str) -> bool {
+    wanted.strip_suffix('*').map_or(wanted == name, |begin| name.starts_with(begin))
+}
+
+/// Whether a cgroup is the wanted one or below it.
+fn is_in(path: &str, wanted: &str) -> bool {
+    let wanted = wanted.trim_end_matches('/');
+    path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The number of a user, by name or number.
+pub(crate) fn uid(user: &str) -> Option<u32> {
+    if let Ok(number) = user.parse() {
+        return Some(number);
+    }
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    let line = users.lines().find(|line| line.split(':').next() == Some(user))?;
+    line.split(':').nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_cgroups_match_as_written() {
+        assert!(fits("python", "python") && fits("pyth*", "python3"));
+        assert!(!fits("python", "python3") && !fits("pyth*", "cpython"));
+        assert!(is_in("/user.slice/a", "/user.slice") && is_in("/user.slice", "/user.slice/"));
+        assert!(!is_in("/user.slice2", "/user.slice") && !is_in("/", "/user.slice"));
+    }
+
+    #[test]
+    fn a_start_time_is_found_behind_any_name() {
+        let stat = "12 (a) b) (c) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
+        assert_eq!(start_ticks(stat), Some(777));
+        assert_eq!(start_ticks("12 (a"), None);
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        assert_eq!((uid("root"), uid("1234")), (Some(0), Some(1234)));
+        assert_eq!(uid("nobody-is-called-this"), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! A folder of files that are kept for a while.
+
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use engine::units::Bytes;
+
+/// What is kept, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep<'a> {
+    /// The folder.
+    pub(crate) folder: &'a Path,
+    /// How old files become.
+    pub(crate) age: Duration,
+    /// How big they become together.
+    pub(crate) size: Bytes,
+}
+
+impl Keep<'_> {
+    /// What is wrong with it. Nothing is made, but for a file that is removed at once.
+    pub(super) fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if self.age < Duration::from_secs(60) {
+            wrong.push("`keep` must be 1m or more".into());
+        }
+        if self.size < Bytes(1 << 20) {
+            wrong.push("`keep_size` must be 1M or more".into());
+        }
+        wrong.extend(self.check_folder().err());
+        wrong
+    }
+
+    fn check_folder(&self) -> Result<(), String> {
+        if !self.folder.is_absolute() {
+            return Err("`folder` must be told from the root on, such as /var/lib/vramscope".into());
+        }
+        // The first of its folders that is there: the rest is made when it is needed.
+        let there = self.folder.ancestors().find(|folder| fs::symlink_metadata(folder).is_ok());
+        let Some(there) = there else { return Ok(()) };
+        if !there.is_dir() {
+            return Err(format!("{} is no folder; choose another `folder`", there.display()));
+        }
+        let probe = there.join(format!(".vramscope-check-{}", std::process::id()));
+        let cannot = |error| {
+            format!("cannot write to {}: {error}; choose another `folder`", there.display())
+        };
+        match OpenOptions::new().write(true).create_new(true).open(&probe) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(cannot(error)),
+            Ok(_) => fs::remove_file(&probe).map_err(cannot),
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The side of the engine thread.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, VmmCall, What};
+use engine::holding::{Holding, Where};
+use engine::ids::{DeviceId, GpuId, Pid, SiteId};
+use engine::ledger::Ledger;
+use engine::object::ObjectCall;
+use engine::stack::SiteName;
+use engine::tensor::TensorTurn;
+use engine::units::Moment;
+use formats::export::incident::{Trigger, Who};
+
+use super::gate::Gate;
+use super::job::{Call, Job, Order, Update};
+use super::limits::{Crossed, Limits};
+use super::recent::{Excerpt, Recent};
+use super::writer;
+use crate::output;
+use crate::serve::{Part, Published, Shared, rights};
+
+/// How soon after a refusal a snapshot is made, and how long names of frames may take.
+const SETTLE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// Orders that may wait.
+const ORDERS: usize = 8;
+
+/// Sites of each holder that folders tell.
+const SITES: usize = 50;
+
+/// How often it is told that refusals are passed over.
+const TELL: Duration = Duration::from_secs(60);
+
+/// Remembers recent events, notices that memory ran out, and hands what is to be written to a part of
+/// its own.
+pub(crate) struct Desk {
+    shared: Arc<Shared>,
+    recent: Recent,
+    gate: Gate,
+    limits: Limits,
+    /// Refusals whose folders are not ordered yet.
+    pending: Vec<Pending>,
+    /// Incidents that further refusals belong to.
+    open: Vec<Open>,
+    asked: Arc<AtomicBool>,
+    due: Option<Instant>,
+    orders: SyncSender<Order>,
+    number: u64,
+    told: Option<Instant>,
+    untold: u64,
+}
+
+struct Pending {
+    number: u64,
+    at: Moment,
+    who: Who,
+    failed: Failed,
+    device: Option<DeviceId>,
+    gpu: Option<GpuId>,
+    holders: Vec<Holding>,
+    noticed: Instant,
+    skipped: u64,
+}
+
+struct Open {
+    number: u64,
+    pid: Pid,
+    device: Option<DeviceId>,
+    asked: u64,
+    since: Instant,
+    errors: u64,
+    recovered: bool,
+}
+
+impl Desk {
+    /// Starts the part that writes folders.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<(Self, Part)> {
+        let config = &shared.config.incidents;
+        let asked = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))
+            .context("cannot watch for SIGUSR1")?;
+        let (orders, received) = sync_channel(ORDERS);
+        // What may be done to processes of other users is done by the same thread.
+        let kept = rights::to_signal(!shared.config.actions.allow.is_empty());
+        let write = move |shared: &Arc<Shared>| writer::run(shared, &received);
+        let part = Part::spawn_with(kept, "incidents", shared, write)?;
+        let process_above = config.process_above.map(|size| size.0);
+        let desk = Self {
+            shared: Arc::clone(shared),
+            recent: Recent::new(config.events, config.events_size.0.0),
+            gate: Gate::new(config.pause.0, config.per_hour),
+            limits: Limits::new(config.used_above, process_above),
+            pending: Vec::new(),
+            open: Vec::new(),
+            asked,
+            due: None,
+            orders,
+            number: 0,
+            told: None,
+            untold: 0,
+        };
+        Ok((desk, part))
+    }
+
+    /// To be called with every event, after the ledger applied it.
+    pub(crate) fn event(&mut self, event: &Event, ledger: &Ledger) {
+        self.recent.push(event);
+        match &event.what {
+            What::Failed(failed) if failed.code == OUT_OF_MEMORY => {
+                self.refused(event, failed, ledger);
+            }
+            What::Allocate(allocate) if !self.open.is_empty() => {
+                self.granted(event.pid, allocate.bytes);
+            }
+            What::Vmm(VmmCall::Create { bytes, .. }) if !self.open.is_empty() => {
+                self.granted(event.pid, *bytes);
+            }
+            _ => {}
+        }
+    }
+
+    /// When a snapshot is to be published without waiting for the next second: soon after memory ran
+    /// out, so that names of frames can come in.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn refused(&mut self, event: &Event, failed: &Failed, ledger: &Ledger) {
+        if !self.shared.config.incidents.enabled {
+            return;
+        }
+        let now = Instant::now();
+        let (device, gpu, name) = ledger.asked_of(event.pid, failed);
+        let same = |open: &&mut Open| open.pid == event.pid && open.device == device;
+        if let Some(open) = self.open.iter_mut().find(same) {
+            open.errors += 1;
+            return;
+        }
+        let Ok(skipped) = self.gate.admit(Some(event.pid), now) else {
+            self.skip(Trigger::OutOfMemory, event.pid, now);
+            return;
+        };
+        self.number += 1;
+        let number = self.number;
+        let place = device.map_or(Where::Anywhere, |device| Where::Device(device, gpu));
+        let holders = ledger.holdings(place);
+        let who = Who { pid: event.pid, tid: Some(event.tid), name };
+        let asked = failed.asked.map_or(0, |(_, bytes)| bytes);
+        self.pending.push(Pending {
+            number,
+            at: event.at,
+            who,
+            failed: *failed,
+            device,
+            gpu,
+            holders,
+            noticed: now,
+            skipped,
+        });
+        self.open.push(Open {
+            number,
+            pid: event.pid,
+            device,
+            asked,
+            since: now,
+            errors: 1,
+            recovered: false,
+        });
+        self.due = Some(self.due.map_or(now + SETTLE, |due| due.min(now + SETTLE)));
+    }
+
+    /// Counts what becomes no folder, and says so now and then.
+    fn skip(&mut self, trigger: Trigger, pid: Pid, now: Instant) {
+        self.shared.incidents.count(trigger.name(), "skipped");
+        self.untold += 1;
+        if self.told.is_none_or(|told| now.duration_since(told) >= TELL) {
+            let count = std::mem::take(&mut self.untold);
+            self.told = Some(now);
+            output::complain(&format!(
+                "{count} more refusals of memory (the last of process {pid}) were not written down, \
+                 to spare the disk; [incidents] pause and per_hour decide"
+            ));
+        }
+    }
+
+    /// The process got memory after it was refused some.
+    fn granted(&mut self, pid: Pid, bytes: u64) {
+        for open in self.open.iter_mut().filter(|open| open.pid == pid) {
+            open.recovered |= open.asked > 0 && bytes >= open.asked;
+        }
+    }
+
+    /// To be called with everything that is published.
+    pub(crate) fn published(&mut self, published: &Arc<Published>, ledger: &Ledger) {
+        self.due = None;
+        let now = Instant::now();
+        for one in std::mem::take(&mut self.pending) {
+            let (site, frames) = ledger.site(one.failed.site);
+            let waits = matches!(site, SiteName::Pending(_)) && one.noticed.elapsed() < PATIENCE;
+            if waits {
+                self.due = Some(now + SETTLE);
+                self.pending.push(one);
+                continue;
+            }
+            let call = Call { failed: one.failed, site, frames };
+            let job = Job {
+                at: one.at,
+                who: Some(one.who),
+                call: Some(call),
+                device: one.device,
+                gpu: one.gpu,
+                skipped: one.skipped,
+                ..self.job(one.number, Trigger::OutOfMemory, one.holders, published, ledger)
+            };
+            self.order(Order::Write(Box::new(job)), Trigger::OutOfMemory);
+        }
+        for crossed in self.limits.look(&published.snapshot, &published.names) {
+            self.crossed(crossed, published, ledger);
+        }
+        if self.asked.swap(false, Ordering::Relaxed) {
+            self.number += 1;
+            let holders = ledger.holdings(Where::Anywhere);
+            let job = self.job(self.number, Trigger::Asked, holders, published, ledger);
+            self.order(Order::Write(Box::new(job)), Trigger::Asked);
+        }
+        self.close_old(now);
+    }
+
+    fn crossed(&mut self, crossed: Crossed, published: &Arc<Published>, ledger: &Ledger) {
+        if !self.shared.config.incidents.enabled {
+            return;
+        }
+        let Crossed { gpu, who, text } = crossed;
+        // Crossed once until it falls below: the process may still be refused memory a moment later.
+        if self.gate.admit(None, Instant::now()).is_err() {
+            self.shared.incidents.count(Trigger::Limit.name(), "skipped");
+            return;
+        }
+        self.number += 1;
+        let holders = ledger.holdings(gpu.map_or(Where::Anywhere, Where::Gpu));
+        let job = Job {
+            who,
+            limit: Some(text),
+            gpu,
+            ..self.job(self.number, Trigger::Limit, holders, published, ledger)
+        };
+        self.order(Order::Write(Box::new(job)), Trigger::Limit);
+    }
+
+    fn job(
+        &self,
+        number: u64,
+        trigger: Trigger,
+        mut holders: Vec<Holding>,
+        published: &Arc<Published>,
+        ledger: &Ledger,
+    ) -> Job {
+        ledger.name_holdings(&mut holders, SITES);
+        let excerpt = self.recent.excerpt();
+        let sites = sites(&excerpt, ledger);
+        Job {
+            number,
+            trigger,
+            at: published.snapshot.at,
+            who: None,
+            limit: None,
+            call: None,
+            device: None,
+            gpu: None,
+            holders,
+            published: Arc::clone(published),
+            published_at: Instant::now(),
+            excerpt,
+            sites,
+            skipped: 0,
+        }
+    }
+
+    fn order(&self, order: Order, trigger: Trigger) {
+        if self.orders.try_send(order).is_err() {
+            self.shared.incidents.count(trigger.name(), "skipped");
+        }
+    }
+
+    /// Incidents that no further refusal belongs to: what became known of them is told.
+    fn close_old(&mut self, now: Instant) {
+        let together = self.shared.config.incidents.together.0;
+        let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|open| now.duration_since(open.since) >= together);
+        self.open = open;
+        for Open { number, errors, recovered, .. } in over {
+            if errors > 1 || recovered {
+                let update = Update { number, errors, recovered };
+                self.order(Order::Update(update), Trigger::OutOfMemory);
+            }
+        }
+    }
+}
+
+/// What the sites of events look like, as far as it was told.
+fn sites(excerpt: &Excerpt, ledger: &Ledger) -> Vec<SiteFacts> {
+    let named: BTreeSet<SiteId> = excerpt.events().filter_map(|event| site(&event.what)).collect();
+    let facts = named.into_iter().map(|site| {
+        let (_, frames) = ledger.site(Some(site));
+        SiteFacts { site, frames: frames.to_vec().into() }
+    });
+    facts.filter(|facts| !facts.frames.is_empty()).collect()
+}
+
+/// The site that an event names.
+const fn site(what: &What) -> Option<SiteId> {
+    match what {
+        What::Allocate(allocate) => allocate.site,
+        What::Failed(failed) => failed.site,
+        What::Vmm(VmmCall::Create { site, .. }) => *site,
+        What::Object(ObjectCall::Created { site, .. }) => *site,
+        What::Tensor(call) => match call.what {
+            TensorTurn::Began { site, .. } | TensorTurn::Refused { site, .. } => site,
+            TensorTurn::Ended { .. } => None,
+        },
+        _ => None,
+    }
+}

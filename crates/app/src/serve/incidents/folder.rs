@@ -1,0 +1,242 @@
+//! Folders on disk: they appear whole, the oldest go first, and none is left half.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use engine::units::Bytes;
+use formats::export::incident::{self, IncidentObject, Trigger};
+
+use super::IncidentView;
+
+/// Folders that are looked at when the agent starts.
+const LISTED: usize = 10_000;
+
+/// A folder that is being written. It goes away unless it is finished.
+pub(crate) struct NewFolder {
+    temporary: PathBuf,
+    path: PathBuf,
+    done: bool,
+}
+
+impl NewFolder {
+    /// Begins a folder of that name; the folder of folders is made where it is missing.
+    pub(crate) fn create(root: &Path, name: &str) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+        let temporary = root.join(format!(".{name}.part"));
+        DirBuilder::new().mode(0o700).create(&temporary)?;
+        Ok(Self { temporary, path: root.join(name), done: false })
+    }
+
+    /// A new file in it.
+    pub(crate) fn file(&self, name: &str) -> io::Result<File> {
+        create(&self.temporary.join(name))
+    }
+
+    /// Writes a whole file.
+    pub(crate) fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
+        self.file(name)?.write_all(text)
+    }
+
+    /// Everything is in it: it gets its name.
+    pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
+        fs::rename(&self.temporary, &self.path)?;
+        self.done = true;
+        Ok(self.path.clone())
+    }
+}
+
+impl Drop for NewFolder {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+/// A new file for its owner alone.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// A file of a folder that is there already is written, or written anew: it appears whole.
+pub(crate) fn put(
+    folder: &Path,
+    name: &str,
+    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let temporary = folder.join(format!(".{name}.part"));
+    let attempt = || {
+        let mut file = io::BufWriter::new(create(&temporary)?);
+        write(&mut file)?;
+        file.flush()?;
+        Ok(fs::rename(&temporary, folder.join(name))?)
+    };
+    let done = attempt();
+    if done.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    done
+}
+
+/// What an agent that was killed had begun.
+pub(crate) fn remove_unfinished(root: &Path) {
+    for entry in entries(root) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with('.') && name.ends_with(".part") {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The folders that there are, the newest first. What is no folder of ours is left alone.
+pub(crate) fn list(root: &Path) -> Vec<IncidentView> {
+    let mut all: Vec<_> = entries(root).filter_map(|entry| look(&entry.path())).collect();
+    // Names begin with the time.
+    all.sort_by(|a, b| b.id.cmp(&a.id));
+    all
+}
+
+fn entries(root: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(root).into_iter().flatten().flatten().take(LISTED)
+}
+
+/// A folder as it is listed; none where it is not ours.
+pub(crate) fn look(folder: &Path) -> Option<IncidentView> {
+    if !fs::symlink_metadata(folder).ok()?.is_dir() {
+        return None;
+    }
+    let object = incident::read(&folder.join(incident::OBJECT)).ok()?;
+    Some(view(&object, folder))
+}
+
+/// What is listed of an incident.
+pub(crate) fn view(object: &IncidentObject, folder: &Path) -> IncidentView {
+    let clean = |text: &str| formats::plain::plain(text).into_owned();
+    let trigger = Trigger::ALL.into_iter().find(|trigger| trigger.name() == object.trigger);
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    IncidentView {
+        id: clean(&name),
+        trigger: trigger.map_or("asked", Trigger::name),
+        cause: object.cause.as_ref().map_or_else(String::new, |cause| clean(&cause.name)),
+        time: clean(&object.time),
+        pid: object.process.as_ref().map(|who| who.pid),
+        process: object.process.as_ref().map_or_else(String::new, |who| clean(&who.name)),
+        asked_bytes: object.asked_bytes,
+        gpu: object.gpu.as_ref().map(|gpu| gpu.index),
+        summary: clean(&object.headline),
+        bytes: size(folder),
+        took_ms: object.took_ms,
+        written: true,
+        kept: None,
+        folder: folder.into(),
+    }
+}
+
+/// Bytes of all files in it.
+pub(crate) fn size(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file);
+    sizes.fold(0, |sum, file| sum.saturating_add(file.len()))
+}
+
+/// Removes the oldest until they are few and small enough; the newest always stays. Those that are
+/// left, and what could not be removed.
+pub(crate) fn retain(
+    mut all: Vec<IncidentView>,
+    keep: usize,
+    keep_bytes: Bytes,
+) -> (Vec<IncidentView>, Vec<io::Error>) {
+    let mut errors = Vec::new();
+    let mut kept: Vec<IncidentView> = Vec::new();
+    let mut bytes = 0_u64;
+    all.sort_by(|a, b| b.id.cmp(&a.id));
+    for (number, one) in all.into_iter().enumerate() {
+        let more = bytes.saturating_add(one.bytes);
+        if number == 0 || (kept.len() < keep && more <= keep_bytes.0) {
+            bytes = more;
+            kept.push(one);
+        } else {
+            // Whatever is older goes, too, so that there are no gaps.
+            bytes = u64::MAX;
+            errors.extend(fs::remove_dir_all(&one.folder).err());
+        }
+    }
+    (kept, errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn make(root: &Path, name: &str, bytes: usize) {
+        let folder = NewFolder::create(root, name).unwrap();
+        let object = IncidentObject { trigger: "limit".into(), ..IncidentObject::default() };
+        folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
+        folder.write("big", &vec![0; bytes]).unwrap();
+        folder.finish().unwrap();
+    }
+
+    fn ids(all: &[IncidentView]) -> Vec<&str> {
+        all.iter().map(|one| one.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_folder_appears_whole_and_for_its_owner_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().join("state/incidents");
+        let folder = NewFolder::create(&root, "2026-a").unwrap();
+        folder.write("one", b"1").unwrap();
+        assert!(!root.join("2026-a").exists());
+        let path = folder.finish().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&root), mode(&path), mode(&path.join("one"))), (0o700, 0o700, 0o600));
+        drop(NewFolder::create(&root, "2026-b").unwrap());
+        assert_eq!(entries(&root).count(), 1, "what is not finished leaves nothing");
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_the_newest_never() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["2026-1", "2026-3", "2026-2", "2026-4"] {
+            make(root.path(), name, 1000);
+        }
+        fs::create_dir(root.path().join("somebody-elses")).unwrap();
+        assert_eq!(ids(&list(root.path())), ["2026-4", "2026-3", "2026-2", "2026-1"]);
+        let (kept, _) = retain(list(root.path()), 3, Bytes(u64::MAX));
+        assert_eq!(ids(&kept), ["2026-4", "2026-3", "2026-2"]);
+        let each = kept[0].bytes;
+        let (kept, _) = retain(list(root.path()), 3, Bytes(2 * each));
+        assert_eq!(ids(&kept), ["2026-4", "2026-3"]);
+        let (kept, _) = retain(list(root.path()), 3, Bytes(1));
+        assert_eq!(ids(&kept), ["2026-4"]);
+        assert_eq!(ids(&list(root.path())), ["2026-4"]);
+        assert!(root.path().join("somebody-elses").exists());
+    }
+
+    #[test]
+    fn what_a_killed_agent_had_begun_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        std::mem::forget(NewFolder::create(root.path(), "2026-1").unwrap());
+        make(root.path(), "2026-2", 1);
+        remove_unfinished(root.path());
+        assert_eq!(entries(root.path()).count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_the_old_one() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), "one", |out| Ok(out.write_all(b"old")?)).unwrap();
+        let fails = put(root.path(), "one", |out| {
+            out.write_all(b"new")?;
+            anyhow::bail!("no")
+        });
+        assert!(fails.is_err());
+        assert_eq!(fs::read(root.path().join("one")).unwrap(), b"old");
+        assert_eq!(entries(root.path()).count(), 1);
+    }
+}

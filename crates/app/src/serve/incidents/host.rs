@@ -1,0 +1,80 @@
+//! What the host says that helps to tell causes apart. Nothing of it is the content of somebody's
+//! environment or arguments.
+
+use std::fs;
+
+use engine::diagnosis::{Hint, Host};
+use engine::ids::Pid;
+use engine::units::Bytes;
+
+/// The longest list of mappings that is looked at.
+const MAPS: u64 = 4 << 20;
+
+/// What is known of the host's memory, and of a process's limits where it still runs.
+pub(crate) fn facts(pid: Option<Pid>) -> Host {
+    let limits = pid.map(|pid| format!("/proc/{pid}/limits"));
+    let limits = limits.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    Host {
+        available: fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text)),
+        locked_limit: limit(&limits, "Max locked memory"),
+        address_limit: limit(&limits, "Max address space"),
+    }
+}
+
+fn available(text: &str) -> Option<Bytes> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(Bytes(kib.saturating_mul(1024)))
+}
+
+/// The soft limit of that name; none where it is unlimited.
+fn limit(text: &str, name: &str) -> Option<Bytes> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok().map(Bytes)
+}
+
+/// Signs of something that divides the GPU.
+pub(crate) fn hints(pid: Option<Pid>) -> Vec<Hint> {
+    let mut hints = Vec::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_pid = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let names = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_pid));
+    let mut names = names.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
+    if names.any(|name| name.starts_with("nvidia-cuda-mps")) {
+        hints.push(Hint::Mps);
+    }
+    if pid.is_some_and(is_divided) {
+        hints.push(Hint::Divider);
+    }
+    hints
+}
+
+fn is_divided(pid: Pid) -> bool {
+    use std::io::Read;
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
+    let mut text = String::new();
+    let read = file.take(MAPS).read_to_string(&mut text);
+    read.is_ok() && text.contains("/libvgpu.so")
+}
+
+/// The host's name.
+pub(crate) fn name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_as_the_kernel_writes_them() {
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(Bytes(12 << 10)));
+        assert_eq!(available("MemTotal: 9 kB\n"), None);
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max locked memory         8388608              unlimited            bytes\n\
+                      Max address space         unlimited            unlimited            bytes\n";
+        assert_eq!(limit(limits, "Max locked memory"), Some(Bytes(8 << 20)));
+        assert_eq!(limit(limits, "Max address space"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Pages of folders take longer than the folders themselves: a thread of their own makes them, one after
+//! the other, so that the next incident does not wait for them.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use anyhow::{Result, anyhow};
+use formats::export::incident::{PAGE, RECORDING};
+use formats::export::page::Opens;
+use formats::import::gather::Only;
+
+use super::folder;
+use crate::commands::picture::{self, Wanted};
+use crate::{cli, output};
+
+/// Pages that may wait.
+const WAITING: usize = 8;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Pages {
+    waiting: VecDeque<(u64, PathBuf, Opens)>,
+    running: Option<(u64, JoinHandle<Result<()>>)>,
+}
+
+/// How a page came out: the number of its incident, and what the folder says of it.
+pub(crate) type Made = (u64, String);
+
+impl Pages {
+    /// A folder wants its page. Where too many wait, it is told at once that there will be none.
+    pub(crate) fn add(&mut self, number: u64, folder: &Path, opens: Opens) -> Option<Made> {
+        if self.waiting.len() >= WAITING {
+            let why = format!("not made: too many wait; run vramscope plot {RECORDING} -o {PAGE}");
+            return Some((number, why));
+        }
+        self.waiting.push_back((number, folder.into(), opens));
+        None
+    }
+
+    /// The page that is done since the last time; the next one begins.
+    pub(crate) fn turn(&mut self) -> Option<Made> {
+        let done = self.running.take_if(|(_, thread)| thread.is_finished());
+        let made = done.map(|(number, thread)| (number, outcome(thread)));
+        if self.running.is_none()
+            && let Some((number, folder, opens)) = self.waiting.pop_front()
+        {
+            let work = move || make(&folder, opens);
+            match std::thread::Builder::new().name("page".into()).spawn(work) {
+                Ok(thread) => self.running = Some((number, thread)),
+                Err(error) => return made.or(Some((number, format!("not made: {error}")))),
+            }
+        }
+        made
+    }
+
+    /// Waits for the one that is being made; the others are not made any more.
+    pub(crate) fn finish(&mut self) -> Vec<Made> {
+        let last = self.running.take().map(|(number, thread)| (number, outcome(thread)));
+        let others = self.waiting.drain(..);
+        let others = others.map(|(number, ..)| (number, "not made: the agent ended".to_owned()));
+        last.into_iter().chain(others).collect()
+    }
+}
+
+fn outcome(thread: JoinHandle<Result<()>>) -> String {
+    let made = thread.join().unwrap_or_else(|_| Err(anyhow!("the thread that makes it failed")));
+    match made {
+        Ok(()) => "written".into(),
+        Err(error) => format!("could not be made: {}", output::reasons(&error)),
+    }
+}
+
+fn make(path: &Path, opens: Opens) -> Result<()> {
+    let recording = path.join(RECORDING);
+    let overlay = cli::Overlay { smi: None, smi_offset: None };
+    let wanted = Wanted { path: &recording, only: Only::default(), overlay: &overlay };
+    folder::put(path, PAGE, |out| picture::write_page(&wanted, opens, out))
+}

@@ -1,0 +1,170 @@
+//! The last events as a recording. It begins in the middle of a trace, and says so: every process in
+//! it was there before, and its header tells.
+
+use std::fs::File;
+use std::io;
+
+use engine::event::{Event, What};
+use engine::ids::{Pid, Tid};
+use engine::units::Moment;
+use formats::export::Names;
+use formats::recording::{Header, Writer};
+
+use super::host;
+use super::job::Job;
+
+/// Writes the file; says how many events of the trace are in it.
+pub(crate) fn write(file: File, job: &Job) -> io::Result<u64> {
+    let names = &job.published.names;
+    let mut writer = Writer::new(file, &header(job, names), names.function)?;
+    let first = job.excerpt.events().map(|event| event.at).next().unwrap_or(job.at);
+    for event in &job.excerpt.before {
+        writer.event(event)?;
+    }
+    for facts in &job.sites {
+        let what = What::Site(facts.clone());
+        writer.event(&Event { pid: Pid(0), tid: Tid(0), entered: first, at: first, what })?;
+    }
+    let mut count = 0;
+    let mut last = Moment(0);
+    for event in job.excerpt.events() {
+        last = last.max(event.at);
+        writer.event(event)?;
+        count += 1;
+    }
+    writer.finish(last.max(job.published.snapshot.at))?;
+    Ok(count)
+}
+
+fn header(job: &Job, names: &Names) -> Header {
+    let fact = |path: &str| {
+        std::fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned())
+    };
+    let target = match job.excerpt.forgotten {
+        0 => "every process, since the agent began".to_owned(),
+        forgotten => format!(
+            "every process, from the middle of a trace: {forgotten} events before these are not here"
+        ),
+    };
+    Header {
+        version: env!("CARGO_PKG_VERSION").into(),
+        hostname: host::name(),
+        kernel: fact("/proc/sys/kernel/osrelease"),
+        target,
+        work: false,
+        clock: names.clock.clone(),
+        gpus: names.gpus.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use engine::event::{Allocate, Free, FreeBy, ProcessFacts, SiteFacts};
+    use engine::ids::{DeviceId, GpuId, Key, SiteId};
+    use engine::kind::Kind;
+    use engine::ledger::Ledger;
+    use engine::metrics::Figures;
+    use engine::snapshot::{Snapshot, View};
+    use engine::stack::Frame;
+    use formats::WallClock;
+    use formats::export::incident::Trigger;
+    use formats::recording::{Functions, Reader, Row};
+
+    use super::super::recent::Recent;
+    use super::*;
+    use crate::serve::Published;
+    use crate::serve::budget::Standing;
+
+    fn event(at: u64, what: What) -> Event {
+        Event { pid: Pid(7), tid: Tid(7), entered: Moment(at), at: Moment(at), what }
+    }
+
+    fn allocate(at: u64) -> Event {
+        let what = What::Allocate(Allocate {
+            key: Key::address(at),
+            kind: Kind::Device,
+            bytes: 512,
+            context: None,
+            device: Some(DeviceId(0)),
+            pool: None,
+            stream: None,
+            site: Some(SiteId(3)),
+        });
+        event(at, what)
+    }
+
+    fn job(recent: &Recent) -> Job {
+        let clock = WallClock::fixed(Moment(0), 1_700_000_000);
+        let names =
+            Names { clock, function: |_| "", recorded: Functions::default(), gpus: Vec::new() };
+        let frames = [Frame { function: "main".into(), ..Frame::default() }].into();
+        Job {
+            number: 1,
+            trigger: Trigger::Asked,
+            at: Moment(50_000),
+            who: None,
+            limit: None,
+            call: None,
+            device: None,
+            gpu: None,
+            holders: Vec::new(),
+            published: Arc::new(Published {
+                sequence: 1,
+                snapshot: Snapshot { at: Moment(60_000), ..Snapshot::default() },
+                names: Arc::new(names),
+                figures: Figures::default(),
+                own: Standing::default(),
+            }),
+            published_at: Instant::now(),
+            excerpt: recent.excerpt(),
+            sites: vec![SiteFacts { site: SiteId(3), frames }],
+            skipped: 0,
+        }
+    }
+
+    #[test]
+    fn a_recording_has_the_last_events_and_says_that_it_begins_in_the_middle() {
+        let mut recent = Recent::new(2048, 1 << 30);
+        let facts = ProcessFacts { start: 9, uid: 5, name: "old".into(), before_trace: false };
+        recent.push(&event(1, What::Process(facts)));
+        recent.push(&event(2, What::Gpus([Some(GpuId(0))].into())));
+        for at in 10..20_000 {
+            recent.push(&allocate(at));
+            if at % 2 == 0 {
+                let free = Free { key: Key::address(at - 1), by: FreeBy::Free, stream: None };
+                recent.push(&event(at, What::Free(free)));
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recent.arrows");
+        let job = job(&recent);
+        let count = write(File::create(&path).unwrap(), &job).unwrap();
+        let mut reader = Reader::open(&path, |_| None).unwrap();
+        let (mut events, mut target, mut ledger) = (Vec::new(), String::new(), Ledger::new());
+        while let Some(row) = reader.next_row().unwrap() {
+            match row {
+                Row::Event(event) => {
+                    ledger.apply(&event);
+                    events.push(event);
+                }
+                Row::About { key, value } if &*key == "target" => target = value.into(),
+                _ => {}
+            }
+        }
+        assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
+        let told: Vec<Event> = job.excerpt.events().cloned().collect();
+        assert_eq!(count, told.len() as u64);
+        assert_eq!(events[..2], job.excerpt.before);
+        assert!(matches!(&events[2].what, What::Site(facts) if *facts == job.sites[0]));
+        assert_eq!(events[3..], told);
+        assert!(target.contains("from the middle of a trace"), "{target}");
+        let snapshot = ledger.snapshot(Moment(60_000), &View::default());
+        let process = &snapshot.processes[0];
+        assert!(process.before_trace && !snapshot.certainty.exact());
+        assert_eq!((&*process.name, process.devices[0].gpu), ("old", Some(GpuId(0))));
+        assert_eq!(&*snapshot.sites[0].frames[0].function, "main");
+    }
+}

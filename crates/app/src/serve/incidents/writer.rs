@@ -1,0 +1,396 @@
+//! The part that writes folders: finds the cause, asks for advice, and writes all of it down.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use engine::diagnosis::{Asked, Cause, Scene, diagnose};
+use engine::event::Failed;
+use engine::units::{Bytes, Moment, Nanos};
+use formats::export::advice::GpuAdvice;
+use formats::export::incident::{
+    self, Grown, IncidentObject, OBJECT, RECORDING, Refused, SNAPSHOT, SUMMARY, Story, Trigger,
+};
+use formats::export::page::Opens;
+use formats::export::{Names, json};
+use formats::plain::plain;
+
+use super::history::History;
+use super::job::{Job, Order, Update};
+use super::pages::Pages;
+use super::recent::Excerpt;
+use super::{IncidentView, folder, host, recording};
+use crate::advising::{self, Question};
+use crate::output;
+use crate::serve::Shared;
+use crate::serve::actions::Actor;
+
+/// How often the part looks at what is published.
+const ATTENTION: Duration = Duration::from_millis(100);
+
+/// Incidents whose folders can still be written anew.
+const KEPT: usize = 10;
+
+/// Takes orders until nothing is published any more.
+pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) {
+    let mut writer = Writer::new(Arc::clone(shared));
+    let mut seen = 0;
+    loop {
+        match orders.recv_timeout(ATTENTION) {
+            Ok(order) => writer.take(order),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(ATTENTION),
+        }
+        if let Some(published) = shared.feed.newer(seen, Duration::ZERO) {
+            seen = published.sequence;
+            writer.history.note(&published.snapshot);
+            shared.incidents.show_idle(writer.history.all_idle(published.snapshot.at));
+            writer.actor.published(&published);
+        }
+        writer.turn_pages();
+        if shared.feed.is_closed() {
+            orders.try_iter().for_each(|order| writer.take(order));
+            writer.finish_pages();
+            return;
+        }
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    root: PathBuf,
+    host: String,
+    history: History,
+    actor: Actor,
+    pages: Pages,
+    views: Vec<IncidentView>,
+    /// The last ones, the newest last.
+    told: VecDeque<Told>,
+}
+
+/// An incident with all that is told of it.
+struct Told {
+    id: String,
+    job: Job,
+    refused: Option<Refused>,
+    grown: Vec<Grown>,
+    advice: Vec<GpuAdvice>,
+    events: u64,
+    errors: u64,
+    recovered: bool,
+    page: String,
+    took: Nanos,
+    folder: PathBuf,
+}
+
+impl Told {
+    fn story<'a>(&'a self, host: &'a str) -> Story<'a> {
+        let job = &self.job;
+        Story {
+            id: &self.id,
+            trigger: job.trigger,
+            at: job.at,
+            host,
+            who: job.who.as_ref(),
+            limit: job.limit.as_deref(),
+            refused: self.refused.as_ref(),
+            device: job.device,
+            gpu: job.gpu,
+            holders: &job.holders,
+            grown: &self.grown,
+            advice: &self.advice,
+            snapshot: &job.published.snapshot,
+            names: &job.published.names,
+            errors: self.errors,
+            recovered: self.recovered,
+            skipped: job.skipped,
+            events: self.events,
+            page: &self.page,
+            took: self.took,
+        }
+    }
+
+    fn summary(&self, host: &str) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        incident::write_text(&mut text, &self.story(host))?;
+        Ok(text)
+    }
+}
+
+impl Writer {
+    fn new(shared: Arc<Shared>) -> Self {
+        let root = shared.config.incidents.folder();
+        let mut writer = Self {
+            host: host::name(),
+            history: History::default(),
+            actor: Actor::new(&shared),
+            pages: Pages::default(),
+            views: Vec::new(),
+            told: VecDeque::new(),
+            root,
+            shared,
+        };
+        if writer.shared.config.incidents.enabled {
+            folder::remove_unfinished(&writer.root);
+            writer.views = folder::list(&writer.root);
+            writer.tidy();
+        }
+        writer
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Write(job) => self.write(*job),
+            Order::Update(update) => self.update(update),
+        }
+    }
+
+    fn write(&mut self, job: Job) {
+        let trigger = job.trigger;
+        let mut told = self.think(job);
+        self.actor.incident(&told.job, &self.history);
+        match self.make(&mut told) {
+            Ok(()) => {
+                self.shared.incidents.count(trigger.name(), "written");
+                self.announce(&told);
+                self.show(&told, None);
+                self.tidy();
+            }
+            Err(error) => {
+                self.shared.incidents.count(trigger.name(), "failed");
+                output::complain(&format!(
+                    "cannot write the incident {}: {}; free some room or name another folder with \
+                     [incidents] state; its summary is kept in memory until the next one",
+                    told.id,
+                    output::reasons(&error)
+                ));
+                let summary = told.summary(&self.host).unwrap_or_default();
+                self.show(&told, Some(String::from_utf8_lossy(&summary).into_owned()));
+            }
+        }
+        // The events are in the file.
+        told.job.excerpt = Excerpt::default();
+        told.job.sites = Vec::new();
+        if self.told.len() >= KEPT {
+            self.told.pop_front();
+        }
+        self.want_page(&told);
+        self.told.push_back(told);
+        self.turn_pages();
+    }
+
+    /// Finds the cause and what would help.
+    fn think(&self, job: Job) -> Told {
+        let snapshot = &job.published.snapshot;
+        let names = &job.published.names;
+        let refused = job.call.as_ref().map(|call| {
+            let pid = job.who.as_ref().map(|who| who.pid);
+            let holders: Vec<_> =
+                job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
+            let hints = host::hints(pid);
+            let function = names.function(call.failed.function).into_owned();
+            let asked = asked(&call.failed, &function);
+            let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
+            let diagnosis = diagnose(&Scene {
+                pid: pid.unwrap_or(engine::ids::Pid(0)),
+                asked,
+                device: job.device,
+                gpu: job.gpu,
+                holders: &holders,
+                snapshot,
+                total: total.filter(|total| total.0 > 0),
+                host: host::facts(pid),
+                hints: &hints,
+            });
+            let (site, frames) = (call.site, Arc::clone(&call.frames));
+            Refused { asked, function: function.into(), site, frames, diagnosis }
+        });
+        let fragmented =
+            refused.as_ref().is_some_and(|one| one.diagnosis.cause == Cause::CacheFragmented);
+        let asker = job.who.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
+        let idle = |process: &_| self.history.idle(process, snapshot.at);
+        let question =
+            Question { gpu: job.gpu, only: &[], asker, fragmented, idle: &idle, local: true };
+        let advice = advising::answer(&question, snapshot, names);
+        Told {
+            id: self.id(&job),
+            refused,
+            grown: self.history.grown(snapshot, job.gpu),
+            advice,
+            events: 0,
+            errors: u64::from(job.call.is_some()),
+            recovered: false,
+            page: if self.shared.config.incidents.page { "follows" } else { "not wanted" }.into(),
+            took: Nanos(0),
+            folder: PathBuf::new(),
+            job,
+        }
+    }
+
+    /// A name that no folder has: the time, what happened, the GPU and the process.
+    fn id(&self, job: &Job) -> String {
+        let gpu = job.gpu.map_or_else(String::new, |gpu| format!("-gpu{}", gpu.0));
+        let who = job.who.as_ref().map_or_else(String::new, |who| format!("-pid{}", who.pid));
+        let time = stamp(&job.published.names, job.at);
+        let name = format!("{time}-{}{gpu}{who}", job.trigger.short());
+        let taken = |name: &str| {
+            self.root.join(name).exists() || self.told.iter().any(|told| told.id == name)
+        };
+        let others = (2..100).map(|number| format!("{name}-{number}"));
+        std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or(name)
+    }
+
+    /// Everything but the page, which takes longer.
+    fn make(&self, told: &mut Told) -> Result<()> {
+        let place = || format!("in {}", self.root.display());
+        let new = folder::NewFolder::create(&self.root, &told.id).with_context(place)?;
+        let published = &told.job.published;
+        let mut line = json::line(&published.snapshot, &published.names)?;
+        line.push('\n');
+        new.write(SNAPSHOT, line.as_bytes()).with_context(place)?;
+        told.events = recording::write(new.file(RECORDING)?, &told.job).with_context(place)?;
+        told.took = told.job.age();
+        new.write(SUMMARY, &told.summary(&self.host)?).with_context(place)?;
+        new.write(OBJECT, &object(&told.story(&self.host))?).with_context(place)?;
+        told.folder = new.finish().with_context(place)?;
+        told.took = told.job.age();
+        Ok(())
+    }
+
+    fn announce(&self, told: &Told) {
+        let object = IncidentObject::new(&told.story(&self.host));
+        output::complain(&format!(
+            "{}; see {} ({} ms after it)",
+            object.headline,
+            plain(&told.folder.to_string_lossy()),
+            told.took.millis()
+        ));
+    }
+
+    fn want_page(&mut self, told: &Told) {
+        if !self.shared.config.incidents.page || !told.folder.is_dir() {
+            return;
+        }
+        let is_oom = told.job.trigger == Trigger::OutOfMemory;
+        let opens = if is_oom { Opens::Peak } else { Opens::Sites };
+        let refused = self.pages.add(told.job.number, &told.folder, opens);
+        if let Some((_, why)) = refused {
+            output::complain(&format!("no page of {}: {why}", told.id));
+        }
+    }
+
+    /// Pages that are done are told in their folders.
+    fn turn_pages(&mut self) {
+        if let Some((number, page)) = self.pages.turn() {
+            self.note_page(number, page);
+        }
+    }
+
+    fn finish_pages(&mut self) {
+        for (number, page) in self.pages.finish() {
+            self.note_page(number, page);
+        }
+    }
+
+    fn note_page(&mut self, number: u64, page: String) {
+        self.change(number, |told| told.page = page);
+        let Some(told) = self.told.iter().find(|told| told.job.number == number) else { return };
+        let bytes = folder::size(&told.folder);
+        let id = told.id.clone();
+        if let Some(view) = self.views.iter_mut().find(|view| view.id == id) {
+            view.bytes = bytes;
+        }
+        self.tidy();
+    }
+
+    /// More is known of an incident.
+    fn update(&mut self, update: Update) {
+        self.change(update.number, |told| {
+            told.errors = update.errors;
+            told.recovered = update.recovered;
+        });
+    }
+
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Told)) {
+        if let Some(told) = self.told.iter_mut().find(|told| told.job.number == number) {
+            change(told);
+            if told.folder.is_dir() {
+                rewrite(told, &self.host);
+            }
+        }
+    }
+
+    /// Lists an incident; with its summary where there is no folder.
+    fn show(&mut self, told: &Told, kept: Option<String>) {
+        let object = IncidentObject::new(&told.story(&self.host));
+        let path = self.root.join(&told.id);
+        let mut view = folder::view(&object, &path);
+        view.written = kept.is_none();
+        if kept.is_some() {
+            // One summary in memory is enough: the last.
+            self.views.retain(|view| view.written);
+        }
+        view.kept = kept;
+        self.views.retain(|known| known.id != view.id);
+        self.views.insert(0, view);
+        self.shared.incidents.show(self.views.clone());
+    }
+
+    fn tidy(&mut self) {
+        let config = &self.shared.config.incidents;
+        let (written, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.views).into_iter().partition(|view| view.written);
+        let (left, errors) = folder::retain(written, config.keep, config.keep_size.0);
+        if let Some(error) = errors.first() {
+            output::complain(&format!(
+                "cannot remove old incidents in {}: {error}; remove them by hand",
+                plain(&self.root.to_string_lossy())
+            ));
+        }
+        self.views = kept.into_iter().chain(left).collect();
+        self.views.sort_by(|a, b| b.id.cmp(&a.id));
+        self.shared.incidents.show(self.views.clone());
+    }
+}
+
+/// Writes the texts of a folder anew. Where that fails the old ones stay.
+fn rewrite(told: &Told, host: &str) {
+    let write = || -> Result<()> {
+        let (summary, text) = (told.summary(host)?, object(&told.story(host))?);
+        folder::put(&told.folder, SUMMARY, |out| Ok(out.write_all(&summary)?))?;
+        folder::put(&told.folder, OBJECT, |out| Ok(out.write_all(&text)?))
+    };
+    if let Err(error) = write() {
+        output::complain(&format!(
+            "cannot write the texts of {} anew: {}; those that are there stay",
+            told.id,
+            output::reasons(&error)
+        ));
+    }
+}
+
+/// What a refused call asked for.
+fn asked(failed: &Failed, function: &str) -> Asked {
+    match failed.asked {
+        Some((kind, bytes)) => Asked::Memory(kind, Bytes(bytes)),
+        None if function.starts_with("cuMemAddressReserve") => Asked::Addresses,
+        None => Asked::Other,
+    }
+}
+
+fn object(story: &Story<'_>) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(&IncidentObject::new(story))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// The time of a moment as names of folders have it, in UTC.
+fn stamp(names: &Names, at: Moment) -> String {
+    let ahead = i128::from(at.0) - i128::from(names.clock.start().0);
+    let nanos = i128::from(names.clock.utc_nanos()) + ahead;
+    let time = jiff::Timestamp::from_nanosecond(nanos).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H-%M-%S%.3fZ").to_string()
+}

@@ -1,0 +1,147 @@
+//! Asks a node's kubelet which containers its pods have.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use engine::container::Pod;
+use serde::Deserialize;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::serve::config::kubernetes::Kubernetes;
+
+/// The longest answer that is read: some hundred pods, of some ten KiB each.
+const LONGEST: u64 = 64 << 20;
+
+/// Containers that are kept of an answer, and how long a name may be.
+const MOST: usize = 16_384;
+const LONGEST_NAME: usize = 253;
+
+/// Pods by the ids of their containers.
+pub(crate) type Pods = HashMap<Box<str>, Pod>;
+
+/// The part of a list of pods that matters.
+#[derive(Deserialize)]
+struct PodList {
+    #[serde(default)]
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: Box<str>,
+    namespace: Box<str>,
+    uid: Box<str>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    container_statuses: Vec<ContainerStatus>,
+    init_container_statuses: Vec<ContainerStatus>,
+    ephemeral_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Deserialize)]
+struct ContainerStatus {
+    name: Box<str>,
+    /// `containerd://<id>`; absent while it does not run.
+    #[serde(default, rename = "containerID")]
+    id: Option<Box<str>>,
+}
+
+/// Asks once.
+pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
+    let address = config.address().unwrap_or_else(|| Err("no kubelet is named".into()));
+    let address = format!("{}/pods", address.map_err(|e| anyhow!(e))?.trim_end_matches('/'));
+    let agent = agent(config)?;
+    let mut request = agent.get(&address);
+    if let Some(file) = &config.token_file {
+        let token = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read the token in {}", file.display()))?;
+        request = request.header("authorization", format!("Bearer {}", token.trim()));
+    }
+    let mut answer = request.call().with_context(|| format!("{address} gave no answer"))?;
+    let status = answer.status();
+    if !status.is_success() {
+        let why = match status.as_u16() {
+            401 => "the token is not accepted: name a valid one (kubernetes.token_file)",
+            403 => {
+                "the token may not read pods: allow it `get` on `nodes/pods` (before Kubernetes 1.33 \
+                 on `nodes/proxy`)"
+            }
+            _ => "that is no kubelet, or it is in trouble",
+        };
+        return Err(anyhow!("{address} answered {status}: {why}"));
+    }
+    let text = answer.body_mut().with_config().limit(LONGEST).read_to_vec();
+    let text = text.with_context(|| format!("the answer of {address} broke off"))?;
+    let list: PodList = serde_json::from_slice(&text)
+        .with_context(|| format!("the answer of {address} is no list of pods"))?;
+    Ok(pods(list))
+}
+
+fn agent(config: &Kubernetes) -> Result<ureq::Agent> {
+    let roots = match &config.ca_file {
+        None => RootCerts::PlatformVerifier,
+        Some(file) => {
+            let pem = std::fs::read(file)
+                .with_context(|| format!("cannot read certificates in {}", file.display()))?;
+            let certificate = |item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            };
+            let certificates: Vec<_> = parse_pem(&pem).filter_map(certificate).collect();
+            if certificates.is_empty() {
+                return Err(anyhow!("{} holds no certificate in PEM", file.display()));
+            }
+            RootCerts::new_with_certs(&certificates)
+        }
+    };
+    let tls = TlsConfig::builder().root_certs(roots).build();
+    let config = ureq::Agent::config_builder()
+        .tls_config(tls)
+        // The kubelet is on this node: nobody is in between, and nobody is sent elsewhere.
+        .proxy(None)
+        .max_redirects(0)
+        .http_status_as_error(false)
+        .timeout_global(Some(config.timeout.0.max(Duration::from_millis(100))))
+        .build();
+    Ok(config.new_agent())
+}
+
+fn pods(list: PodList) -> Pods {
+    let mut pods = Pods::new();
+    for Item { metadata, status } in list.items {
+        let Status { container_statuses, init_container_statuses, ephemeral_container_statuses } =
+            status;
+        let all = container_statuses
+            .into_iter()
+            .chain(init_container_statuses)
+            .chain(ephemeral_container_statuses);
+        for container in all {
+            let id = container.id.as_deref().and_then(|id| id.split_once("://"));
+            let Some((_, id)) = id else { continue };
+            let texts = [&metadata.name, &metadata.namespace, &metadata.uid, &container.name];
+            let fits = texts.iter().all(|text| text.len() <= LONGEST_NAME);
+            if !fits || id.len() > LONGEST_NAME || pods.len() >= MOST {
+                continue;
+            }
+            let pod = Pod {
+                uid: metadata.uid.clone(),
+                name: Some(metadata.name.clone()),
+                namespace: Some(metadata.namespace.clone()),
+                container: Some(container.name),
+            };
+            pods.insert(id.into(), pod);
+        }
+    }
+    pods
+}

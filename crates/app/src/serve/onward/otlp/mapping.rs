@@ -1,0 +1,214 @@
+//! What each metric is called in OpenTelemetry, declared once: by its conventions where they have a name,
+//! otherwise so that Prometheus makes the name of `/metrics` of it. `docs/onward.md` has the same table.
+
+use engine::metrics::{Metric, catalogue};
+
+/// What a metric becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// A gauge.
+    Gauge,
+    /// A sum that only grows.
+    Count,
+    /// A sum that goes up and down: what the conventions call an up-down counter.
+    Level,
+    /// Attributes tell it.
+    Attributes,
+}
+
+/// A metric and its name.
+pub(super) struct Row {
+    pub(super) metric: &'static Metric,
+    pub(super) name: &'static str,
+    /// As UCUM has it.
+    pub(super) unit: &'static str,
+    pub(super) form: Form,
+}
+
+const fn gauge(metric: &'static Metric, name: &'static str, unit: &'static str) -> Row {
+    Row { metric, name, unit, form: Form::Gauge }
+}
+
+const fn count(metric: &'static Metric, name: &'static str, unit: &'static str) -> Row {
+    Row { metric, name, unit, form: Form::Count }
+}
+
+const fn level(metric: &'static Metric, name: &'static str, unit: &'static str) -> Row {
+    Row { metric, name, unit, form: Form::Level }
+}
+
+const fn attributes(metric: &'static Metric, name: &'static str) -> Row {
+    Row { metric, name, unit: "", form: Form::Attributes }
+}
+
+/// The part of a GPU's memory that is used: made of two metrics, for the conventions have it.
+pub(super) const UTILIZATION: &str = "hw.gpu.memory.utilization";
+
+/// Every metric of the catalogue, in its order.
+pub(super) static ROWS: &[Row] = &[
+    attributes(&catalogue::BUILD, "service.version"),
+    gauge(&catalogue::UP_SINCE, "vramscope.start_time", "s"),
+    gauge(&catalogue::READY, "vramscope.ready", ""),
+    count(&catalogue::OWN_CPU, "vramscope.agent.cpu", "s"),
+    gauge(&catalogue::OWN_MEMORY, "vramscope.agent.memory", "By"),
+    gauge(&catalogue::DEGRADED, "vramscope.degraded", ""),
+    count(&catalogue::EVENTS, "vramscope.events", "{event}"),
+    count(&catalogue::LOST, "vramscope.lost_events", "{event}"),
+    gauge(&catalogue::EXACT, "vramscope.exact", ""),
+    count(&catalogue::HTTP, "vramscope.http.requests", "{request}"),
+    gauge(&catalogue::ALERTS, "vramscope.alerts.firing", "{alert}"),
+    count(&catalogue::NOTIFICATIONS, "vramscope.notifications", "{notification}"),
+    count(&catalogue::INCIDENTS, "vramscope.incidents", "{incident}"),
+    count(&catalogue::ONWARD, "vramscope.onward", "{delivery}"),
+    gauge(&catalogue::PROCESSES, "vramscope.processes", "{process}"),
+    count(&catalogue::ENDED, "vramscope.processes.ended", "{process}"),
+    count(&catalogue::NOT_FREED, "vramscope.not_freed", "By"),
+    count(&catalogue::ALLOCATIONS, "vramscope.allocations", "{allocation}"),
+    count(&catalogue::FREES, "vramscope.frees", "{allocation}"),
+    count(&catalogue::FAILURES, "vramscope.failed_allocations", "{call}"),
+    count(&catalogue::OUT_OF_MEMORY, "vramscope.out_of_memory", "{call}"),
+    count(&catalogue::LAUNCHES, "vramscope.launches", "{launch}"),
+    count(&catalogue::COPIED, "vramscope.copied", "By"),
+    gauge(&catalogue::KIND, "vramscope.live", "By"),
+    attributes(&catalogue::GPU, "hw.model"),
+    level(&catalogue::GPU_TOTAL, "hw.gpu.memory.limit", "By"),
+    gauge(&catalogue::GPU_FREE, "vramscope.gpu.free", "By"),
+    level(&catalogue::GPU_USED, "hw.gpu.memory.usage", "By"),
+    gauge(&catalogue::GPU_LIVE, "vramscope.gpu.live", "By"),
+    gauge(&catalogue::GPU_UNTRACKED, "vramscope.gpu.untracked", "By"),
+    gauge(&catalogue::GPU_FULL_IN, "vramscope.gpu.seconds_until_full", "s"),
+    gauge(&catalogue::LIVE, "vramscope.process.live", "By"),
+    gauge(&catalogue::PEAK, "vramscope.process.peak", "By"),
+    gauge(&catalogue::USED, "vramscope.process.used", "By"),
+    gauge(&catalogue::UNTRACKED, "vramscope.process.untracked", "By"),
+    gauge(&catalogue::POOL_USED, "vramscope.process.pool.used", "By"),
+    gauge(&catalogue::POOL_RESERVED, "vramscope.process.pool.reserved", "By"),
+    gauge(&catalogue::CACHE_USED, "vramscope.process.cache.used", "By"),
+    gauge(&catalogue::CACHE_RESERVED, "vramscope.process.cache.reserved", "By"),
+    gauge(&catalogue::FRAGMENTATION, "vramscope.process.fragmentation", "1"),
+    gauge(&catalogue::PINNED, "vramscope.process.pinned", "By"),
+    gauge(&catalogue::MANAGED, "vramscope.process.managed", "By"),
+    count(&catalogue::PROCESS_ALLOCATIONS, "vramscope.process.allocations", "{allocation}"),
+    count(&catalogue::PROCESS_FREES, "vramscope.process.frees", "{allocation}"),
+    count(&catalogue::PROCESS_FAILURES, "vramscope.process.failed_allocations", "{call}"),
+    count(&catalogue::PROCESS_OUT_OF_MEMORY, "vramscope.process.out_of_memory", "{call}"),
+    count(&catalogue::PROCESS_LAUNCHES, "vramscope.process.launches", "{launch}"),
+    gauge(&catalogue::CONTAINER_LIVE, "vramscope.container.live", "By"),
+    gauge(&catalogue::CONTAINER_USED, "vramscope.container.used", "By"),
+    gauge(&catalogue::SITE_LIVE, "vramscope.site.live", "By"),
+    gauge(&catalogue::SITE_COUNT, "vramscope.site.live_allocations", "{allocation}"),
+    gauge(&catalogue::SUSPECTS, "vramscope.suspects", "{suspect}"),
+    gauge(&catalogue::SUSPECT_LIVE, "vramscope.suspect.live", ""),
+    gauge(&catalogue::SUSPECT_GROWTH, "vramscope.suspect.growth_per_hour", ""),
+    gauge(&catalogue::SUSPECT_FULL_IN, "vramscope.suspect.seconds_until_full", "s"),
+];
+
+/// What a label becomes, where the conventions have an attribute; others are ours.
+pub(super) static LABELS: &[(&str, &str)] = &[
+    ("pid", "process.pid"),
+    ("process", "process.executable.name"),
+    ("container", "container.name"),
+    ("pod", "k8s.pod.name"),
+    ("namespace", "k8s.namespace.name"),
+    ("uuid", "hw.id"),
+    ("gpu", "hw.name"),
+    ("name", "hw.model"),
+];
+
+/// The row of a metric.
+pub(super) fn row(metric: &Metric) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.metric.name == metric.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use engine::metrics::Sort;
+
+    use super::*;
+
+    #[test]
+    fn every_metric_has_a_row_in_the_order_of_the_catalogue() {
+        let names: Vec<_> = ROWS.iter().map(|row| row.metric.name).collect();
+        let all: Vec<_> = catalogue::ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names, all);
+        for row in ROWS {
+            let fits = match row.metric.sort {
+                Sort::Gauge => matches!(row.form, Form::Gauge | Form::Level),
+                Sort::Counter => row.form == Form::Count,
+                Sort::Info => row.form == Form::Attributes,
+            };
+            assert!(fits, "{}", row.name);
+        }
+    }
+
+    /// What Prometheus calls a metric that came by OTLP: words with underscores, the unit if no word is
+    /// it already, `ratio` for gauges of unit 1, `total` for counts.
+    fn in_prometheus(row: &Row) -> String {
+        let mut name = row.name.replace('.', "_");
+        let unit = match row.unit {
+            "By" => "bytes",
+            "s" => "seconds",
+            "1" if row.form == Form::Gauge => "ratio",
+            _ => "",
+        };
+        if !unit.is_empty() && !name.split('_').any(|word| word == unit) {
+            name = format!("{name}_{unit}");
+        }
+        if row.form == Form::Count { format!("{name}_total") } else { name }
+    }
+
+    #[test]
+    fn names_of_our_own_become_those_of_our_metrics_in_prometheus() {
+        for row in ROWS.iter().filter(|row| row.name.starts_with("vramscope.")) {
+            assert_eq!(in_prometheus(row), row.metric.name);
+        }
+        let others = ROWS.iter().filter(|row| !row.name.starts_with("vramscope."));
+        let others: Vec<_> = others.map(|row| row.name).collect();
+        let conventional =
+            ["service.version", "hw.model", "hw.gpu.memory.limit", "hw.gpu.memory.usage"];
+        assert_eq!(others, conventional);
+    }
+
+    fn table() -> String {
+        let mut text =
+            String::from("| metric | in OpenTelemetry | unit | is |\n|---|---|---|---|\n");
+        let mut line = |metric: &str, name: &str, unit: &str, form: &str| {
+            let unit = if unit.is_empty() { String::new() } else { format!("`{unit}`") };
+            writeln!(text, "| `{metric}` | `{name}` | {unit} | {form} |").unwrap();
+        };
+        for row in ROWS {
+            let form = match row.form {
+                Form::Gauge => "gauge",
+                Form::Count => "sum, grows",
+                Form::Level => "sum, up and down",
+                Form::Attributes => "attribute",
+            };
+            line(row.metric.name, row.name, row.unit, form);
+        }
+        line("vramscope_gpu_used_bytes", UTILIZATION, "1", "gauge: of the limit");
+        text.push_str("\n| label | attribute |\n|---|---|\n");
+        for (label, attribute) in LABELS {
+            writeln!(text, "| `{label}` | `{attribute}` |").unwrap();
+        }
+        text.push_str("| any other | `vramscope.` and the label |\n");
+        text
+    }
+
+    #[test]
+    fn the_page_has_the_same_table() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onward.md");
+        let text = std::fs::read_to_string(&page).unwrap();
+        let (head, rest) = text.split_once("<!-- mapping -->\n").unwrap();
+        let (found, tail) = rest.split_once("<!-- end -->").unwrap();
+        let want = table();
+        if found != want && std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+            let new = format!("{head}<!-- mapping -->\n{want}<!-- end -->{tail}");
+            std::fs::write(&page, new).unwrap();
+            return;
+        }
+        assert_eq!(found, want, "write it anew with VRAMSCOPE_UPDATE=1");
+    }
+}

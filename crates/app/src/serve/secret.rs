@@ -1,0 +1,50 @@
+//! Secrets and certificates, which come from files only.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use ureq::tls::{Certificate, PemItem};
+
+/// The longest file that is read.
+const LONGEST: u64 = 1 << 20;
+
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", path.display());
+    // A pipe would keep the agent waiting.
+    if !std::fs::metadata(path).with_context(cannot)?.is_file() {
+        bail!("{} is no file", path.display());
+    }
+    let file = File::open(path).with_context(cannot)?;
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes).with_context(cannot)?;
+    Ok(bytes)
+}
+
+/// A token or password: the one line of a file.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    let text = String::from_utf8(bytes(path)?).ok();
+    let line = text.as_deref().map(str::trim_end).unwrap_or_default();
+    if line.is_empty() || !line.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+        bail!("{} must hold one line of visible letters", path.display());
+    }
+    Ok(line.to_owned())
+}
+
+/// Certificates in PEM; one at least.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
+    let bytes = bytes(path)?;
+    let mut found = Vec::new();
+    for item in ureq::tls::parse_pem(&bytes) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => found.push(certificate),
+            Ok(_) => {}
+            Err(error) => bail!("{} is no PEM: {error}", path.display()),
+        }
+    }
+    if found.is_empty() {
+        bail!("{} has no certificate in PEM", path.display());
+    }
+    Ok(found)
+}

@@ -1,0 +1,166 @@
+//! Advice on live processes, by real probes on the simulated driver; on files; and of an agent.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+use harness::{Player, Stage, VRAMSCOPE};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn shared() -> Stage {
+    let stage = Stage::new();
+    let state = stage.folder.path().join("devices");
+    let state = state.to_str().unwrap().to_owned();
+    stage.env("SIM_STATE", &state).env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G")
+}
+
+fn hold(stage: &Stage, device: &str, bytes: u64) -> Player {
+    let bytes = bytes.to_string();
+    let mut player = stage.workload(&[
+        "--device",
+        device,
+        "hold",
+        "--count",
+        "1",
+        "--size",
+        &bytes,
+        "--wait-ms",
+        "120000",
+    ]);
+    player.wait_ready();
+    player
+}
+
+fn advise(stage: &Stage, arguments: &[&str]) -> (Option<i32>, Value, String) {
+    let output: Output = stage.command(VRAMSCOPE).arg("advise").args(arguments).output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    (output.status.code(), value, messages)
+}
+
+fn step(advice: &Value, gpu: usize, pid: u32) -> &Value {
+    let steps = advice["gpus"][gpu]["steps"].as_array().unwrap();
+    steps.iter().find(|step| step["pid"] == pid).unwrap_or_else(|| panic!("no {pid} in {advice:#}"))
+}
+
+#[test]
+fn processes_from_before_the_look_are_known_by_the_drivers_account() {
+    let stage = shared();
+    let players = [hold(&stage, "0", 700 * MIB), hold(&stage, "1", 900 * MIB)];
+    let (code, advice, messages) = advise(&stage, &["--json", "--duration", "4s"]);
+    assert_eq!(code, Some(0), "{messages}");
+    for (gpu, held) in [(0, 700), (1, 900)] {
+        let step = step(&advice, gpu, players[gpu].pid());
+        assert_eq!(step["action"], "stop");
+        assert_eq!(step["bytes"], (held + 100) * MIB, "{advice:#}");
+        assert_eq!((&step["known"], &step["safe"]), (&"exact".into(), &false.into()));
+        assert_eq!(step["commands"][0]["text"], format!("kill -TERM {}", players[gpu].pid()));
+        assert_eq!(advice["gpus"][gpu]["free_bytes"], (4096 - held - 100) * MIB);
+    }
+    assert!(advice["notes"][0].as_str().unwrap().contains("were there before"), "{advice:#}");
+}
+
+#[test]
+fn what_is_needed_is_judged_by_what_is_free_and_safe() {
+    let stage = shared();
+    let _player = hold(&stage, "0", 700 * MIB);
+    for (need, code, safely, steps) in
+        [("1G", 0, true, Some(0)), ("3900M", 1, false, Some(1)), ("5G", 1, false, None)]
+    {
+        let arguments = ["--json", "--duration", "3s", "--gpu", "0", "--need", need];
+        let (found, advice, messages) = advise(&stage, &arguments);
+        let told = &advice["gpus"][0]["need"];
+        assert_eq!(found, Some(code), "{need}: {advice:#} {messages}");
+        assert_eq!((told["safely"].as_bool(), told["steps"].as_u64()), (Some(safely), steps));
+    }
+    let (code, _, messages) = advise(&stage, &["--duration", "1s", "--gpu", "7"]);
+    assert_eq!(code, Some(2));
+    assert!(messages.contains("GPU 7"), "{messages}");
+}
+
+/// Answers one request with that; gives what was asked.
+fn serve(answer: String) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let url = ["http:", "", &address].join("/");
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = Vec::new();
+        let mut piece = [0; 1024];
+        while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+            let count = stream.read(&mut piece).unwrap();
+            asked.extend_from_slice(&piece[..count]);
+        }
+        stream.write_all(answer.as_bytes()).unwrap();
+        String::from_utf8(asked).unwrap()
+    });
+    (url, thread)
+}
+
+fn http(status: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+}
+
+#[test]
+fn an_agent_is_asked_with_the_token_and_its_texts_are_not_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret\n").unwrap();
+    let body = r#"{"time":"t","gpus":[{"gpu":3,"free_bytes":1048576,"steps":[{"action":"stop",
+        "pid":5,"process":"evil\u001b[2J","bytes":1048576,"known":"exact","safe":false,
+        "why":"it is big","price":"work","commands":[{"tongue":"shell","text":"kill 5"}],
+        "a_newer_field":1}]}]}"#;
+    let (url, asked) = serve(http("200 OK", body));
+    let output = Command::new(VRAMSCOPE)
+        .args(["advise", "--agent", &url, "--need", "2M", "--token-file"])
+        .arg(&token)
+        .output()
+        .unwrap();
+    let asked = asked.join().unwrap();
+    assert!(asked.starts_with("GET /api/v1/advice HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.to_lowercase().contains("authorization: bearer secret\r\n"), "{asked}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("GPU 3: 1.00 MiB are free") && text.contains("$ kill 5"), "{text}");
+    assert!(text.contains("evil\\u{1b}[2J") && !text.contains('\x1b'), "{text}");
+    assert_eq!(output.status.code(), Some(1), "it costs work");
+}
+
+#[test]
+fn an_agent_that_refuses_or_is_none_is_told() {
+    for (answer, words) in [
+        (http("401 Unauthorized", "no"), "wants a token"),
+        (http("404 Not Found", "no"), "answered 404"),
+        (http("200 OK", "<html>"), "is no advice"),
+    ] {
+        let (url, asked) = serve(answer);
+        let output = Command::new(VRAMSCOPE).args(["advise", "--agent", &url]).output().unwrap();
+        asked.join().unwrap();
+        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(messages.contains(words), "{messages}");
+    }
+}
+
+#[test]
+fn files_of_other_tools_and_other_folders_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(VRAMSCOPE).arg("advise").arg(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(messages.contains("is no folder of an incident"), "{messages}");
+    let broken = folder.path().join("incident.json");
+    std::fs::write(&broken, "{\"version\":").unwrap();
+    let output = Command::new(VRAMSCOPE).arg("advise").arg(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

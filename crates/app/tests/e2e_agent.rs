@@ -1,0 +1,194 @@
+//! The agent over time: what it gives up to keep to its budget, which rights it keeps, and what is left
+//! when it is killed and begins again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::process::Command;
+use std::time::Duration;
+
+use harness::agent::Agent;
+use harness::{Stage, VRAMSCOPE};
+use serde_json::Value;
+
+/// Its programs, maps and links in the kernel are counted by its open files.
+fn kernel_objects(pid: u32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let is_bpf = |target: &std::path::PathBuf| target.to_string_lossy().contains("bpf");
+    files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).filter(is_bpf).count()
+}
+
+fn live(process: &Value) -> u64 {
+    process["live_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
+    let stage = Stage::new();
+    let agent = Agent::start(&stage, &["--max-memory", "20M"]);
+    // Allocates and frees all the time, and keeps one in ten, while one step follows the other.
+    let spam = ["spam", "--throughput", "500", "--duration", "30", "--free-ratio", "0.9"];
+    let player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
+    let pid = player.pid();
+    let steps = |agent: &Agent| agent.json("/api/v1/status").unwrap()["degraded"].clone();
+    let names = ["cheap_stacks", "no_stacks", "coarse_sites"];
+    agent.until("the last step", |agent| (steps(agent) == serde_json::json!(names)).then_some(()));
+    let told = agent.messages();
+    for words in ["frame pointers only", "not taken any more", "put together"] {
+        assert!(told.contains(words), "{told}");
+    }
+    assert_eq!(agent.metric("vramscope_degraded"), [(String::new(), 3.0)]);
+    let sites = agent.process(pid, |process| live(process) > 0)["sites"].clone();
+    assert!(sites.as_array().unwrap().len() <= 2, "{sites}");
+    // At the end of its work it holds still: what the agent says then is what the driver wrote down.
+    let last = agent.until("that it holds still", |agent| {
+        let now = agent.process(pid, |_| true);
+        std::thread::sleep(Duration::from_millis(2500));
+        let later = agent.process(pid, |_| true);
+        (later["allocations_total"] == now["allocations_total"]).then_some(later)
+    });
+    assert!(player.finish().0.success());
+    let truth = stage.oracle(pid);
+    assert_eq!(last["live_bytes"], truth["live_bytes"]);
+    assert_eq!(last["allocations_total"], truth["allocations"]);
+    assert_eq!(last["frees_total"], truth["frees"]);
+    assert_eq!(agent.metric("vramscope_exact"), [(String::new(), 1.0)]);
+    assert!(agent.end(15));
+}
+
+#[test]
+fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() {
+    // The simulated NVML tells who holds what, as the real one does.
+    let stage = Stage::new();
+    let state = stage.folder.path().join("devices").display().to_string();
+    let stage = stage.env("SIM_STATE", &state);
+    let agent = Agent::start(&stage, &[]);
+    let mut early = stage.workload(&[
+        "--wait-start",
+        "--hold-ms",
+        "60000",
+        "hold",
+        "--count",
+        "100",
+        "--size",
+        "65536",
+    ]);
+    early.wait_ready();
+    early.go();
+    let pid = early.pid();
+    let seen = agent.process(pid, |process| process["live_allocations"] == 100);
+    assert_eq!((&seen["before_trace"], live(&seen)), (&Value::Bool(false), 6_553_600));
+    assert!(kernel_objects(agent.pid()) > 3);
+    let id = agent.pid();
+    assert!(!agent.end(9));
+    assert!(!std::path::Path::new(&format!("/proc/{id}")).exists());
+    // Nothing is left on the driver: uprobes of a dead process are gone from its code.
+    let probes = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
+    assert!(!probes.contains("vramscope"), "{probes}");
+
+    let next = Agent::start(&stage, &[]);
+    let known = next.process(pid, |_| true);
+    assert_eq!((&known["before_trace"], live(&known)), (&Value::Bool(true), 0));
+    assert_eq!(next.metric("vramscope_exact"), [(String::new(), 0.0)]);
+    // The driver's own account has what the ledger cannot have.
+    next.until("the account", |agent| {
+        let samples = agent.metric("vramscope_process_untracked_bytes");
+        let own = samples.iter().find(|(labels, _)| labels.contains(&format!("pid=\"{pid}\"")))?;
+        (own.1 >= 6_553_600.0).then_some(())
+    });
+    // What comes after the restart is exact again.
+    let mut late = stage.workload(&[
+        "--wait-start",
+        "--hold-ms",
+        "60000",
+        "hold",
+        "--count",
+        "7",
+        "--size",
+        "4096",
+    ]);
+    late.wait_ready();
+    late.go();
+    let new = next.process(late.pid(), |process| process["live_allocations"] == 7);
+    assert_eq!((&new["before_trace"], live(&new)), (&Value::Bool(false), 7 * 4096));
+    assert!(next.end(15));
+}
+
+#[test]
+fn each_thread_has_only_the_rights_that_it_needs() {
+    // DAC_READ_SEARCH, SYS_PTRACE, SYS_RESOURCE, PERFMON, BPF.
+    const TRACING: u64 = 1 << 2 | 1 << 19 | 1 << 24 | 1 << 38 | 1 << 39;
+    let stage = Stage::new();
+    let agent = Agent::start(&stage, &[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    let mut names = Vec::new();
+    for task in tasks {
+        let task = task.unwrap().path();
+        let status = std::fs::read_to_string(task.join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().to_owned()
+        };
+        let name = field("Name:");
+        let rights = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
+        let allowed = match name.as_str() {
+            "vramscope" | "http" | "alerts" | "incidents" => 0,
+            _ => TRACING,
+        };
+        assert_eq!(rights & !allowed, 0, "{name} may do too much: {rights:x}");
+        assert_eq!(field("NoNewPrivs:"), "1", "{name}");
+        names.push(name);
+    }
+    for name in ["vramscope", "capture", "http", "alerts", "incidents"] {
+        assert!(names.iter().any(|thread| thread == name), "{name} is not among {names:?}");
+    }
+    assert!(agent.end(2));
+}
+
+#[test]
+fn bad_settings_are_told_all_at_once_and_nothing_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.toml");
+    let check = |text: &str, options: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let output = Command::new(VRAMSCOPE)
+            .args(["serve", "--check", "--config"])
+            .arg(&file)
+            .args(options)
+            .output()
+            .unwrap();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let wrong = "[http]\nlisten = \"0.0.0.0:9754\"\nkey = \"k.pem\"\n[trace]\nmax_cpu = -1.0\n";
+    let (code, text) = check(wrong, &[]);
+    assert_eq!(code, 2, "{text}");
+    for part in ["reachable from other hosts", "needs its key", "percent of one core"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (code, text) = check("[http]\nlisten = \"127.0.0.1:9754\"\nlissten = 1\n", &[]);
+    assert!(code == 2 && text.contains("lissten") && text.contains("line 3"), "{text}");
+    let (code, text) = check("[trace]\nmax_memory = \"much\"\n", &[]);
+    assert!(code == 2 && text.contains("max_memory") && text.contains("no unit of size"), "{text}");
+    let (code, text) = check("", &["--listen", "192.0.2.1:80"]);
+    assert!(code == 2 && text.contains("192.0.2.1:80 is reachable"), "{text}");
+    assert_eq!(check("", &[]).0, 0);
+}
+
+#[test]
+fn the_settings_in_the_documents_are_good_ones() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let text = std::fs::read_to_string(docs.join("agent.md")).unwrap();
+    let (_, rest) = text.split_once("```toml\n").unwrap();
+    let (settings, _) = rest.split_once("```").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.toml");
+    std::fs::write(&file, settings).unwrap();
+    let check = Command::new(VRAMSCOPE).args(["serve", "--check", "--config"]).arg(&file).output();
+    let output = check.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

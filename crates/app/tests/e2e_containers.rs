@@ -1,0 +1,213 @@
+//! Processes in real cgroups and namespaces: their container is told, and the ledger is the truth.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Player, Stage, Traced, Tracer, VRAMSCOPE, assert_same, simulator};
+use serde_json::{Value, json};
+
+const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
+
+/// An id that no other test has.
+fn id(seed: u8) -> String {
+    format!("{:08x}{seed:02x}", std::process::id()).repeat(7)[..64].to_owned()
+}
+
+/// A cgroup of version 2, in a mount of its own: whatever this machine has mounted.
+struct Cgroup {
+    mount: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Cgroup {
+    fn new(names: &[&str]) -> Self {
+        let mount = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "cgroup2", "cgroup2"])
+            .arg(mount.path())
+            .status()
+            .unwrap();
+        assert!(mounted.success(), "these tests need the right to mount");
+        let mut path = mount.path().to_owned();
+        for name in names {
+            path.push(name);
+            fs::create_dir_all(&path).unwrap();
+        }
+        Self { mount, path }
+    }
+
+    /// A script that runs a program inside.
+    fn script(&self, rest: &str) -> String {
+        format!("echo $$ > {}/cgroup.procs && {rest}", self.path.display())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        while self.path != self.mount.path() {
+            // Others of the same test process may be in those above.
+            let _ = fs::remove_dir(&self.path);
+            self.path.pop();
+        }
+        let _ = Command::new("umount").arg("-l").arg(self.mount.path()).status();
+    }
+}
+
+/// The process of that container in a report.
+fn inside<'a>(report: &'a Value, id: &str) -> Option<&'a Value> {
+    let processes = report["processes"].as_array().unwrap();
+    processes.iter().find(|process| process["container"]["id"] == id)
+}
+
+fn wait_for_end(tracer: &mut Tracer, id: &str) -> Value {
+    let report = tracer.wait_for("the container's process", |report| {
+        inside(report, id).is_some_and(|process| process["exited"] == true)
+    });
+    inside(&report, id).unwrap().clone()
+}
+
+/// What the driver says of a process that knows itself as number 1, with numbers of the host.
+fn oracle_of_first(stage: &Stage, pid: &Value) -> Value {
+    let mut oracle = stage.oracle(1);
+    for allocation in oracle["live"].as_array_mut().unwrap() {
+        assert_eq!(allocation["thread"], 1);
+        allocation["thread"] = pid.clone();
+    }
+    oracle
+}
+
+fn workload() -> String {
+    simulator().join("workload").display().to_string()
+}
+
+#[test]
+fn a_process_in_a_container_is_told_with_its_number_inside_and_a_replay_tells_the_same() {
+    let stage = Stage::new();
+    let id = id(1);
+    let cgroup = Cgroup::new(&[&format!("docker-{id}.scope")]);
+    let file = stage.folder.path().join("trace.vramscope");
+    let mut tracer = stage.start_trace(&[
+        "--driver",
+        stage.driver.to_str().unwrap(),
+        "--record",
+        file.to_str().unwrap(),
+        "--stacks",
+        "off",
+    ]);
+    tracer.next();
+    let script = cgroup.script(&format!(
+        "exec unshare --pid --fork --mount-proc {} leak3 --work-ms 300 --wait-ms 100",
+        workload()
+    ));
+    Player::start(stage.command("sh").args(["-c", &script])).finish();
+    let process = wait_for_end(&mut tracer, &id);
+    assert_eq!(
+        process["container"],
+        json!({ "id": id, "runtime": "docker", "pid_inside": 1 }),
+        "{process}"
+    );
+    assert_ne!(process["pid"], 1);
+    assert_eq!(process["live_bytes"], 8 << 20);
+    assert_same(&process, &oracle_of_first(&stage, &process["pid"]));
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+    replays_equal(&traced, &file);
+    let words = format!("  container {} (docker), pid 1 inside", &id[..12]);
+    let text = report(&file, &[]);
+    assert!(text.lines().any(|line| line == words), "{text}");
+}
+
+fn report(file: &Path, options: &[&str]) -> String {
+    let mut command = Command::new(VRAMSCOPE);
+    command.arg("report").arg(file).args(["--analysis", "trace"]).args(options);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The recording says of every process what the live trace said last.
+fn replays_equal(traced: &Traced, file: &Path) {
+    let replayed: Value = serde_json::from_str(&report(file, &["--format", "json"])).unwrap();
+    assert_eq!(&replayed, traced.last());
+}
+
+/// A tracer that sees other logs of the node than this machine has.
+fn trace_with_logs(stage: &Stage, logs: &Path) -> Tracer {
+    let script = format!(
+        "mount --bind {} /var/log && exec {VRAMSCOPE} trace --json --interval 100ms --driver {}",
+        logs.display(),
+        stage.driver.display()
+    );
+    Tracer::start(Command::new("unshare").args(["--mount", "sh", "-c", &script]))
+}
+
+#[test]
+fn a_driver_inside_a_pods_mount_namespace_is_traced_and_the_pod_named_by_the_nodes_logs() {
+    let stage = Stage::new().env("SIM_INIT_MS", "300");
+    let id = id(2);
+    let logs = tempfile::tempdir().unwrap();
+    fs::create_dir_all(logs.path().join(format!("pods/team_trainer-0_{POD}/main"))).unwrap();
+    let slice = format!("kubepods-burstable-pod{}.slice", POD.replace('-', "_"));
+    let scope = format!("cri-containerd-{id}.scope");
+    let names = ["kubepods.slice", "kubepods-burstable.slice", &slice, &scope];
+    let cgroup = Cgroup::new(&names);
+    let mut tracer = trace_with_logs(&stage, logs.path());
+    tracer.next();
+    // A copy of the driver that nobody outside can see by its name.
+    let within = cgroup.script(&format!(
+        "mount -t tmpfs tmpfs /mnt && cp {} /mnt/libcuda.so.1 && \
+         LD_LIBRARY_PATH=/mnt exec unshare --pid --fork --mount-proc {} kinds",
+        stage.driver.display(),
+        workload()
+    ));
+    Player::start(stage.command("unshare").args(["--mount", "sh", "-c", &within])).finish();
+    assert!(!Path::new("/mnt/libcuda.so.1").exists());
+    let process = wait_for_end(&mut tracer, &id);
+    let pod = json!({ "uid": POD, "name": "trainer-0", "namespace": "team", "container": "main" });
+    assert_eq!(
+        process["container"],
+        json!({ "id": id, "runtime": "containerd", "pid_inside": 1, "pod": pod })
+    );
+    assert_same(&process, &oracle_of_first(&stage, &process["pid"]));
+    tracer.stop();
+}
+
+#[test]
+fn a_program_that_replaces_itself_stays_in_its_container_and_others_are_in_none() {
+    let stage = Stage::new();
+    let id = id(3);
+    let cgroup = Cgroup::new(&["machine.slice", &format!("libpod-{id}.scope"), "container"]);
+    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    tracer.next();
+    let outside = stage.workload(&["kinds"]);
+    let pid = outside.pid();
+    outside.finish();
+    let script = cgroup.script(&format!("exec {} exec", workload()));
+    let within = Player::start(stage.command("sh").args(["-c", &script]));
+    let own = within.pid();
+    within.finish();
+    tracer.wait_for("both", |report| {
+        inside(report, &id).is_some_and(|process| process["exited"] == true)
+    });
+    let traced = tracer.stop();
+    let processes = traced.last()["processes"].as_array().unwrap();
+    let of = |pid: u32| processes.iter().filter(move |process| process["pid"] == pid);
+    let programs: Vec<_> = of(own).collect();
+    assert_eq!(programs.len(), 2, "{}", traced.last());
+    for program in programs {
+        assert_eq!(program["container"]["id"], id.as_str());
+        assert_eq!(program["container"]["runtime"], "podman");
+        assert_eq!(program["container"]["pid_inside"], own);
+    }
+    assert!(of(pid).all(|process| process.get("container").is_none()));
+    assert_eq!(of(pid).count(), 1);
+}

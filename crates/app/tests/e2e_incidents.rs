@@ -1,0 +1,498 @@
+//! Folders of incidents, by real probes on the simulated driver: who held what is compared with the
+//! driver's own account.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use harness::{Player, Stage, VRAMSCOPE, send_signal};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// An agent sees every process, also those of other tests: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stage whose processes share two devices. The first process makes the devices.
+fn shared(memory: &str) -> Stage {
+    let stage = Stage::new();
+    let state = stage.folder.path().join("devices");
+    let state = state.to_str().unwrap().to_owned();
+    let stage = stage
+        .env("SIM_STATE", &state)
+        .env("SIM_CONTEXT_OVERHEAD", "100M")
+        .env("SIM_MEMORY", memory);
+    stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
+    stage
+}
+
+/// An agent that runs; ended with the test.
+struct Agent {
+    child: Child,
+    state: PathBuf,
+    messages: PathBuf,
+}
+
+impl Agent {
+    fn start(stage: &Stage, settings: &str) -> Self {
+        let state = stage.folder.path().join("state");
+        Self::start_in(stage, &state, settings)
+    }
+
+    fn start_in(stage: &Stage, state: &Path, settings: &str) -> Self {
+        let config = stage.folder.path().join("vramscope.toml");
+        fs::write(&config, settings).unwrap();
+        let messages = stage.folder.path().join("messages");
+        let child = stage
+            .command(VRAMSCOPE)
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&config)
+            .arg("--state")
+            .arg(state)
+            .arg("--driver")
+            .arg(&stage.driver)
+            .stderr(fs::File::create(&messages).unwrap())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let agent = Self { child, state: state.into(), messages };
+        agent.wait("the agent watches", || agent.said().contains("watching"));
+        agent
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.messages).unwrap()
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < deadline, "{what} never came: {}", self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The folders, the oldest first; those that are being written are none.
+    fn folders(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.state.join("incidents")).into_iter().flatten();
+        let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        all.retain(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'));
+        all.sort();
+        all
+    }
+
+    /// Those whose name has that in it.
+    fn named(&self, part: &str) -> Vec<PathBuf> {
+        let mut all = self.folders();
+        all.retain(|path| format!("{}-", path.display()).contains(&format!("-{part}-")));
+        all
+    }
+
+    fn wait_named(&self, part: &str, count: usize) -> Vec<PathBuf> {
+        self.wait(&format!("{count} folders {part}"), || self.named(part).len() >= count);
+        self.named(part)
+    }
+
+    /// The folder of a process.
+    fn wait_folder(&self, pid: u32) -> PathBuf {
+        self.wait_named(&format!("pid{pid}"), 1).remove(0)
+    }
+
+    /// Waits for the page, which is the last file.
+    fn wait_page(&self, folder: &Path) -> Value {
+        self.wait("the page", || object(folder)["page"] != "follows");
+        object(folder)
+    }
+
+    fn stop(mut self) -> String {
+        send_signal(self.child.id(), 15);
+        self.child.wait().unwrap();
+        self.said()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn object(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("incident.json")).unwrap()).unwrap()
+}
+
+/// What each of these held, by the folder: others on this machine may hold something, too.
+fn holders(object: &Value, of: &[u32]) -> BTreeMap<u32, u64> {
+    let one = |holder: &Value| {
+        (holder["pid"].as_u64().unwrap() as u32, holder["live_bytes"].as_u64().unwrap())
+    };
+    let all = object["holders"].as_array().unwrap().iter().map(one);
+    all.filter(|(pid, _)| of.contains(pid)).collect()
+}
+
+fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
+    let all = object["holders"].as_array().unwrap();
+    let holder = all.iter().find(|holder| holder["pid"] == pid).unwrap();
+    let one = |site: &Value| {
+        (site["live_bytes"].as_u64().unwrap(), site["live_allocations"].as_u64().unwrap())
+    };
+    holder["sites"].as_array().unwrap().iter().map(one).collect()
+}
+
+fn hold(stage: &Stage, device: &str, count: u64, bytes: u64) -> Player {
+    let (count, bytes) = (count.to_string(), bytes.to_string());
+    let mut player = stage.workload(&[
+        "--device",
+        device,
+        "hold",
+        "--count",
+        &count,
+        "--size",
+        &bytes,
+        "--wait-ms",
+        "120000",
+    ]);
+    player.wait_ready();
+    player
+}
+
+/// Ends processes in good order, so that the driver writes its account of them.
+fn end(players: Vec<Player>) {
+    for player in players {
+        player.signal(15);
+        player.finish();
+    }
+}
+
+#[test]
+fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
+    let _alone = alone();
+    let stage = shared("4G");
+    let agent = Agent::start(&stage, "");
+    let others = vec![
+        hold(&stage, "0", 3, 300 * MIB),
+        hold(&stage, "0", 2, 200 * MIB),
+        hold(&stage, "0", 1, 500 * MIB),
+        hold(&stage, "1", 1, 700 * MIB),
+    ];
+    let mut asker =
+        stage.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
+    let pid = asker.pid();
+    let folder = agent.wait_folder(pid);
+    let found = agent.wait_page(&folder);
+    // Everybody still holds what it held then: now the driver says what that was.
+    let pids: Vec<u32> = others.iter().map(Player::pid).chain([pid]).collect();
+    asker.input.take();
+    end(others.into_iter().chain([asker]).collect());
+    let on = |pid: u32, device: usize| {
+        stage.oracle(pid)["live_bytes_by_device"][device].as_u64().unwrap()
+    };
+    let truth: BTreeMap<u32, u64> =
+        pids.iter().map(|pid| (*pid, on(*pid, 0))).filter(|(_, bytes)| *bytes > 0).collect();
+    assert_eq!(truth.len(), 4);
+    assert_eq!(holders(&found, &pids), truth, "{found:#}");
+    for (pid, bytes) in &truth {
+        let sites = sites_of(&found, *pid);
+        assert_eq!(sites.iter().map(|(bytes, _)| bytes).sum::<u64>(), *bytes);
+    }
+    assert_eq!(found["process"]["pid"], pid);
+    assert_eq!(found["asked_bytes"], 256 * MIB);
+    assert_eq!((&found["trigger"], &found["errors"]), (&"out_of_memory".into(), &1.into()));
+    assert_eq!(found["gpu"]["index"], 0);
+    assert_eq!(found["cause"]["name"], "device_exhausted", "{found:#}");
+    assert_eq!(found["exact"], true);
+    let took = found["took_ms"].as_u64().unwrap();
+    println!("from the error to the folder: {took} ms");
+    assert!(took < 1000, "{took} ms");
+    assert_whole(&folder, pid, &found);
+    agent.stop();
+}
+
+/// Every file is there, for its owner alone, and can be used.
+fn assert_whole(folder: &Path, pid: u32, found: &Value) {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(folder), 0o700);
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    assert!(name.ends_with(&format!("Z-oom-gpu0-pid{pid}")), "{name}");
+    assert_eq!(found["id"], name);
+    assert_eq!(found["page"], "written", "{found:#}");
+    for file in found["files"].as_array().unwrap() {
+        assert_eq!(mode(&folder.join(file.as_str().unwrap())), 0o600);
+    }
+    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
+    assert!(summary.lines().count() < 100, "it is one page: {summary}");
+    for words in [
+        "out of memory on GPU 0",
+        "CAUSE: device_exhausted",
+        "WHO HELD WHAT THERE",
+        "WHAT WOULD HELP",
+        "kill -TERM",
+        "WHO GREW",
+    ] {
+        assert!(summary.contains(words), "{words} is not in {summary}");
+    }
+    let frames = found["site"]["frames"].as_array().unwrap();
+    assert!(
+        frames.iter().any(|frame| frame["function"].as_str().unwrap().contains("oom")),
+        "{found:#}"
+    );
+    let snapshot = fs::read_to_string(folder.join("snapshot.json")).unwrap();
+    let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
+    assert!(snapshot["processes"].as_array().unwrap().len() >= 4);
+    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    let report = Command::new(VRAMSCOPE)
+        .args(["report", "--analysis", "trace", "--format", "json"])
+        .arg(folder.join("recent.arrows"))
+        .output()
+        .unwrap();
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let asker = harness::process(&report, pid);
+    assert_eq!(asker["live_bytes"], holders(found, &[pid])[&pid]);
+    assert_eq!(asker["failed_allocations"], 1);
+    let advice = Command::new(VRAMSCOPE).arg("advise").arg(folder).output().unwrap();
+    let advice = String::from_utf8(advice.stdout).unwrap();
+    assert!(advice.contains("stop process") && advice.contains("this was so at"), "{advice}");
+}
+
+/// Calls the driver from Python: the call that is wanted, after a context is there.
+const CALLS: &str = r#"
+import ctypes, sys, time
+cu = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cu.cuInit(0) == 0
+assert cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cu.cuCtxSetCurrent(context) == 0
+MIB = 1 << 20
+def allocate(mib):
+    return cu.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+def reserve(mib):
+    size = ctypes.c_size_t(mib * MIB)
+    return cu.cuMemAddressReserve(ctypes.byref(pointer), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
+def pinned(mib):
+    return cu.cuMemHostAlloc(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB), 0)
+def free():
+    return cu.cuMemFree_v2(pointer)
+"#;
+
+fn python(stage: &Stage, calls: &str) -> Player {
+    let mut command = stage.command("python3");
+    Player::start(command.arg("-c").arg(format!("{CALLS}\n{calls}")))
+}
+
+#[test]
+fn causes_are_told_apart() {
+    let _alone = alone();
+    for (fails, calls, cause) in [
+        // The device has plenty, and says no.
+        ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
+        ("", "assert allocate(9000) == 2", "larger_than_device"),
+        ("", "while allocate(512) == 0: pass", "device_exhausted"),
+        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory"),
+        ("cuMemAddressReserve:1=2", "assert reserve(10) == 2", "address_space"),
+    ] {
+        let mut stage = shared("8G");
+        let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+        if !fails.is_empty() {
+            stage = stage.env("SIM_FAIL", fails);
+        }
+        let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
+        let found = object(&agent.wait_folder(player.pid()));
+        assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
+        assert_eq!(found["process"]["pid"], player.pid());
+        assert!(found["took_ms"].as_u64().unwrap() < 1000, "{found:#}");
+        drop(player);
+        agent.stop();
+    }
+}
+
+#[test]
+fn a_process_that_ends_at_once_is_told_all_the_same() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    let player = python(&stage, "allocate(600); allocate(600)");
+    let pid = player.pid();
+    player.finish();
+    let found = object(&agent.wait_folder(pid));
+    assert_eq!(holders(&found, &[pid]), [(pid, 600 * MIB)].into());
+    agent.stop();
+}
+
+#[test]
+fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let settings = "[incidents]\npage = false\ntogether = \"1s\"\npause = \"1h\"\n";
+    let agent = Agent::start(&stage, settings);
+    let calls = "while True:\n allocate(600)\n allocate(600)\n free()\n time.sleep(0.01)";
+    let player = python(&stage, calls);
+    let folder = agent.wait_folder(player.pid());
+    let own = format!("pid{}", player.pid());
+    agent.wait("the count", || object(&folder)["errors"].as_u64().unwrap() > 1);
+    agent.wait("the message", || agent.said().contains("were not written down"));
+    drop(player);
+    assert_eq!(agent.named(&own).len(), 1);
+    let found = object(&folder);
+    assert_eq!(found["recovered"], true, "as much was granted later");
+    let told = format!("refused {} times", found["errors"]);
+    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
+    assert!(summary.contains(&told) && summary.contains("the program went on"), "{summary}");
+    agent.stop();
+}
+
+#[test]
+fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let settings = "[incidents]\nused_above = 0.5\nprocess_above = \"500M\"\n";
+    let agent = Agent::start(&stage, settings);
+    let holder = hold(&stage, "0", 1, 600 * MIB);
+    let pid = holder.pid();
+    let by_process = object(&agent.wait_folder(pid));
+    assert_eq!(
+        (&by_process["trigger"], &by_process["process"]["pid"]),
+        (&"limit".into(), &pid.into())
+    );
+    let of_gpu = |path: &PathBuf| path.to_str().unwrap().ends_with("-limit-gpu0");
+    agent.wait("the limit of the GPU", || agent.folders().iter().any(of_gpu));
+    let of_gpu = object(&agent.folders().into_iter().find(of_gpu).unwrap());
+    assert!(of_gpu["limit"].as_str().unwrap().contains("more than 0.5"), "{of_gpu:#}");
+    assert_eq!(holders(&of_gpu, &[pid]), [(pid, 600 * MIB)].into());
+    send_signal(agent.child.id(), 10);
+    let asked = object(&agent.wait_named("asked", 1)[0]);
+    assert_eq!(asked["trigger"], "asked");
+    assert_eq!(holders(&asked, &[pid]), [(pid, 600 * MIB)].into());
+    assert_eq!(agent.named(&format!("pid{pid}")).len(), 1, "it is crossed once");
+    agent.stop();
+}
+
+#[test]
+fn old_folders_go_and_those_of_an_agent_before_stay() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let settings = "[incidents]\nkeep = 2\npage = false\n";
+    let agent = Agent::start(&stage, settings);
+    for count in 1..=2 {
+        send_signal(agent.child.id(), 10);
+        agent.wait_named("asked", count);
+    }
+    let old = agent.folders();
+    drop(agent);
+    fs::create_dir(stage.folder.path().join("state/incidents/.2020-half.part")).unwrap();
+    let agent = Agent::start(&stage, settings);
+    assert_eq!(agent.folders(), old, "a restart keeps them");
+    assert!(!agent.state.join("incidents/.2020-half.part").exists());
+    send_signal(agent.child.id(), 10);
+    agent.wait("the oldest goes", || {
+        agent.folders().len() == 2 && !agent.folders().contains(&old[0])
+    });
+    assert!(agent.folders().contains(&old[1]));
+    agent.stop();
+}
+
+/// A file system of one megabyte; taken away with the test.
+struct Tiny(PathBuf);
+
+impl Tiny {
+    fn mount(path: PathBuf) -> Self {
+        fs::create_dir(&path).unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "tiny"])
+            .arg(&path)
+            .status()
+            .unwrap();
+        assert!(status.success(), "mounting a tmpfs needs root");
+        Self(path)
+    }
+}
+
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_leaves_nothing_half() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let tiny = Tiny::mount(stage.folder.path().join("tiny"));
+    fs::create_dir(tiny.0.join("incidents")).unwrap();
+    // As much as goes.
+    let filler = Command::new("dd")
+        .args(["if=/dev/zero", "bs=4k", "status=none"])
+        .arg(format!("of={}", tiny.0.join("filler").display()))
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(!filler.success(), "the disk is full");
+    let settings = "[incidents]\npage = false\npause = \"0s\"\ntogether = \"0s\"\n";
+    let agent = Agent::start_in(&stage, &tiny.0, settings);
+    let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
+    agent.wait("the message", || agent.said().contains("cannot write the incident"));
+    player.finish();
+    let said = agent.said();
+    assert!(said.contains("No space left") && said.contains("free some room"), "{said}");
+    assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "nothing is half");
+    // With room again the next one is written.
+    fs::remove_file(tiny.0.join("filler")).unwrap();
+    let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
+    agent.wait_folder(player.pid());
+    player.finish();
+    agent.stop();
+}
+
+#[test]
+fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let rule = "name = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
+    for dry_run in [true, false] {
+        let settings = format!(
+            "[incidents]\npage = false\n[actions]\ndry_run = {dry_run}\n\
+             [[actions.allow]]\n{rule}at_least = \"100M\"\n"
+        );
+        let state = stage.folder.path().join(format!("state-{dry_run}"));
+        let agent = Agent::start_in(&stage, &state, &settings);
+        let mut allowed = hold(&stage, "0", 1, 300 * MIB);
+        let mut elsewhere = hold(&stage, "1", 1, 300 * MIB);
+        let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
+        let mut asker = python(&stage, calls);
+        let log = state.join("actions.log");
+        agent
+            .wait("a decision", || fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n')));
+        let line: Value =
+            serde_json::from_str(fs::read_to_string(&log).unwrap().lines().next().unwrap())
+                .unwrap();
+        assert_eq!(line["pid"], allowed.pid(), "{line}");
+        assert_eq!(line["outcome"], if dry_run { "dry_run" } else { "done" }, "{line}");
+        if dry_run {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(allowed.child.try_wait().unwrap().is_none());
+        } else {
+            allowed.child.wait().unwrap();
+        }
+        assert!(elsewhere.child.try_wait().unwrap().is_none());
+        assert!(asker.child.try_wait().unwrap().is_none());
+        agent.stop();
+    }
+}

@@ -1,0 +1,471 @@
+//! What the agent sends onward, taken by receivers and read by other people's readers: OpenTelemetry's
+//! own messages, Google's protocol buffers, DuckDB and pyarrow. It must be what the driver itself says.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+#[path = "onward/around.rs"]
+mod around;
+mod harness;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use around::{Agent, Disk, Receiver, files, is_unfinished, read, root, text, wait};
+use harness::{Player, Stage, VRAMSCOPE};
+use serde_json::Value;
+
+/// A stage whose processes share the devices, so that the driver's account can be asked.
+fn stage() -> Stage {
+    let stage = Stage::new();
+    let state = stage.folder.path().join("devices").to_str().unwrap().to_owned();
+    stage.env("SIM_STATE", &state).env("SIM_CONTEXT_OVERHEAD", "100M")
+}
+
+/// A program that trains, and holds what it kept until it is ended.
+fn train(stage: &Stage) -> Player {
+    stage.workload(&["--hold-ms", "600000", "train", "--steps", "40", "--step-ms", "2"])
+}
+
+/// Sums of the samples of a process in a profile: in use, then allocated; bytes and allocations.
+fn sums(profile: &Value, pid: u32) -> [u64; 4] {
+    let mut sums = [0; 4];
+    for sample in profile["samples"].as_array().unwrap() {
+        if sample["labels"]["pid"] == pid {
+            let value = |place: usize| sample["values"][place].as_u64().unwrap();
+            for (sum, place) in sums.iter_mut().zip([3, 2, 1, 0]) {
+                *sum += value(place);
+            }
+        }
+    }
+    sums
+}
+
+fn device_allocations(oracle: &Value) -> u64 {
+    let device = ["device", "array", "physical", "async", "graph"];
+    let is_device = |one: &&Value| device.contains(&one["kind"].as_str().unwrap());
+    oracle["live"].as_array().unwrap().iter().filter(is_device).count() as u64
+}
+
+/// What a run left: receivers and folders, and what the driver says of the process.
+struct Run {
+    stage: Stage,
+    otlp: Receiver,
+    pyroscope: Receiver,
+    pid: u32,
+    oracle: Value,
+    /// The number of the first profile that was sent while nothing was allocated any more.
+    steady: usize,
+    told: String,
+}
+
+/// A program under an agent with every receiver.
+fn run() -> Run {
+    let stage = stage();
+    let base = stage.folder.path().to_owned();
+    let otlp = Receiver::start(base.join("otlp"), &["503,200"]);
+    let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
+    fs::write(base.join("token"), "s3cret\n").unwrap();
+    let settings = format!(
+        "[onward.otlp]\nendpoint = \"http://127.0.0.1:{}/\"\ninterval = \"1s\"\n\
+         resource = {{ \"k8s.cluster.name\" = \"lab\" }}\ntoken_file = \"{base}/token\"\n\
+         [onward.pyroscope]\nurl = \"http://127.0.0.1:{}\"\ninterval = \"1s\"\ntenant = \"team\"\n\
+         user = \"me\"\npassword_file = \"{base}/token\"\nlabels = {{ zone = \"a\" }}\n\
+         [onward.profiles]\nfolder = \"{base}/profiles\"\ninterval = \"1s\"\n\
+         [onward.parquet]\nfolder = \"{base}/lake\"\ninterval = \"1s\"\nroll = \"3s\"\n",
+        otlp.port,
+        pyroscope.port,
+        base = base.display()
+    );
+    let agent = Agent::start(&stage, &settings);
+    wait("the first profile", || pyroscope.body(0));
+    let player = train(&stage);
+    let pid = player.pid();
+    let mut next = 0;
+    let steady = wait("a profile of a process that only holds", || {
+        let body = pyroscope.body(next)?;
+        next += 1;
+        let [bytes, _, new, _] = sums(&read("profile/read_pprof.py", &[&body]), pid);
+        (bytes > 0 && new == 0).then_some(next - 1)
+    });
+    // Each receiver is told of the same at least once.
+    let seen = (otlp.count(), files(&base.join("profiles")).len());
+    wait("the others", || {
+        let now = (otlp.count(), files(&base.join("profiles")).len());
+        (now.0 >= seen.0 + 3 && now.1 >= seen.1 + 3).then_some(())
+    });
+    for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
+        let file = base.join(path.rsplit('/').next().unwrap());
+        agent.get(path, &file);
+    }
+    player.signal(15);
+    let (_, _) = player.finish();
+    let told = agent.end(15);
+    let oracle = stage.oracle(pid);
+    Run { stage, otlp, pyroscope, pid, oracle, steady, told }
+}
+
+fn check_pyroscope(run: &Run) {
+    let Run { pyroscope, pid, oracle, .. } = run;
+    let body = pyroscope.body(run.steady).unwrap();
+    let profile = read("profile/read_pprof.py", &[&body]);
+    let [bytes, allocations, ..] = sums(&profile, *pid);
+    assert_eq!(bytes, oracle["live_bytes"].as_u64().unwrap());
+    assert_eq!(allocations, device_allocations(oracle));
+    let mut all = [0; 2];
+    for number in 0..=run.steady {
+        let [_, _, bytes, count] =
+            sums(&read("profile/read_pprof.py", &[&pyroscope.body(number).unwrap()]), *pid);
+        all = [all[0] + bytes, all[1] + count];
+    }
+    // Everything that this program allocates is device memory: what came since the last one adds up.
+    assert_eq!(all[1], oracle["allocations"].as_u64().unwrap());
+    assert!(all[0] >= oracle["peak_bytes"].as_u64().unwrap());
+    let own = profile["samples"].as_array().unwrap().iter();
+    let own: Vec<_> = own.filter(|sample| sample["labels"]["pid"] == *pid).collect();
+    assert!(own.iter().all(|sample| sample["labels"]["process"] == "workload"), "{own:?}");
+    let stacks = serde_json::to_string(&own).unwrap();
+    assert!(stacks.contains("workload::programs::many::steps"), "{stacks}");
+    let frames = own.iter().flat_map(|sample| sample["stack"].as_array().unwrap());
+    for frame in frames {
+        for place in [1, 3] {
+            assert!(!frame[place].as_str().unwrap().contains('/'), "a folder in {frame}");
+        }
+    }
+    let head = pyroscope.head(run.steady);
+    let path = head["path"].as_str().unwrap();
+    assert!(path.starts_with("/ingest?name=vramscope%7Bhost%3D"), "{path}");
+    assert!(path.contains("%2Czone%3Da%7D&from=") && path.contains("&format=pprof"), "{path}");
+    assert_eq!(head["headers"]["x-scope-orgid"], "team");
+    // Of `me:s3cret`, by Python's base64.
+    assert_eq!(head["headers"]["authorization"], "Basic bWU6czNjcmV0");
+}
+
+fn check_files(run: &Run) {
+    let folder = run.stage.folder.path().join("profiles");
+    let files = files(&folder);
+    assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
+    let found: Vec<_> = files
+        .iter()
+        .map(|file| sums(&read("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid))
+        .collect();
+    let live = run.oracle["live_bytes"].as_u64().unwrap();
+    let all = run.oracle["allocations"].as_u64().unwrap();
+    for pulled in ["heap", "profile.pb.gz"] {
+        let file = run.stage.folder.path().join(pulled);
+        let pulled = sums(&read("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
+        assert_eq!((pulled[0], pulled[3]), (live, all), "what is pulled is the same");
+    }
+    // In files, what was allocated is all since tracing began.
+    assert!(found.iter().any(|sums| sums[0] == live && sums[3] == all), "{found:?}");
+    assert_eq!(found.first(), Some(&[0; 4]), "before the process began");
+}
+
+fn check_lake(run: &Run) {
+    let folder = run.stage.folder.path().join("lake");
+    assert!(!files(&folder).iter().any(|path| is_unfinished(path)));
+    // The same again as the folder of another host.
+    for file in files(&folder) {
+        let other = file.to_str().unwrap();
+        let (table, rest) = other.split_once("/host=").unwrap();
+        let (_, rest) = rest.split_once('/').unwrap();
+        let other = PathBuf::from(format!("{table}/host=other/{rest}"));
+        fs::create_dir_all(other.parent().unwrap()).unwrap();
+        fs::copy(&file, other).unwrap();
+    }
+    let page = root().join("docs/onward.md");
+    let arguments = [folder.to_str().unwrap(), page.to_str().unwrap()];
+    let found = read("onward/read_lake.py", &arguments);
+    let of = |table: &str| -> Vec<&Value> {
+        let rows = found[table].as_array().unwrap().iter();
+        rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
+    };
+    let last = of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    for (column, figure) in [
+        ("live_bytes", "live_bytes"),
+        ("peak_bytes", "peak_bytes"),
+        ("allocations_total", "allocations"),
+        ("frees_total", "frees"),
+    ] {
+        assert_eq!(last[column], run.oracle[figure], "{column}: {last}");
+    }
+    assert_eq!((&last["exact"], &last["process"]), (&true.into(), &"workload".into()));
+    let at = |rows: Vec<&Value>| -> u64 {
+        let rows = rows.into_iter().filter(|row| row["micros"] == last["micros"]);
+        rows.map(|row| row["live_bytes"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(at(of("devices")), run.oracle["live_bytes"].as_u64().unwrap());
+    assert_eq!(at(of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
+    let device = of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    assert_eq!(device["untracked_bytes"], 100 << 20, "{device}");
+    check_columns(&found["columns"]);
+    check_answers(&found["answers"], run);
+}
+
+/// The tables of the page are those that DuckDB finds.
+fn check_columns(columns: &Value) {
+    let page = fs::read_to_string(root().join("docs/onward.md")).unwrap();
+    let mut told: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
+    let mut table = "";
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("**") {
+            table = rest.split("**").next().unwrap();
+        }
+        let mut cells = line.split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+        let row: Vec<String> = cells.by_ref().skip(1).take(2).collect();
+        let is_type = |row: &Vec<String>| row[1].chars().next().is_some_and(char::is_uppercase);
+        if line.starts_with("| `") && row.len() == 2 && is_type(&row) {
+            told.entry(table).or_default().push(row);
+        }
+    }
+    let shared: Vec<_> = told["processes"][..7].to_vec();
+    for table in ["devices", "sites"] {
+        let own = told.remove(table).unwrap();
+        told.insert(table, [shared.clone(), own].concat());
+    }
+    assert_eq!(told.len(), 4, "{told:?}");
+    for (table, rows) in columns.as_object().unwrap() {
+        let rows: Vec<Vec<String>> = serde_json::from_value(rows.clone()).unwrap();
+        assert_eq!(told[&**table], rows, "{table}");
+    }
+}
+
+/// The queries of the page find both hosts, and the program.
+fn check_answers(answers: &Value, run: &Run) {
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 4);
+    let peaks = answers[0]["rows"].as_array().unwrap();
+    let own = peaks.iter().filter(|row| row[2] == run.pid.to_string().as_str());
+    let own: Vec<_> = own.collect();
+    assert_eq!(own.len(), 2, "{peaks:?}");
+    assert!(own.iter().any(|row| row[0] == "other") && own[0][3] == own[1][3], "{own:?}");
+    let untracked = answers[3]["rows"].as_array().unwrap();
+    let mib100 = (100_u64 << 20).to_string();
+    assert!(untracked.iter().any(|row| row[3] == mib100.as_str()), "{untracked:?}");
+    for answer in &answers[1..3] {
+        assert!(!answer["rows"].as_array().unwrap().is_empty(), "{answer}");
+    }
+}
+
+fn check_otlp(run: &Run) {
+    let Run { otlp, pid, oracle, .. } = run;
+    assert_eq!(fs::read(otlp.body(0).unwrap()).unwrap(), fs::read(otlp.body(1).unwrap()).unwrap());
+    let (first, again) = (otlp.head(0), otlp.head(1));
+    assert_eq!((&first["answer"], &again["answer"]), (&503.into(), &200.into()));
+    assert_eq!(again["path"], "/v1/metrics");
+    assert_eq!(again["headers"]["content-type"], "application/x-protobuf");
+    assert_eq!(again["headers"]["authorization"], "Bearer s3cret");
+    let mut live = Vec::new();
+    let mut counted = Vec::new();
+    let mut last = Value::Null;
+    for number in 1..otlp.count() {
+        let body = otlp.body(number).unwrap();
+        let request = read("onward/read_otlp.py", &[&body, "gzip"]);
+        let resource = &request["resource"];
+        assert_eq!(
+            (&resource["service.name"], &request["scope"]),
+            (&"vramscope".into(), &"vramscope".into())
+        );
+        assert_eq!(resource["k8s.cluster.name"], "lab");
+        assert!(!resource["host.name"].as_str().unwrap().is_empty());
+        let mine = |metric: &str| -> Option<u64> {
+            let points = request["metrics"][metric]["points"].as_array()?.iter();
+            let own = points.filter(|point| point["attributes"]["process.pid"] == *pid);
+            Some(own.map(|point| point["value"].as_u64().unwrap()).sum())
+        };
+        live.extend(mine("vramscope.process.live"));
+        counted.extend(mine("vramscope.process.allocations"));
+        last = request;
+    }
+    assert!(live.contains(&oracle["live_bytes"].as_u64().unwrap()), "{live:?}");
+    assert!(counted.contains(&oracle["allocations"].as_u64().unwrap()), "{counted:?}");
+    let limit = &last["metrics"]["hw.gpu.memory.limit"];
+    assert_eq!((&limit["form"], &limit["unit"]), (&"level".into(), &"By".into()));
+    let first = &limit["points"][0];
+    assert_eq!(first["value"], 24_u64 << 30, "{limit}");
+    assert!(first["attributes"]["hw.id"].as_str().unwrap().starts_with("GPU-"), "{first}");
+    let usage = last["metrics"]["hw.gpu.memory.usage"]["points"].as_array().unwrap();
+    assert_eq!(usage.len(), limit["points"].as_array().unwrap().len());
+    let sent = last["metrics"]["vramscope.onward"]["points"].as_array().unwrap().iter();
+    let own = sent.filter(|point| {
+        let of = &point["attributes"];
+        of["vramscope.receiver"] == "otlp" && of["vramscope.outcome"] == "sent"
+    });
+    assert!(own.map(|point| point["value"].as_u64().unwrap()).sum::<u64>() >= 3, "{last}");
+}
+
+#[test]
+fn every_receiver_gets_what_the_driver_says() {
+    let run = run();
+    check_pyroscope(&run);
+    check_files(&run);
+    check_lake(&run);
+    check_otlp(&run);
+    // The collector was busy once, and got it all the same: that is no failure.
+    assert!(!run.told.contains("cannot send"), "{}", run.told);
+}
+
+#[test]
+fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
+    let stage = stage();
+    let lake = stage.folder.path().join("lake");
+    let settings = |roll: &str| {
+        let folder = lake.display();
+        format!("[onward.parquet]\nfolder = \"{folder}\"\ninterval = \"1s\"\nroll = \"{roll}\"\n")
+    };
+    let agent = Agent::start(&stage, &settings("1s"));
+    let player = train(&stage);
+    let whole = || -> Vec<PathBuf> {
+        files(&lake).into_iter().filter(|path| !is_unfinished(path)).collect()
+    };
+    let rows_of =
+        |name: &str| whole().iter().filter(|path| path.starts_with(lake.join(name))).count();
+    wait("three files", || (rows_of("processes") >= 3).then_some(()));
+    wait("a file in the making", || {
+        files(&lake).iter().any(|path| is_unfinished(path)).then_some(())
+    });
+    agent.end(9);
+    let before = whole();
+    let left: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
+    let found = read("onward/read_lake.py", &[lake.to_str().unwrap()]);
+    assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
+    let profiles = stage.folder.path().join("profiles");
+    let more = format!("[onward.profiles]\nfolder = \"{}\"\ninterval = \"1s\"", profiles.display());
+    let agent = Agent::start(&stage, &format!("{}{more}", settings("1h")));
+    wait("the old one to go", || (!left.iter().any(|path| path.exists())).then_some(()));
+    wait("a new one", || files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
+    let other = train(&stage);
+    let seen = wait("a profile of the new process", || {
+        let newest = files(&profiles).into_iter().rfind(|path| !is_unfinished(path))?;
+        let profile = read("profile/read_pprof.py", &[newest.to_str().unwrap()]);
+        (sums(&profile, other.pid())[0] > 0).then(|| files(&profiles).len())
+    });
+    wait("more of them", || (files(&profiles).len() > seen + 2).then_some(()));
+    assert_eq!(whole(), before, "nothing is finished before its time");
+    agent.end(15);
+    assert!(whole().len() > before.len(), "the end finishes what is there");
+    assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
+    read("onward/read_lake.py", &[lake.to_str().unwrap()]);
+    drop((player, other));
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_survived() {
+    let stage = stage();
+    let disk = Disk::new(stage.folder.path().join("disk"), "256k");
+    let filler = disk.0.join("filler");
+    fs::write(&filler, vec![1; 256 << 10]).unwrap();
+    let pyroscope = Receiver::start(stage.folder.path().join("pyroscope"), &["500,404"]);
+    let settings = format!(
+        "[onward.parquet]\nfolder = \"{0}/lake\"\ninterval = \"1s\"\nroll = \"1s\"\n\
+         [onward.profiles]\nfolder = \"{0}/profiles\"\ninterval = \"1s\"\n\
+         [onward.pyroscope]\nurl = \"http://127.0.0.1:{1}\"\ninterval = \"1s\"\n",
+        disk.0.display(),
+        pyroscope.port
+    );
+    let agent = Agent::start(&stage, &settings);
+    let player = train(&stage);
+    wait("some profiles", || pyroscope.body(5));
+    assert!(!files(&disk.0).iter().any(|path| path.extension().is_some_and(|e| e == "parquet")));
+    fs::remove_file(&filler).unwrap();
+    let whole = |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet" || e == "gz");
+    wait("files", || (files(&disk.0).iter().filter(|path| whole(path)).count() > 4).then_some(()));
+    let told = agent.end(15);
+    for (what, times) in [
+        ("cannot write tables to", 1),
+        ("cannot write profiles to", 1),
+        ("No space left on device", 2),
+        (" again, after ", 3),
+        ("vramscope: can ", 3),
+        ("the answer is 500", 1),
+        ("the answer is 404", 0),
+    ] {
+        assert_eq!(told.matches(what).count(), times, "{what}: {told}");
+    }
+    drop(player);
+}
+
+fn check(stage: &Stage, settings: &str) -> Output {
+    let path = stage.folder.path().join("settings.toml");
+    fs::write(&path, settings).unwrap();
+    Command::new(VRAMSCOPE).args(["serve", "--check", "--config"]).arg(path).output().unwrap()
+}
+
+#[test]
+fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
+    let stage = Stage::new();
+    let page = fs::read_to_string(root().join("docs/onward.md")).unwrap();
+    let block = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let output = check(&stage, block);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let wrong = "[onward.otlp]\nendpoint = \"collector\"\n[onward.pyroscope]\nurl = \"http://127.0.0.1\"\n\
+                 token_file = \"/nowhere/token\"\n[onward.profiles]\nfolder = \"/dev/null/x\"\n";
+    let output = check(&stage, wrong);
+    assert_eq!(output.status.code(), Some(2));
+    let told = text(&output.stderr);
+    for word in ["`endpoint`", "/nowhere/token", "/dev/null is no folder"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let output = check(&stage, "[onward.otlp]\nendpoint = \"http://127.0.0.1\"\nspeed = 3\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("speed"), "{}", text(&output.stderr));
+}
+
+/// A certificate for this host that nobody knows, and its key.
+fn certificate(folder: &Path) -> (String, String) {
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (path("certificate.pem"), path("key.pem"));
+    let mut command = Command::new("openssl");
+    command.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+    ]);
+    command.args(["-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    command.args([
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+    ]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    (certificate, key)
+}
+
+#[test]
+fn with_tls_only_who_is_trusted_gets_anything() {
+    let stage = Stage::new();
+    let base = stage.folder.path();
+    let (certificate, key) = certificate(base);
+    let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);
+    let stranger = Receiver::start(base.join("stranger"), &["", &certificate, &key]);
+    fs::write(base.join("token"), "s3cret").unwrap();
+    let settings = format!(
+        "[onward.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
+         ca_file = \"{certificate}\"\ntoken_file = \"{base}/token\"\n\
+         [onward.pyroscope]\nurl = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\nretry = \"1s\"\n",
+        trusted.port,
+        stranger.port,
+        base = base.display()
+    );
+    let agent = Agent::start(&stage, &settings);
+    let body = wait("metrics", || trusted.body(2));
+    read("onward/read_otlp.py", &[&body, "plain"]);
+    let told = agent.end(15);
+    assert_eq!(trusted.head(2)["headers"]["authorization"], "Bearer s3cret");
+    assert_eq!(stranger.count(), 0);
+    assert_eq!(told.matches("cannot send profiles").count(), 1, "{told}");
+    assert!(!told.contains("cannot send metrics"), "{told}");
+}

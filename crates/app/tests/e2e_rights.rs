@@ -1,0 +1,260 @@
+//! Exactly the rights of the systemd unit are enough: another user, four capabilities, its system calls.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use harness::{Player, Stage, Tracer, VRAMSCOPE, assert_same, process, simulator};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A user that owns nothing.
+const NOBODY: &str = "65534";
+
+fn unit() -> String {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd/vramscope.service");
+    fs::read_to_string(path).unwrap()
+}
+
+/// The values of a setting of the unit, a line each.
+fn setting(name: &str) -> Vec<String> {
+    let unit = unit();
+    let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    lines.map(str::to_owned).collect()
+}
+
+/// `+bpf,+perfmon`, as `setpriv` has it.
+fn capabilities() -> String {
+    let [set] = &setting("AmbientCapabilities")[..] else { panic!("not one set of capabilities") };
+    assert_eq!(setting("CapabilityBoundingSet"), std::slice::from_ref(set));
+    let name = |word: &str| format!("+{}", word.strip_prefix("CAP_").unwrap().to_lowercase());
+    set.split(' ').map(name).collect::<Vec<_>>().join(",")
+}
+
+/// The binary where everybody may read it: in a folder whose path leads through nobody's home.
+struct Installed {
+    folder: TempDir,
+}
+
+impl Installed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(VRAMSCOPE, folder.path().join("vramscope")).unwrap();
+        fs::copy(simulator().join("libnvidia-ml.so.1"), folder.path().join("libnvidia-ml.so.1"))
+            .unwrap();
+        Self { folder }
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.folder.path().join("vramscope")
+    }
+
+    /// A command that runs the binary with these capabilities and nothing else.
+    fn command(&self, capabilities: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"])
+            .arg(format!("--inh-caps=-all{capabilities}"))
+            .arg(format!("--ambient-caps=-all{capabilities}"))
+            .arg(format!("--bounding-set=-all{capabilities}"))
+            .arg(self.binary())
+            .env("LD_LIBRARY_PATH", self.folder.path());
+        command
+    }
+}
+
+/// A driver in a folder that only root may enter, as those of containers are.
+fn hidden_driver(stage: &Stage) -> TempDir {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::copy(&stage.driver, folder.path().join("libcuda.so.1")).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    folder
+}
+
+fn named_frames(report: &Value) -> usize {
+    let sites = report["sites"].as_array().unwrap();
+    let frames = sites.iter().flat_map(|site| site["frames"].as_array().unwrap());
+    frames.filter(|frame| frame["unknown"].is_null() && frame["file"].is_string()).count()
+}
+
+#[test]
+fn another_user_with_the_units_capabilities_traces_everybody_exactly() {
+    let installed = Installed::new();
+    let capabilities = format!(",{}", capabilities());
+    let stage = Stage::new();
+    let folder = hidden_driver(&stage);
+    let stage = Stage::with_driver(folder.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
+    let mut command = installed.command(&capabilities);
+    command.args(["trace", "--json", "--interval", "100ms", "--stacks", "full"]);
+    let mut tracer = Tracer::start(&mut command);
+    tracer.next();
+    // The first one is attached to while it loads; from then on everything is exact.
+    let first = stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "20000"]);
+    let pid = first.pid();
+    tracer.wait_for_process(pid, |process| process["live_allocations"] == 1);
+    let program = stage.folder.path().join("workload");
+    fs::copy(simulator().join("workload"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = stage.command(&program);
+    let second = Player::start(command.args(["train", "--steps", "40", "--step-ms", "2"]));
+    let pid = second.pid();
+    second.finish();
+    let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
+    let seen = process(&report, pid);
+    assert_same(seen, &stage.oracle(pid));
+    assert_eq!((&seen["exact"], &seen["uid"]), (&Value::from(true), &Value::from(0)));
+    drop(first);
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+    assert!(named_frames(traced.last()) > 0, "no frame is named: {}", traced.last());
+}
+
+#[test]
+fn each_capability_of_the_unit_is_needed() {
+    let installed = Installed::new();
+    let all = capabilities();
+    let stage = Stage::new();
+    let folder = hidden_driver(&stage);
+    let stage = Stage::with_driver(folder.path().join("libcuda.so.1"));
+    let player = stage.workload(&["train", "--steps", "1000000", "--step-ms", "2"]);
+    let maps = format!("/proc/{}/maps", player.pid());
+    while !fs::read_to_string(&maps).unwrap().contains("libcuda.so.1") {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let sees = |capabilities: &str| {
+        let mut command = installed.command(capabilities);
+        command.args(["trace", "--json", "--duration", "3s", "--stacks", "off"]);
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last = text.lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let listed = |report: &Value| {
+            let processes = report["processes"].as_array().unwrap();
+            processes.iter().any(|process| process["pid"] == player.pid())
+        };
+        (output.status.success() && last.is_some_and(|report| listed(&report)), output.stderr)
+    };
+    let (works, messages) = sees(&format!(",{all}"));
+    assert!(works, "{}", String::from_utf8_lossy(&messages));
+    for one in all.split(',') {
+        let fewer: Vec<_> = all.split(',').filter(|other| *other != one).collect();
+        assert!(!sees(&format!(",{}", fewer.join(","))).0, "{one} is not needed");
+    }
+}
+
+#[test]
+fn one_by_one_probes_need_more_and_the_message_says_so() {
+    let installed = Installed::new();
+    let trace = ["trace", "--duration", "500ms", "--tier", "single"];
+    let output = installed.command(&format!(",{}", capabilities())).args(trace).output().unwrap();
+    assert!(!output.status.success());
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("CAP_SYS_ADMIN"), "{messages}");
+    let admin = ",+sys_admin,+sys_ptrace,+dac_read_search";
+    let output = installed.command(admin).args(trace).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn without_rights_the_message_says_which_are_missing() {
+    let installed = Installed::new();
+    let output = installed.command("").args(["trace", "--duration", "1s"]).output().unwrap();
+    assert!(!output.status.success());
+    let messages = String::from_utf8_lossy(&output.stderr);
+    for word in ["CAP_BPF", "CAP_PERFMON", "65534"] {
+        assert!(messages.contains(word), "{messages}");
+    }
+    // The binary may be there without the kernel's help; the doctor says what that means.
+    let output = installed.command("").arg("doctor").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("CAP_BPF"), "{output:?}");
+    let output = installed.command(",+bpf,+perfmon,+sys_ptrace").arg("doctor").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("CAP_DAC_READ_SEARCH"), "{output:?}");
+}
+
+/// The system calls that the unit allows, with groups resolved by systemd.
+fn allowed() -> BTreeSet<String> {
+    let mut allowed = BTreeSet::new();
+    for line in setting("SystemCallFilter") {
+        let (take, words) = line.strip_prefix('~').map_or((false, &*line), |words| (true, words));
+        for call in words.split(' ').flat_map(resolve) {
+            if take {
+                allowed.remove(&call);
+            } else {
+                allowed.insert(call);
+            }
+        }
+    }
+    allowed
+}
+
+fn resolve(word: &str) -> Vec<String> {
+    if !word.starts_with('@') {
+        return vec![word.to_owned()];
+    }
+    let output = Command::new("systemd-analyze")
+        .args(["syscall-filter", "--no-pager", word])
+        .output()
+        .expect("these tests need systemd-analyze");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    ")).map(str::trim);
+    lines.filter(|line| !line.starts_with('#')).flat_map(resolve).collect()
+}
+
+#[test]
+fn the_agent_makes_no_system_call_that_the_unit_forbids() {
+    let stage = Stage::new();
+    let log = stage.folder.path().join("calls");
+    let state = stage.folder.path().join("state");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(&state);
+    let mut agent = command.spawn().expect("these tests need strace");
+    let written = |words: &str| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !fs::read_to_string(&log).is_ok_and(|text| text.contains(words)) {
+            assert!(Instant::now() < deadline, "the agent made no call with {words}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    // It looks for processes with a driver once it is attached.
+    written("/maps\"");
+    let player = stage.workload(&["train", "--steps", "400", "--step-ms", "5"]);
+    written(&format!("/proc/{}/cgroup", player.pid()));
+    player.finish();
+    // The agent is the child of strace.
+    let children = format!("/proc/{0}/task/{0}/children", agent.id());
+    let child = fs::read_to_string(children).unwrap();
+    harness::send_signal(child.trim().parse().unwrap(), 15);
+    agent.wait().unwrap();
+    let calls = calls(&fs::read_to_string(&log).unwrap());
+    assert!(calls.contains("bpf") && calls.contains("mmap"), "{calls:?}");
+    let allowed = allowed();
+    let forbidden: Vec<_> = calls.difference(&allowed).collect();
+    assert!(forbidden.is_empty(), "{forbidden:?}");
+}
+
+/// The names of the calls in a log of `strace -f`: `PID name(…`.
+fn calls(log: &str) -> BTreeSet<String> {
+    let name = |line: &str| {
+        let rest = line.split_once(' ')?.1.trim_start();
+        Some(rest.split_once('(')?.0.to_owned())
+    };
+    let is_name =
+        |name: &String| name.bytes().all(|c| c.is_ascii_lowercase() || b"_0123456789".contains(&c));
+    // A return probe's own call, in the self-test: filters do not apply to it since Linux 6.14.
+    let own = |name: &String| name != "uretprobe" && name != "syscall_0x14f";
+    log.lines().filter_map(name).filter(is_name).filter(own).collect()
+}

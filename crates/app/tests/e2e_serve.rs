@@ -1,0 +1,596 @@
+//! The agent as its clients meet it: figures, the API, who may ask, and what they may not do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+#[path = "serve/agent.rs"]
+#[allow(unreachable_pub, dead_code, reason = "shared with other tests of the agent")]
+mod agent;
+mod harness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use agent::{Agent, Answer, Metrics, secret, serve};
+use harness::{Player, Stage, compile};
+use serde_json::Value;
+
+/// A stage whose processes share the devices, so that the driver's account can be asked: a first process
+/// makes them.
+fn shared() -> Stage {
+    let stage = Stage::new();
+    let devices = stage.folder.path().join("devices").to_str().unwrap().to_owned();
+    let stage = stage
+        .env("SIM_STATE", &devices)
+        .env("SIM_CONTEXT_OVERHEAD", "100M")
+        .env("SIM_MEMORY", "4G");
+    stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "1"]).finish();
+    for oracle in stage.oracles().keys() {
+        std::fs::remove_file(stage.folder.path().join(format!("{oracle}.json"))).unwrap();
+    }
+    stage
+}
+
+#[test]
+fn metrics_tell_what_the_driver_itself_says() {
+    let stage = shared();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    let mut holder =
+        stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "60000"]);
+    holder.wait_ready();
+    let pid = format!("pid=\"{}\"", holder.pid());
+    let of = [pid.as_str(), "gpu=\"0\""];
+    let metrics = agent.wait("the driver's account", |agent| {
+        let metrics = agent.metrics();
+        let used = metrics.sum("vramscope_process_used_bytes", &of);
+        let told = metrics.sum("vramscope_gpu_used_bytes", &["gpu=\"0\""]);
+        (used > 104e6 && told > 104e6).then_some(metrics)
+    });
+    let mib = f64::from(1 << 20);
+    assert_eq!(metrics.sum("vramscope_process_live_bytes", &of), 5.0 * mib);
+    assert_eq!(metrics.sum("vramscope_process_used_bytes", &of), 105.0 * mib);
+    assert_eq!(metrics.sum("vramscope_process_untracked_bytes", &of), 100.0 * mib);
+    assert_eq!(metrics.sum("vramscope_gpu_total_bytes", &["gpu=\"0\""]), 4096.0 * mib);
+    assert_eq!(metrics.sum("vramscope_gpu_used_bytes", &["gpu=\"0\""]), 105.0 * mib);
+    // Others may run on this host, too, on devices of their own.
+    let live = metrics.sum("vramscope_gpu_live_bytes", &["gpu=\"0\""]);
+    assert!(live >= 5.0 * mib);
+    let untracked = metrics.sum("vramscope_gpu_untracked_bytes", &["gpu=\"0\""]);
+    assert_eq!(untracked, 105.0 * mib - live);
+    assert_eq!(metrics.sum("vramscope_process_allocations_total", &[&pid]), 5.0);
+    agent.wait("the site", |agent| {
+        let sites = agent.api(&format!("sites?pid={}", holder.pid()));
+        let id = sites["sites"][0]["id"].as_str()?;
+        // Its name is a hash of its frames, once they are known.
+        u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16)?;
+        let site = format!("site=\"{id}\"");
+        let live = agent.metrics().sum("vramscope_site_live_bytes", &[&site, "place=\""]);
+        (live >= 5.0 * mib).then_some(())
+    });
+    holder.signal(15);
+    holder.finish();
+    let held = ["--hold-ms", "4000"];
+    let mut players = Vec::new();
+    for workload in [
+        &["random", "--ops", "3000", "--threads", "4"][..],
+        &["kinds"],
+        &["leak3", "--work-ms", "5", "--wait-ms", "1"],
+    ] {
+        players.push(stage.workload(&[&held, workload].concat()));
+    }
+    assert_told(&mut agent, &stage, players);
+    let player =
+        stage.workload(&[&held, &["oom", "--chunk-mb", "700", "--wait-ms", "1"][..]].concat());
+    let metrics = assert_told(&mut agent, &stage, vec![player]);
+    assert!(metrics.sum("vramscope_out_of_memory_total", &["gpu=\"0\""]) >= 1.0);
+    assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
+    let truth: f64 =
+        stage.oracles().values().map(|oracle| oracle["allocations"].as_f64().unwrap()).sum();
+    agent.wait("the end of all", |agent| {
+        let all = agent.metrics().sum("vramscope_allocations_total", &[]);
+        (all >= truth).then_some(())
+    });
+    assert!(agent.stop().contains("listening on http://127.0.0.1"));
+}
+
+/// Follows processes to their end: what was told of each last, while it did nothing any more, must be
+/// what the driver says. The last metrics that tell of one of them.
+fn assert_told(agent: &mut Agent, stage: &Stage, mut players: Vec<Player>) -> Metrics {
+    let mut told: BTreeMap<u32, Metrics> = BTreeMap::new();
+    let label = |pid: u32| format!("pid=\"{pid}\"");
+    let allocations = "vramscope_process_allocations_total";
+    agent.wait("the end of the processes", |agent| {
+        let over = players.iter_mut().all(|player| player.child.try_wait().unwrap().is_some());
+        for player in &players {
+            let metrics = agent.metrics();
+            if metrics.lines(allocations, &[&label(player.pid())]).next().is_some() {
+                told.insert(player.pid(), metrics);
+            }
+        }
+        over.then_some(())
+    });
+    for player in &players {
+        let (pid, oracle) = (player.pid(), stage.oracle(player.pid()));
+        let metrics = &told[&pid];
+        for (name, field) in [
+            (allocations, "allocations"),
+            ("vramscope_process_frees_total", "frees"),
+            ("vramscope_process_failed_allocations_total", "failed_allocations"),
+            ("vramscope_process_live_bytes", "live_bytes"),
+        ] {
+            let truth = oracle[field].as_f64().unwrap();
+            assert_eq!(metrics.sum(name, &[&label(pid)]), truth, "{name} of {oracle}");
+        }
+    }
+    told.into_values().next_back().unwrap()
+}
+
+#[test]
+fn hostile_names_stay_in_their_labels() {
+    let stage = Stage::new();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    let program = stage.folder.path().join("named");
+    compile("named.c", &program, &["-ldl"]);
+    let mut command = stage.command(&program);
+    let mut player = Player::start(command.arg("a\"} 1\n\x1b[2J\\"));
+    player.wait_ready();
+    let pid = format!("pid=\"{}\"", player.pid());
+    let metrics = agent.wait("the process", |agent| {
+        let metrics = agent.metrics();
+        (metrics.sum("vramscope_process_live_bytes", &[&pid]) > 0.0).then_some(metrics)
+    });
+    let line = metrics.lines("vramscope_process_allocations_total", &[&pid]).next().unwrap();
+    assert!(line.contains(r#"process="a\"} 1??[2J\\","#), "{line}");
+    for line in metrics.0.lines() {
+        assert!(line.starts_with("vramscope_") || line.starts_with("# "), "{line:?}");
+        assert!(!line.contains('\x1b'), "{line:?}");
+    }
+    let listed = agent.get("/api/v1/processes");
+    assert!(!listed.body.contains('\x1b'));
+    let listed = listed.json();
+    let name = &harness::process(&listed, player.pid())["name"];
+    assert_eq!(*name, "a\"} 1\\u{a}\\u{1b}[2J\\");
+}
+
+#[test]
+fn a_token_is_asked_for_where_there_is_one() {
+    let stage = Stage::new();
+    let file = stage.folder.path().join("token");
+    secret(&file, "0123456789abcdef-secret\n");
+    let mut agent = Agent::start(&stage, &["--token-file", file.to_str().unwrap()]);
+    agent.wait_ready();
+    assert_eq!(agent.get("/healthz").status, 200);
+    for path in ["/", "/metrics", "/api/v1/snapshot", "/api/v1/status", "/nowhere", "/healthz/x"] {
+        for wrong in [
+            "",
+            "authorization: Bearer wrong\r\n",
+            "authorization: Basic 0123456789abcdef-secret\r\n",
+            "authorization: 0123456789abcdef-secret\r\n",
+            "authorization: Bearer 0123456789abcdef-secret2\r\n",
+        ] {
+            let answer = agent.get_with(path, wrong);
+            assert_eq!(answer.status, 401, "{path} {wrong}: {answer:?}");
+            assert!(answer.head.contains("www-authenticate: bearer"), "{answer:?}");
+            assert!(answer.json()["hint"].as_str().unwrap().contains("Bearer"));
+        }
+    }
+    agent.headers = "authorization: bearer 0123456789abcdef-secret\r\n".into();
+    agent.wait("a snapshot", |agent| (agent.get("/metrics").status == 200).then_some(()));
+    assert_eq!(agent.api("status")["ready"], true);
+    // Whoever has the token may come by any name.
+    let named = "GET /metrics HTTP/1.1\r\nhost: gpu7.example\r\nconnection: close\r\n";
+    assert_eq!(agent.raw(&format!("{named}{}\r\n", agent.headers)).status, 200);
+    assert!(!agent.stop().contains("secret"));
+}
+
+/// What an agent says that does not start.
+fn refusal(stage: &Stage, arguments: &[&str]) -> String {
+    let mut command = serve(stage, arguments);
+    let output = command.stdout(Stdio::null()).output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{messages}");
+    assert!(!messages.contains("watching"), "something was attached: {messages}");
+    messages
+}
+
+#[test]
+fn what_is_not_safe_does_not_start() {
+    let stage = Stage::new();
+    assert!(refusal(&stage, &["--listen", "0.0.0.0:0"]).contains("token"));
+    assert!(refusal(&stage, &["--listen", "[::]:0"]).contains("token"));
+    let file = stage.folder.path().join("token");
+    secret(&file, "0123456789abcdef");
+    let path = file.to_str().unwrap();
+    assert!(Command::new("chmod").args(["640", path]).status().unwrap().success());
+    assert!(refusal(&stage, &["--token-file", path]).contains("chmod 600"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let messages = refusal(&stage, &["--listen", &address]);
+    assert!(messages.contains(&format!("cannot listen on {address}")), "{messages}");
+    let settings = stage.folder.path().join("settings.toml");
+    std::fs::write(&settings, "[http]\ncertificate = \"/nowhere.pem\"\nkey = \"/nowhere.key\"\n")
+        .unwrap();
+    assert!(refusal(&stage, &["--config", settings.to_str().unwrap()]).contains("/nowhere.pem"));
+}
+
+fn curl(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new("curl").args(["-sS", "--max-time", "20"]).args(arguments).output();
+    let output = output.expect("curl");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn answers_are_encrypted_where_there_is_a_certificate() {
+    let stage = Stage::new();
+    let at = |name: &str| stage.folder.path().join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (at("cert.pem"), at("key.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let settings = stage.folder.path().join("settings.toml");
+    std::fs::write(&settings, format!("[http]\ncertificate = {certificate:?}\nkey = {key:?}\n"))
+        .unwrap();
+    let mut agent = Agent::start(&stage, &["--config", settings.to_str().unwrap()]);
+    assert!(agent.messages().contains("listening on https://"), "{}", agent.messages());
+    let url = format!("https://{}/metrics", agent.address);
+    let metrics = agent.wait("metrics", |_| {
+        let (fine, text) = curl(&["--cacert", &certificate, &url]);
+        (fine && text.contains("# EOF")).then_some(text)
+    });
+    assert!(metrics.contains("\nvramscope_exact "));
+    assert!(!curl(&[&url]).0, "a certificate that nobody vouches for was taken");
+    let plain = agent.get("/healthz");
+    assert_ne!(plain.status, 200, "{plain:?}");
+    // Somebody who says nothing does not keep others from being answered.
+    let silent: Vec<_> = (0..20).map(|_| agent.connect()).collect();
+    assert!(curl(&["--cacert", &certificate, &url]).0);
+    drop(silent);
+    agent.stop();
+}
+
+fn error(answer: &Answer, status: u16) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    let fields = answer.json();
+    assert!(fields["error"].is_string() && fields["hint"].is_string(), "{answer:?}");
+}
+
+#[test]
+fn requests_beyond_the_limits_are_refused() {
+    let stage = Stage::new();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    let request = |line: &str, more: &str| {
+        agent.raw(&format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}"))
+    };
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"] {
+        error(&request(&format!("{method} /metrics"), "content-length: 2\r\n\r\nhi"), 405);
+    }
+    error(&request("GET /metrics", "content-length: 2\r\n\r\nhi"), 413);
+    error(&request("GET /metrics", "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"), 413);
+    let long = "x".repeat(40_000);
+    assert_eq!(request("GET /metrics", &format!("long: {long}\r\n\r\n")).status, 431);
+    let many: String = (0..100).map(|nth| format!("h{nth}: x\r\n")).collect();
+    assert_eq!(request("GET /metrics", &format!("{many}\r\n")).status, 431);
+    assert!(matches!(request(&format!("GET /{long}"), "\r\n").status, 414 | 431));
+    assert_eq!(agent.raw("nonsense\r\n\r\n").status, 400);
+    for path in [
+        "/../etc/passwd",
+        "/api/v1/../../etc/passwd",
+        "/api/v1/incidents/../../../etc/passwd",
+        "/api/v1/incidents/..%2f..%2fetc/passwd",
+        "/api/v1/incidents/%2e%2e/passwd",
+        "/api/v1/incidents//etc/passwd",
+        "/api/v1/incidents/x/../../x",
+        "//etc/passwd",
+        "/api/v1/processes/0x1",
+        "/api/v1/processes/-1",
+        "/api/v2/snapshot",
+        "/API/V1/snapshot",
+        "/metrics/",
+    ] {
+        error(&agent.get(path), 404);
+    }
+    error(&agent.get("/api/v1/processes/4294967295"), 404);
+    for query in ["top=0", "top=99999", "pid=x", "sort=size"] {
+        error(&agent.get(&format!("/api/v1/processes?{query}")), 400);
+    }
+    let host = |host: &str| {
+        agent.raw(&format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"))
+    };
+    error(&host("evil.example"), 403);
+    error(&host("127.0.0.1.evil.example:9754"), 403);
+    assert_eq!(host("127.0.0.1:9754").status, 200);
+    let absolute =
+        "GET http://evil.example/metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    error(&agent.raw(absolute), 403);
+    let head = request("HEAD /metrics", "\r\n");
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    for header in [
+        "x-content-type-options: nosniff",
+        "cache-control: no-store",
+        "content-security-policy: default-src 'none'",
+        "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8",
+    ] {
+        assert!(head.head.contains(header), "{head:?}");
+    }
+    agent.stop();
+}
+
+#[test]
+fn slow_and_too_many_clients_are_let_go() {
+    let stage = Stage::new();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    // Headers, a byte at a time.
+    let begun = Instant::now();
+    let mut slow = agent.connect();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    let mut idle = agent.connect();
+    let crowd: Vec<_> = (0..300).map(|_| agent.connect()).collect();
+    let refused = crowd.iter().filter(|stream| {
+        let mut bytes = [0; 64];
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut stream: &std::net::TcpStream = stream;
+        stream.read(&mut bytes).is_ok_and(|read| bytes[..read].starts_with(b"HTTP/1.1 503"))
+    });
+    assert!(refused.count() >= 40);
+    drop(crowd);
+    agent.wait("room again", |agent| (agent.get("/healthz").status == 200).then_some(()));
+    while slow.write_all(b"x").is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it was never let go");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(begun.elapsed() > Duration::from_secs(5));
+    let mut rest = Vec::new();
+    assert_eq!(idle.read_to_end(&mut rest).unwrap_or(0), rest.len());
+    assert!(begun.elapsed() < Duration::from_secs(25));
+    agent.wait("the count of those", |agent| {
+        let refused = agent.metrics().sum("vramscope_http_requests_total", &["code=\"5xx\""]);
+        (refused >= 40.0).then_some(())
+    });
+    agent.stop();
+}
+
+#[test]
+fn paths_of_programs_are_told_only_where_that_is_asked_for() {
+    let stage = Stage::new();
+    let paths = |agent: &mut Agent| {
+        let sites = agent.wait("frames", |agent| {
+            let sites = agent.api("sites");
+            let told = sites["sites"].as_array()?.iter().any(|site| site["frames"][0].is_object());
+            told.then_some(sites)
+        });
+        let snapshot = agent.api("snapshot");
+        (
+            sites.to_string().contains("/sim/workload"),
+            snapshot.to_string().contains("/sim/workload"),
+        )
+    };
+    let settings = stage.folder.path().join("settings.toml");
+    std::fs::write(&settings, "[http]\nshow_paths = true\n").unwrap();
+    for (arguments, shown) in
+        [(&[][..], false), (&["--config", settings.to_str().unwrap()][..], true)]
+    {
+        let mut agent = Agent::start(&stage, arguments);
+        agent.wait_ready();
+        let mut player =
+            stage.workload(&["hold", "--count", "2", "--size", "4096", "--wait-ms", "60000"]);
+        player.wait_ready();
+        assert_eq!(paths(&mut agent), (shown, shown));
+        let metrics = agent.metrics();
+        assert!(!metrics.0.contains("/sim/"), "{}", metrics.0);
+        agent.stop();
+    }
+}
+
+#[test]
+fn a_prometheus_reads_it() {
+    let stage = Stage::new();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    let mut player =
+        stage.workload(&["hold", "--count", "3", "--size", "1048576", "--wait-ms", "60000"]);
+    player.wait_ready();
+    let folder = stage.folder.path().join("prometheus");
+    std::fs::create_dir(&folder).unwrap();
+    let settings = folder.join("prometheus.yml");
+    let job = format!(
+        "scrape_configs:\n- job_name: vramscope\n  scrape_interval: 1s\n  static_configs:\n  \
+         - targets: ['{}']\n",
+        agent.address
+    );
+    std::fs::write(&settings, job).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let child = Command::new("prometheus")
+        .arg(format!("--config.file={}", settings.display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+        .arg(format!("--web.listen-address={port}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("prometheus, of the package of that name");
+    let _prometheus = Ended(child);
+    let ask = |query: &str| -> Option<Value> {
+        let url = format!("http://{port}/api/v1/query");
+        let (fine, text) = curl(&["-G", &url, "--data-urlencode", &format!("query={query}")]);
+        serde_json::from_str(&text).ok().filter(|_| fine)
+    };
+    let query = format!("vramscope_process_live_bytes{{pid=\"{}\"}}", player.pid());
+    let found = agent.wait("a scrape", |_| {
+        let found = ask(&query)?["data"]["result"][0].clone();
+        (found["value"][1] == "3145728").then_some(found)
+    });
+    assert_eq!(found["metric"]["process"], "workload");
+    assert_eq!(ask("up").unwrap()["data"]["result"][0]["value"][1], "1");
+    agent.stop();
+}
+
+/// A child that ends with the test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn under_a_load_of_requests_no_event_is_lost() {
+    let stage = Stage::new();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    // Clients that never finish their request, or never take their answer.
+    let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
+    for (nth, stream) in slow.iter_mut().enumerate() {
+        let request = "GET /api/v1/snapshot HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let part = if nth % 2 == 0 { &request[..20] } else { request };
+        stream.write_all(part.as_bytes()).unwrap();
+    }
+    let workload = ["--hold-ms", "4000", "spam", "--throughput", "4000", "--duration", "6"];
+    let player = stage.workload(&workload);
+    let pid = player.pid();
+    let url = |path: &str| format!("http://{}{path}", agent.address);
+    let load: Vec<_> = [url("/metrics"), url("/api/v1/snapshot")]
+        .into_iter()
+        .map(|url| {
+            let arguments = ["-c", "32", "-t", "1", "-d", "5s", url.as_str()];
+            let wrk = Command::new("wrk").args(arguments).stdout(Stdio::piped()).spawn();
+            wrk.expect("wrk, of the package of that name")
+        })
+        .collect();
+    for wrk in load {
+        let output = wrk.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("requests in"), "{text}");
+        assert!(!text.contains("Non-2xx"), "{text}");
+    }
+    let metrics = assert_told(&mut agent, &stage, vec![player]);
+    assert!(stage.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
+    assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
+    assert!(metrics.sum("vramscope_http_requests_total", &["code=\"2xx\""]) > 1000.0);
+    agent.stop();
+}
+
+/// Fields of the page: type, and whether they are always there.
+fn contract() -> BTreeMap<String, (String, bool)> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    rows.filter_map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let field = cells[0].strip_prefix('`')?.strip_suffix('`')?;
+        Some((field.to_owned(), ((*cells.get(1)?).to_owned(), cells.get(2) == Some(&"always"))))
+    })
+    .collect()
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Every field of an answer by its path; objects that another page describes are not looked into.
+fn fields(value: &Value, path: &str, all: &mut Vec<(String, &'static str)>) {
+    const ELSEWHERE: [&str; 5] = ["processes", "sites", "suspects", "process", "labels"];
+    let Value::Object(object) = value else { return };
+    for (name, value) in object {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        all.push((path.clone(), type_of(value)));
+        if ELSEWHERE.contains(&name.as_str()) {
+            continue;
+        }
+        fields(value, &path, all);
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .for_each(|item| fields(item, &format!("{path}[]"), all));
+    }
+}
+
+#[test]
+fn the_answers_are_what_the_page_describes() {
+    let stage = shared();
+    let mut agent = Agent::start(&stage, &[]);
+    agent.wait_ready();
+    let mut player =
+        stage.workload(&["hold", "--count", "3", "--size", "1048576", "--wait-ms", "60000"]);
+    player.wait_ready();
+    let pid = player.pid();
+    agent.wait("the process", |agent| {
+        let answer = agent.get(&format!("/api/v1/processes/{pid}"));
+        let live = &serde_json::from_str::<Value>(&answer.body).ok()?["process"]["live_bytes"];
+        (*live == 3 << 20).then_some(())
+    });
+    let contract = contract();
+    let described = |name: &str| contract.contains_key(name);
+    assert!(["api", "gpus[].uuid", "requests.refused", "files[].name"].into_iter().all(described));
+    // Whole lists of objects that are described field by field.
+    let lists = ["processes", "sites", "suspects", "gpus", "alerts", "incidents"];
+    let mut wrong = BTreeSet::new();
+    let one = format!("processes/{pid}");
+    for path in lists.into_iter().chain(["status", one.as_str()]) {
+        let answer = agent.api(path);
+        let mut found = Vec::new();
+        fields(&answer, "", &mut found);
+        for (field, is) in &found {
+            match contract.get(field) {
+                Some((types, _)) if types.split(" or ").any(|one| one == *is) => {}
+                Some((types, _)) => {
+                    wrong.insert(format!("{path}: {field} is {is}, not {types}"));
+                }
+                None if lists.contains(&field.as_str()) => {}
+                None => {
+                    wrong.insert(format!("{path}: {field} ({is}) is not described"));
+                }
+            }
+        }
+        for always in ["api", "time", "exact"] {
+            assert!(found.iter().any(|(field, _)| field == always), "{path} has no {always}");
+        }
+        if lists.contains(&path) {
+            // Nothing asked for less.
+            assert_eq!(
+                answer["total"].as_u64().unwrap(),
+                answer[path].as_array().unwrap().len() as u64
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let status = agent.api("status");
+    for field in ["version", "ready", "uptime_seconds", "degraded", "lost_events", "memory_bytes"] {
+        assert!(!status[field].is_null(), "{status}");
+    }
+    assert_eq!(agent.api(&one)["process"]["pid"], pid);
+    assert_eq!(agent.api(&format!("sites?pid={pid}&top=1"))["sites"][0]["live_bytes"], 3 << 20);
+    assert_eq!(agent.api("sites?pid=4294967295")["total"], 0);
+    assert_eq!(agent.api("gpus")["gpus"][0]["total_bytes"], 4_u64 << 30);
+    // The whole is what `trace --json` prints, and the version.
+    let snapshot = agent.api("snapshot");
+    assert_eq!(snapshot["api"], "v1");
+    let process = harness::process(&snapshot, pid);
+    assert_eq!((&process["live_bytes"], &process["exact"]), (&(3 << 20).into(), &true.into()));
+    assert!(process["threads"].is_array());
+    agent.stop();
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Reads the tables of an agent with DuckDB and pyarrow, which must agree, and prints rows as JSON:
+`read_lake.py FOLDER` all rows of three tables by host, `read_lake.py FOLDER PAGE` also the columns that DuckDB finds and
+what the queries of the page answer."""
+
+import glob
+import json
+import os
+import sys
+
+import duckdb
+import pyarrow.dataset
+
+folder = sys.argv[1]
+os.chdir(os.path.dirname(folder))
+assert os.path.basename(folder) == "lake"
+duckdb.sql("SET TimeZone = 'UTC'")
+
+
+def rows(table):
+    files = os.path.join(folder, table, "*", "*", "*.parquet")
+    duck = duckdb.sql(f"SELECT * EXCLUDE (time), epoch_us(time) AS micros FROM read_parquet('{files}', hive_partitioning = true)")
+    duck = [dict(zip(duck.columns, row)) for row in duck.fetchall()]
+    arrow = pyarrow.dataset.dataset(os.path.join(folder, table), partitioning="hive").to_table()
+    place = arrow.schema.get_field_index("time")
+    arrow = arrow.set_column(place, "micros", arrow["time"].cast("int64")).to_pylist()
+    for row in duck + arrow:
+        row["date"] = str(row["date"])
+        if "labels" in row:
+            row["labels"] = dict(row["labels"] or {})
+    ordered = lambda found: sorted(json.dumps(row, sort_keys=True) for row in found)  # noqa: E731
+    assert ordered(duck) == ordered(arrow), f"DuckDB and pyarrow do not agree on {table}"
+    return duck
+
+
+found = {}
+for table in ("figures", "processes", "devices", "sites"):
+    if glob.glob(os.path.join(folder, table, "*", "*", "*.parquet")):
+        found[table] = rows(table)
+if len(sys.argv) > 2:
+    found["columns"] = {}
+    for table in ("figures", "processes", "devices", "sites"):
+        if table in found:
+            files = os.path.join(folder, table, "*", "*", "*.parquet")
+            described = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{files}', hive_partitioning = false)")
+            found["columns"][table] = [[row[0], row[1]] for row in described.fetchall()]
+    with open(sys.argv[2], encoding="utf-8") as file:
+        blocks = [block.split("```")[0] for block in file.read().split("```sql\n")[1:]]
+    found["answers"] = []
+    for block in blocks:
+        # As text: Python's own times need one more library.
+        answer = duckdb.sql(f"SELECT COLUMNS(*)::VARCHAR FROM ({block.strip().rstrip(';')})")
+        found["answers"].append({"columns": answer.columns, "rows": answer.fetchall()})
+json.dump(found, sys.stdout)

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Takes requests and keeps them: `receiver.py FOLDER [ANSWER,ANSWER…] [CERTIFICATE KEY]`. Prints its port. A request is
+FOLDER/N.json (path and headers) and FOLDER/N.body, written last. Answers are given in order, then 200 for ever."""
+
+import http.server
+import json
+import os
+import ssl
+import sys
+
+folder = sys.argv[1]
+answers = [int(answer) for answer in sys.argv[2].split(",")] if len(sys.argv) > 2 and sys.argv[2] else []
+count = 0
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        global count
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = answers.pop(0) if answers else 200
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        with open(os.path.join(folder, f"{count}.json"), "w", encoding="utf-8") as file:
+            json.dump({"path": self.path, "headers": headers, "answer": answer}, file)
+        hidden = os.path.join(folder, f".{count}.body")
+        with open(hidden, "wb") as file:
+            file.write(body)
+        os.rename(hidden, os.path.join(folder, f"{count}.body"))
+        count += 1
+        self.send_response(answer)
+        if answer == 503:
+            self.send_header("Retry-After", "1")
+        if answer == 307:
+            self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+if len(sys.argv) > 4:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[3], sys.argv[4])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_address[1], flush=True)
+server.serve_forever()

@@ -1,0 +1,287 @@
+//! Containers of processes: from the names of their cgroups, the node's log files and `/proc`. Nobody
+//! is asked.
+
+mod cgroup;
+mod logs;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use engine::container::{Container, Pod};
+use engine::event::{Event, What};
+use engine::ids::{Pid, Tid};
+use engine::units::Moment;
+
+use logs::Logs;
+
+/// The most that is read of a file in `/proc`.
+const LONGEST: u64 = 64 * 1024;
+
+/// Containers without names that are looked at again, and how often.
+const MOST_NAMELESS: usize = 4096;
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Processes that are looked at before they are announced, and how long that is believed.
+const MOST_EXPECTED: usize = 1024;
+const BELIEVED: Duration = Duration::from_secs(30);
+
+/// How often a container is looked at again before nobody is expected to name it.
+const PATIENCE: u32 = 12;
+
+/// The process is there no more, or cannot be looked at.
+struct Gone;
+
+/// Tells containers of processes, with names of pods as soon as these are known.
+pub(crate) struct Containers {
+    proc: PathBuf,
+    logs: Logs,
+    /// Of which pods something is not known yet: what was told, and how often that was looked for.
+    nameless: HashMap<Pid, (Container, u32)>,
+    looked: Instant,
+    /// Processes that will call the driver soon, and may be gone before their calls are read.
+    expected: HashMap<Pid, (Container, Instant)>,
+}
+
+impl Containers {
+    /// `logs`: the folder that has the node's `pods` and `containers`.
+    pub(crate) fn new(logs: &Path) -> Self {
+        Self::under(Path::new("/proc"), logs)
+    }
+
+    fn under(proc: &Path, logs: &Path) -> Self {
+        Self {
+            proc: proc.to_owned(),
+            logs: Logs::new(logs),
+            nameless: HashMap::new(),
+            looked: Instant::now(),
+            expected: HashMap::new(),
+        }
+    }
+
+    /// A process was announced: where it runs, if that is a container.
+    pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
+        let expected = self.expected.remove(&pid);
+        let mut container = match self.look(pid) {
+            Ok(container) => container?,
+            Err(Gone) => expected.filter(|(_, seen)| seen.elapsed() < BELIEVED)?.0,
+        };
+        let named = self.logs.name(&mut container);
+        self.nameless.remove(&pid);
+        if !named && self.nameless.len() < MOST_NAMELESS {
+            self.nameless.insert(pid, (container.clone(), 0));
+        }
+        Some(event(pid, now, container))
+    }
+
+    /// These processes mapped a driver. Short ones may be gone when their first call is read, so that
+    /// they are looked at now.
+    pub(crate) fn expect(&mut self, pids: Vec<Pid>) {
+        for pid in pids {
+            if self.expected.len() >= MOST_EXPECTED {
+                self.expected.retain(|_, (_, seen)| seen.elapsed() < BELIEVED);
+            }
+            if self.expected.len() < MOST_EXPECTED
+                && let Ok(Some(container)) = self.look(pid)
+            {
+                self.expected.insert(pid, (container, Instant::now()));
+            }
+        }
+    }
+
+    /// The container of a process, without names.
+    fn look(&self, pid: Pid) -> Result<Option<Container>, Gone> {
+        let text = self.read(pid, "cgroup").ok_or(Gone)?;
+        let Some(found) = cgroup::parse(&text) else { return Ok(None) };
+        let pod = |uid| Pod { uid, name: None, namespace: None, container: None };
+        Ok(Some(Container {
+            id: found.id,
+            runtime: found.runtime,
+            pod: found.pod.map(pod),
+            pid_inside: self.read(pid, "status").and_then(|status| pid_inside(&status)),
+        }))
+    }
+
+    /// Whom the account told about is announced there; its container belongs right behind.
+    pub(crate) fn beside(&mut self, events: Vec<Event>, now: Moment) -> Vec<Event> {
+        let mut all = Vec::with_capacity(events.len());
+        for event in events {
+            let began = matches!(event.what, What::Process(_)).then_some(event.pid);
+            all.push(event);
+            all.extend(began.and_then(|pid| self.began(pid, now)));
+        }
+        all
+    }
+
+    pub(crate) fn ended(&mut self, pid: Pid) {
+        self.nameless.remove(&pid);
+        self.expected.remove(&pid);
+    }
+
+    /// Containers whose names became known, from time to time.
+    pub(crate) fn news(&mut self, now: Moment) -> Vec<Event> {
+        if self.nameless.is_empty() || self.looked.elapsed() < AGAIN {
+            return Vec::new();
+        }
+        self.looked = Instant::now();
+        self.look_again(now)
+    }
+
+    fn look_again(&mut self, now: Moment) -> Vec<Event> {
+        let mut events = Vec::new();
+        let logs = &mut self.logs;
+        self.nameless.retain(|pid, (container, looks)| {
+            let before = container.clone();
+            let named = logs.name(container);
+            if *container != before {
+                events.push(event(*pid, now, container.clone()));
+            }
+            *looks += 1;
+            !named && *looks < PATIENCE
+        });
+        events
+    }
+
+    fn read(&self, pid: Pid, file: &str) -> Option<String> {
+        let file = File::open(self.proc.join(pid.to_string()).join(file)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn event(pid: Pid, now: Moment, container: Container) -> Event {
+    let what = What::Container(Box::new(container));
+    Event { pid, tid: Tid(pid.0), entered: now, at: now, what }
+}
+
+/// The last of the process's numbers, which is that of the innermost namespace.
+fn pid_inside(status: &str) -> Option<Pid> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok().map(Pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use engine::container::Runtime;
+
+    use super::*;
+
+    const ID: &str = "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00";
+    const UID: &str = "0a1b2c3d-1111-2222-3333-444455556666";
+
+    /// A `/proc` with one process, and a folder of logs.
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn new(cgroup: &str, status: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let process = folder.path().join("proc/7");
+            fs::create_dir_all(&process).unwrap();
+            fs::write(process.join("cgroup"), cgroup).unwrap();
+            fs::write(process.join("status"), status).unwrap();
+            Self(folder)
+        }
+
+        fn containers(&self) -> Containers {
+            Containers::under(&self.0.path().join("proc"), &self.0.path().join("log"))
+        }
+    }
+
+    fn container(event: Option<Event>) -> Option<Container> {
+        event.map(|event| match event.what {
+            What::Container(container) => *container,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_process_is_told_with_its_container_and_its_number_inside() {
+        let node = Node::new(
+            &format!("0::/system.slice/docker-{ID}.scope\n"),
+            "Name:\tsh\nNSpid:\t7\t4\t1\n",
+        );
+        let found = container(node.containers().began(Pid(7), Moment(1))).unwrap();
+        assert_eq!((&*found.id, found.runtime), (ID, Runtime::Docker));
+        assert_eq!((found.pid_inside, found.pod), (Some(Pid(1)), None));
+    }
+
+    #[test]
+    fn a_process_of_the_host_or_one_that_is_gone_has_no_container() {
+        let node = Node::new("0::/user.slice/user-0.slice/session-1.scope\n", "NSpid:\t7\n");
+        assert!(node.containers().began(Pid(7), Moment(1)).is_none());
+        assert!(node.containers().began(Pid(8), Moment(1)).is_none());
+    }
+
+    #[test]
+    fn a_name_that_comes_later_is_told_once() {
+        let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "Name:\tx\n");
+        let mut containers = node.containers();
+        let found = container(containers.began(Pid(7), Moment(1))).unwrap();
+        assert_eq!((found.pid_inside, found.pod.unwrap().name), (None, None));
+        assert!(containers.look_again(Moment(2)).is_empty());
+        let logs = node.0.path().join(format!("log/pods/team_web_{UID}/main"));
+        fs::create_dir_all(logs).unwrap();
+        // The folders are read a second apart at the most often.
+        std::thread::sleep(Duration::from_millis(1100));
+        let mut news = containers.look_again(Moment(3));
+        let pod = container(news.pop()).unwrap().pod.unwrap();
+        assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
+        assert!(news.is_empty() && containers.look_again(Moment(4)).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_when_it_is_announced_was_looked_at_before() {
+        let node = Node::new(&format!("0::/docker/{ID}\n"), "NSpid:\t7\t3\n");
+        let mut containers = node.containers();
+        containers.expect(vec![Pid(7), Pid(8)]);
+        fs::remove_dir_all(node.0.path().join("proc/7")).unwrap();
+        let found = container(containers.began(Pid(7), Moment(1))).unwrap();
+        assert_eq!((&*found.id, found.pid_inside), (ID, Some(Pid(3))));
+        // Once: the next process of that number is another one.
+        assert!(containers.began(Pid(7), Moment(2)).is_none());
+        assert!(containers.began(Pid(8), Moment(2)).is_none());
+    }
+
+    #[test]
+    fn what_a_process_is_when_it_is_announced_counts_and_few_are_expected() {
+        let node = Node::new(&format!("0::/docker/{ID}\n"), "");
+        let mut containers = node.containers();
+        containers.expect(vec![Pid(7)]);
+        fs::write(node.0.path().join("proc/7/cgroup"), "0::/user.slice\n").unwrap();
+        assert!(containers.began(Pid(7), Moment(1)).is_none());
+        let many: Vec<_> = (10..10 + 2 * MOST_EXPECTED as u32).map(Pid).collect();
+        for pid in &many {
+            let process = node.0.path().join(format!("proc/{pid}"));
+            fs::create_dir(&process).unwrap();
+            fs::write(process.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
+        }
+        containers.expect(many);
+        assert_eq!(containers.expected.len(), MOST_EXPECTED);
+    }
+
+    #[test]
+    fn nobody_is_looked_for_without_end() {
+        let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "");
+        let mut containers = node.containers();
+        containers.began(Pid(7), Moment(1));
+        for _ in 0..PATIENCE {
+            assert_eq!(containers.nameless.len(), 1);
+            containers.look_again(Moment(2));
+        }
+        assert!(containers.nameless.is_empty());
+        containers.began(Pid(7), Moment(1));
+        containers.ended(Pid(7));
+        assert!(containers.nameless.is_empty());
+    }
+
+    #[test]
+    fn files_without_end_are_read_up_to_a_bound() {
+        let node = Node::new(&"0::/x\n".repeat(1 << 20), "");
+        assert!(node.containers().began(Pid(7), Moment(1)).is_none());
+    }
+}

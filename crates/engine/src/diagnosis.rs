@@ -1,0 +1,355 @@
+//! Why there was no memory: told apart by what is known of the device, its holders, caches and the
+//! host. What is not known makes an answer less sure, never wrong by itself.
+
+mod figures;
+
+pub use figures::Figures;
+
+use crate::ids::{DeviceId, GpuId, Pid};
+use crate::kind::{Kind, Layer};
+use crate::snapshot::Snapshot;
+use crate::units::Bytes;
+use crate::verdict::Sureness;
+
+/// What a refused call asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// Memory.
+    Memory(Kind, Bytes),
+    /// Addresses without memory; how many is not told.
+    Addresses,
+    /// Something that needs memory by itself: a context, a module, a graph.
+    Other,
+}
+
+impl Asked {
+    /// How much, where that is told.
+    #[must_use]
+    pub const fn bytes(self) -> Option<Bytes> {
+        match self {
+            Self::Memory(_, bytes) => Some(bytes),
+            Self::Addresses | Self::Other => None,
+        }
+    }
+}
+
+/// What is known at the moment when a call was refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    /// Who asked.
+    pub pid: Pid,
+    /// For what.
+    pub asked: Asked,
+    /// Of which device, as the process counts them.
+    pub device: Option<DeviceId>,
+    /// Which GPU of the host that is.
+    pub gpu: Option<GpuId>,
+    /// Device memory of the processes on it at that moment, as it was traced.
+    pub holders: &'a [(Pid, Bytes)],
+    /// A snapshot from soon after it: accounts of the driver, caches and pools.
+    pub snapshot: &'a Snapshot,
+    /// All of the GPU's memory.
+    pub total: Option<Bytes>,
+    /// What the host has.
+    pub host: Host,
+    /// Signs of something that divides the GPU.
+    pub hints: &'a [Hint],
+}
+
+/// What is known of the host's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Host {
+    /// Memory that programs can still get.
+    pub available: Option<Bytes>,
+    /// What the process may lock in memory; `None` where there is no limit or it is not known.
+    pub locked_limit: Option<Bytes>,
+    /// What the process may have of addresses; likewise.
+    pub address_limit: Option<Bytes>,
+}
+
+/// A sign of something that divides the GPU.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Hint {
+    /// A server of MPS runs, which can limit what its clients get.
+    Mps,
+    /// The process has a library between itself and the driver that limits memory.
+    Divider,
+}
+
+impl Hint {
+    /// The word for it in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mps => "mps_server",
+            Self::Divider => "dividing_library",
+        }
+    }
+
+    /// What it is, as the subject of a sentence.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Mps => {
+                "an MPS server runs (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT can limit its clients)"
+            }
+            Self::Divider => "the process has a library loaded that divides the GPU (libvgpu.so)",
+        }
+    }
+}
+
+/// Why there was no memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Cause {
+    /// The device is full.
+    DeviceExhausted,
+    /// A framework's cache holds enough of the device, but not in one piece, or not yet given back.
+    CacheFragmented,
+    /// A pool of the driver holds enough, and does not use it for this.
+    PoolFragmented,
+    /// More than the whole device was asked for at once.
+    LargerThanDevice,
+    /// The device has plenty: something else limits the process.
+    Quota,
+    /// There are no addresses left.
+    AddressSpace,
+    /// Host memory, or what may be locked of it, is exhausted.
+    HostMemory,
+    /// The figures do not tell.
+    Unknown,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 8] = [
+        Self::DeviceExhausted,
+        Self::CacheFragmented,
+        Self::PoolFragmented,
+        Self::LargerThanDevice,
+        Self::Quota,
+        Self::AddressSpace,
+        Self::HostMemory,
+        Self::Unknown,
+    ];
+
+    /// The word for it in JSON and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DeviceExhausted => "device_exhausted",
+            Self::CacheFragmented => "cache_fragmented",
+            Self::PoolFragmented => "pool_fragmented",
+            Self::LargerThanDevice => "larger_than_device",
+            Self::Quota => "quota",
+            Self::AddressSpace => "address_space",
+            Self::HostMemory => "host_memory",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why there was no memory, and what that rests on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnosis {
+    /// The cause.
+    pub cause: Cause,
+    /// How sure that is.
+    pub sureness: Sureness,
+    /// The cause in a sentence; names of processes in it are hostile text.
+    pub sentence: String,
+    /// The figures.
+    pub figures: Figures,
+    /// Signs of something that divides the GPU.
+    pub hints: Vec<Hint>,
+}
+
+/// What a device needs besides what is asked for: pages, tables of pages.
+const SLACK: u64 = 64 << 20;
+
+/// Memory is given out in pages of this size.
+const PAGE: u64 = 2 << 20;
+
+/// Finds the cause.
+#[must_use]
+pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
+    let figures = Figures::of(scene);
+    let (cause, sureness, sentence) = match scene.asked {
+        Asked::Addresses => addresses(scene),
+        Asked::Memory(kind, bytes) => match kind.layer() {
+            Layer::Host => host(scene, "page-locked host memory", bytes),
+            Layer::Managed => managed(scene, bytes),
+            _ => device(scene, &figures, Some(bytes)),
+        },
+        Asked::Other => device(scene, &figures, None),
+    };
+    Diagnosis { cause, sureness, sentence, figures, hints: scene.hints.to_vec() }
+}
+
+type Answer = (Cause, Sureness, String);
+
+fn addresses(scene: &Scene<'_>) -> Answer {
+    let limit = scene.host.address_limit;
+    let told = limit.map_or_else(
+        || "the process has no limit of its own on them that is known".to_owned(),
+        |limit| format!("the process may have {limit} of them (ulimit -v)"),
+    );
+    let sureness = if limit.is_some() { Sureness::Likely } else { Sureness::Possible };
+    let sentence =
+        format!("addresses were asked for, not memory, and there were none left: {told}");
+    (Cause::AddressSpace, sureness, sentence)
+}
+
+fn host(scene: &Scene<'_>, what: &str, asked: Bytes) -> Answer {
+    let Host { available, locked_limit, .. } = scene.host;
+    let (sureness, why) = match (available, locked_limit) {
+        (Some(available), _) if available < asked => {
+            (Sureness::Certain, format!("the host has {available} available"))
+        }
+        (_, Some(limit)) if limit < asked => {
+            (Sureness::Likely, format!("the process may lock {limit} (ulimit -l)"))
+        }
+        (Some(available), Some(limit)) => (
+            Sureness::Possible,
+            format!(
+                "the host has {available} available and the process may lock {limit}, so a limit \
+                 of its cgroup, or what it has locked already, is in the way"
+            ),
+        ),
+        (Some(available), None) => (
+            Sureness::Possible,
+            format!(
+                "the host has {available} available, so a limit of its cgroup may be in the way"
+            ),
+        ),
+        (None, _) => (Sureness::Possible, "what the host has available is not known".to_owned()),
+    };
+    (Cause::HostMemory, sureness, format!("{asked} of {what} were asked for, and {why}"))
+}
+
+/// Managed memory may be more than the device has: it lives on the host, too.
+fn managed(scene: &Scene<'_>, asked: Bytes) -> Answer {
+    host(scene, "managed memory, which needs room on the host and not only on the device", asked)
+}
+
+fn device(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>) -> Answer {
+    let words = asked
+        .map_or_else(|| "what the call needs for itself".to_owned(), |asked| format!("{asked}"));
+    if let (Some(asked), Some(total)) = (asked, figures.total)
+        && asked > total
+    {
+        let sentence = format!("{asked} were asked for at once, and the whole device has {total}");
+        return (Cause::LargerThanDevice, Sureness::Certain, sentence);
+    }
+    let need = asked.map_or(0, |asked| asked.0.div_ceil(PAGE).saturating_mul(PAGE));
+    match figures.free {
+        Some(free) if free.0 >= need.saturating_add(SLACK).saturating_add(need / 32) => {
+            quota(scene, figures, &words, free)
+        }
+        Some(free) => full(scene, figures, asked, &words, Some(free)),
+        None => unasked(scene, figures, asked, &words),
+    }
+}
+
+/// The device has enough and the driver says no.
+fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answer {
+    let held = figures.asker;
+    let signs: Vec<&str> = scene.hints.iter().map(|hint| hint.words()).collect();
+    let (sureness, why) = if signs.is_empty() {
+        (
+            Sureness::Possible,
+            "something limits this process: a share of MPS, of a container or of a divided GPU; \
+             nothing that tells which can be seen from outside"
+                .to_owned(),
+        )
+    } else {
+        (Sureness::Likely, format!("something limits this process: {}", signs.join("; ")))
+    };
+    let sentence = format!(
+        "the device had about {free} free, and {words} were refused all the same: {why}; the \
+         process held {held} then"
+    );
+    (Cause::Quota, sureness, sentence)
+}
+
+/// The device is full: is it a cache's fault?
+fn full(
+    scene: &Scene<'_>,
+    figures: &Figures,
+    asked: Option<Bytes>,
+    words: &str,
+    free: Option<Bytes>,
+) -> Answer {
+    let enough = |held: Bytes| asked.is_some_and(|asked| held >= asked && asked.0 > 0);
+    if let Some((unused, exact)) = figures.cache_unused.filter(|(unused, _)| enough(*unused)) {
+        let sureness = if exact { Sureness::Certain } else { Sureness::Likely };
+        let sentence = format!(
+            "the device was full, but PyTorch's cache in the same process held {unused} that no \
+             tensor used, and {words} were asked for: the cache has it in pieces, or had not given \
+             it back"
+        );
+        return (Cause::CacheFragmented, sureness, sentence);
+    }
+    if let Some(unused) = figures.pool_unused.filter(|unused| enough(*unused)) {
+        let sentence = format!(
+            "the device was full, but memory pools of the same process reserved {unused} that \
+             nothing used, and {words} were asked for"
+        );
+        return (Cause::PoolFragmented, Sureness::Likely, sentence);
+    }
+    let left = free.map_or_else(String::new, |free| format!(" and about {free} were free"));
+    let size = figures.total.map_or_else(String::new, |total| format!(" of {total}"));
+    let sentence = format!(
+        "the device{size} was full: {words} were asked for{left}; {}",
+        by_whom(scene, figures)
+    );
+    let sureness = if free.is_some() { Sureness::Certain } else { Sureness::Likely };
+    (Cause::DeviceExhausted, sureness, sentence)
+}
+
+/// Who holds the device.
+fn by_whom(scene: &Scene<'_>, figures: &Figures) -> String {
+    let most = scene.holders.iter().max_by_key(|(pid, bytes)| (*bytes, pid.0));
+    let untracked = figures.untracked.filter(|untracked| untracked.0 > 0);
+    match most {
+        Some((_, bytes)) if untracked.is_some_and(|untracked| untracked > *bytes) => {
+            let untracked = untracked.unwrap_or_default();
+            format!("{untracked} of it no allocation that was traced accounts for")
+        }
+        Some((pid, bytes)) if *pid == scene.pid => {
+            format!("most of it was held by the same process: {bytes}")
+        }
+        Some((pid, bytes)) => {
+            let name = scene.snapshot.processes.iter().find(|process| process.key.pid == *pid);
+            let name = name.map_or("", |process| &*process.name);
+            format!("most of it was held by process {pid} ({name}): {bytes}")
+        }
+        None => match untracked {
+            Some(untracked) => format!("{untracked} of it were held by memory that was not traced"),
+            None => "who held it is not known".to_owned(),
+        },
+    }
+}
+
+/// Nobody told what is free.
+fn unasked(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>, words: &str) -> Answer {
+    let held = figures.traced;
+    let more = held.0.saturating_add(asked.unwrap_or_default().0).saturating_add(SLACK);
+    match figures.total {
+        Some(total) if more >= total.0 => full(scene, figures, asked, words, None),
+        Some(total) => {
+            let sentence = format!(
+                "{words} were asked for of a device of {total}; {held} of it were traced, and what \
+                 was free is not known (the driver's account could not be asked), so a full device \
+                 and a limit of the process look the same"
+            );
+            (Cause::Unknown, Sureness::Possible, sentence)
+        }
+        None => {
+            let sentence = format!(
+                "{words} were asked for; how much the device has and what was free is not known \
+                 (the driver's account could not be asked); {held} of it were traced"
+            );
+            (Cause::Unknown, Sureness::Possible, sentence)
+        }
+    }
+}

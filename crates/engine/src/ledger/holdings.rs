@@ -1,0 +1,147 @@
+//! What every process holds of one device by where it came from, at this moment. Tables of sites do
+//! not tell devices apart, so this looks at every live allocation: for rare moments only.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::event::Failed;
+use crate::holding::{HeldSite, Holding, Where};
+use crate::ids::{DeviceId, GpuId, Pid, SiteId};
+use crate::stack::{Frame, SiteName};
+use crate::units::Bytes;
+
+use super::Ledger;
+use super::allocation::Entry;
+use super::process::Process;
+use super::totals::Sum;
+use super::view::walks;
+
+impl Ledger {
+    /// Who holds device memory there, the most first, each by site. Costs a step for each live
+    /// allocation of every process.
+    #[must_use]
+    pub fn holdings(&self, place: Where) -> Vec<Holding> {
+        let mut all: Vec<_> =
+            self.shown().filter_map(|process| self.holding(process, place)).collect();
+        all.sort_by_key(|one| (Reverse(one.live_bytes), one.key.pid));
+        all
+    }
+
+    fn holding(&self, process: &Process, place: Where) -> Option<Holding> {
+        let mut sites: HashMap<Option<SiteId>, (Sum, u64)> = HashMap::new();
+        let (mut live, mut allocations) = (Sum::default(), 0_u64);
+        for (slab, walk) in walks(process) {
+            for slot in walk {
+                let entry = &slab[slot];
+                if entry.kind.takes_device_memory() && lies(entry, process, place) {
+                    let site = sites.entry(entry.site()).or_default();
+                    site.0.add(entry.bytes);
+                    site.1 += 1;
+                    live.add(entry.bytes);
+                    allocations += 1;
+                }
+            }
+        }
+        (allocations > 0).then(|| Holding {
+            key: process.key,
+            uid: process.uid,
+            name: process.name.clone(),
+            live_bytes: live.bytes(),
+            live_allocations: allocations,
+            sites: self.held_sites(sites),
+            before_trace: process.before_trace,
+        })
+    }
+
+    /// The most first; sites that look the same are one.
+    fn held_sites(&self, by_id: HashMap<Option<SiteId>, (Sum, u64)>) -> Vec<HeldSite> {
+        let mut by_name: HashMap<SiteName, (Option<SiteId>, Sum, u64)> = HashMap::new();
+        for (site, (bytes, count)) in by_id {
+            let one = by_name.entry(self.sites.name(site)).or_insert((site, Sum::default(), 0));
+            one.1 = one.1.plus(bytes);
+            one.2 = one.2.saturating_add(count);
+        }
+        let mut sites: Vec<_> = by_name
+            .into_iter()
+            .map(|(name, (site, bytes, count))| HeldSite {
+                site,
+                name,
+                frames: Arc::default(),
+                live_bytes: bytes.bytes(),
+                live_allocations: count,
+            })
+            .collect();
+        sites.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.name));
+        sites
+    }
+
+    /// Puts names and frames to sites of holdings that were told meanwhile: of the first `top` of
+    /// each process; the others are dropped. Sites that turn out to look the same become one.
+    pub fn name_holdings(&self, holdings: &mut [Holding], top: usize) {
+        for holding in holdings {
+            let mut named: Vec<HeldSite> = Vec::new();
+            let mut places: HashMap<SiteName, usize> = HashMap::new();
+            for mut one in std::mem::take(&mut holding.sites) {
+                one.name = self.sites.name(one.site);
+                match places.get(&one.name).and_then(|place| named.get_mut(*place)) {
+                    Some(same) => {
+                        same.live_bytes = Bytes(same.live_bytes.0.saturating_add(one.live_bytes.0));
+                        same.live_allocations += one.live_allocations;
+                    }
+                    None => {
+                        places.insert(one.name, named.len());
+                        named.push(one);
+                    }
+                }
+            }
+            named.sort_by_key(|one| {
+                (Reverse(one.live_bytes), Reverse(one.live_allocations), one.name)
+            });
+            named.truncate(top);
+            for one in &mut named {
+                one.frames = self.sites.frames_of(one.name);
+            }
+            holding.sites = named;
+        }
+    }
+
+    /// The device and the GPU that a failed call was about, and the name of who made it.
+    #[must_use]
+    pub fn asked_of(
+        &self,
+        pid: Pid,
+        failed: &Failed,
+    ) -> (Option<DeviceId>, Option<GpuId>, Box<str>) {
+        let Some(process) = self.running.get(&pid) else {
+            return (failed.device, None, Box::default());
+        };
+        let device = process.device_asked(failed);
+        let gpu = device.and_then(|device| process.devices.gpu(device));
+        (device, gpu, process.name.clone())
+    }
+
+    /// What a site is called, and its frames, innermost first; none while it was not told.
+    #[must_use]
+    pub fn site(&self, site: Option<SiteId>) -> (SiteName, Arc<[Frame]>) {
+        let name = self.sites.name(site);
+        (name, site.and_then(|site| self.sites.frames(site)).unwrap_or_default())
+    }
+}
+
+/// Whether an allocation lies there, by the rules of [`super::device::Devices::held`].
+fn lies(entry: &Entry, process: &Process, place: Where) -> bool {
+    let on = |device: DeviceId, gpu: Option<GpuId>| match (
+        gpu,
+        entry.device().and_then(|other| process.devices.gpu(other)),
+    ) {
+        (Some(gpu), Some(other)) => gpu == other,
+        _ => entry.device() == Some(device),
+    };
+    match place {
+        Where::Anywhere => true,
+        Where::Device(device, gpu) => on(device, gpu),
+        Where::Gpu(gpu) => entry.device().and_then(|other| process.devices.gpu(other)) == Some(gpu),
+    }
+}

@@ -1,0 +1,187 @@
+//! What would give memory back, and in which order.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::sync::Arc;
+
+use engine::advice::{Action, Known, Situation, Step, Tongue, advise};
+use engine::container::{Container, Pod, Runtime};
+use engine::event::{Allocate, Event, PoolCall, ProcessFacts, What};
+use engine::holding::Where;
+use engine::ids::{DeviceId, GpuId, Key, Pid, PoolId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::{ProcessView, Snapshot, View};
+use engine::stack::SiteName;
+use engine::tensor::{TensorCall, TensorTurn};
+use engine::units::{Bytes, Moment, Nanos};
+use engine::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
+
+const MIB: u64 = 1 << 20;
+
+fn tell(ledger: &mut Ledger, pid: u32, what: What) {
+    let at = Moment(1000);
+    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+}
+
+fn holds(ledger: &mut Ledger, pid: u32, device: u16, bytes: u64) {
+    let facts = ProcessFacts { start: 1, uid: 1000, name: "python".into(), before_trace: false };
+    tell(ledger, pid, What::Process(facts));
+    tell(ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
+    let before =
+        ledger.holdings(Where::Anywhere).iter().map(|one| one.live_allocations).sum::<u64>();
+    let key = Key::address((before + 1) << 40);
+    let device = Some(DeviceId(device));
+    let (context, pool, stream, site) = (None, None, None, None);
+    let new = Allocate { key, kind: Kind::Device, bytes, context, device, pool, stream, site };
+    tell(ledger, pid, What::Allocate(new));
+}
+
+fn snapshot(ledger: &mut Ledger) -> Snapshot {
+    ledger.snapshot(Moment(2000), &View::default())
+}
+
+const NOBODY: &dyn Fn(&ProcessView) -> bool = &|_| false;
+const BUSY: &dyn Fn(&ProcessView) -> Option<Nanos> = &|_| None;
+
+fn situation(snapshot: &Snapshot) -> Situation<'_> {
+    let (protected, idle) = (NOBODY, BUSY);
+    let gpu = Some(GpuId(0));
+    Situation { snapshot, gpu, only: &[], asker: None, fragmented: false, protected, idle }
+}
+
+fn short(steps: &[Step]) -> Vec<(Action, u32, u64, Known)> {
+    steps.iter().map(|step| (step.action, step.pid.0, step.bytes.0 / MIB, step.known)).collect()
+}
+
+#[test]
+fn what_costs_nothing_comes_first_and_then_what_costs_least() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 300 * MIB);
+    holds(&mut ledger, 1, 0, 600 * MIB);
+    let what = TensorTurn::Began { address: 1 << 40, bytes: 300 * MIB, site: None };
+    let (device, allocated, reserved) = (DeviceId(0), 300 * MIB, 900 * MIB);
+    tell(&mut ledger, 1, What::Tensor(TensorCall { what, device, allocated, reserved }));
+    holds(&mut ledger, 2, 0, 100 * MIB);
+    let pool = PoolId(7);
+    tell(&mut ledger, 2, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
+    tell(&mut ledger, 2, What::Pool(PoolCall::ToldReserved { pool, bytes: 700 * MIB }));
+    holds(&mut ledger, 3, 0, 50 * MIB);
+    tell(&mut ledger, 3, What::DriverAccount { gpu: GpuId(0), bytes: 80 * MIB });
+    holds(&mut ledger, 4, 1, 5000 * MIB);
+    let snapshot = snapshot(&mut ledger);
+    let idle =
+        |process: &ProcessView| (process.key.pid == Pid(3)).then_some(Nanos::from_millis(600_000));
+    let steps = advise(&Situation { idle: &idle, ..situation(&snapshot) });
+    let (exact, at_most, estimate) = (Known::Exact, Known::AtMost, Known::Estimate);
+    assert_eq!(
+        short(&steps),
+        [
+            (Action::TrimPool, 2, 700, at_most),
+            (Action::EmptyCache, 1, 600, exact),
+            (Action::StopIdle, 3, 80, exact),
+            (Action::Stop, 1, 900, estimate),
+            (Action::Stop, 2, 100, estimate),
+        ]
+    );
+    assert!(steps[2].why.contains("10 minutes"), "{}", steps[2].why);
+    assert_eq!(steps[2].commands[0].text, "kill -TERM 3");
+    assert_eq!(steps[1].commands[0].text, "torch.cuda.empty_cache()");
+    assert_eq!(steps[1].commands[0].tongue, Tongue::Python);
+}
+
+#[test]
+fn a_leak_is_worth_a_restart_and_gives_back_what_leaked() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 900 * MIB);
+    let mut snapshot = snapshot(&mut ledger);
+    let judged = |device, bytes| Judgement {
+        pid: Some(Pid(1)),
+        process: "python".into(),
+        site: SiteName::Unknown,
+        frames: Arc::default(),
+        subject: Subject::Memory(Kind::Device),
+        device: Some(DeviceId(device)),
+        thread: None,
+        verdict: Verdict::Leak,
+        sureness: Sureness::Likely,
+        evidence: Evidence { live: bytes, ..Evidence::default() },
+    };
+    let pinned = Judgement { subject: Subject::Memory(Kind::Pinned), ..judged(0, 999 * MIB) };
+    snapshot.suspects =
+        vec![judged(0, 400 * MIB), judged(0, 100 * MIB), judged(1, 77 * MIB), pinned];
+    let steps = advise(&situation(&snapshot));
+    let expected = [
+        (Action::RestartLeaking, 1, 500, Known::Estimate),
+        (Action::Stop, 1, 900, Known::Estimate),
+    ];
+    assert_eq!(short(&steps), expected);
+}
+
+#[test]
+fn nobody_is_told_to_stop_services_or_the_protected() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 900 * MIB);
+    holds(&mut ledger, 2, 0, 900 * MIB);
+    let mut snapshot = snapshot(&mut ledger);
+    let server = snapshot.processes.iter_mut().find(|one| one.key.pid == Pid(2)).unwrap();
+    server.name = "nvidia-cuda-mps-server".into();
+    let protected = |process: &ProcessView| process.key.pid == Pid(1);
+    assert!(advise(&Situation { protected: &protected, ..situation(&snapshot) }).is_empty());
+}
+
+#[test]
+fn who_was_refused_is_told_to_need_less_and_not_to_end() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 900 * MIB);
+    let snapshot = snapshot(&mut ledger);
+    let asker = Some(Pid(1));
+    let steps = advise(&Situation { asker, fragmented: true, ..situation(&snapshot) });
+    let actions: Vec<_> = steps.iter().map(|step| step.action).collect();
+    assert_eq!(actions, [Action::ExpandSegments, Action::AskForLess]);
+    let text = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+    assert_eq!(steps[0].commands[0].text, text);
+}
+
+#[test]
+fn commands_name_the_container_only_in_words_that_no_shell_obeys() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 900 * MIB);
+    let mut snapshot = snapshot(&mut ledger);
+    let pod = |name: &str| Pod {
+        uid: "u".into(),
+        name: Some(name.into()),
+        namespace: Some("ml".into()),
+        container: None,
+    };
+    for (id, runtime, pod, command) in [
+        ("abc", Runtime::Docker, None, "docker stop abc"),
+        ("abc", Runtime::Podman, None, "podman stop abc"),
+        ("abc", Runtime::Containerd, None, "crictl stop abc"),
+        ("abc", Runtime::Docker, Some(pod("train-0")), "kubectl delete pod --namespace ml train-0"),
+        ("a;rm -rf /", Runtime::Docker, None, "kill -TERM 1"),
+        ("-f", Runtime::Docker, None, "kill -TERM 1"),
+        ("$(x)", Runtime::Podman, Some(pod("`x`")), "kill -TERM 1"),
+        ("abc", Runtime::Unknown, None, "kill -TERM 1"),
+    ] {
+        let container = Container { id: id.into(), runtime, pod, pid_inside: None };
+        snapshot.processes[0].container = Some(Arc::new(container));
+        assert_eq!(advise(&situation(&snapshot))[0].commands[0].text, command);
+    }
+}
+
+#[test]
+fn only_the_processes_that_are_meant_are_spoken_of() {
+    let mut ledger = Ledger::new();
+    (1..4).for_each(|pid| holds(&mut ledger, pid, 0, u64::from(pid) * MIB));
+    let snapshot = snapshot(&mut ledger);
+    let steps = advise(&Situation { only: &[Pid(2)], ..situation(&snapshot) });
+    assert_eq!(short(&steps), [(Action::Stop, 2, 2, Known::Estimate)]);
+    let everywhere = advise(&Situation { gpu: None, ..situation(&snapshot) });
+    assert_eq!(everywhere.len(), 3);
+    assert_eq!(everywhere[0].bytes, Bytes(3 * MIB));
+}

@@ -1,0 +1,253 @@
+//! Why there was no memory: a table of cases, with what is known taken away piece by piece.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::diagnosis::{Asked, Cause, Diagnosis, Hint, Host, Scene, diagnose};
+use engine::event::{Allocate, Event, PoolCall, ProcessFacts, What};
+use engine::ids::{DeviceId, GpuId, Key, Pid, PoolId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::{Snapshot, View};
+use engine::tensor::{TensorCall, TensorTurn};
+use engine::units::{Bytes, Moment};
+use engine::verdict::Sureness;
+
+const GIB: u64 = 1 << 30;
+
+/// A host with one GPU of 24 GiB, as GPU 3, which is device 0 of every process.
+struct World {
+    ledger: Ledger,
+    at: u64,
+    /// What processes held at the moment of the error.
+    held: Vec<(Pid, Bytes)>,
+    total: Option<Bytes>,
+    host: Host,
+    hints: Vec<Hint>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            ledger: Ledger::new(),
+            at: 0,
+            held: Vec::new(),
+            total: Some(Bytes(24 * GIB)),
+            host: Host::default(),
+            hints: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, pid: u32, what: What) {
+        self.at += 1000;
+        let at = Moment(self.at);
+        self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+    }
+
+    /// A process that holds so much, and takes `beyond` more by the driver's account.
+    fn holds(mut self, pid: u32, bytes: u64, beyond: Option<u64>) -> Self {
+        let name = format!("worker-{pid}").into();
+        let facts = ProcessFacts { start: 1, uid: 1000, name, before_trace: false };
+        self.tell(pid, What::Process(facts));
+        self.tell(pid, What::Gpus([Some(GpuId(3))].into()));
+        self.allocates(pid, bytes);
+        if let Some(beyond) = beyond {
+            self.tell(pid, What::DriverAccount { gpu: GpuId(3), bytes: bytes + beyond });
+        }
+        self
+    }
+
+    fn allocates(&mut self, pid: u32, bytes: u64) {
+        let key = Key::address(self.at + 1);
+        let (kind, device) = (Kind::Device, Some(DeviceId(0)));
+        let (context, pool, stream, site) = (None, None, None, None);
+        let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
+        self.tell(pid, What::Allocate(new));
+        self.held.retain(|(known, _)| *known != Pid(pid));
+        let all = self.ledger.holdings(engine::holding::Where::Gpu(GpuId(3)));
+        self.held = all.into_iter().map(|one| (one.key.pid, one.live_bytes)).collect();
+    }
+
+    fn free(mut self, bytes: u64) -> Self {
+        self.tell(0, What::GpuFree { gpu: GpuId(3), bytes });
+        self
+    }
+
+    /// More is allocated after the driver's account was asked.
+    fn then(mut self, pid: u32, bytes: u64) -> Self {
+        self.allocates(pid, bytes);
+        self
+    }
+
+    fn cache(mut self, pid: u32, allocated: u64, reserved: u64) -> Self {
+        let what = TensorTurn::Began { address: 2, bytes: allocated, site: None };
+        let device = DeviceId(0);
+        self.tell(pid, What::Tensor(TensorCall { what, device, allocated, reserved }));
+        self
+    }
+
+    fn pool(mut self, pid: u32, reserved: u64) -> Self {
+        let (pool, device) = (PoolId(9), DeviceId(0));
+        self.tell(pid, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
+        self.tell(pid, What::Pool(PoolCall::ToldReserved { pool, bytes: reserved }));
+        self
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        self.ledger.snapshot(Moment(self.at + 1), &View::default())
+    }
+
+    fn diagnose(&mut self, asked: Asked) -> Diagnosis {
+        let snapshot = self.snapshot();
+        diagnose(&Scene {
+            pid: Pid(1),
+            asked,
+            device: Some(DeviceId(0)),
+            gpu: Some(GpuId(3)),
+            holders: &self.held,
+            snapshot: &snapshot,
+            total: self.total,
+            host: self.host,
+            hints: &self.hints,
+        })
+    }
+
+    fn cause(mut self, asked: u64) -> (Cause, Sureness, String) {
+        let found = self.diagnose(Asked::Memory(Kind::Device, Bytes(asked)));
+        (found.cause, found.sureness, found.sentence)
+    }
+}
+
+fn assert_cause(world: World, asked: u64, cause: Cause, sureness: Sureness, says: &[&str]) {
+    let (found, sure, sentence) = world.cause(asked);
+    assert_eq!((found, sure), (cause, sureness), "{sentence}");
+    for word in says {
+        assert!(sentence.contains(word), "`{word}` is not in: {sentence}");
+    }
+}
+
+#[test]
+fn a_full_device_names_who_holds_most() {
+    let world = || World::new().holds(1, 3 * GIB, Some(GIB)).holds(2, 17 * GIB, Some(GIB));
+    let says = ["24.00 GiB was full", "1.00 GiB were free", "process 2 (worker-2): 17.00 GiB"];
+    let full = Cause::DeviceExhausted;
+    assert_cause(world().free(GIB), 4 * GIB, full, Sureness::Certain, &says);
+    let own = World::new().holds(1, 20 * GIB, Some(GIB)).free(2 * GIB);
+    let says = ["held by the same process: 20.00 GiB"];
+    assert_cause(own, 4 * GIB, full, Sureness::Certain, &says);
+}
+
+#[test]
+fn what_was_allocated_since_the_account_was_asked_counts() {
+    let early = World::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
+    let says = ["about 2.00 GiB were free"];
+    assert_cause(early, 3 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
+}
+
+#[test]
+fn memory_that_nobody_traced_is_named_where_it_is_most() {
+    let world = World::new().holds(1, GIB, Some(20 * GIB)).free(GIB);
+    let says = ["20.00 GiB of it no allocation that was traced accounts for"];
+    assert_cause(world, 2 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
+}
+
+#[test]
+fn a_cache_that_holds_enough_is_the_cause() {
+    let world =
+        || World::new().holds(1, 20 * GIB, Some(GIB)).cache(1, 12 * GIB, 20 * GIB).free(GIB);
+    let says = ["8.00 GiB that no tensor used"];
+    assert_cause(world(), 4 * GIB, Cause::CacheFragmented, Sureness::Likely, &says);
+    assert_cause(world(), 9 * GIB, Cause::DeviceExhausted, Sureness::Certain, &[]);
+    let others =
+        World::new().holds(1, GIB, None).holds(2, 20 * GIB, None).cache(2, GIB, 20 * GIB).free(GIB);
+    assert_cause(others, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &["process 2"]);
+}
+
+#[test]
+fn a_pool_that_reserves_enough_is_the_cause() {
+    let world = World::new().holds(1, GIB, None).pool(1, 6 * GIB).free(GIB);
+    let says = ["reserved 6.00 GiB that nothing used"];
+    assert_cause(world, 4 * GIB, Cause::PoolFragmented, Sureness::Likely, &says);
+}
+
+#[test]
+fn one_request_can_be_larger_than_the_device() {
+    let world = World::new().holds(1, GIB, None);
+    let says = ["25.00 GiB were asked for at once", "the whole device has 24.00 GiB"];
+    assert_cause(world, 25 * GIB, Cause::LargerThanDevice, Sureness::Certain, &says);
+}
+
+#[test]
+fn a_device_with_plenty_free_means_a_limit_of_the_process() {
+    let world = || World::new().holds(1, 2 * GIB, Some(GIB)).free(20 * GIB);
+    let says = ["about 20.00 GiB free", "the process held 2.00 GiB"];
+    assert_cause(world(), GIB, Cause::Quota, Sureness::Possible, &says);
+    let mut divided = world();
+    divided.hints = vec![Hint::Mps];
+    assert_cause(divided, GIB, Cause::Quota, Sureness::Likely, &["MPS server"]);
+}
+
+#[test]
+fn just_enough_free_is_still_a_full_device() {
+    let world = World::new().holds(1, 2 * GIB, Some(GIB)).free(GIB + (1 << 20));
+    assert_cause(world, GIB, Cause::DeviceExhausted, Sureness::Certain, &[]);
+}
+
+#[test]
+fn without_the_drivers_account_only_what_was_traced_tells() {
+    let full = World::new().holds(1, 12 * GIB, None).holds(2, 11 * GIB, None);
+    assert_cause(full, GIB, Cause::DeviceExhausted, Sureness::Likely, &["same process: 12.00 GiB"]);
+    let says = ["what was free is not known"];
+    let open = World::new().holds(1, 2 * GIB, None);
+    assert_cause(open, GIB, Cause::Unknown, Sureness::Possible, &says);
+    let mut nothing = World::new();
+    nothing.total = None;
+    assert_cause(nothing, GIB, Cause::Unknown, Sureness::Possible, &says);
+}
+
+#[test]
+fn host_memory_and_addresses_are_told_apart_from_the_device() {
+    let kinds =
+        [Kind::Pinned, Kind::Registered, Kind::HostPhysical, Kind::HostAsync, Kind::Managed];
+    for kind in kinds {
+        let mut world = World::new().holds(1, GIB, None).free(20 * GIB);
+        let found = world.diagnose(Asked::Memory(kind, Bytes(8 * GIB)));
+        assert_eq!((found.cause, found.sureness), (Cause::HostMemory, Sureness::Possible));
+        world.host.available = Some(Bytes(4 * GIB));
+        let found = world.diagnose(Asked::Memory(kind, Bytes(8 * GIB)));
+        assert_eq!(found.sureness, Sureness::Certain, "{}", found.sentence);
+        world.host = Host {
+            available: Some(Bytes(40 * GIB)),
+            locked_limit: Some(Bytes(GIB)),
+            ..Host::default()
+        };
+        let found = world.diagnose(Asked::Memory(kind, Bytes(8 * GIB)));
+        assert_eq!(found.sureness, Sureness::Likely);
+        assert!(found.sentence.contains("ulimit -l"), "{}", found.sentence);
+    }
+    let mut world = World::new();
+    let found = world.diagnose(Asked::Addresses);
+    assert_eq!((found.cause, found.sureness), (Cause::AddressSpace, Sureness::Possible));
+    world.host.address_limit = Some(Bytes(GIB));
+    let found = world.diagnose(Asked::Addresses);
+    assert_eq!(found.sureness, Sureness::Likely);
+    assert!(found.sentence.contains("1.00 GiB of them (ulimit -v)"), "{}", found.sentence);
+}
+
+#[test]
+fn a_call_that_allocates_nothing_itself_is_judged_by_what_is_free() {
+    let mut full = World::new().holds(2, 23 * GIB, Some(GIB)).free(1 << 20);
+    assert_eq!(full.diagnose(Asked::Other).cause, Cause::DeviceExhausted);
+    let mut open = World::new().holds(1, GIB, Some(GIB)).free(20 * GIB);
+    assert_eq!(open.diagnose(Asked::Other).cause, Cause::Quota);
+}
+
+#[test]
+fn hostile_figures_do_no_harm() {
+    let huge = World::new().holds(1, u64::MAX, None).holds(2, u64::MAX, None).free(u64::MAX);
+    huge.cause(u64::MAX);
+    World::new().holds(1, 0, None).free(0).cause(0);
+}

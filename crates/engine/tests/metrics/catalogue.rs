@@ -1,0 +1,69 @@
+//! The catalogue keeps the rules of OpenMetrics.
+
+use std::collections::BTreeSet;
+
+use engine::metrics::catalogue::ALL;
+use engine::metrics::{Bound, Limits, Sort, most};
+
+#[test]
+fn names_are_what_prometheus_wants() {
+    let mut names = BTreeSet::new();
+    for metric in ALL {
+        let name = metric.name;
+        assert!(names.insert(name), "{name} is there twice");
+        assert!(name.starts_with("vramscope_"), "{name}");
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        assert_eq!(name.ends_with("_total"), metric.sort == Sort::Counter, "{name}");
+        assert_eq!(name.ends_with("_info"), metric.sort == Sort::Info, "{name}");
+        assert!(name.contains(metric.unit), "{name} does not name its unit");
+        assert!(!metric.help.ends_with('.') && !metric.help.contains('\n'), "{name}");
+        let labels: BTreeSet<_> = metric.labels.iter().collect();
+        assert_eq!(labels.len(), metric.labels.len(), "{name}");
+        // Memory is asked for and given back at addresses without end.
+        assert!(!labels.contains(&"address"), "{name}");
+    }
+}
+
+#[test]
+fn what_is_bounded_by_gpus_or_processes_is_labelled_so() {
+    for metric in ALL {
+        let has = |label: &str| metric.labels.contains(&label);
+        match metric.bound {
+            Bound::Gpus => assert!(has("gpu") && !has("pid"), "{}", metric.name),
+            Bound::Processes => assert!(has("pid") && has("container"), "{}", metric.name),
+            Bound::Containers => assert!(has("container") && !has("pid"), "{}", metric.name),
+            Bound::Sites => assert!(has("site") && !has("pid"), "{}", metric.name),
+            Bound::Suspects => assert!(has("site") && has("subject"), "{}", metric.name),
+            Bound::Fixed(_) => assert!(metric.labels.len() < 3, "{}", metric.name),
+        }
+    }
+}
+
+#[test]
+fn the_limit_is_the_sum_that_the_page_tells() {
+    // By hand, without processes and so on: `other` of each stays, on each GPU and on none.
+    let none = Limits { processes: 0, containers: 0, sites: 0, suspects: 0 };
+    let by = |wanted: fn(&Bound) -> bool| ALL.iter().filter(|m| wanted(&m.bound)).count();
+    let fixed: usize = ALL
+        .iter()
+        .filter_map(|metric| match metric.bound {
+            Bound::Fixed(number) => Some(number),
+            _ => None,
+        })
+        .sum();
+    let gpus = by(|bound| matches!(bound, Bound::Gpus));
+    let sites = by(|bound| matches!(bound, Bound::Sites));
+    let with_gpu = ALL
+        .iter()
+        .filter(|m| matches!(m.bound, Bound::Processes | Bound::Containers))
+        .filter(|m| m.labels.contains(&"gpu"))
+        .count();
+    let without = by(|bound| matches!(bound, Bound::Processes | Bound::Containers)) - with_gpu;
+    assert_eq!(most(&none, 3), fixed + 4 * gpus + 4 * with_gpu + without + sites);
+    let one_more = Limits { processes: 1, ..none };
+    let of_process = |gpu: bool| {
+        let processes = ALL.iter().filter(|m| m.bound == Bound::Processes);
+        processes.filter(|m| m.labels.contains(&"gpu") == gpu).count()
+    };
+    assert_eq!(most(&one_more, 3) - most(&none, 3), 4 * of_process(true) + of_process(false));
+}

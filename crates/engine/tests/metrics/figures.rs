@@ -1,0 +1,248 @@
+//! Values: of GPUs, sites, suspects, caches, and of the agent itself.
+
+use engine::event::What;
+use engine::ids::{DeviceId, GpuId, Pid};
+use engine::kind::Kind;
+use engine::metrics::{Limits, Value};
+use engine::object::ObjectKind;
+use engine::stack::{SiteName, site_name};
+use engine::tensor::{Fragmentation, NoFragmentation, TorchDeviceView, TorchView};
+use engine::units::{Bytes, Moment, Nanos};
+use engine::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
+use engine::work::{Copies, Direction, Work};
+
+use super::stage::{Stage, find, whole};
+
+#[test]
+fn a_gpu_is_told_by_the_drivers_account_and_by_what_is_live() {
+    let mut stage = Stage::new(Limits::default());
+    stage.begin(1, 1, "p");
+    stage.allocate(1, 0x1000, 300);
+    stage.allocate_at(1, 0x2000, 50, 1, None);
+    stage.tell(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
+    stage.tell(1, What::DriverAccount { gpu: GpuId(0), bytes: 380 });
+    let figures = stage.figures();
+    let gpu = |name: &str, uuid: &str| find(&figures, &format!("vramscope_gpu_{name}"), &[uuid]);
+    assert_eq!(gpu("total_bytes", "GPU-0"), Some(Value::Whole(1000)));
+    assert_eq!(gpu("free_bytes", "GPU-0"), Some(Value::Whole(600)));
+    assert_eq!(gpu("used_bytes", "GPU-0"), Some(Value::Whole(400)));
+    assert_eq!(gpu("live_bytes", "GPU-0"), Some(Value::Whole(300)));
+    assert_eq!(gpu("untracked_bytes", "GPU-0"), Some(Value::Whole(100)));
+    assert_eq!(gpu("live_bytes", "GPU-1"), Some(Value::Whole(50)));
+    // Nobody asked the driver for the other one.
+    assert_eq!(gpu("free_bytes", "GPU-1"), None);
+    assert_eq!(gpu("untracked_bytes", "GPU-1"), None);
+    assert_eq!(whole(&figures, "vramscope_process_used_bytes", &["GPU-0"]), 380);
+    assert_eq!(whole(&figures, "vramscope_process_untracked_bytes", &["GPU-0"]), 80);
+    assert_eq!(whole(&figures, "vramscope_live_bytes", &["device"]), 350);
+}
+
+#[test]
+fn memory_that_ran_out_is_counted_by_gpu_from_zero_on() {
+    let mut stage = Stage::new(Limits::default());
+    let name = "vramscope_out_of_memory_total";
+    let figures = stage.figures();
+    assert_eq!(figures.of(name).len(), 3);
+    assert_eq!(whole(&figures, name, &["GPU-1"]), 0);
+    stage.begin(1, 1, "p");
+    stage.run_out(1, Some(1));
+    stage.run_out(1, Some(1));
+    stage.run_out(1, None);
+    // More than a snapshot lists: the others have no GPU.
+    stage.begin(2, 2, "q");
+    for _ in 0..100 {
+        stage.run_out(2, Some(0));
+    }
+    stage.tell(2, What::Exit);
+    let figures = stage.figures();
+    assert_eq!(whole(&figures, name, &["GPU-1"]), 2);
+    let all: u64 = figures.of(name).iter().map(|sample| sample.value.real() as u64).sum();
+    assert_eq!(all, 103);
+    assert_eq!(whole(&figures, "vramscope_process_out_of_memory_total", &["1"]), 3);
+    assert_eq!(whole(&figures, "vramscope_failed_allocations_total", &[]), 103);
+    let again = stage.figures();
+    assert_eq!(again.of(name), figures.of(name));
+}
+
+#[test]
+fn sites_have_lasting_names_and_the_small_ones_are_one() {
+    let mut stage = Stage::new(Limits { sites: 2, ..Limits::default() });
+    stage.begin(1, 1, "p");
+    for (site, bytes) in [(1, 100), (2, 200), (3, 30), (4, 4), (9, 1)] {
+        stage.allocate_at(1, u64::from(site) << 12, bytes, 0, Some(site));
+    }
+    // Two addresses that look the same are one site; one is not told yet.
+    for (site, function) in [(1, "f"), (2, "g"), (3, "f"), (4, "h")] {
+        stage.name_site(site, function);
+    }
+    let snapshot = stage.snapshot();
+    let f = snapshot.sites.iter().find(|site| &*site.frames[0].function == "f").unwrap();
+    let name = format!("{:016x}", site_name(&f.frames));
+    let figures = stage.observe(&snapshot);
+    let live = "vramscope_site_live_bytes";
+    assert_eq!(figures.of(live).len(), 3);
+    assert_eq!(whole(&figures, live, &[&name, "f"]), 130);
+    assert_eq!(whole(&figures, live, &["g"]), 200);
+    assert_eq!(whole(&figures, live, &["other"]), 5);
+    assert_eq!(whole(&figures, "vramscope_site_live_allocations", &[&name]), 2);
+    assert_eq!(whole(&figures, "vramscope_site_live_allocations", &["other"]), 2);
+}
+
+#[test]
+fn stacks_that_are_not_told_yet_are_one_series() {
+    let mut stage = Stage::new(Limits::default());
+    stage.begin(1, 1, "p");
+    for site in 1..=50 {
+        stage.allocate_at(1, u64::from(site) << 12, 10, 0, Some(site));
+    }
+    stage.allocate_at(1, 0xfff_0000, 7, 0, None);
+    let figures = stage.figures();
+    let live = "vramscope_site_live_bytes";
+    assert_eq!(figures.of(live).len(), 3);
+    assert_eq!(whole(&figures, live, &["pending"]), 500);
+    assert_eq!(whole(&figures, live, &["none"]), 7);
+    assert_eq!(whole(&figures, live, &["other"]), 0);
+}
+
+fn suspect(subject: Subject, device: Option<u16>, live: u64, full_in: Option<u64>) -> Judgement {
+    Judgement {
+        pid: Some(Pid(1)),
+        process: "p".into(),
+        site: SiteName::Told(7),
+        frames: Vec::new().into(),
+        subject,
+        device: device.map(DeviceId),
+        thread: None,
+        verdict: Verdict::Leak,
+        sureness: Sureness::Likely,
+        evidence: Evidence {
+            live,
+            per_hour: 10 * live,
+            full_in: full_in.map(|seconds| Nanos(seconds * 1_000_000_000)),
+            ..Evidence::default()
+        },
+    }
+}
+
+#[test]
+fn suspects_are_told_each_once_and_the_soonest_fills_its_gpu() {
+    let mut stage = Stage::new(Limits { suspects: 3, ..Limits::default() });
+    stage.begin(1, 1, "p");
+    stage.allocate(1, 0x1000, 300);
+    stage.allocate_at(1, 0x2000, 300, 1, None);
+    let mut snapshot = stage.snapshot();
+    snapshot.suspects = vec![
+        suspect(Subject::Memory(Kind::Device), Some(0), 100, Some(90)),
+        suspect(Subject::Memory(Kind::Graph), Some(0), 20, Some(60)),
+        suspect(Subject::Objects(ObjectKind::Graph), None, 3, None),
+        // The same labels as the first: they are one series.
+        suspect(Subject::Memory(Kind::Device), Some(0), 1, Some(80)),
+        suspect(Subject::Tensors, Some(1), 5, Some(7)),
+    ];
+    let figures = stage.observe(&snapshot);
+    let live = "vramscope_suspect_live";
+    assert_eq!(figures.of(live).len(), 3);
+    assert_eq!(whole(&figures, live, &["device", "GPU-0", "0000000000000007"]), 101);
+    assert_eq!(whole(&figures, live, &["graph"]), 20);
+    assert_eq!(whole(&figures, live, &["graph_objects", ""]), 3);
+    assert_eq!(whole(&figures, "vramscope_suspect_growth_per_hour", &["device"]), 1010);
+    let seconds = "vramscope_suspect_seconds_until_full";
+    assert_eq!(find(&figures, seconds, &["device"]), Some(Value::Real(80.0)));
+    assert_eq!(find(&figures, seconds, &["graph_objects"]), None);
+    let full = "vramscope_gpu_seconds_until_full";
+    assert_eq!(find(&figures, full, &["GPU-0"]), Some(Value::Real(60.0)));
+    // Also by one that has no series of its own.
+    assert_eq!(find(&figures, full, &["GPU-1"]), Some(Value::Real(7.0)));
+    assert_eq!(whole(&figures, "vramscope_suspects", &["likely"]), 5);
+    assert_eq!(whole(&figures, "vramscope_suspects", &["certain"]), 0);
+}
+
+fn cache(device: u16, fragmentation: Result<Fragmentation, NoFragmentation>) -> TorchDeviceView {
+    TorchDeviceView {
+        device: DeviceId(device),
+        allocated: Bytes(60),
+        reserved: Bytes(100),
+        peak: Bytes(60),
+        peak_at: Moment(1),
+        blocks: 1,
+        seen_bytes: Bytes(60),
+        given_total: 1,
+        taken_total: 0,
+        unknown_taken: 0,
+        refused: 0,
+        fragmentation,
+    }
+}
+
+#[test]
+fn fragmentation_is_told_where_it_is_known() {
+    let mut stage = Stage::new(Limits::default());
+    stage.begin(1, 1, "p");
+    stage.allocate(1, 0x1000, 100);
+    stage.allocate_at(1, 0x2000, 100, 1, None);
+    let mut snapshot = stage.snapshot();
+    let lies = Fragmentation { whole: Bytes(15), fragmented: Bytes(25), largest_gap: Bytes(9) };
+    let devices = vec![cache(0, Ok(lies)), cache(1, Err(NoFragmentation::TooMany))];
+    snapshot.processes[0].torch = Some(TorchView { devices, ..TorchView::default() });
+    let figures = stage.observe(&snapshot);
+    let ratio = "vramscope_process_fragmentation_ratio";
+    assert_eq!(find(&figures, ratio, &["GPU-0"]), Some(Value::Real(0.25)));
+    assert_eq!(find(&figures, ratio, &["GPU-1"]), None);
+    assert_eq!(whole(&figures, "vramscope_process_cache_used_bytes", &["GPU-1"]), 60);
+    assert_eq!(whole(&figures, "vramscope_process_cache_reserved_bytes", &["GPU-0"]), 100);
+}
+
+#[test]
+fn launches_and_copies_are_told_once_they_are_counted() {
+    let mut stage = Stage::new(Limits::default());
+    assert!(stage.figures().of("vramscope_copied_bytes_total").is_empty());
+    stage.begin(1, 1, "p");
+    for (asynchronous, bytes) in [(false, 100), (true, 20)] {
+        let copies = Copies {
+            direction: Direction::HostToDevice,
+            pointers: None,
+            asynchronous,
+            calls: 1,
+            bytes,
+            nanos: 1,
+            bandwidths: Vec::new(),
+        };
+        stage.tell(1, What::Work(Work::Copies(Box::new(copies))));
+    }
+    stage.figures();
+    let figures = stage.figures();
+    assert_eq!(whole(&figures, "vramscope_copied_bytes_total", &["H2D"]), 120);
+    assert_eq!(whole(&figures, "vramscope_copied_bytes_total", &["D2H"]), 0);
+    assert_eq!(whole(&figures, "vramscope_launches_total", &[]), 0);
+}
+
+#[test]
+fn the_agent_tells_of_itself() {
+    let mut stage = Stage::new(Limits::default());
+    stage.own.version = "1.2.3".into();
+    stage.own.http = [0, 7, 0, 2, 1];
+    stage.own.alerts = vec![("warning".into(), 2), ("made up".into(), 9)];
+    stage.own.notifications = vec![(("webhook", "sent"), 4)];
+    stage.own.unlisted_ends = 3;
+    let figures = stage.figures();
+    assert_eq!(whole(&figures, "vramscope_build_info", &["1.2.3"]), 1);
+    assert_eq!(whole(&figures, "vramscope_http_requests_total", &["4xx"]), 2);
+    assert_eq!(whole(&figures, "vramscope_alerts_firing", &["warning"]), 2);
+    assert_eq!(figures.of("vramscope_alerts_firing").len(), 3);
+    assert_eq!(whole(&figures, "vramscope_notifications_total", &["webhook", "sent"]), 4);
+    assert_eq!(whole(&figures, "vramscope_processes_ended_total", &[]), 3);
+    assert_eq!(whole(&figures, "vramscope_exact", &[]), 1);
+    assert_eq!(figures.of("vramscope_lost_events_total").len(), 9);
+}
+
+#[test]
+fn a_gpu_that_the_host_does_not_list_is_not_known() {
+    let mut stage = Stage::new(Limits::default());
+    stage.begin(1, 1, "p");
+    stage.tell(1, What::Gpus([Some(GpuId(500))].into()));
+    stage.allocate(1, 0x1000, 9);
+    let figures = stage.figures();
+    let sample = &figures.of("vramscope_process_live_bytes")[0];
+    assert_eq!((&*sample.labels[0], &*sample.labels[1]), ("", ""));
+    assert_eq!(sample.value, Value::Whole(9));
+}

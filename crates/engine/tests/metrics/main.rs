@@ -1,0 +1,13 @@
+//! Figures out of snapshots: which series there are, and that counters only grow.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod catalogue;
+mod figures;
+mod page;
+mod series;
+mod stage;

@@ -1,0 +1,216 @@
+//! One page for people.
+
+use std::io::{self, Write};
+
+use engine::diagnosis::Asked;
+use engine::holding::{HeldSite, Holding};
+use engine::stack::SiteName;
+use engine::units::Bytes;
+
+use super::{RECORDING, Story, Trigger};
+use crate::export::advice::{self, Advice};
+use crate::export::text::{Style, age, count, sites, span};
+use crate::export::verdict::place;
+use crate::plain::{plain, plain_up_to};
+
+/// Processes, and sites of each, that the page lists.
+const HOLDERS: usize = 10;
+const SITES: usize = 5;
+
+/// Frames of the stack that the page shows; incident.json has all.
+const FRAMES: usize = 24;
+
+/// Processes that grew that the page lists.
+const GROWN: usize = 5;
+
+/// The longest sentence.
+const SENTENCE: usize = 1000;
+
+/// The first line: what happened, in short.
+pub(super) fn headline(story: &Story<'_>) -> String {
+    let gpu = match (story.gpu, story.device) {
+        (Some(gpu), _) => format!(" on GPU {}", gpu.0),
+        (None, Some(device)) => format!(" on its device {}", device.0),
+        (None, None) => String::new(),
+    };
+    let who = story
+        .who
+        .map_or_else(String::new, |who| format!("process {} ({})", who.pid, plain(&who.name)));
+    match (story.trigger, story.refused) {
+        (Trigger::OutOfMemory, Some(refused)) => {
+            let what = match refused.asked {
+                Asked::Memory(kind, bytes) => format!("{bytes} of {kind} memory"),
+                Asked::Addresses => "addresses".to_owned(),
+                Asked::Other => format!("what {} needs", plain(&refused.function)),
+            };
+            format!("out of memory{gpu}: {who} asked for {what}")
+        }
+        (Trigger::OutOfMemory, None) => format!("out of memory{gpu}: {who}"),
+        (Trigger::Limit, _) => {
+            format!(
+                "a limit was crossed{gpu}: {}",
+                plain_up_to(story.limit.unwrap_or(""), SENTENCE)
+            )
+        }
+        (Trigger::Asked, _) => "memory of all processes, as it was asked for".to_owned(),
+    }
+}
+
+/// Writes the page.
+pub fn write(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    writeln!(out, "{}", headline(story))?;
+    let clock = &story.names.clock;
+    writeln!(out, "{}, host {}", clock.precise(story.at), plain(story.host))?;
+    refused(out, story)?;
+    figures(out, story)?;
+    holders(out, story)?;
+    grown(out, story)?;
+    writeln!(out, "\nWHAT WOULD HELP\n")?;
+    let all = Advice { gpus: story.advice.to_vec(), ..Advice::default() };
+    advice::write(out, &all, Style::default())?;
+    rest(out, story)
+}
+
+fn refused(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    let Some(refused) = story.refused else { return Ok(()) };
+    let diagnosis = &refused.diagnosis;
+    let sentence = plain_up_to(&diagnosis.sentence, SENTENCE);
+    writeln!(out, "\nCAUSE: {} ({})", diagnosis.cause.name(), diagnosis.sureness.name())?;
+    writeln!(out, "  {sentence}.")?;
+    if story.errors > 1 {
+        writeln!(out, "  It was refused {} times within a few seconds.", story.errors)?;
+    }
+    if story.recovered {
+        writeln!(out, "  As much was granted to it a moment later: the program went on.")?;
+    }
+    if story.skipped > 0 {
+        writeln!(out, "  {} refusals before this one were not written down.", story.skipped)?;
+    }
+    let thread = story.who.and_then(|who| who.tid);
+    let thread = thread.map_or_else(String::new, |tid| format!(" on thread {tid}"));
+    writeln!(out, "\nWHERE: {}{thread}", plain(&refused.function))?;
+    if refused.frames.is_empty() {
+        return writeln!(out, "  {}", place(refused.site, &refused.frames));
+    }
+    sites::frames(out, &refused.frames, "  ", Style { stack_depth: FRAMES, ..Style::default() })
+}
+
+fn figures(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    let mut lines: Vec<(String, Bytes)> = Vec::new();
+    let mut add = |what: &str, bytes: Option<Bytes>| {
+        lines.extend(bytes.map(|bytes| (what.to_owned(), bytes)));
+    };
+    let traced = story.holders.iter().fold(0_u64, |sum, one| sum.saturating_add(one.live_bytes.0));
+    add("all of the device", story.total());
+    match story.refused {
+        Some(refused) => {
+            let figures = &refused.diagnosis.figures;
+            add("free, as the driver told last", figures.free_told);
+            add("free at the error, by what was traced since", figures.free);
+            add("held by traced allocations", Some(Bytes(traced)));
+            add("held beyond that (contexts, code, pools, before the trace)", figures.untracked);
+            let cached = figures.cache_unused.map(|(bytes, _)| bytes);
+            add("unused in PyTorch's cache of the same process", cached);
+            add("unused in memory pools of the same process", figures.pool_unused);
+            add(
+                "unused in caches and pools of other processes",
+                Some(figures.others_unused).filter(|bytes| bytes.0 > 0),
+            );
+        }
+        None => {
+            add("free, as the driver told last", story.free());
+            add("held by traced allocations", Some(Bytes(traced)));
+        }
+    }
+    writeln!(out, "\nFIGURES")?;
+    for (what, bytes) in lines {
+        writeln!(out, "  {bytes:>12}  {what}")?;
+    }
+    if !story.snapshot.certainty.exact() {
+        writeln!(out, "  not exact: {}", why_inexact(story))?;
+    }
+    Ok(())
+}
+
+fn why_inexact(story: &Story<'_>) -> &'static str {
+    let certainty = &story.snapshot.certainty;
+    if certainty.lost.events() > 0 {
+        "events were lost"
+    } else if certainty.before_trace {
+        "processes hold memory from before the trace, of which only the sum is known"
+    } else {
+        "calls of several threads overlapped"
+    }
+}
+
+fn holders(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    writeln!(out, "\nWHO HELD WHAT THERE")?;
+    if story.holders.is_empty() {
+        writeln!(out, "  nobody, as far as it was traced")?;
+    }
+    for holder in story.holders.iter().take(HOLDERS) {
+        self::holder(out, story, holder)?;
+    }
+    if let Some(more) = story.holders.len().checked_sub(HOLDERS).filter(|more| *more > 0) {
+        writeln!(out, "  and {more} more processes, which incident.json lists")?;
+    }
+    Ok(())
+}
+
+fn holder(out: &mut dyn Write, story: &Story<'_>, holder: &Holding) -> io::Result<()> {
+    let (_, untracked) = story.account(holder.key.pid);
+    let beyond = untracked
+        .filter(|bytes| bytes.0 > 0)
+        .map_or_else(String::new, |bytes| format!(", and {bytes} beyond that"));
+    writeln!(
+        out,
+        "  process {} ({}): {} in {}{beyond}",
+        holder.key.pid,
+        plain(&holder.name),
+        holder.live_bytes,
+        count(holder.live_allocations),
+    )?;
+    for site in holder.sites.iter().take(SITES) {
+        self::site(out, site)?;
+    }
+    Ok(())
+}
+
+fn site(out: &mut dyn Write, site: &HeldSite) -> io::Result<()> {
+    let id = match site.name {
+        SiteName::Told(_) => format!("  [{}]", site.name),
+        _ => String::new(),
+    };
+    let place = place(site.name, &site.frames);
+    writeln!(out, "    {:>12}  {}{id}", site.live_bytes, plain_up_to(&place, SENTENCE))
+}
+
+fn grown(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    writeln!(out, "\nWHO GREW IN THE LAST MINUTES")?;
+    let grew: Vec<_> = story.grown.iter().filter(|one| one.bytes > 0).take(GROWN).collect();
+    if grew.is_empty() {
+        writeln!(out, "  nobody")?;
+    }
+    for one in grew {
+        writeln!(
+            out,
+            "  process {} ({}): {} more than {} ago",
+            one.pid,
+            plain(&one.name),
+            Bytes(one.bytes.unsigned_abs()),
+            age(one.within),
+        )?;
+    }
+    Ok(())
+}
+
+fn rest(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n{RECORDING} has the last {} events before and around that: it begins in the middle, so \
+         memory from before it is not in it (vramscope report {RECORDING}).\n\
+         snapshot.json is from {} after the error; incident.json has all of this for programs.",
+        story.events,
+        span(story.snapshot.at - story.at),
+    )
+}

@@ -1,0 +1,297 @@
+//! What the agent knows, a row for each thing and moment, in files that are rolled: figures, processes,
+//! what processes hold of devices, and sites.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use arrow_array::builder::{MapBuilder, StringBuilder};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float64Array, RecordBatch, StringArray,
+    TimestampMicrosecondArray, UInt16Array, UInt32Array, UInt64Array,
+};
+use arrow_schema::{Field, Schema, SchemaRef};
+use engine::kind::{Kind, Layer};
+use engine::metrics::Figures;
+use engine::snapshot::{DeviceView, ProcessView, SiteView, Snapshot};
+use engine::verdict::{Judgement, Subject};
+use parquet::arrow::ArrowWriter;
+
+use super::{properties, stacks};
+use crate::export::Names;
+use crate::export::verdict::short_place;
+use crate::plain::plain;
+
+/// Bytes of rows that are collected before they go to the file.
+const COLLECTED: usize = 4 << 20;
+
+/// The tables.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum LiveTable {
+    /// Every metric.
+    Figures,
+    /// A row for each process.
+    Processes,
+    /// A row for each device that a process holds memory of.
+    Devices,
+    /// A row for each site of a process.
+    Sites,
+}
+
+impl LiveTable {
+    /// Every table.
+    pub const ALL: [Self; 4] = [Self::Figures, Self::Processes, Self::Devices, Self::Sites];
+
+    /// The name of its folder.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Figures => "figures",
+            Self::Processes => "processes",
+            Self::Devices => "devices",
+            Self::Sites => "sites",
+        }
+    }
+
+    fn columns(self, tick: &Tick<'_>) -> io::Result<Vec<Column>> {
+        match self {
+            Self::Figures => figures(tick),
+            Self::Processes => Ok(processes(tick)),
+            Self::Devices => Ok(devices(tick)),
+            Self::Sites => Ok(sites(tick)),
+        }
+    }
+}
+
+/// Everything at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Tick<'a> {
+    /// Who holds what.
+    pub snapshot: &'a Snapshot,
+    /// The metrics.
+    pub figures: &'a Figures,
+    /// Names of GPUs, and the clock.
+    pub names: &'a Names,
+    /// Folders of files and libraries are told.
+    pub paths: bool,
+}
+
+impl<'a> Tick<'a> {
+    /// Processes that hold something now.
+    fn running(&self) -> impl Iterator<Item = &'a ProcessView> + use<'a> {
+        self.snapshot.processes.iter().filter(|process| process.ended.is_none())
+    }
+}
+
+/// A file, while it is written. Memory does not grow with it.
+pub struct Part<W: Write + Send> {
+    table: LiveTable,
+    schema: SchemaRef,
+    writer: ArrowWriter<W>,
+    rows: u64,
+}
+
+impl<W: Write + Send> Part<W> {
+    /// Begins a file. `first` is of no importance but for its columns.
+    pub fn new(table: LiveTable, out: W, first: &Tick<'_>) -> io::Result<Self> {
+        let columns = table.columns(first)?;
+        let fields: Vec<Field> = columns
+            .iter()
+            .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
+            .collect();
+        let schema: SchemaRef = Arc::new(Schema::new(fields));
+        let writer = ArrowWriter::try_new(out, SchemaRef::clone(&schema), properties());
+        Ok(Self { table, schema, writer: writer.map_err(io::Error::other)?, rows: 0 })
+    }
+
+    /// Adds the rows of a moment.
+    pub fn add(&mut self, tick: &Tick<'_>) -> io::Result<()> {
+        let columns = self.table.columns(tick)?.into_iter().map(|(_, array)| array).collect();
+        let batch = RecordBatch::try_new(SchemaRef::clone(&self.schema), columns);
+        let batch = batch.map_err(io::Error::other)?;
+        self.rows = self.rows.saturating_add(batch.num_rows() as u64);
+        self.writer.write(&batch).map_err(io::Error::other)?;
+        if self.writer.in_progress_size() >= COLLECTED {
+            self.writer.flush().map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// How many rows it has.
+    #[must_use]
+    pub const fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// About how big the file would be.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let written = self.writer.bytes_written();
+        written.saturating_add(self.writer.in_progress_size()) as u64
+    }
+
+    /// Writes the rest; the file is whole then.
+    pub fn finish(self) -> io::Result<W> {
+        self.writer.into_inner().map_err(io::Error::other)
+    }
+}
+
+type Column = (&'static str, ArrayRef);
+
+fn time(tick: &Tick<'_>, rows: usize) -> Column {
+    // Not every reader has nanoseconds.
+    let micros = tick.names.clock.nanos(tick.snapshot.at).div_euclid(1000);
+    let times = TimestampMicrosecondArray::from_value(micros, rows).with_timezone("UTC");
+    ("time", Arc::new(times))
+}
+
+fn figures(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
+    let families = &tick.figures.families;
+    let rows = || {
+        families
+            .iter()
+            .flat_map(|family| family.samples.iter().map(move |sample| (family.metric, sample)))
+    };
+    let mut labels = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
+    for (metric, sample) in rows() {
+        let told = metric.labels.iter().zip(&sample.labels).filter(|(_, text)| !text.is_empty());
+        for (name, text) in told {
+            labels.keys().append_value(name);
+            labels.values().append_value(text);
+        }
+        labels.append(true).map_err(io::Error::other)?;
+    }
+    let metric = StringArray::from_iter_values(rows().map(|(metric, _)| metric.name));
+    let value = Float64Array::from_iter_values(rows().map(|(_, sample)| sample.value.real()));
+    Ok(vec![
+        time(tick, metric.len()),
+        ("metric", Arc::new(metric)),
+        ("labels", Arc::new(labels.finish())),
+        ("value", Arc::new(value)),
+    ])
+}
+
+/// Who a row is of.
+fn who<'a>(of: impl Fn() -> Box<dyn Iterator<Item = &'a ProcessView> + 'a>) -> Vec<Column> {
+    let pod = |process: &'a ProcessView| process.container.as_ref()?.pod.as_ref();
+    let text = |told: &dyn Fn(&'a ProcessView) -> Option<&'a str>| -> ArrayRef {
+        Arc::new(StringArray::from_iter(of().map(|process| told(process).map(plain))))
+    };
+    vec![
+        ("pid", Arc::new(UInt32Array::from_iter_values(of().map(|process| process.key.pid.0)))),
+        ("start", Arc::new(UInt64Array::from_iter_values(of().map(|process| process.key.start)))),
+        ("process", text(&|process| Some(&*process.name))),
+        ("container", text(&|process| Some(&*process.container.as_ref()?.id))),
+        ("pod", text(&|process| pod(process)?.name.as_deref())),
+        ("namespace", text(&|process| pod(process)?.namespace.as_deref())),
+    ]
+}
+
+fn of_layer(process: &ProcessView, layer: Layer) -> u64 {
+    let kinds = process.kinds.iter().filter(|view| view.kind.layer() == layer);
+    kinds.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
+}
+
+fn processes(tick: &Tick<'_>) -> Vec<Column> {
+    let all: Vec<&ProcessView> = tick.running().collect();
+    let all = all.as_slice();
+    let count = |told: fn(&ProcessView) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(all.iter().map(|process| told(process))))
+    };
+    let mut columns = vec![time(tick, all.len())];
+    columns.extend(who(|| Box::new(all.iter().copied())));
+    let uid = UInt32Array::from_iter(all.iter().map(|process| process.uid));
+    let exact = BooleanArray::from_iter(all.iter().map(|process| Some(process.certainty.exact())));
+    columns.extend([
+        ("uid", Arc::new(uid) as ArrayRef),
+        ("live_bytes", count(|process| process.live_bytes.0)),
+        ("live_allocations", count(|process| process.live_allocations)),
+        ("peak_bytes", count(|process| process.peak_bytes.0)),
+        ("host_bytes", count(|process| of_layer(process, Layer::Host))),
+        ("managed_bytes", count(|process| of_layer(process, Layer::Managed))),
+        ("allocations_total", count(|process| process.allocations_total)),
+        ("frees_total", count(|process| process.frees_total)),
+        ("failed_allocations", count(|process| process.failed_allocations)),
+        ("exact", Arc::new(exact) as ArrayRef),
+    ]);
+    columns
+}
+
+fn devices(tick: &Tick<'_>) -> Vec<Column> {
+    let rows: Vec<(&ProcessView, &DeviceView)> = tick
+        .running()
+        .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
+        .collect();
+    let rows = rows.as_slice();
+    let maybe = |told: &dyn Fn(&DeviceView) -> Option<u64>| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter(rows.iter().map(|(_, device)| told(device))))
+    };
+    let ids = |told: &dyn Fn(&DeviceView) -> Option<u16>| -> ArrayRef {
+        Arc::new(UInt16Array::from_iter(rows.iter().map(|(_, device)| told(device))))
+    };
+    let uuids =
+        rows.iter().map(|(_, device)| tick.names.gpu(device.gpu?).map(|gpu| plain(&gpu.uuid)));
+    let mut columns = vec![time(tick, rows.len())];
+    columns.extend(who(|| Box::new(rows.iter().map(|(process, _)| *process))));
+    columns.extend([
+        ("device", ids(&|device| device.device.map(|id| id.0))),
+        ("gpu", ids(&|device| device.gpu.map(|id| id.0))),
+        ("uuid", Arc::new(StringArray::from_iter(uuids)) as ArrayRef),
+        ("live_bytes", maybe(&|device| Some(device.live_bytes.0))),
+        ("peak_bytes", maybe(&|device| Some(device.peak_bytes.0))),
+        ("used_bytes", maybe(&|device| device.driver_bytes.map(|bytes| bytes.0))),
+        ("untracked_bytes", maybe(&|device| device.untracked().map(|bytes| bytes.0))),
+    ]);
+    columns
+}
+
+fn sites(tick: &Tick<'_>) -> Vec<Column> {
+    let rows: Vec<(&ProcessView, &SiteView, Option<&Judgement>)> = tick
+        .running()
+        .flat_map(|process| {
+            let held = process.sites.iter().filter(|site| site.allocations_total > 0);
+            held.map(move |site| (process, site, judgement(tick.snapshot, process, site)))
+        })
+        .collect();
+    let rows = rows.as_slice();
+    let count = |told: fn(&SiteView) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(_, site, _)| told(site))))
+    };
+    let text = |told: &dyn Fn(&SiteView) -> String| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, site, _)| told(site))))
+    };
+    let thought = |told: fn(&Judgement) -> &'static str| -> ArrayRef {
+        Arc::new(StringArray::from_iter(rows.iter().map(|(_, _, judgement)| judgement.map(told))))
+    };
+    let growth = rows.iter().map(|(_, _, judgement)| judgement.map(|of| of.evidence.per_hour));
+    let mut columns = vec![time(tick, rows.len())];
+    columns.extend(who(|| Box::new(rows.iter().map(|(process, ..)| *process))));
+    columns.extend([
+        ("site", text(&|site| site.name.to_string())),
+        ("place", text(&|site| plain(&short_place(site.name, &site.frames)).into_owned())),
+        ("stack", text(&|site| stacks::stack(site, tick.paths))),
+        ("live_bytes", count(|site| site.live_bytes.0)),
+        ("live_allocations", count(|site| site.live_allocations)),
+        ("peak_bytes", count(|site| site.peak_bytes.0)),
+        ("bytes_total", count(|site| site.bytes_total.0)),
+        ("allocations_total", count(|site| site.allocations_total)),
+        ("freed_total", count(|site| site.freed_total)),
+        ("verdict", thought(|judgement| judgement.verdict.name())),
+        ("sureness", thought(|judgement| judgement.sureness.name())),
+        ("growth_per_hour", Arc::new(UInt64Array::from_iter(growth)) as ArrayRef),
+    ]);
+    columns
+}
+
+/// The worst that is thought of device memory of a site.
+fn judgement<'a>(
+    snapshot: &'a Snapshot,
+    process: &ProcessView,
+    site: &SiteView,
+) -> Option<&'a Judgement> {
+    let is_memory = |subject: Subject| matches!(subject, Subject::Memory(kind) if Kind::takes_device_memory(kind));
+    snapshot.suspects.iter().chain(&snapshot.judgements).find(|judgement| {
+        judgement.pid == Some(process.key.pid)
+            && judgement.site == site.name
+            && is_memory(judgement.subject)
+    })
+}

@@ -1,0 +1,157 @@
+//! Profiles of ledgers that were fed by hand, read back.
+
+use std::io::Read;
+
+use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, SiteFacts, What};
+use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
+use engine::ledger::Ledger;
+use engine::snapshot::View;
+use engine::stack::Frame;
+use prost::Message;
+
+use super::super::proto::Profile;
+use super::*;
+use crate::WallClock;
+use crate::recording::Functions;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn names() -> Names {
+    let clock = WallClock::fixed(Moment(0), 1_700_000_000);
+    Names { clock, function: |_| "", recorded: Functions::default(), gpus: Vec::new() }
+}
+
+fn event(second: u64, what: What) -> Event {
+    let at = Moment(second * SECOND);
+    Event { pid: Pid(47), tid: Tid(47), entered: at, at, what }
+}
+
+fn begun() -> Ledger {
+    let mut ledger = Ledger::new();
+    let (start, uid, name) = (1, 0, "tr\x1bain".into());
+    let facts = ProcessFacts { start, uid, name, before_trace: false };
+    ledger.apply(&event(1, What::Process(facts)));
+    ledger
+}
+
+fn allocate(ledger: &mut Ledger, address: u64, kind: Kind, bytes: u64, site: Option<u32>) {
+    let what = What::Allocate(Allocate {
+        key: Key::address(address),
+        kind,
+        bytes,
+        context: None,
+        device: Some(DeviceId(0)),
+        pool: None,
+        stream: None,
+        site: site.map(SiteId),
+    });
+    ledger.apply(&event(2, what));
+}
+
+fn free(ledger: &mut Ledger, address: u64) {
+    let what = Free { key: Key::address(address), by: FreeBy::Free, stream: None };
+    ledger.apply(&event(3, What::Free(what)));
+}
+
+fn tell(ledger: &mut Ledger, site: u32, function: &str) {
+    let (file, module) = (Some("/srv/ann/train.py".into()), Some("/usr/lib/libx.so".into()));
+    let frame = Frame { function: function.into(), file, line: 7, module, ..Frame::default() };
+    let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
+    ledger.apply(&event(2, What::Site(facts)));
+}
+
+fn snapshot(ledger: &mut Ledger, second: u64, top_sites: usize) -> Snapshot {
+    ledger.snapshot(Moment(second * SECOND), &View { top_sites, ..View::DEFAULT })
+}
+
+fn read(snapshot: &Snapshot, since: Option<&Allocated>, paths: bool) -> Profile {
+    let mut gzipped = Vec::new();
+    live_pprof(&mut gzipped, snapshot, &names(), since, paths).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(&*gzipped).read_to_end(&mut bytes).unwrap();
+    Profile::decode(&*bytes).unwrap()
+}
+
+/// Each sample as its innermost function and its values.
+fn samples(profile: &Profile) -> Vec<(String, Vec<i64>)> {
+    let text = |number: i64| profile.string_table[usize::try_from(number).unwrap()].clone();
+    let function = |location: u64| {
+        let location = profile.location.iter().find(|known| known.id == location).unwrap();
+        let id = location.line[0].function_id;
+        text(profile.function.iter().find(|known| known.id == id).unwrap().name)
+    };
+    let sample = profile.sample.iter();
+    sample.map(|sample| (function(sample.location_id[0]), sample.value.clone())).collect()
+}
+
+fn row(name: &str, values: [i64; 4]) -> (String, Vec<i64>) {
+    (name.to_owned(), values.into())
+}
+
+#[test]
+fn what_is_in_use_adds_up_whatever_is_listed() {
+    let mut ledger = begun();
+    allocate(&mut ledger, 0x10, Kind::Device, 1000, Some(1));
+    allocate(&mut ledger, 0x20, Kind::Device, 30, Some(2));
+    allocate(&mut ledger, 0x30, Kind::Device, 4, None);
+    allocate(&mut ledger, 0x40, Kind::Pinned, 500_000, Some(1));
+    allocate(&mut ledger, 0x50, Kind::Device, 7, Some(1));
+    free(&mut ledger, 0x50);
+    tell(&mut ledger, 1, "big");
+    let all = read(&snapshot(&mut ledger, 10, 10), None, false);
+    let want = [
+        row("big", [2, 1007, 1, 1000]),
+        row("(call stack not read yet)", [1, 30, 1, 30]),
+        row("(no call stack)", [1, 4, 1, 4]),
+    ];
+    assert_eq!(samples(&all), want);
+    let few = read(&snapshot(&mut ledger, 11, 1), None, false);
+    assert_eq!(
+        samples(&few),
+        [row("big", [2, 1007, 1, 1000]), row("(other sites)", [0, 0, 2, 34])]
+    );
+    assert_eq!(few.time_nanos, 1_700_000_011_000_000_000);
+    assert_eq!(few.duration_nanos, 11_000_000_000);
+}
+
+#[test]
+fn since_the_last_one_nothing_counts_twice() {
+    let mut ledger = begun();
+    allocate(&mut ledger, 0x10, Kind::Device, 100, Some(1));
+    allocate(&mut ledger, 0x20, Kind::Device, 20, Some(2));
+    tell(&mut ledger, 1, "told");
+    let first = snapshot(&mut ledger, 10, 10);
+    let pending = row("(call stack not read yet)", [0, 0, 1, 20]);
+    let begin = Allocated::default();
+    assert_eq!(
+        samples(&read(&first, Some(&begin), false)),
+        [row("told", [1, 100, 1, 100]), pending]
+    );
+    tell(&mut ledger, 2, "late");
+    allocate(&mut ledger, 0x30, Kind::Device, 5, Some(1));
+    free(&mut ledger, 0x10);
+    let second = snapshot(&mut ledger, 12, 10);
+    let found = read(&second, Some(&Allocated::of(&first)), false);
+    assert_eq!(samples(&found), [row("late", [1, 20, 1, 20]), row("told", [1, 5, 1, 5])]);
+    assert_eq!(found.duration_nanos, 2_000_000_000);
+    let third = snapshot(&mut ledger, 13, 10);
+    let found = read(&third, Some(&Allocated::of(&second)), false);
+    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("told", [0, 0, 1, 5])]);
+    // A site that was not in the list before may be an old one.
+    let cut = Allocated::of(&snapshot(&mut ledger, 14, 1));
+    let found = read(&snapshot(&mut ledger, 15, 10), Some(&cut), false);
+    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("told", [0, 0, 1, 5])]);
+}
+
+#[test]
+fn folders_are_told_only_where_that_was_asked_for_and_names_are_harmless() {
+    let mut ledger = begun();
+    allocate(&mut ledger, 0x10, Kind::Device, 100, Some(1));
+    tell(&mut ledger, 1, "step");
+    let snapshot = snapshot(&mut ledger, 10, 10);
+    let texts = |paths| read(&snapshot, None, paths).string_table;
+    assert!(texts(true).iter().any(|text| text == "/srv/ann/train.py"));
+    let plain = texts(false);
+    assert!(plain.iter().any(|text| text == "train.py") && !plain.iter().any(|t| t.contains('/')));
+    assert!(plain.iter().any(|text| text == "tr\\u{1b}ain"), "{plain:?}");
+}

@@ -1,0 +1,43 @@
+//! The container of a process, in a line.
+
+use engine::container::{Container, Pod};
+use engine::ids::Pid;
+
+use crate::plain::plain;
+
+/// Digits of an id that tell containers apart, as the runtimes themselves show them.
+const SHORT: usize = 12;
+
+/// `container 3f2a5b6c7d8e (docker), pod ns/name (main), pid 17 inside`.
+pub(super) fn words(container: &Container, pid: Pid) -> String {
+    let Container { id, runtime, pod, pid_inside } = container;
+    let mut text = format!("container {} ({})", plain(&short(id)), runtime.name());
+    if let Some(pod) = pod {
+        text += &format!(", pod {}", pod_words(pod));
+    }
+    if let Some(inside) = pid_inside.filter(|inside| *inside != pid) {
+        text += &format!(", pid {inside} inside");
+    }
+    text
+}
+
+/// The id as far as people look at it; a name that somebody chose is left whole.
+fn short(id: &str) -> String {
+    if id.len() > SHORT && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        id.chars().take(SHORT).collect()
+    } else {
+        id.to_owned()
+    }
+}
+
+fn pod_words(pod: &Pod) -> String {
+    let name = match (&pod.namespace, &pod.name) {
+        (Some(namespace), Some(name)) => format!("{}/{}", plain(namespace), plain(name)),
+        (None, Some(name)) => plain(name).into_owned(),
+        _ => plain(&pod.uid).into_owned(),
+    };
+    match &pod.container {
+        Some(container) => format!("{name} ({})", plain(container)),
+        None => name,
+    }
+}

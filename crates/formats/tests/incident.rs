@@ -1,0 +1,205 @@
+//! Incidents and advice as text and JSON: one story, told whole, with hostile names.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::advice::{Situation, advise};
+use engine::diagnosis::{Asked, Host, Scene, diagnose};
+use engine::event::{Allocate, Event, ProcessFacts, SiteFacts, What};
+use engine::holding::Where;
+use engine::ids::{DeviceId, GpuId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::View;
+use engine::stack::Frame;
+use engine::units::{Bytes, Moment, Nanos};
+use formats::WallClock;
+use formats::export::advice::{Advice, GpuAdvice};
+use formats::export::incident::{self, Grown, IncidentObject, Refused, Story, Trigger, Who};
+use formats::export::text::Style;
+use formats::export::{GpuName, Names};
+use formats::recording::Functions;
+
+const GIB: u64 = 1 << 30;
+const EVIL: &str = "evil\x1b[2J\n<b>\u{202e}";
+
+fn event(pid: u32, what: What) -> Event {
+    let at = Moment(1_000_000_000);
+    Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what }
+}
+
+/// Two processes on GPU 0 of 24 GiB, of which the second holds nearly all.
+fn ledger() -> Ledger {
+    let mut ledger = Ledger::new();
+    ledger.apply(&event(0, What::GpuFree { gpu: GpuId(0), bytes: GIB }));
+    for (pid, bytes) in [(1, GIB), (2, 21 * GIB)] {
+        let facts = ProcessFacts { start: 1, uid: 1000, name: EVIL.into(), before_trace: false };
+        ledger.apply(&event(pid, What::Process(facts)));
+        ledger.apply(&event(pid, What::Gpus([Some(GpuId(0))].into())));
+        let (key, kind, device) = (Key::address(7), Kind::Device, Some(DeviceId(0)));
+        let (context, pool, stream, site) = (None, None, None, Some(SiteId(pid)));
+        let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
+        ledger.apply(&event(pid, What::Allocate(new)));
+        let account = What::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2 };
+        ledger.apply(&event(pid, account));
+        let frame = Frame { function: format!("f{pid}{EVIL}").into(), ..Frame::default() };
+        let facts = SiteFacts { site: SiteId(pid), frames: [frame].into() };
+        ledger.apply(&event(0, What::Site(facts)));
+    }
+    ledger
+}
+
+/// Tells the story to whoever wants it.
+fn with_story(tell: impl FnOnce(&Story<'_>)) {
+    let mut ledger = ledger();
+    let mut holders = ledger.holdings(Where::Gpu(GpuId(0)));
+    ledger.name_holdings(&mut holders, 10);
+    let (site, frames) = ledger.site(Some(SiteId(1)));
+    let snapshot = ledger.snapshot(Moment(1_150_000_000), &View::default());
+    let held: Vec<_> = holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
+    let asked = Asked::Memory(Kind::Device, Bytes(4 * GIB));
+    let (gpu, device) = (Some(GpuId(0)), Some(DeviceId(0)));
+    let diagnosis = diagnose(&Scene {
+        pid: Pid(1),
+        asked,
+        device,
+        gpu,
+        holders: &held,
+        snapshot: &snapshot,
+        total: Some(Bytes(24 * GIB)),
+        host: Host::default(),
+        hints: &[],
+    });
+    let steps = advise(&Situation {
+        snapshot: &snapshot,
+        gpu,
+        only: &[],
+        asker: Some(Pid(1)),
+        fragmented: false,
+        protected: &|_| false,
+        idle: &|_| None,
+    });
+    let card =
+        GpuName { id: GpuId(0), uuid: "GPU-0".into(), name: EVIL.into(), total_bytes: 24 * GIB };
+    let clock = WallClock::fixed(Moment(0), 1_700_000_000);
+    let recorded = Functions::default();
+    let names = Names { clock, function: |_| "cuMemAlloc_v2", recorded, gpus: vec![card] };
+    let advice = [GpuAdvice::new(gpu, &snapshot, &names, &steps)];
+    let who = Who { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
+    let within = Nanos::from_millis(300_000);
+    let grown = [Grown { pid: Pid(2), name: EVIL.into(), bytes: GIB as i64, within }];
+    tell(&Story {
+        id: "2023-oom",
+        trigger: Trigger::OutOfMemory,
+        at: Moment(1_000_000_000),
+        host: EVIL,
+        who: Some(&who),
+        limit: None,
+        refused: Some(&Refused {
+            asked,
+            function: "cuMemAlloc_v2".into(),
+            site,
+            frames,
+            diagnosis,
+        }),
+        device,
+        gpu,
+        holders: &holders,
+        grown: &grown,
+        advice: &advice,
+        snapshot: &snapshot,
+        names: &names,
+        errors: 3,
+        recovered: true,
+        skipped: 2,
+        events: 9,
+        page: "follows",
+        took: Nanos::from_millis(321),
+    });
+}
+
+fn assert_clean(text: &str) {
+    assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{text}");
+}
+
+#[test]
+fn the_summary_tells_all_of_it_on_a_page() {
+    with_story(|story| {
+        let mut text = Vec::new();
+        incident::write_text(&mut text, story).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_clean(&text);
+        for words in [
+            "out of memory on GPU 0: process 1 (evil\\u{1b}",
+            "asked for 4.00 GiB of device memory\n2023-11-14T22:13:21.000+00:00, host",
+            "CAUSE: device_exhausted (certain)",
+            "refused 3 times",
+            "the program went on",
+            "2 refusals before this one",
+            "WHERE: cuMemAlloc_v2 on thread 1\n",
+            "24.00 GiB  all of the device",
+            "1.00 GiB  free, as the driver told last",
+            "21.00 GiB in 1 allocation, and 512.00 MiB beyond that",
+            "1.00 GiB more than",
+            "1. make process 1",
+            "2. stop process 2",
+            "$ kill -TERM 2",
+            "the last 9 events",
+            "is from 150",
+        ] {
+            assert!(text.contains(words), "`{words}` is not in:\n{text}");
+        }
+        assert!(text.lines().count() < 70, "{text}");
+    });
+}
+
+#[test]
+fn the_object_tells_the_same_and_can_be_read_again() {
+    with_story(|story| {
+        let object = IncidentObject::new(story);
+        let text = serde_json::to_string(&object).unwrap();
+        assert_clean(&text);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("incident.json");
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(incident::read(&path).unwrap(), object);
+        let holders: Vec<_> = object
+            .holders
+            .iter()
+            .map(|one| (one.pid, one.live_bytes, one.untracked_bytes))
+            .collect();
+        assert_eq!(holders, [(2, 21 * GIB, Some(GIB / 2)), (1, GIB, Some(GIB / 2))]);
+        assert_eq!((object.took_ms, object.snapshot_after_ms), (321, 150));
+        assert_eq!(
+            (object.asked_bytes, object.asked_kind.as_deref()),
+            (Some(4 * GIB), Some("device"))
+        );
+        assert_eq!(object.cause.unwrap().name, "device_exhausted");
+        std::fs::write(&path, "{}").unwrap();
+        assert!(incident::read(&path).is_err());
+    });
+}
+
+#[test]
+fn what_is_needed_is_judged_step_by_step() {
+    with_story(|story| {
+        let mut gpu = story.advice[0].clone();
+        // 1 GiB is free, and the end of process 2 gives back 21.5 GiB.
+        for (need, safely, steps) in
+            [(GIB, true, Some(0)), (2 * GIB, false, Some(2)), (23 * GIB, false, None)]
+        {
+            gpu.judge(Bytes(need));
+            let found = gpu.need.unwrap();
+            assert_eq!((found.safely, found.steps), (safely, steps), "{need}");
+        }
+        let mut text = Vec::new();
+        let advice = Advice { gpus: vec![gpu], ..Advice::default() };
+        formats::export::advice::write(&mut text, &advice, Style::default()).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_clean(&text);
+        assert!(text.contains("23.00 GiB cannot be had with all of these steps."), "{text}");
+    });
+}

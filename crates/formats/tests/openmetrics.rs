@@ -1,0 +1,250 @@
+//! Metrics as text: what the official parser reads is what was told; and however hostile the programs,
+//! there are never more series than the page of metrics says.
+#![cfg(feature = "openmetrics")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, SiteFacts, What};
+use engine::ids::{DeviceId, GpuId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::metrics::{Board, Figures, Gpu, Input, Limits, Own, Sort, most};
+use engine::snapshot::View;
+use engine::stack::Frame;
+use engine::units::{Bytes, Moment};
+use formats::export::openmetrics;
+use formats::export::verdict::short_place;
+
+/// A sample as the parser tells it.
+type Parsed = (String, BTreeMap<String, String>, f64);
+
+/// Reads text with the parser of Prometheus's own Python library.
+fn parse(text: &str) -> Vec<Parsed> {
+    const SCRIPT: &str = r"
+import json, sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+text = sys.stdin.buffer.read().decode('utf-8')
+families = list(text_string_to_metric_families(text))
+json.dump([[s.name, s.labels, s.value] for f in families for s in f.samples], sys.stdout)
+";
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
+    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
+    let mut child = Command::new(python)
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "the parser refuses:\n{text}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The same of the figures themselves.
+fn told(figures: &Figures) -> Vec<Parsed> {
+    let mut all = Vec::new();
+    for family in &figures.families {
+        for sample in &family.samples {
+            let names = family.metric.labels.iter().map(|name| (*name).to_owned());
+            let labels = names.zip(sample.labels.iter().map(|label| label.to_string())).collect();
+            all.push((family.metric.name.to_owned(), labels, sample.value.real()));
+        }
+    }
+    all
+}
+
+fn gpus() -> Vec<Gpu> {
+    let gpu = |id: u16| Gpu {
+        id: GpuId(id),
+        uuid: format!("GPU-{id}").into(),
+        name: "A \"GPU\"".into(),
+        total: Bytes(1 << 40),
+    };
+    (0..8).map(gpu).collect()
+}
+
+struct Host {
+    ledger: Ledger,
+    board: Board,
+    limits: Limits,
+    at: u64,
+}
+
+impl Host {
+    fn new(limits: Limits) -> Self {
+        let ledger = Ledger::new().following_work();
+        Self { ledger, board: Board::new(limits), limits, at: 0 }
+    }
+
+    fn tell(&mut self, pid: u32, what: What) {
+        self.at += 100_000;
+        let at = Moment(self.at);
+        self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+    }
+
+    fn begin(&mut self, pid: u32, name: &str) {
+        let facts =
+            ProcessFacts { start: u64::from(pid), uid: 0, name: name.into(), before_trace: false };
+        self.tell(pid, What::Process(facts));
+        self.tell(pid, What::Gpus((0..8).map(|id| Some(GpuId(id))).collect()));
+    }
+
+    fn allocate(&mut self, pid: u32, address: u64, site: u32) {
+        let allocate = Allocate {
+            key: Key::address(address),
+            kind: if address.is_multiple_of(5) { Kind::Pinned } else { Kind::Device },
+            bytes: 512,
+            context: None,
+            device: Some(DeviceId((address % 9) as u16)),
+            pool: None,
+            stream: None,
+            site: Some(SiteId(site)),
+        };
+        self.tell(pid, What::Allocate(allocate));
+    }
+
+    fn figures(&mut self) -> Figures {
+        self.at += 1_000_000_000;
+        let view = View { top_sites: 200, ..View::DEFAULT };
+        let snapshot = self.ledger.snapshot(Moment(self.at), &view);
+        self.board.observe(&Input {
+            snapshot: &snapshot,
+            gpus: &gpus(),
+            own: &Own { version: "1.0".into(), ..Own::default() },
+            place: short_place,
+        })
+    }
+}
+
+/// Names that try to break out of their quotes, out of their line, or out of memory.
+fn hostile(number: u32) -> String {
+    match number % 8 {
+        0 => format!("a\"}} 1\nvramscope_fake{{x=\"{number}"),
+        1 => format!("\x1b]0;{number}\x07\x1b[2J"),
+        2 => format!("{number}{}", "long ".repeat(900)),
+        3 => format!("back\\slash\\\"{number}\\"),
+        4 => format!("\u{202e}evil\u{2066}{number}\0"),
+        5 => format!("# EOF\n{number}\r\n"),
+        6 => String::new(),
+        _ => format!("训练 {number} {{le=\"+Inf\"}}"),
+    }
+}
+
+type Series = BTreeMap<(&'static str, Vec<Box<str>>), f64>;
+
+/// Every sample by its name and labels; no two are the same. Counters by themselves.
+fn series(figures: &Figures) -> (usize, Series) {
+    let mut all = BTreeSet::new();
+    let mut counters = Series::new();
+    for family in &figures.families {
+        for sample in &family.samples {
+            let name = (family.metric.name, sample.labels.clone());
+            assert!(all.insert(name.clone()), "{name:?} is there twice");
+            assert!(sample.labels.iter().all(|label| label.chars().count() <= 120), "{name:?}");
+            if family.metric.sort == Sort::Counter {
+                counters.insert(name, sample.value.real());
+            }
+        }
+    }
+    (all.len(), counters)
+}
+
+/// What happens: 5,000 short processes with 20 addresses each, a hundred at a time, and one that stays.
+#[test]
+fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
+    const PROCESSES: u32 = 5000;
+    const ADDRESSES: u64 = 20;
+    let limits = Limits::default();
+    let limit = most(&limits, 8);
+    assert!(limit < 10_000, "{limit}");
+    let mut host = Host::new(limits);
+    let mut before = Series::new();
+    let mut greatest = 0;
+    host.begin(1, "stays");
+    for number in 0..PROCESSES {
+        let pid = 1000 + number;
+        host.begin(pid, &hostile(number));
+        for nth in 0..ADDRESSES {
+            let address = (u64::from(number) * ADDRESSES + nth + 1) << 9;
+            host.allocate(pid, address, number);
+            if nth.is_multiple_of(3) {
+                let free = Free { key: Key::address(address), by: FreeBy::Free, stream: None };
+                host.tell(pid, What::Free(free));
+            }
+        }
+        host.allocate(1, (u64::from(number) + 1) << 40, number % 300);
+        let frame = Frame {
+            function: hostile(number).into(),
+            file: Some(format!("/srv/{}/x.py", hostile(number / 2)).into()),
+            line: number,
+            ..Frame::default()
+        };
+        host.tell(pid, What::Site(SiteFacts { site: SiteId(number), frames: [frame].into() }));
+        if number >= 100 {
+            host.tell(pid - 100, What::Exit);
+        }
+        if number % 50 == 49 {
+            let figures = host.figures();
+            let (count, counters) = series(&figures);
+            assert!(count <= limit, "{count} series, more than {limit}");
+            greatest = greatest.max(count);
+            for (name, value) in &counters {
+                let earlier = before.get(name).copied().unwrap_or(0.0);
+                assert!(*value >= earlier, "{name:?} went from {earlier} to {value}");
+            }
+            if number % 1000 == 999 {
+                let text = openmetrics::encode(Arc::new(figures.clone())).unwrap();
+                assert_eq!(parse(&text), told(&figures));
+            }
+            before = counters;
+        }
+    }
+    // The places were taken, or the test would show nothing.
+    assert!(greatest > 64 * 16, "{greatest}");
+    let allocations = before[&("vramscope_allocations_total", Vec::new())];
+    assert_eq!(allocations, f64::from(PROCESSES) * (ADDRESSES + 1) as f64);
+    assert_eq!(host.limits, Limits::default());
+}
+
+#[test]
+fn the_text_is_openmetrics_to_the_letter() {
+    let mut host = Host::new(Limits { processes: 1, containers: 1, sites: 1, suspects: 1 });
+    host.begin(7, "say \"hi\"\\\n");
+    host.allocate(7, 0x1000 * 9, 1);
+    let text = openmetrics::encode(Arc::new(host.figures())).unwrap();
+    for part in [
+        "# HELP vramscope_build The version of the agent\n# TYPE vramscope_build info\n\
+         vramscope_build_info{version=\"1.0\"} 1\n",
+        "# TYPE vramscope_allocations counter\nvramscope_allocations_total 1\n",
+        "# TYPE vramscope_not_freed_bytes counter\n# UNIT vramscope_not_freed_bytes bytes\n\
+         vramscope_not_freed_bytes_total 0\n",
+        "# TYPE vramscope_process_live_bytes gauge\n# UNIT vramscope_process_live_bytes bytes\n\
+         vramscope_process_live_bytes{gpu=\"0\",uuid=\"GPU-0\",pid=\"7\",\
+         process=\"say \\\"hi\\\"\\\\?\",container=\"\",pod=\"\",namespace=\"\"} 512\n",
+    ] {
+        assert!(text.contains(part), "{part}\nis not in\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+    assert_eq!(text.matches("# EOF").count(), 1);
+}
+
+#[test]
+fn the_parser_reads_what_was_told() {
+    let mut host = Host::new(Limits::default());
+    host.begin(7, "python3");
+    host.allocate(7, 0x1000 * 9, 1);
+    let figures = host.figures();
+    let text = openmetrics::encode(Arc::new(figures.clone())).unwrap();
+    assert_eq!(parse(&text), told(&figures));
+}
