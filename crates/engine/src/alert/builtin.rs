@@ -184,7 +184,7 @@ fn fragmentation(share: f64) -> Rule {
 
 fn events_lost() -> Rule {
     let summary =
-        "{value} events ({class}) were lost in the last ten minutes: figures may be too low";
+        "events ({class}) that were lost in the last ten minutes: {value}; figures may be too low";
     let advice = "The host was too busy for the agent to keep up. Give it more processor time, or trace \
                   less ([trace] stacks, torch and objects).";
     Rule {
@@ -194,7 +194,7 @@ fn events_lost() -> Rule {
 }
 
 fn degraded() -> Rule {
-    let summary = "the agent gave up {value} steps of detail to stay within its budget; memory is still \
+    let summary = "the agent gave up detail to stay within its budget (steps: {value}); memory is still \
                    accounted exactly";
     let advice =
         "Raise max_cpu or max_memory in [trace], or take cheaper call stacks (stacks = \"fp\").";
