@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use engine::metrics::label::is_invisible;
+
 /// The longest piece of foreign text that is shown.
 const LONGEST: usize = 256;
 
@@ -39,19 +41,7 @@ pub fn plain_up_to(text: &str, longest: usize) -> Cow<'_, str> {
 }
 
 fn is_plain(c: char) -> bool {
-    let invisible = matches!(
-        c,
-        '\u{ad}'
-            | '\u{61c}'
-            | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e007f}'
-    );
-    !c.is_control() && !invisible
+    !c.is_control() && !is_invisible(c)
 }
 
 #[cfg(test)]

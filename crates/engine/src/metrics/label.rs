@@ -17,7 +17,8 @@ pub fn label(text: &str) -> Box<str> {
 }
 
 /// Characters that change the direction of text, or take no room.
-const fn is_invisible(c: char) -> bool {
+#[must_use]
+pub const fn is_invisible(c: char) -> bool {
     matches!(
         c,
         '\u{ad}'

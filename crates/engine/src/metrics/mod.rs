@@ -4,7 +4,7 @@
 
 mod board;
 pub mod catalogue;
-mod label;
+pub mod label;
 
 pub use board::{Board, Gpu, Input, Outcomes, Own, most};
 pub use label::label;

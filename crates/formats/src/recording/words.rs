@@ -149,16 +149,7 @@ impl Word for NamedBy {
 }
 
 impl Word for Direction {
-    const ALL: &'static [Self] = &[
-        Self::HostToDevice,
-        Self::DeviceToHost,
-        Self::DeviceToDevice,
-        Self::HostToHost,
-        Self::Peer,
-        Self::Array,
-        Self::Fill,
-        Self::Unknown,
-    ];
+    const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {
         match self {
