@@ -6,10 +6,11 @@ usage: scraped.py [--seconds 8] [--rounds 5] [--quick] [--results FILE] …
 
 `vramscope serve` traces a program that allocates and frees 4,000 times a second, while `wrk` asks for /metrics and
 for a snapshot over 64 connections, and other clients begin requests or answers without ever finishing them. The cost
-of a call is that of pairs of allocation and free of another program, without and with the load by turns; on a machine
-with few cores the programs that make the load take processor time themselves, so that the same load on a plain file
-server of Python stands beside it. Needs root, and wrk.
+of a call is that of pairs of allocation and free of another program, without and with the load by turns. On a machine
+with few cores the clients take processor time themselves: the same clients that ask another agent, one that does not
+trace this program, show how much of a difference is theirs. Needs root, and wrk.
 """
+import contextlib
 import json
 import os
 import re
@@ -33,13 +34,14 @@ from bench.processes import Lines, Usage, end_well, start, stop  # noqa: E402
 CONNECTIONS = 64
 SLOW = 16
 RATE = 4000
-PAIRS = 20_000
+PAIRS = 60_000
+PATHS = ("/metrics", "/api/v1/snapshot")
 
 
-def agent(place, folder):
-    """The agent, and where it answers."""
+def agent(place, folder, driver):
+    """An agent, and where it answers."""
     process = start([place.vramscope, "serve", "--listen", "127.0.0.1:0", "--state", os.path.join(folder, "state"),
-                     *place.driver_option()], stderr=subprocess.PIPE, text=True)
+                     "--driver", driver], stderr=subprocess.PIPE, text=True)
     lines = Lines(process.stderr)
     said = lines.wait_for(lambda line: "listening on" in line, 60, "the agent")
     lines.wait_for(lambda line: "watching" in line, 60, "the agent's probes")
@@ -71,13 +73,13 @@ def metric(text, name, *parts):
 def slow_clients(address):
     """Half of them never finish their request, half never take their answer."""
     host, port = address.rsplit(":", 1)
-    clients = []
+    connected = []
     for number in range(SLOW):
         client = socket.create_connection((host, int(port)), timeout=30)
         request = b"GET /api/v1/snapshot HTTP/1.1\r\nhost: localhost\r\n\r\n"
         client.sendall(request if number % 2 else request[:20])
-        clients.append(client)
-    return clients
+        connected.append(client)
+    return connected
 
 
 def wrk(address, path, seconds):
@@ -100,47 +102,61 @@ def told_by(process):
 
 
 def pairs(place):
-    """Nanoseconds of an allocation and its free."""
+    """Nanoseconds of an allocation and its free: as time passes, and on a processor."""
     done = subprocess.run([place.tool("pairs"), "10", str(PAIRS)], env=place.environment(), capture_output=True,
                           text=True, timeout=120, check=True)
-    return float(re.search(r"([\d.]+) ns per pair", done.stdout).group(1))
+    return tuple(map(float, re.search(r"([\d.]+) ns per pair, ([\d.]+) of", done.stdout).groups()))
 
 
-def cost(place, target, rounds):
-    """The median of pairs without load, and with, by turns: what drifts hits both."""
-    without, loaded = [], []
-    for _ in range(rounds):
-        without.append(pairs(place))
-        load = [wrk(target, "/metrics", 3), wrk(target, "/api/v1/snapshot", 3)]
-        time.sleep(0.5)
-        loaded.append(pairs(place))
-        for process in load:
-            process.communicate(timeout=120)
-    return statistics.median(without), statistics.median(loaded)
+@contextlib.contextmanager
+def clients(address):
+    """Everybody who asks, for as long as something is measured; nobody without an address."""
+    if not address:
+        yield
+        return
+    slow = slow_clients(address)
+    load = [wrk(address, path, 60) for path in PATHS]
+    time.sleep(0.5)
+    yield
+    for process in load:
+        stop(process)
+    for client in slow:
+        client.close()
 
 
-def other_server(folder):
-    """A server that has nothing to do with tracing, with files as long as the agent's answers."""
-    script = ("import functools, http.server\n"
-              "class Quiet(http.server.SimpleHTTPRequestHandler):\n"
-              "    protocol_version = 'HTTP/1.1'\n"
-              "    def log_message(self, *_): pass\n"
-              f"s = http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Quiet, directory={folder!r}))\n"
-              "print(s.server_port, flush=True); s.serve_forever()\n")
-    process = start([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return process, f"127.0.0.1:{process.stdout.readline().strip()}"
+def cost(place, asked, rounds):
+    """Pairs by whom the clients ask, by turns and each time in another order: what drifts hits all."""
+    taken = {name: [] for name in asked}
+    names = list(asked)
+    program = start([place.workload, "spam", "--throughput", RATE, "--duration", 3600], env=place.environment(),
+                    stdout=subprocess.DEVNULL)
+    for turn in range(rounds):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            with clients(asked[name]):
+                taken[name].append(pairs(place))
+    stop(program, signal.SIGKILL)
+    rows = []
+    for name, times in taken.items():
+        wall, processor = zip(*times)
+        rows.append({"asked": name, "median_ns": statistics.median(wall), "least_ns": min(wall),
+                     "processor_ns": statistics.median(processor)})
+    for row in rows:
+        row["median_ratio"] = row["median_ns"] / rows[0]["median_ns"]
+        row["least_ratio"] = row["least_ns"] / rows[0]["least_ns"]
+        row["processor_ratio"] = row["processor_ns"] / rows[0]["processor_ns"]
+    return rows
 
 
 def under_load(place, address, watch, seconds, folder):
     """Whether everything that a program does is seen while the agent is asked all the time."""
     ledger = os.path.join(folder, "ledger")
     os.makedirs(ledger)
-    clients = slow_clients(address)
+    slow = slow_clients(address)
     before = get(address, "/metrics")
     program = start([place.workload, "--hold-ms", 3000, "spam", "--throughput", RATE, "--duration", seconds],
                     env=place.environment(SIM_LEDGER=ledger), stdout=subprocess.DEVNULL)
     usage = Usage(watch.pid)
-    load = [wrk(address, "/metrics", seconds - 1), wrk(address, "/api/v1/snapshot", seconds - 1)]
+    load = [wrk(address, path, seconds - 1) for path in PATHS]
     parts = [told_by(process) for process in load]
     used = usage.so_far()
     label, last = f'pid="{program.pid}"', None
@@ -149,7 +165,7 @@ def under_load(place, address, watch, seconds, folder):
         if label in text:
             last = text
         time.sleep(0.2)
-    for client in clients:
+    for client in slow:
         client.close()
     lost = metric(last, "vramscope_lost_events_total") - metric(before, "vramscope_lost_events_total")
     row = {"requests_per_s": sum(part["requests_per_s"] for part in parts),
@@ -168,7 +184,7 @@ def under_load(place, address, watch, seconds, folder):
 def main():
     parser = options(__doc__)
     parser.add_argument("--seconds", type=int, default=8, help="how long the load is")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of a call's cost")
+    parser.add_argument("--rounds", type=int, default=20, help="measurements of a call's cost")
     parser.add_argument("--quick", action="store_true", help="four seconds, two rounds")
     chosen = parser.parse_args()
     if chosen.quick:
@@ -180,25 +196,27 @@ def main():
     about = results.facts(place.vramscope)
     about["driver"] = "simulated" if place.simulated else "real"
     with tempfile.TemporaryDirectory() as folder:
-        watch, address = agent(place, folder)
+        watch, address = agent(place, folder, place.driver_file)
         row = under_load(place, address, watch, chosen.seconds, folder)
-        files = os.path.join(folder, "files")
-        os.makedirs(os.path.join(files, "api/v1"))
-        for path in ("metrics", "api/v1/snapshot"):
-            with open(os.path.join(files, path), "w") as file:
-                file.write(get(address, "/" + path))
-        row["pair_ns"], row["pair_loaded_ns"] = cost(place, address, chosen.rounds)
-        other, elsewhere = other_server(files)
-        row["elsewhere_ns"], row["elsewhere_loaded_ns"] = cost(place, elsewhere, chosen.rounds)
-        other.send_signal(signal.SIGTERM)
+        asked = {"nobody": None}
+        if place.simulated:
+            other, asked["an agent that does not trace it"] = agent(place, os.path.join(folder, "other"), place.other_driver())
+        asked["the agent that traces it"] = address
+        row["rounds"], row["pairs"], row["cost"] = chosen.rounds, PAIRS, cost(place, asked, chosen.rounds)
+        lost = metric(get(address, "/metrics"), "vramscope_lost_events_total")
         stop(watch, signal.SIGTERM)
-    row["ratio"] = row["pair_loaded_ns"] / row["pair_ns"]
-    row["elsewhere_ratio"] = row["elsewhere_loaded_ns"] / row["elsewhere_ns"]
-    print("| requests/s | median ms | p99 ms | events | lost | ns per pair | under load | ratio | load elsewhere |")
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    print(f"| {row['requests_per_s']:.0f} | {row['median_ms']:.1f} | {row['p99_ms']:.1f} | {row['received']:,} "
-          f"| {row['lost']} | {row['pair_ns']:.0f} | {row['pair_loaded_ns']:.0f} | {row['ratio']:.2f} "
-          f"| {row['elsewhere_ratio']:.2f} |", flush=True)
+        if place.simulated:
+            stop(other, signal.SIGTERM)
+    row["lost"] = max(row["lost"], int(lost))
+    print("| requests/s | median ms | p99 ms | agent's CPU | events | lost |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    print(f"| {row['requests_per_s']:.0f} | {row['median_ms']:.1f} | {row['p99_ms']:.1f} | {row['agent_cpu_percent']:.1f} % "
+          f"| {row['received']:,} | {row['lost']} |\n")
+    print("| clients ask | ns per pair, median | ratio | least | ratio | on a processor | ratio |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for one in row["cost"]:
+        print(f"| {one['asked']} | {one['median_ns']:.0f} | {one['median_ratio']:.3f} | {one['least_ns']:.0f} "
+              f"| {one['least_ratio']:.3f} | {one['processor_ns']:.0f} | {one['processor_ratio']:.3f} |", flush=True)
     if chosen.results:
         results.keep(chosen.results, chosen.machine, "load", row, about)
     if row["lost"] or row["errors"] or row.get("truth", row["received"]) != row["received"]:

@@ -53,6 +53,10 @@ class Place:
             environment["SIM_MEMORY"] = "100000G"
         return environment
 
+    def other_driver(self):
+        """Another simulated driver, for a tracer that is to see nothing of the target."""
+        return os.path.join(self.build, "sim/cmpl/libcuda.so.1")
+
     def driver_option(self):
         return ["--driver", self.driver_file]
 

@@ -97,7 +97,10 @@ fn a_load_of_requests_loses_nothing_and_is_measured() {
     assert_eq!((&load["lost"], &load["errors"]), (&0.into(), &0.into()), "{text}");
     assert_eq!(load["received"], load["truth"], "{text}");
     assert!(load["requests_per_s"].as_f64().unwrap() > 100.0, "{text}");
-    assert!(load["ratio"].as_f64().unwrap() > 0.1, "{text}");
+    assert_eq!(load["cost"].as_array().unwrap().len(), 3, "{text}");
+    for row in load["cost"].as_array().unwrap() {
+        assert!(row["processor_ns"].as_f64().unwrap() > 100.0, "{text}");
+    }
 }
 
 #[test]

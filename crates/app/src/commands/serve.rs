@@ -214,8 +214,11 @@ impl Agent {
 
     /// What the agent takes; gives something up where that is too much.
     fn stand(&mut self, live: &Live) -> Standing {
-        let usage = Usage::now(self.began.0.elapsed());
-        if let Some(change) = self.budget.observe(usage) {
+        let answering = &self.shared.answering;
+        let usage = Usage::now(self.began.0.elapsed(), answering.used_seconds());
+        let change = self.budget.observe(usage);
+        answering.allow(self.budget.for_answers());
+        if let Some(change) = change {
             output::complain(&change.words);
             let has = |step| change.steps.contains(&step);
             live.limit_stacks(match (has(Step::NoStacks), has(Step::CheapStacks)) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::units::Bytes;
 
+use super::http::Allowance;
 use super::own::Usage;
 
 /// Steps down, in this order.
@@ -114,11 +115,26 @@ impl Budget {
 
     /// Percent of one core over the last seconds.
     pub(crate) fn cpu_percent(&self) -> f64 {
+        self.percent(|usage| usage.cpu_seconds)
+    }
+
+    /// Of that, all but what answers take: giving something up does not make requests fewer, so that
+    /// whoever asks a lot cannot make the agent give up anything.
+    fn tracing_percent(&self) -> f64 {
+        self.percent(|usage| usage.cpu_seconds - usage.answering_seconds)
+    }
+
+    fn percent(&self, seconds: impl Fn(&Usage) -> f64) -> f64 {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
             return 0.0;
         };
         let time = last.at.saturating_sub(first.at).as_secs_f64();
-        if time > 0.0 { (last.cpu_seconds - first.cpu_seconds) / time * 100.0 } else { 0.0 }
+        if time > 0.0 { (seconds(last) - seconds(first)) / time * 100.0 } else { 0.0 }
+    }
+
+    /// What answers may take, in percent of one core: what tracing leaves of the budget.
+    pub(crate) fn for_answers(&self) -> f64 {
+        self.max_cpu.map_or(Allowance::MOST, |most| most - self.tracing_percent())
     }
 
     /// To be told once a second what the agent takes. Says what changes, if anything.
@@ -128,7 +144,7 @@ impl Budget {
             self.samples.pop_front();
         }
         let whole = self.samples.front().is_some_and(|first| usage.at - first.at >= WINDOW);
-        let cpu = self.cpu_percent();
+        let cpu = self.tracing_percent();
         let over_cpu = whole && self.max_cpu.is_some_and(|most| cpu > most);
         let over_memory = self.max_memory.is_some_and(|most| usage.memory > most);
         if (over_cpu || over_memory) && usage.at >= self.waits_until {
@@ -201,11 +217,20 @@ mod tests {
         budget: Budget,
         at: u64,
         cpu: f64,
+        /// Processor time of answers, and their percent of a core.
+        answers: f64,
+        asked: f64,
     }
 
     impl Clock {
         fn new(max_cpu: Option<f64>, max_memory: Option<Bytes>) -> Self {
-            Self { budget: Budget::new(max_cpu, max_memory, Step::CheapStacks), at: 0, cpu: 0.0 }
+            Self {
+                budget: Budget::new(max_cpu, max_memory, Step::CheapStacks),
+                at: 0,
+                cpu: 0.0,
+                answers: 0.0,
+                asked: 0.0,
+            }
         }
 
         fn run(&mut self, seconds: u64, percent: f64, memory: u64) -> Vec<String> {
@@ -213,9 +238,11 @@ mod tests {
             for _ in 0..seconds {
                 self.at += 1;
                 self.cpu += percent / 100.0;
+                self.answers += self.asked / 100.0;
                 let usage = Usage {
                     at: Duration::from_secs(self.at),
-                    cpu_seconds: self.cpu,
+                    cpu_seconds: self.cpu + self.answers,
+                    answering_seconds: self.answers,
                     memory: Bytes(memory),
                 };
                 words.extend(self.budget.observe(usage).map(|change| change.words));
@@ -244,6 +271,17 @@ mod tests {
         clock.run(30, 1.0, 0);
         assert_eq!(clock.run(2, 20.0, 0), [""; 0]);
         assert_eq!(clock.run(30, 1.0, 0), [""; 0]);
+    }
+
+    #[test]
+    fn whoever_asks_a_lot_gets_what_is_left_and_nothing_is_given_up_for_it() {
+        let mut clock = Clock::new(Some(5.0), None);
+        clock.asked = 50.0;
+        assert_eq!(clock.run(60, 3.0, 0), [""; 0]);
+        assert!((clock.budget.for_answers() - 2.0).abs() < 1e-6, "{}", clock.budget.for_answers());
+        assert!((clock.budget.cpu_percent() - 53.0).abs() < 1e-6, "{}", clock.budget.cpu_percent());
+        let free = Clock::new(None, None);
+        assert!((free.budget.for_answers() - Allowance::MOST).abs() < 1e-6);
     }
 
     #[test]

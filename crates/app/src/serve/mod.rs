@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) pods: kubernetes::Directory,
     /// Answered requests.
     pub(crate) requests: http::Requests,
+    /// Processor time for answers.
+    pub(crate) answering: http::Allowance,
     /// What was sent onward, and how that went.
     pub(crate) onward: onward::Tally,
 }
@@ -51,6 +53,7 @@ impl Shared {
             incidents: incidents::Shelf::default(),
             pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
+            answering: http::Allowance::default(),
             onward: onward::Tally::default(),
         })
     }

@@ -11,19 +11,22 @@ pub(crate) struct Usage {
     pub(crate) at: Duration,
     /// Processor time, user and system, in seconds.
     pub(crate) cpu_seconds: f64,
+    /// The part of it that answers to requests took.
+    pub(crate) answering_seconds: f64,
     /// Resident memory, the kernel's rings that are mapped included.
     pub(crate) memory: Bytes,
 }
 
 impl Usage {
     /// As of now; zero where the kernel does not tell.
-    pub(crate) fn now(at: Duration) -> Self {
+    pub(crate) fn now(at: Duration, answering_seconds: f64) -> Self {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}"));
         let ticks = read("stat").ok().and_then(|text| ticks(&text)).unwrap_or_default();
         let pages = read("statm").ok().and_then(|text| resident(&text)).unwrap_or_default();
         Self {
             at,
             cpu_seconds: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            answering_seconds,
             memory: Bytes(pages.saturating_mul(rustix::param::page_size() as u64)),
         }
     }
@@ -56,7 +59,7 @@ mod tests {
 
     #[test]
     fn this_process_takes_something() {
-        let usage = Usage::now(Duration::ZERO);
+        let usage = Usage::now(Duration::ZERO, 0.0);
         assert!(usage.memory > Bytes(100_000), "{usage:?}");
     }
 }

@@ -8,6 +8,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request, StatusCode, Uri};
 
+use super::allowance::Gate;
 use super::answer::Answer;
 use super::cache::Cache;
 use super::routes;
@@ -17,12 +18,6 @@ use crate::serve::{Published, Shared};
 /// Without anything new for so long, the agent is not ready any more.
 const STALLED: Duration = Duration::from_secs(15);
 
-/// Requests of all clients together: more of them wait, so that no client makes the agent busy.
-const PER_SECOND: u32 = 1000;
-
-/// Those that come at once, after a pause, and need not wait.
-const AT_ONCE: u32 = 100;
-
 /// What every request meets first.
 pub(super) struct Door {
     pub(super) shared: Arc<Shared>,
@@ -31,15 +26,13 @@ pub(super) struct Door {
     cache: Mutex<Cache>,
     /// The newest snapshot that was seen, and when.
     seen: Mutex<(u64, Instant)>,
-    /// When the next request is due.
-    next: Mutex<Instant>,
+    gate: Gate,
 }
 
 impl Door {
     pub(super) fn new(shared: Arc<Shared>, address: SocketAddr, token: Option<Token>) -> Self {
-        let now = Instant::now();
-        let (seen, next) = (Mutex::new((0, now)), Mutex::new(now));
-        Self { shared, address, token, cache: Mutex::default(), seen, next }
+        let seen = Mutex::new((0, Instant::now()));
+        Self { shared, address, token, cache: Mutex::default(), seen, gate: Gate::new() }
     }
 
     /// Whether nothing is published any more.
@@ -52,11 +45,9 @@ impl Door {
         self.shared.requests.count(status);
     }
 
-    /// How long something that takes as much as so many requests has to wait for its turn.
-    pub(super) fn turn(&self, weight: u32) -> Duration {
-        let step = Duration::from_secs(1) / PER_SECOND;
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        turn(&mut next, Instant::now(), step * weight, step * AT_ONCE)
+    /// Waits until there is processor time for something more.
+    pub(super) async fn pass(&self) {
+        self.gate.pass(&self.shared.answering).await;
     }
 
     /// Whether snapshots are published, and go on to be.
@@ -135,14 +126,6 @@ impl Door {
     }
 }
 
-/// Moves the next turn on by what this one takes; how long there is to wait. After a pause, what was not
-/// used is there at once, up to a limit.
-fn turn(next: &mut Instant, now: Instant, takes: Duration, saved: Duration) -> Duration {
-    let at = (*next).max(now.checked_sub(saved).unwrap_or(now));
-    *next = at + takes;
-    at.saturating_duration_since(now)
-}
-
 /// Whether a host, with or without a port, is a name of this one.
 fn is_own(host: &str, listens: IpAddr) -> bool {
     let bare = match host.rsplit_once(':') {
@@ -158,19 +141,6 @@ fn is_own(host: &str, listens: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_wait_for_their_turn_only_when_there_are_too_many() {
-        let (step, saved) = (Duration::from_millis(1), Duration::from_millis(3));
-        let start = Instant::now() + Duration::from_secs(10);
-        let mut next = start;
-        let mut waits = |now| turn(&mut next, now, step, saved).as_millis();
-        let now = start + Duration::from_secs(5);
-        // Three that were saved, one that is due now; the others wait.
-        let waited: Vec<_> = (0..6).map(|_| waits(now)).collect();
-        assert_eq!(waited, [0, 0, 0, 0, 1, 2]);
-        assert_eq!(waits(now + Duration::from_millis(10)), 0);
-    }
 
     #[test]
     fn only_names_of_this_host_are_its_own() {

@@ -40,9 +40,6 @@ const OLD: Duration = Duration::from_secs(5 * 60);
 /// and one that is older than this at once.
 const OLDEST: Duration = Duration::from_secs(15 * 60);
 
-/// A beginning of TLS takes as much as so many requests.
-const HANDSHAKE: u32 = 20;
-
 /// How soon the end of the agent is noticed.
 const ATTENTION: Duration = Duration::from_millis(200);
 
@@ -68,7 +65,11 @@ async fn accept(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     while !door.is_over() {
-        let stream = match timeout(ATTENTION, listener.accept()).await {
+        let next = async {
+            door.pass().await;
+            listener.accept().await
+        };
+        let stream = match timeout(ATTENTION, next).await {
             Err(_) => continue,
             Ok(Ok((stream, _))) => stream,
             // A client that was gone already, or no file descriptor left: neither is for ever.
@@ -108,7 +109,7 @@ async fn connection(
         match tls {
             None => serve(stream, door).await,
             Some(tls) => {
-                wait_for(door.turn(HANDSHAKE)).await;
+                door.pass().await;
                 if let Ok(Ok(stream)) = timeout(REQUEST, tls.accept(stream)).await {
                     serve(stream, door).await;
                 }
@@ -120,12 +121,6 @@ async fn connection(
     drop(place);
 }
 
-async fn wait_for(time: Duration) {
-    if !time.is_zero() {
-        sleep(time).await;
-    }
-}
-
 async fn serve<S>(stream: S, door: Arc<Door>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -134,7 +129,7 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let door = Arc::clone(&door);
         async move {
-            wait_for(door.turn(1)).await;
+            door.pass().await;
             let mut answer: Answer = door.answer(&request);
             if begun.elapsed() > OLD {
                 answer.close();

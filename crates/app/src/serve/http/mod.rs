@@ -1,5 +1,6 @@
 //! The agent's answers over HTTP: metrics, a small API, health. One thread, that nobody waits for.
 
+mod allowance;
 mod answer;
 mod api;
 mod cache;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result};
 
 use super::{Part, Shared};
 use crate::output;
+pub(crate) use allowance::Allowance;
 use door::Door;
 use token::Token;
 
