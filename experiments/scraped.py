@@ -29,7 +29,7 @@ sys.path.insert(0, HERE)
 
 from bench import results  # noqa: E402
 from bench.place import Place, options  # noqa: E402
-from bench.processes import Lines, Usage, end_well, start, stop  # noqa: E402
+from bench.processes import Lines, Usage, end_well, start, stop, thread_seconds  # noqa: E402
 
 CONNECTIONS = 64
 SLOW = 16
@@ -155,10 +155,10 @@ def under_load(place, address, watch, seconds, folder):
     before = get(address, "/metrics")
     program = start([place.workload, "--hold-ms", 3000, "spam", "--throughput", RATE, "--duration", seconds],
                     env=place.environment(SIM_LEDGER=ledger), stdout=subprocess.DEVNULL)
-    usage = Usage(watch.pid)
+    usage, answering = Usage(watch.pid), thread_seconds(watch.pid, "http")
     load = [wrk(address, path, seconds - 1) for path in PATHS]
     parts = [told_by(process) for process in load]
-    used = usage.so_far()
+    used, answering = usage.so_far(), thread_seconds(watch.pid, "http") - answering
     label, last = f'pid="{program.pid}"', None
     while program.poll() is None:
         text = get(address, "/metrics")
@@ -171,7 +171,8 @@ def under_load(place, address, watch, seconds, folder):
     row = {"requests_per_s": sum(part["requests_per_s"] for part in parts),
            "median_ms": max(part["median_ms"] for part in parts), "p99_ms": max(part["p99_ms"] for part in parts),
            "errors": sum(part["errors"] for part in parts), "connections": CONNECTIONS, "slow_clients": SLOW,
-           "lost": int(lost), "agent_cpu_percent": 100 * used["cpu_s"] / used["seconds"],
+           "asked_rate": RATE, "lost": int(lost), "agent_cpu_percent": 100 * used["cpu_s"] / used["seconds"],
+           "answering_percent": 100 * answering / used["seconds"],
            "received": int(metric(last, "vramscope_process_allocations_total", label)
                            + metric(last, "vramscope_process_frees_total", label))}
     if place.simulated:
@@ -208,9 +209,9 @@ def main():
         if place.simulated:
             stop(other, signal.SIGTERM)
     row["lost"] = max(row["lost"], int(lost))
-    print("| requests/s | median ms | p99 ms | agent's CPU | events | lost |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    print(f"| {row['requests_per_s']:.0f} | {row['median_ms']:.1f} | {row['p99_ms']:.1f} | {row['agent_cpu_percent']:.1f} % "
+    print("| requests/s | median ms | p99 ms | agent's CPU | for answers | events | lost |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print(f"| {row['requests_per_s']:.0f} | {row['median_ms']:.1f} | {row['p99_ms']:.1f} | {row['agent_cpu_percent']:.1f} % | {row['answering_percent']:.1f} % "
           f"| {row['received']:,} | {row['lost']} |\n")
     print("| clients ask | ns per pair, median | ratio | least | ratio | on a processor | ratio |")
     print("|---|---:|---:|---:|---:|---:|---:|")

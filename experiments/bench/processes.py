@@ -110,6 +110,17 @@ def cpu_nanos(pid):
     return total
 
 
+def thread_seconds(pid, name):
+    """CPU time of the threads of that name."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/comm") as file:
+            if file.read().strip() == name:
+                with open(f"/proc/{pid}/task/{task}/schedstat") as times:
+                    total += int(times.read().split()[0])
+    return total / 1e9
+
+
 def cpu_split(pid):
     """User and system time in seconds, to a hundredth."""
     with open(f"/proc/{pid}/stat") as file:

@@ -33,7 +33,7 @@ class Machine:
         self.slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
         self.add(f"## On the {self.name}")
         self.add(self.facts())
-        for part in (self.stress, self.rivals, self.growth, self.soak):
+        for part in (self.stress, self.rivals, self.growth, self.load, self.soak):
             if part.__name__ in results:
                 part(results[part.__name__])
 
@@ -61,7 +61,7 @@ class Machine:
                 f"the {one['driver']} driver; {one['version']}, {one['date']}. Load of the machine before each measurement: "
                 f"{', '.join(loads)}.")
 
-    # -- the four measurements --
+    # -- the five measurements --
 
     def stress(self, done):
         self.add("### Stress")
@@ -135,6 +135,20 @@ class Machine:
             if series:
                 self.picture(f"growth-{what}", f"{title}, by live allocations, on the {self.name}", ("live allocations", unit), series,
                              log_x=True, log_y=log, dots=True)
+
+    def load(self, done):
+        self.add("### A load of requests")
+        self.add(f"{done['connections']} connections that ask the agent without a pause, {done['slow_clients']} clients that never "
+                 f"finish, while a program makes {done['asked_rate']:,} events a second: {done['requests_per_s']:,.0f} answers a second "
+                 f"(half of them metrics, half snapshots), half within {done['median_ms']:.1f} ms, 99 % within {done['p99_ms']:.1f} ms; "
+                 f"{done['received']:,} events received, {done['lost']} lost. The agent took {done['agent_cpu_percent']:.1f} % of a core, "
+                 f"{done['answering_percent']:.1f} % of it for answers.")
+        self.add(f"What an allocation and its free take meanwhile in another program that the agent traces, {done['pairs']:,} times, "
+                 f"{done['rounds']} rounds by turns:")
+        rows = [[row["asked"], f"{row['median_ns']:,.0f} ns", f"x {row['median_ratio']:.2f}", f"{row['least_ns']:,.0f} ns",
+                 f"x {row['least_ratio']:.2f}", f"{row['processor_ns']:,.0f} ns", f"x {row['processor_ratio']:.2f}"]
+                for row in done["cost"]]
+        self.table(["<clients ask", ">median", ">to nobody", ">least", ">to nobody", ">on a processor, median", ">to nobody"], rows)
 
     def soak(self, done):
         self.add("### Soak")

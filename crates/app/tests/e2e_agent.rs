@@ -119,6 +119,68 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
     assert!(next.end(15));
 }
 
+/// Starts the agent from a file of its own, with a rule about what a GPU holds.
+fn installed(stage: &Stage, binary: &std::path::Path) -> Agent {
+    let folder = stage.folder.path();
+    let settings = folder.join("agent.toml");
+    let rule =
+        "name = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\nfor = \"0s\"";
+    std::fs::write(&settings, format!("[[alerts.rule]]\n{rule}\n")).unwrap();
+    let mut command = stage.command(binary.to_str().unwrap());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--driver"]).arg(&stage.driver);
+    command.arg("--state").arg(folder.join("state")).arg("--config").arg(&settings);
+    Agent::run(&mut command, folder)
+}
+
+#[test]
+fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() {
+    let stage = Stage::new();
+    let devices = stage.folder.path().join("devices").display().to_string();
+    let stage = stage.env("SIM_STATE", &devices);
+    let binary = stage.folder.path().join("vramscope");
+    std::fs::copy(VRAMSCOPE, &binary).unwrap();
+    let agent = installed(&stage, &binary);
+    let hold = ["--hold-ms", "60000", "hold", "--count", "100", "--size", "65536"];
+    let holder = stage.workload(&hold);
+    let fires = |agent: &Agent| {
+        agent.until("the alert", |agent| {
+            agent.messages().contains("alert firing: held").then_some(())
+        });
+    };
+    fires(&agent);
+    stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]).finish();
+    let ids = |agent: &Agent| {
+        let found = agent.json("/api/v1/incidents").unwrap();
+        let all = found["incidents"].as_array().unwrap();
+        all.iter().map(|one| one["id"].clone()).collect::<Vec<_>>()
+    };
+    agent.until("the incident", |agent| (ids(agent).len() == 1).then_some(()));
+    let before = ids(&agent);
+
+    // As a package manager does it: a new file takes the name of the one that runs, and it goes on.
+    let new = stage.folder.path().join("vramscope.new");
+    std::fs::copy(VRAMSCOPE, &new).unwrap();
+    std::fs::rename(&new, &binary).unwrap();
+    let exe = |agent: &Agent| std::fs::read_link(format!("/proc/{}/exe", agent.pid())).unwrap();
+    assert!(exe(&agent).to_string_lossy().ends_with("(deleted)"));
+    let more = stage.workload(&["--hold-ms", "60000", "hold", "--count", "7", "--size", "4096"]);
+    agent.process(more.pid(), |process| process["live_allocations"] == 7);
+    assert!(agent.end(15));
+
+    // What was allocated in between was seen by nobody, and is told as that.
+    let between = stage.workload(&hold);
+    std::thread::sleep(Duration::from_millis(500));
+    let next = installed(&stage, &binary);
+    assert_eq!(exe(&next), binary.canonicalize().unwrap());
+    assert_eq!(ids(&next), before);
+    fires(&next);
+    for process in [&holder, &more, &between] {
+        let known = next.process(process.pid(), |_| true);
+        assert_eq!((&known["before_trace"], live(&known)), (&Value::Bool(true), 0));
+    }
+    assert!(next.end(15));
+}
+
 #[test]
 fn each_thread_has_only_the_rights_that_it_needs() {
     // DAC_READ_SEARCH, SYS_PTRACE, SYS_RESOURCE, PERFMON, BPF.

@@ -75,6 +75,14 @@ fn of_folder(folder: &Path) -> Result<Advice> {
     let object = incident::read(&folder.join(OBJECT)).with_context(|| {
         format!("{} is no folder of an incident (it needs {OBJECT})", folder.display())
     })?;
+    if object.version > incident::VERSION {
+        bail!(
+            "{} was written by a newer vramscope (version {} of the object, this one knows {}); use that one",
+            folder.display(),
+            object.version,
+            incident::VERSION
+        );
+    }
     let note = format!("this was so at {} ({})", plain(&object.time), plain(&object.headline));
     Ok(Advice { time: object.time, gpus: object.advice, notes: vec![note] })
 }

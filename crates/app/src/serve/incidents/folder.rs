@@ -119,7 +119,7 @@ pub(crate) fn view(object: &IncidentObject, folder: &Path) -> IncidentView {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     IncidentView {
         id: clean(&name),
-        trigger: trigger.map_or("asked", Trigger::name),
+        trigger: trigger.map_or("other", Trigger::name),
         cause: object.cause.as_ref().map_or_else(String::new, |cause| clean(&cause.name)),
         time: clean(&object.time),
         pid: object.process.as_ref().map(|who| who.pid),
@@ -175,7 +175,8 @@ mod tests {
 
     fn make(root: &Path, name: &str, bytes: usize) {
         let folder = NewFolder::create(root, name).unwrap();
-        let object = IncidentObject { trigger: "limit".into(), ..IncidentObject::default() };
+        let trigger = "limit".to_owned();
+        let object = IncidentObject { version: 1, trigger, ..IncidentObject::default() };
         folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
         folder.write("big", &vec![0; bytes]).unwrap();
         folder.finish().unwrap();
@@ -216,6 +217,25 @@ mod tests {
         assert_eq!(ids(&kept), ["2026-4"]);
         assert_eq!(ids(&list(root.path())), ["2026-4"]);
         assert!(root.path().join("somebody-elses").exists());
+    }
+
+    #[test]
+    fn what_other_versions_wrote_is_listed_and_what_others_wrote_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("2025-old", r#"{ "version": 1, "trigger": "limit", "headline": "old" }"#),
+            ("2027-new", r#"{ "version": 9, "trigger": "heat", "headline": "new", "heat": 1 }"#),
+            ("others", r#"{ "headline": "not ours" }"#),
+        ] {
+            fs::create_dir(root.path().join(name)).unwrap();
+            fs::write(root.path().join(name).join(incident::OBJECT), text).unwrap();
+        }
+        let all = list(root.path());
+        let told: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
+        assert_eq!(told, [("other", "new"), ("limit", "old")]);
+        let (kept, _) = retain(all, 1, Bytes(u64::MAX));
+        assert_eq!(ids(&kept), ["2027-new"]);
+        assert!(root.path().join("others").exists());
     }
 
     #[test]

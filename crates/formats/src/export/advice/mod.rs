@@ -19,6 +19,7 @@ pub(super) const SENTENCE: usize = 1000;
 
 /// What would give memory back, GPU by GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Advice {
     /// When, RFC 3339.
     pub time: String,
@@ -31,30 +32,32 @@ pub struct Advice {
 
 /// What would give back memory of one GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GpuAdvice {
     /// Its index; absent where GPUs are not told apart.
     pub gpu: Option<u16>,
     /// `GPU-…`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// What the vendor calls it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// All of its memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
     /// What is free of it, by the driver's account.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
     /// The cheapest first.
     pub steps: Vec<StepObject>,
     /// Whether what was needed can be had, where that was asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub need: Option<Need>,
 }
 
 /// Something that would help.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StepObject {
     /// What to do.
     pub action: String,
@@ -81,6 +84,7 @@ pub struct StepObject {
 
 /// Something to copy and paste.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CommandObject {
     /// Where it goes: `shell`, `python`, `c` or `environment`.
     pub tongue: String,
@@ -90,6 +94,7 @@ pub struct CommandObject {
 
 /// Whether what is needed can be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Need {
     /// How much.
     pub bytes: u64,

@@ -16,13 +16,14 @@ use crate::plain::{plain, plain_up_to};
 
 /// The version of the object: it changes when a reader of the old one would misunderstand the new
 /// one.
-const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// The longest file that is read.
 const LONGEST: u64 = 64 << 20;
 
 /// What is written down of an incident.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct IncidentObject {
     /// The version of this object.
     pub version: u32,
@@ -47,26 +48,26 @@ pub struct IncidentObject {
     /// Who was refused memory, or crossed a limit.
     pub process: Option<WhoObject>,
     /// What was asked for; absent where it is not told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_bytes: Option<u64>,
     /// The kind of memory that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_kind: Option<String>,
     /// The driver function that was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// The limit that was crossed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     /// The device, as the process counts them.
     pub device: Option<u16>,
     /// The GPU; absent where it is about all, or not known.
     pub gpu: Option<GpuObject>,
     /// Where in the program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub site: Option<SiteObject>,
     /// Why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseObject>,
     /// Who held what there at that moment, the most first.
     pub holders: Vec<HolderObject>,
@@ -88,6 +89,7 @@ pub struct IncidentObject {
 
 /// A process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WhoObject {
     /// Its pid.
     pub pid: u32,
@@ -99,6 +101,7 @@ pub struct WhoObject {
 
 /// A GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GpuObject {
     /// Its index.
     pub index: u16,
@@ -114,6 +117,7 @@ pub struct GpuObject {
 
 /// Why there was no memory.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CauseObject {
     /// The word for it.
     pub name: String,
@@ -129,6 +133,7 @@ pub struct CauseObject {
 
 /// A figure.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FigureObject {
     /// What it is.
     pub name: String,
@@ -138,6 +143,7 @@ pub struct FigureObject {
 
 /// What a process held.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HolderObject {
     /// Its pid.
     pub pid: u32,
@@ -150,10 +156,10 @@ pub struct HolderObject {
     /// How many these were.
     pub live_allocations: u64,
     /// What the driver's account says that it holds there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_bytes: Option<u64>,
     /// What of that was not traced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub untracked_bytes: Option<u64>,
     /// It may hold memory from before the trace.
     pub before_trace: bool,
@@ -163,14 +169,13 @@ pub struct HolderObject {
 
 /// A site, and what was held of it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SiteObject {
     /// Its name, as in `trace --json`.
     pub id: String,
     /// What was held.
-    #[serde(default)]
     pub live_bytes: u64,
     /// How many allocations that was.
-    #[serde(default)]
     pub live_allocations: u64,
     /// Its frames, innermost first, as in `trace --json`.
     pub frames: Vec<Value>,
@@ -178,6 +183,7 @@ pub struct SiteObject {
 
 /// How much more somebody holds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GrowthObject {
     /// Its pid.
     pub pid: u32,
@@ -235,14 +241,18 @@ impl IncidentObject {
     }
 }
 
-/// Reads the object of a folder.
+/// Reads the object of a folder. Fields that another version did not write are empty.
 pub fn read(path: &Path) -> io::Result<IncidentObject> {
     let length = std::fs::metadata(path)?.len();
     if length > LONGEST {
         return Err(io::Error::other(format!("{length} bytes are too many")));
     }
     let text = std::fs::read(path)?;
-    Ok(serde_json::from_slice(&text)?)
+    let object: IncidentObject = serde_json::from_slice(&text)?;
+    if object.version == 0 {
+        return Err(io::Error::other("it has no version, so that something else wrote it"));
+    }
+    Ok(object)
 }
 
 fn gpu(story: &Story<'_>) -> Option<GpuObject> {

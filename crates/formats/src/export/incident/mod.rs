@@ -6,7 +6,7 @@ mod text;
 
 pub use json::{
     CauseObject, FigureObject, GpuObject, GrowthObject, HolderObject, IncidentObject, SiteObject,
-    WhoObject, read,
+    VERSION, WhoObject, read,
 };
 pub use text::write as write_text;
 
