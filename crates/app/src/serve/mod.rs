@@ -15,10 +15,12 @@ mod own;
 mod part;
 pub(crate) mod rights;
 pub(crate) mod secret;
+mod tally;
 
 pub(crate) use feed::{Feed, Published};
 pub(crate) use own::Usage;
 pub(crate) use part::Part;
+pub(crate) use tally::Tally;
 
 use std::sync::Arc;
 
@@ -38,8 +40,9 @@ pub(crate) struct Shared {
     pub(crate) pods: kubernetes::Directory,
     /// Answered requests.
     pub(crate) requests: http::Requests,
-    /// What was sent onward, and how that went.
-    pub(crate) onward: onward::Tally,
+    /// What was sent onward, and how that went: by receiver, `sent`, `failed`, or `dropped` for an
+    /// older one.
+    pub(crate) onward: Tally,
 }
 
 impl Shared {
@@ -51,7 +54,7 @@ impl Shared {
             incidents: incidents::Shelf::default(),
             pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
-            onward: onward::Tally::default(),
+            onward: Tally::default(),
         })
     }
 }
