@@ -8,6 +8,8 @@
 mod advising;
 mod cli;
 mod commands;
+#[cfg(feature = "capture")]
+mod host;
 mod newfile;
 mod output;
 #[cfg(feature = "capture")]

@@ -15,7 +15,7 @@ use formats::export::Names;
 use formats::plain::plain;
 use formats::recording::{Header, Writer};
 
-use crate::{Outcome, cli, output};
+use crate::{Outcome, cli, host, output};
 
 /// A file or pipe that can be written to.
 pub(crate) struct Created {
@@ -56,8 +56,8 @@ impl Recorder {
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
         let header = Header {
             version: env!("CARGO_PKG_VERSION").into(),
-            hostname: fact("/proc/sys/kernel/hostname"),
-            kernel: fact("/proc/sys/kernel/osrelease"),
+            hostname: host::name(),
+            kernel: host::kernel(),
             target: describe(target),
             work,
             clock: names.clock.clone(),
@@ -155,8 +155,4 @@ fn describe(target: &cli::Target) -> String {
     let pids: Vec<String> = target.pid.iter().map(u32::to_string).collect();
     let children = if target.follow { " and their children" } else { "" };
     format!("processes {}{children}", pids.join(", "))
-}
-
-fn fact(path: &str) -> String {
-    std::fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned())
 }

@@ -9,10 +9,10 @@
 
 mod harness;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use harness::files::root;
 use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
@@ -21,10 +21,6 @@ const PATIENCE: &str = "240";
 
 /// One at a time: they measure.
 static TURN: Mutex<()> = Mutex::new(());
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Runs a script of `experiments/` to its good end; what it printed.
 fn experiment(script: &str, arguments: &[&str]) -> String {

@@ -9,26 +9,13 @@
 mod harness;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::{Command, Output};
 
+use harness::files::{read, run, stderr, stdout};
 use harness::{Stage, VRAMSCOPE, simulator};
 
 /// Verbs whose help promises examples: those that trace or read files.
 const WITH_EXAMPLES: &[&str] =
     &["trace", "kernels", "record", "report", "diff", "export", "plot", "advise"];
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(VRAMSCOPE).args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
 
 /// The help of the program or of a verb, which must be a success on standard output.
 fn help(verb: Option<&str>) -> String {
@@ -64,14 +51,9 @@ fn long_options(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn readme() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    std::fs::read_to_string(path).unwrap()
-}
-
 /// The part of the README about a verb.
 fn section(verb: &str) -> String {
-    let text = readme();
+    let text = read("README.md");
     let (_, rest) = text
         .split_once(&format!("\n### {verb}\n"))
         .unwrap_or_else(|| panic!("the README has no section `### {verb}`"));

@@ -10,28 +10,14 @@ mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::VRAMSCOPE;
+use harness::files::{blocks, read, root, tool};
+use harness::{VRAMSCOPE, agent};
 
 /// The most that systemd may find exposed, in tenths; docs/install.md states it.
 const EXPOSURE: &str = "30";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// A program of the environment that `contrib/python-env` made.
-fn tool(name: &str) -> Command {
-    let tool = root().join("target/python/bin").join(name);
-    assert!(tool.exists(), "there is no {}: run contrib/python-env", tool.display());
-    Command::new(tool)
-}
 
 fn fine(output: &Output) -> String {
     let messages = String::from_utf8_lossy(&output.stderr);
@@ -42,12 +28,7 @@ fn fine(output: &Output) -> String {
 
 /// Whether the agent takes these settings.
 fn check(file: &Path) -> Output {
-    Command::new(VRAMSCOPE)
-        .args(["serve", "--check", "--config"])
-        .arg(file)
-        .env("NODE_IP", "10.0.0.7")
-        .output()
-        .unwrap()
+    agent::check(file).env("NODE_IP", "10.0.0.7").output().unwrap()
 }
 
 #[test]
@@ -103,11 +84,10 @@ fn is_taken(place: &str, config: &str) {
 
 #[test]
 fn the_settings_of_the_guide_are_taken() {
-    let guide = read("docs/install.md");
-    let blocks: Vec<_> = guide.split("```toml\n").skip(1).collect();
+    let blocks = blocks("docs/install.md", "toml");
     assert_eq!(blocks.len(), 2);
     for block in blocks {
-        is_taken("docs/install.md", block.split("```").next().unwrap());
+        is_taken("docs/install.md", &block);
     }
 }
 

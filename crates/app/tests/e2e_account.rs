@@ -10,12 +10,8 @@ mod harness;
 
 use harness::{Stage, VRAMSCOPE, process};
 
-/// A stage whose processes share the devices, so that the account can be asked.
 fn shared() -> Stage {
-    let stage = Stage::new();
-    let state = stage.folder.path().join("devices");
-    let state = state.to_str().unwrap().to_owned();
-    stage.env("SIM_STATE", &state).env("SIM_CONTEXT_OVERHEAD", "100M")
+    Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
 }
 
 #[test]
@@ -55,9 +51,7 @@ fn visible_devices_are_turned_into_gpus_of_the_host() {
 #[test]
 fn memory_from_before_the_trace_is_named() {
     let stage = shared();
-    let mut player =
-        stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "60000"]);
-    player.wait_ready();
+    let player = stage.hold(0, 5, 1 << 20);
     let pid = player.pid();
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "200ms", "-p", &pid.to_string()]);

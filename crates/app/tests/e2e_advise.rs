@@ -8,42 +8,31 @@
 
 mod harness;
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
-use harness::{Player, Stage, VRAMSCOPE};
+use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, What};
+use engine::ids::{DeviceId, GpuId, Key, Pid, Tid};
+use engine::kind::Kind;
+use engine::units::Moment;
+use formats::WallClock;
+use formats::recording::{Header, Writer};
+use harness::files::{run, stderr};
+use harness::{Stage, VRAMSCOPE};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 fn shared() -> Stage {
-    let stage = Stage::new();
-    let state = stage.folder.path().join("devices");
-    let state = state.to_str().unwrap().to_owned();
-    stage.env("SIM_STATE", &state).env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G")
-}
-
-fn hold(stage: &Stage, device: &str, bytes: u64) -> Player {
-    let bytes = bytes.to_string();
-    let mut player = stage.workload(&[
-        "--device",
-        device,
-        "hold",
-        "--count",
-        "1",
-        "--size",
-        &bytes,
-        "--wait-ms",
-        "120000",
-    ]);
-    player.wait_ready();
-    player
+    Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G")
 }
 
 fn advise(stage: &Stage, arguments: &[&str]) -> (Option<i32>, Value, String) {
-    let output: Output = stage.command(VRAMSCOPE).arg("advise").args(arguments).output().unwrap();
-    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = stage.command(VRAMSCOPE).arg("advise").args(arguments).output().unwrap();
+    let messages = stderr(&output);
     let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
     (output.status.code(), value, messages)
 }
@@ -56,7 +45,7 @@ fn step(advice: &Value, gpu: usize, pid: u32) -> &Value {
 #[test]
 fn processes_from_before_the_look_are_known_by_the_drivers_account() {
     let stage = shared();
-    let players = [hold(&stage, "0", 700 * MIB), hold(&stage, "1", 900 * MIB)];
+    let players = [stage.hold(0, 1, 700 * MIB), stage.hold(1, 1, 900 * MIB)];
     let (code, advice, messages) = advise(&stage, &["--json", "--duration", "4s"]);
     assert_eq!(code, Some(0), "{messages}");
     for (gpu, held) in [(0, 700), (1, 900)] {
@@ -73,7 +62,7 @@ fn processes_from_before_the_look_are_known_by_the_drivers_account() {
 #[test]
 fn what_is_needed_is_judged_by_what_is_free_and_safe() {
     let stage = shared();
-    let _player = hold(&stage, "0", 700 * MIB);
+    let _player = stage.hold(0, 1, 700 * MIB);
     for (need, code, safely, steps) in
         [("1G", 0, true, Some(0)), ("3900M", 1, false, Some(1)), ("5G", 1, false, None)]
     {
@@ -147,23 +136,82 @@ fn an_agent_that_refuses_or_is_none_is_told() {
         (http("200 OK", "<html>"), "is no advice"),
     ] {
         let (url, asked) = serve(answer);
-        let output = Command::new(VRAMSCOPE).args(["advise", "--agent", &url]).output().unwrap();
+        let output = run(&["advise", "--agent", &url]);
         asked.join().unwrap();
-        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        let messages = stderr(&output);
         assert_eq!(output.status.code(), Some(2));
         assert!(messages.contains(words), "{messages}");
+    }
+}
+
+/// A recording of ten minutes in which a process allocated twice in the first second, and freed once.
+fn recording(folder: &Path, work: bool) -> String {
+    let path = folder.join(format!("{work}.arrows")).to_str().unwrap().to_owned();
+    let header = Header {
+        version: "1.0.0".into(),
+        hostname: String::new(),
+        kernel: String::new(),
+        target: String::new(),
+        work,
+        clock: WallClock::recorded(Moment(0), 0, Some("UTC"), 0),
+        gpus: Vec::new(),
+    };
+    let mut writer = Writer::new(File::create(&path).unwrap(), &header, |_| "").unwrap();
+    let allocate = |address: u64| {
+        What::Allocate(Allocate {
+            key: Key::address(address),
+            kind: Kind::Device,
+            bytes: 3 * MIB,
+            context: None,
+            device: Some(DeviceId(0)),
+            pool: None,
+            stream: None,
+            site: None,
+        })
+    };
+    let facts = ProcessFacts { start: 1, uid: 1000, name: "train".into(), before_trace: false };
+    let free = Free { key: Key::address(1), by: FreeBy::Free, stream: None };
+    for (second, what) in [
+        (0, What::Process(facts)),
+        (0, What::Gpus([Some(GpuId(2))].into())),
+        (1, allocate(1)),
+        (1, allocate(2)),
+        (2, What::Free(free)),
+    ] {
+        let at = Moment(second * 1_000_000_000);
+        let event = Event { pid: Pid(77), tid: Tid(77), entered: at, at, what };
+        writer.event(&event).unwrap();
+    }
+    writer.finish(Moment(600_000_000_000)).unwrap();
+    path
+}
+
+#[test]
+fn a_recording_tells_what_was_so_at_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    // Who launched nothing is known only where launches were recorded.
+    for (work, action) in [(false, "stop"), (true, "stop_idle")] {
+        let output = run(&["advise", "--json", &recording(folder.path(), work)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(advice["time"], "1970-01-01T00:10:00.000+00:00");
+        assert_eq!(advice["gpus"][0]["gpu"], 2);
+        let step = step(&advice, 0, 77);
+        assert_eq!((&step["action"], &step["bytes"]), (&action.into(), &(3 * MIB).into()));
+        let notes = advice["notes"].as_array().unwrap();
+        assert!(notes.iter().any(|note| note == "this was so at the end of the recording"));
     }
 }
 
 #[test]
 fn files_of_other_tools_and_other_folders_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(VRAMSCOPE).arg("advise").arg(folder.path()).output().unwrap();
+    let output = run(&["advise", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
-    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    let messages = stderr(&output);
     assert!(messages.contains("is no folder of an incident"), "{messages}");
     let broken = folder.path().join("incident.json");
     std::fs::write(&broken, "{\"version\":").unwrap();
-    let output = Command::new(VRAMSCOPE).arg("advise").arg(folder.path()).output().unwrap();
+    let output = run(&["advise", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
 }

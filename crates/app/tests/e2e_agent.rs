@@ -9,11 +9,12 @@
 
 mod harness;
 
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
-use harness::agent::Agent;
-use harness::{Stage, VRAMSCOPE};
+use harness::Stage;
+use harness::agent::{Agent, check, serve};
+use harness::files::{blocks, stderr};
 use serde_json::Value;
 
 /// Its programs, maps and links in the kernel are counted by its open files.
@@ -35,7 +36,7 @@ fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
     let spam = ["spam", "--throughput", "500", "--duration", "30", "--free-ratio", "0.9"];
     let player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
     let pid = player.pid();
-    let steps = |agent: &Agent| agent.json("/api/v1/status").unwrap()["degraded"].clone();
+    let steps = |agent: &Agent| agent.api("status")["degraded"].clone();
     let names = ["cheap_stacks", "no_stacks", "coarse_sites"];
     agent.until("the last step", |agent| (steps(agent) == serde_json::json!(names)).then_some(()));
     let told = agent.messages();
@@ -58,15 +59,13 @@ fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
     assert_eq!(last["allocations_total"], truth["allocations"]);
     assert_eq!(last["frees_total"], truth["frees"]);
     assert_eq!(agent.metric("vramscope_exact"), [(String::new(), 1.0)]);
-    assert!(agent.end(15));
+    agent.end(15);
 }
 
 #[test]
 fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() {
     // The simulated NVML tells who holds what, as the real one does.
-    let stage = Stage::new();
-    let state = stage.folder.path().join("devices").display().to_string();
-    let stage = stage.env("SIM_STATE", &state);
+    let stage = Stage::new().sharing();
     let agent = Agent::start(&stage, &[]);
     let mut early = stage.workload(&[
         "--wait-start",
@@ -85,8 +84,8 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
     assert_eq!((&seen["before_trace"], live(&seen)), (&Value::Bool(false), 6_553_600));
     assert!(kernel_objects(agent.pid()) > 3);
     let id = agent.pid();
-    assert!(!agent.end(9));
-    assert!(!std::path::Path::new(&format!("/proc/{id}")).exists());
+    agent.end(9);
+    assert!(!Path::new(&format!("/proc/{id}")).exists());
     // Nothing is left on the driver: uprobes of a dead process are gone from its code.
     let probes = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
     assert!(!probes.contains("vramscope"), "{probes}");
@@ -116,7 +115,7 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
     late.go();
     let new = next.process(late.pid(), |process| process["live_allocations"] == 7);
     assert_eq!((&new["before_trace"], live(&new)), (&Value::Bool(false), 7 * 4096));
-    assert!(next.end(15));
+    next.end(15);
 }
 
 /// Starts the agent from a file of its own, with a rule about what a GPU holds.
@@ -209,7 +208,7 @@ fn each_thread_has_only_the_rights_that_it_needs() {
     for name in ["vramscope", "capture", "http", "alerts", "incidents"] {
         assert!(names.iter().any(|thread| thread == name), "{name} is not among {names:?}");
     }
-    assert!(agent.end(2));
+    agent.end(2);
 }
 
 #[test]
@@ -218,13 +217,8 @@ fn bad_settings_are_told_all_at_once_and_nothing_is_started() {
     let file = folder.path().join("agent.toml");
     let check = |text: &str, options: &[&str]| {
         std::fs::write(&file, text).unwrap();
-        let output = Command::new(VRAMSCOPE)
-            .args(["serve", "--check", "--config"])
-            .arg(&file)
-            .args(options)
-            .output()
-            .unwrap();
-        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+        let output = check(&file).args(options).output().unwrap();
+        (output.status.code().unwrap(), stderr(&output))
     };
     let wrong = "[http]\nlisten = \"0.0.0.0:9754\"\nkey = \"k.pem\"\n[trace]\nmax_cpu = -1.0\n";
     let (code, text) = check(wrong, &[]);
@@ -242,31 +236,33 @@ fn bad_settings_are_told_all_at_once_and_nothing_is_started() {
 }
 
 #[test]
+fn an_agent_without_alerts_and_incidents_runs_on() {
+    let stage = Stage::new();
+    let text = "[alerts]\nenabled = false\n[incidents]\nenabled = false\n";
+    let agent = Agent::start_with(&stage, text, &[]);
+    agent.until("the third snapshot", |agent| {
+        (agent.api("status")["sequence"].as_u64() >= Some(3)).then_some(())
+    });
+    agent.end(15);
+}
+
+#[test]
 fn the_settings_in_the_documents_are_good_ones() {
-    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let text = std::fs::read_to_string(docs.join("agent.md")).unwrap();
-    let (_, rest) = text.split_once("```toml\n").unwrap();
-    let (settings, _) = rest.split_once("```").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("agent.toml");
-    std::fs::write(&file, settings).unwrap();
-    let check = Command::new(VRAMSCOPE).args(["serve", "--check", "--config"]).arg(&file).output();
-    let output = check.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(&file, &blocks("docs/agent.md", "toml")[0]).unwrap();
+    let output = check(&file).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
 fn gpus_that_can_be_asked_late_are_told_all_the_same() {
     // The library that tells of GPUs comes when the agent runs already, as on a host that starts.
-    let stage = Stage::new();
+    let stage = Stage::new().sharing();
     let folder = stage.folder.path().join("late");
     std::fs::create_dir(&folder).unwrap();
-    let state = stage.folder.path().join("devices").display().to_string();
-    let stage = stage.env("SIM_STATE", &state);
-    let mut command = stage.command(VRAMSCOPE);
-    command.env("LD_LIBRARY_PATH", &folder).args(["serve", "--listen", "127.0.0.1:0"]);
-    command.arg("--driver").arg(&stage.driver).arg("--state").arg(stage.folder.path().join("s"));
-    let agent = Agent::run(&mut command, stage.folder.path());
+    let mut command = serve(&stage, &[]);
+    let agent = Agent::run(command.env("LD_LIBRARY_PATH", &folder), stage.folder.path());
     let mut player = stage.workload(&[
         "--wait-start",
         "--hold-ms",
@@ -293,5 +289,5 @@ fn gpus_that_can_be_asked_late_are_told_all_the_same() {
         let own = live.iter().find(|(labels, _)| labels.contains(&format!("pid=\"{pid}\"")))?;
         (own.0.contains("gpu=\"0\"") && own.1 == 12_288.0).then_some(())
     });
-    assert!(agent.end(15));
+    agent.end(15);
 }

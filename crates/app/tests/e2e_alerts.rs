@@ -10,57 +10,19 @@
 mod harness;
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use harness::{Stage, VRAMSCOPE};
+use harness::agent::Agent;
+use harness::around::{Prometheus, Service, free_port};
+use harness::files::read;
+use harness::http::encode;
+use harness::{Stage, until};
 use serde_json::Value;
-
-/// A growing place is named after half a minute, and the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(100);
-
-fn contrib(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(path);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// A program of the test that ends with it.
-struct Service {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Service {
-    fn start(command: &mut Command, log: PathBuf) -> Self {
-        let file = File::create(&log).unwrap();
-        let child =
-            command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file).spawn();
-        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}; run ./dev test"));
-        Self { child, log }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Everything that was posted: the path, and the JSON.
 #[derive(Clone)]
@@ -129,74 +91,40 @@ fn read_post(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     Some((path, serde_json::from_slice(&body).unwrap()))
 }
 
-/// The body of an answer; HTTP 1.0, so that it comes in one piece.
-fn get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    head.split(' ').nth(1)?.starts_with('2').then(|| body.to_owned())
-}
-
-/// Waits for something, and gives it.
-fn until<T>(what: &str, scene: &Scene, find: impl Fn() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = find() {
-            return found;
-        }
-        if Instant::now() >= end {
-            let logs: Vec<String> = scene.services().map(Service::log).collect();
-            panic!(
-                "{what} never came\n{}\n{:#?}",
-                logs.join("\n---\n"),
-                scene.receiver.posts.lock()
-            );
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
 /// All the programs, each on a port of its own.
 struct Scene {
     stage: Stage,
     receiver: Receiver,
-    agent: Service,
-    agent_port: u16,
-    prometheus: Service,
-    prometheus_port: u16,
+    agent: Agent,
+    prometheus: Prometheus,
     alertmanager: Service,
 }
 
 impl Scene {
-    fn services(&self) -> impl Iterator<Item = &Service> {
-        [&self.agent, &self.prometheus, &self.alertmanager].into_iter()
-    }
-
     fn set() -> Self {
-        let stage = Stage::new();
-        let devices = stage.folder.path().join("devices");
-        let devices = devices.to_str().unwrap().to_owned();
-        let stage = stage.env("SIM_STATE", &devices).env("SIM_MEMORY", "4G");
+        let stage = Stage::new().sharing().env("SIM_MEMORY", "4G");
         let receiver = Receiver::start();
-        let [agent_port, prometheus_port, alertmanager_port] =
-            [free_port(), free_port(), free_port()];
-        let folder = stage.folder.path().to_owned();
-        let alertmanager = start_alertmanager(&folder, alertmanager_port, receiver.port);
-        let agent = start_agent(&stage, agent_port, alertmanager_port, receiver.port);
-        let prometheus = start_prometheus(&folder, prometheus_port, agent_port, alertmanager_port);
-        Self { stage, receiver, agent, agent_port, prometheus, prometheus_port, alertmanager }
+        let port = free_port();
+        let folder = stage.folder.path();
+        let alertmanager = start_alertmanager(folder, port, receiver.port);
+        let agent = start_agent(&stage, port, receiver.port);
+        let prometheus = start_prometheus(folder, &agent, port);
+        Self { stage, receiver, agent, prometheus, alertmanager }
     }
 
-    fn query(&self, path: &str) -> Option<Value> {
-        serde_json::from_str(&get(self.prometheus_port, path)?).ok()
+    /// Waits for something, and gives it.
+    fn until<T>(&self, what: &str, find: impl Fn() -> Option<T>) -> T {
+        let told = || {
+            let logs = [self.prometheus.service.log(), self.alertmanager.log()];
+            let logs = logs.join("\n---\n");
+            format!("{}\n---\n{logs}\n{:#?}", self.agent.messages(), self.receiver.posts.lock())
+        };
+        until(what, told, find)
     }
 
     /// The state of an alert in Prometheus.
     fn alert_state(&self, name: &str) -> Option<String> {
-        let answer = self.query("/api/v1/alerts")?;
+        let answer = self.prometheus.get("/api/v1/alerts")?;
         let alerts = answer["data"]["alerts"].as_array()?.clone();
         let found = alerts.into_iter().find(|alert| alert["labels"]["alertname"] == name)?;
         Some(found["state"].as_str()?.to_owned())
@@ -220,35 +148,25 @@ fn start_alertmanager(folder: &Path, port: u16, receiver: u16) -> Service {
     Service::start(&mut command, folder.join("alertmanager.log"))
 }
 
-fn start_prometheus(folder: &Path, port: u16, agent: u16, alertmanager: u16) -> Service {
+fn start_prometheus(folder: &Path, agent: &Agent, alertmanager: u16) -> Prometheus {
     // Nobody waits for five minutes here.
-    let rules = contrib("prometheus/vramscope.rules.yml").replace("for: 5m", "for: 1s");
+    let rules = read("contrib/prometheus/vramscope.rules.yml").replace("for: 5m", "for: 1s");
     std::fs::write(folder.join("rules.yml"), rules).unwrap();
-    let text = format!(
-        "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  evaluation_interval: 1s\n\
-         rule_files: [rules.yml]\nscrape_configs:\n  - job_name: vramscope\n    static_configs:\n      \
-         - targets: ['127.0.0.1:{agent}']\nalerting:\n  alertmanagers:\n    - static_configs:\n        \
+    let more = format!(
+        "rule_files: [rules.yml]\nalerting:\n  alertmanagers:\n    - static_configs:\n        \
          - targets: ['127.0.0.1:{alertmanager}']\n"
     );
-    std::fs::write(folder.join("prometheus.yml"), text).unwrap();
-    let mut command = Command::new("prometheus");
-    command
-        .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
-        .arg(format!("--storage.tsdb.path={}", folder.join("prometheus").display()))
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .arg("--log.level=warn");
-    Service::start(&mut command, folder.join("prometheus.log"))
+    Prometheus::start(folder, &agent.address, &more)
 }
 
-fn start_agent(stage: &Stage, port: u16, alertmanager: u16, receiver: u16) -> Service {
+fn start_agent(stage: &Stage, alertmanager: u16, receiver: u16) -> Agent {
     let folder = stage.folder.path();
     let script = folder.join("on-alert");
     let text =
         "#!/bin/sh\necho \"$VRAMSCOPE_STATE $VRAMSCOPE_ALERT $VRAMSCOPE_LABEL_PID\" >> \"$1\"\n";
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let config = folder.join("agent.toml");
-    let text = format!(
+    let settings = format!(
         "[alerts]\nleak_suspect = \"1s\"\nresolve_after = \"2s\"\n\
          [[alerts.action]]\nkind = \"log\"\n\
          [[alerts.action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1:{receiver}/json\"\n\
@@ -258,18 +176,7 @@ fn start_agent(stage: &Stage, port: u16, alertmanager: u16, receiver: u16) -> Se
         script.display(),
         folder.join("commands").display(),
     );
-    std::fs::write(&config, text).unwrap();
-    let mut command = stage.command(VRAMSCOPE);
-    command
-        .arg("serve")
-        .arg("--config")
-        .arg(&config)
-        .arg("--driver")
-        .arg(&stage.driver)
-        .arg("--state")
-        .arg(folder.join("state"))
-        .args(["--listen", &format!("127.0.0.1:{port}")]);
-    Service::start(&mut command, folder.join("agent.log"))
+    Agent::start_with(stage, &settings, &[])
 }
 
 /// Panels that need what this test does not do: containers, PyTorch, pools, snapshots, receivers of
@@ -287,13 +194,9 @@ const MAY_BE_EMPTY: [&str; 7] = [
 /// Queries that find something only when something is wrong.
 const MAY_FIND_NOTHING: [&str; 1] = ["{{instance}} lost {{class}}"];
 
-fn encode(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
-}
-
 /// Runs every query of the dashboard.
 fn assert_dashboard(scene: &Scene) {
-    let dashboard: Value = serde_json::from_str(&contrib("grafana/vramscope.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&read("contrib/grafana/vramscope.json")).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let mut empty = BTreeSet::new();
     let mut queries = 0;
@@ -309,7 +212,8 @@ fn assert_dashboard(scene: &Scene) {
                 encode(&expr),
                 now - 20
             );
-            let answer = scene.query(&path).unwrap_or_else(|| panic!("{title}: {expr} failed"));
+            let answer =
+                scene.prometheus.get(&path).unwrap_or_else(|| panic!("{title}: {expr} failed"));
             assert_eq!(answer["status"], "success", "{title}: {expr}: {answer}");
             let found = answer["data"]["result"].as_array().unwrap();
             let legend = target["legendFormat"].as_str().unwrap();
@@ -344,12 +248,9 @@ impl<'s> Leak<'s> {
 
     /// Whether the agent's metrics have it as a suspect.
     fn is_suspect(&self) -> Option<()> {
-        let metrics = get(self.scene.agent_port, "/metrics")?;
+        let metrics = self.scene.agent.metrics();
         let pid = format!("pid=\"{}\"", self.pid);
-        let of_it = |line: &str| {
-            line.starts_with("vramscope_suspect_growth_per_hour{") && line.contains(&pid)
-        };
-        metrics.lines().any(of_it).then_some(())
+        metrics.lines("vramscope_suspect_growth_per_hour", &[&pid]).next().map(|_| ())
     }
 
     /// Whether Alertmanager told of it, as Prometheus's alert or as the agent's own.
@@ -386,14 +287,14 @@ impl<'s> Leak<'s> {
 /// Somebody runs out of memory: that is told at once.
 fn assert_out_of_memory(scene: &Scene) {
     let (_, _) = scene.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
-    until("the error in Prometheus", scene, || {
+    scene.until("the error in Prometheus", || {
         let told = scene.receiver.told("VramscopeOutOfMemory");
         let of_it = |labels: &Value| labels["gpu"] == "1" && labels["instance"] != hostname();
         let (_, labels) =
             told.into_iter().find(|(state, labels)| state == "firing" && of_it(labels))?;
         (labels["severity"] == "critical").then_some(())
     });
-    until("the error by itself", scene, || {
+    scene.until("the error by itself", || {
         let mut posts = scene.receiver.posts("/json").into_iter();
         posts.find(|post| post["alert"] == "out_of_memory" && post["labels"]["gpu"] == "1")
     });
@@ -402,42 +303,43 @@ fn assert_out_of_memory(scene: &Scene) {
 #[test]
 fn a_leak_is_told_through_prometheus_and_by_itself_and_so_is_its_end() {
     let scene = Scene::set();
-    until("the agent", &scene, || {
-        get(scene.agent_port, "/metrics").filter(|metrics| metrics.contains("vramscope_ready 1"))
+    scene.until("the agent", || {
+        (scene.agent.metrics().sum("vramscope_ready", &[]) == 1.0).then_some(())
     });
-    until("a scrape", &scene, || {
-        let found = scene.query("/api/v1/query?query=vramscope_out_of_memory_total")?;
-        (!found["data"]["result"].as_array()?.is_empty()).then_some(())
+    scene.until("a scrape", || {
+        scene.prometheus.query("vramscope_out_of_memory_total").filter(|found| !found.is_empty())
     });
     let mut leak = Leak::start(&scene);
     assert_out_of_memory(&scene);
 
     // The leak fires everywhere.
-    until("the suspect", &scene, || leak.is_suspect());
-    until("the alert in Prometheus", &scene, || {
+    scene.until("the suspect", || leak.is_suspect());
+    scene.until("the alert in Prometheus", || {
         scene.alert_state("VramscopeLeakSuspect").filter(|state| state == "firing")
     });
-    until("Prometheus's alert through Alertmanager", &scene, || leak.is_told(true, "firing"));
-    until("the agent's alert through Alertmanager", &scene, || leak.is_told(false, "firing"));
-    let post = until("the webhook", &scene, || leak.post("firing"));
+    scene.until("Prometheus's alert through Alertmanager", || leak.is_told(true, "firing"));
+    scene.until("the agent's alert through Alertmanager", || leak.is_told(false, "firing"));
+    let post = scene.until("the webhook", || leak.post("firing"));
     // The innermost frame of the program; the whole stack is in reports.
     assert!(post["labels"]["place"].as_str().unwrap().starts_with("workload::"), "{post}");
     assert_eq!(post["labels"]["process"], "workload");
-    until("the command", &scene, || leak.ran("firing"));
-    until("the forecast", &scene, || scene.alert_state("VramscopeFullSoon"));
+    scene.until("the command", || leak.ran("firing"));
+    scene.until("the forecast", || scene.alert_state("VramscopeFullSoon"));
     assert_dashboard(&scene);
 
     // And is over everywhere.
     leak.stop();
-    until("its end through Prometheus", &scene, || leak.is_told(true, "resolved"));
-    until("its end through Alertmanager", &scene, || leak.is_told(false, "resolved"));
-    until("its end by webhook", &scene, || leak.post("resolved"));
-    until("its end by command", &scene, || leak.ran("resolved"));
-    assert!(scene.agent.log().contains("alert resolved: leak_suspect"), "{}", scene.agent.log());
+    scene.until("its end through Prometheus", || leak.is_told(true, "resolved"));
+    scene.until("its end through Alertmanager", || leak.is_told(false, "resolved"));
+    scene.until("its end by webhook", || leak.post("resolved"));
+    scene.until("its end by command", || leak.ran("resolved"));
+    let told = scene.agent.messages();
+    assert!(told.contains("alert resolved: leak_suspect"), "{told}");
     assert_eq!(leak.posts().len(), 2, "each state once: {:#?}", leak.posts());
-    let metrics = get(scene.agent_port, "/metrics").unwrap();
-    let counted = "vramscope_notifications_total{action=\"command\",outcome=\"sent\"}";
-    assert!(metrics.contains(counted), "{metrics}");
+    let metrics = scene.agent.metrics();
+    let counted = ["action=\"command\"", "outcome=\"sent\""];
+    let counted = metrics.sum("vramscope_notifications_total", &counted);
+    assert!(counted > 0.0, "{}", metrics.0);
 }
 
 fn hostname() -> String {

@@ -13,11 +13,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness::{Player, Stage, VRAMSCOPE, send_signal};
+use harness::around::Disk;
+use harness::files::{report, run, stdout};
+use harness::{Player, Stage, agent, send_signal};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -29,63 +31,32 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stage whose processes share two devices. The first process makes the devices.
+/// A stage whose devices are there: a first process makes them.
 fn shared(memory: &str) -> Stage {
-    let stage = Stage::new();
-    let state = stage.folder.path().join("devices");
-    let state = state.to_str().unwrap().to_owned();
-    let stage = stage
-        .env("SIM_STATE", &state)
-        .env("SIM_CONTEXT_OVERHEAD", "100M")
-        .env("SIM_MEMORY", memory);
+    let stage = Stage::new().sharing();
+    let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory);
     stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
     stage
 }
 
-/// An agent that runs; ended with the test.
+/// An agent and its folders.
 struct Agent {
-    child: Child,
+    agent: agent::Agent,
     state: PathBuf,
-    messages: PathBuf,
 }
 
 impl Agent {
     fn start(stage: &Stage, settings: &str) -> Self {
-        let state = stage.folder.path().join("state");
-        Self::start_in(stage, &state, settings)
+        Self::start_in(stage, stage.folder.path().join("state"), settings)
     }
 
-    fn start_in(stage: &Stage, state: &Path, settings: &str) -> Self {
-        let config = stage.folder.path().join("vramscope.toml");
-        fs::write(&config, settings).unwrap();
-        let messages = stage.folder.path().join("messages");
-        let child = stage
-            .command(VRAMSCOPE)
-            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
-            .arg(&config)
-            .arg("--state")
-            .arg(state)
-            .arg("--driver")
-            .arg(&stage.driver)
-            .stderr(fs::File::create(&messages).unwrap())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let agent = Self { child, state: state.into(), messages };
-        agent.wait("the agent watches", || agent.said().contains("watching"));
-        agent
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.messages).unwrap()
+    fn start_in(stage: &Stage, state: PathBuf, settings: &str) -> Self {
+        let options = ["--state", state.to_str().unwrap()];
+        Self { agent: agent::Agent::start_with(stage, settings, &options), state }
     }
 
     fn wait(&self, what: &str, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !condition() {
-            assert!(Instant::now() < deadline, "{what} never came: {}", self.said());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.agent.until(what, |_| condition().then_some(()));
     }
 
     /// The folders, the oldest first; those that are being written are none.
@@ -120,17 +91,8 @@ impl Agent {
         object(folder)
     }
 
-    fn stop(mut self) -> String {
-        send_signal(self.child.id(), 15);
-        self.child.wait().unwrap();
-        self.said()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn stop(self) {
+        self.agent.end(15);
     }
 }
 
@@ -156,23 +118,6 @@ fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
     holder["sites"].as_array().unwrap().iter().map(one).collect()
 }
 
-fn hold(stage: &Stage, device: &str, count: u64, bytes: u64) -> Player {
-    let (count, bytes) = (count.to_string(), bytes.to_string());
-    let mut player = stage.workload(&[
-        "--device",
-        device,
-        "hold",
-        "--count",
-        &count,
-        "--size",
-        &bytes,
-        "--wait-ms",
-        "120000",
-    ]);
-    player.wait_ready();
-    player
-}
-
 /// Ends processes in good order, so that the driver writes its account of them.
 fn end(players: Vec<Player>) {
     for player in players {
@@ -187,10 +132,10 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
     let stage = shared("4G");
     let agent = Agent::start(&stage, "");
     let others = vec![
-        hold(&stage, "0", 3, 300 * MIB),
-        hold(&stage, "0", 2, 200 * MIB),
-        hold(&stage, "0", 1, 500 * MIB),
-        hold(&stage, "1", 1, 700 * MIB),
+        stage.hold(0, 3, 300 * MIB),
+        stage.hold(0, 2, 200 * MIB),
+        stage.hold(0, 1, 500 * MIB),
+        stage.hold(1, 1, 700 * MIB),
     ];
     let mut asker =
         stage.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
@@ -261,18 +206,12 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
     assert!(snapshot["processes"].as_array().unwrap().len() >= 4);
     let page = fs::read_to_string(folder.join("report.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    let report = Command::new(VRAMSCOPE)
-        .args(["report", "--analysis", "trace", "--format", "json"])
-        .arg(folder.join("recent.arrows"))
-        .output()
-        .unwrap();
-    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
-    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let recent = folder.join("recent.arrows");
+    let report = report(recent.to_str().unwrap(), "trace", &[]);
     let asker = harness::process(&report, pid);
     assert_eq!(asker["live_bytes"], holders(found, &[pid])[&pid]);
     assert_eq!(asker["failed_allocations"], 1);
-    let advice = Command::new(VRAMSCOPE).arg("advise").arg(folder).output().unwrap();
-    let advice = String::from_utf8(advice.stdout).unwrap();
+    let advice = stdout(&run(&["advise", folder.to_str().unwrap()]));
     assert!(advice.contains("stop process") && advice.contains("this was so at"), "{advice}");
 }
 
@@ -351,7 +290,7 @@ fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
     let folder = agent.wait_folder(player.pid());
     let own = format!("pid{}", player.pid());
     agent.wait("the count", || object(&folder)["errors"].as_u64().unwrap() > 1);
-    agent.wait("the message", || agent.said().contains("were not written down"));
+    agent.wait("the message", || agent.agent.messages().contains("were not written down"));
     drop(player);
     assert_eq!(agent.named(&own).len(), 1);
     let found = object(&folder);
@@ -368,7 +307,7 @@ fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
     let stage = shared("1G");
     let settings = "[incidents]\nused_above = 0.5\nprocess_above = \"500M\"\n";
     let agent = Agent::start(&stage, settings);
-    let holder = hold(&stage, "0", 1, 600 * MIB);
+    let holder = stage.hold(0, 1, 600 * MIB);
     let pid = holder.pid();
     let by_process = object(&agent.wait_folder(pid));
     assert_eq!(
@@ -380,7 +319,7 @@ fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
     let of_gpu = object(&agent.folders().into_iter().find(of_gpu).unwrap());
     assert!(of_gpu["limit"].as_str().unwrap().contains("more than 0.5"), "{of_gpu:#}");
     assert_eq!(holders(&of_gpu, &[pid]), [(pid, 600 * MIB)].into());
-    send_signal(agent.child.id(), 10);
+    send_signal(agent.agent.pid(), 10);
     let asked = object(&agent.wait_named("asked", 1)[0]);
     assert_eq!(asked["trigger"], "asked");
     assert_eq!(holders(&asked, &[pid]), [(pid, 600 * MIB)].into());
@@ -395,7 +334,7 @@ fn old_folders_go_and_those_of_an_agent_before_stay() {
     let settings = "[incidents]\nkeep = 2\npage = false\n";
     let agent = Agent::start(&stage, settings);
     for count in 1..=2 {
-        send_signal(agent.child.id(), 10);
+        send_signal(agent.agent.pid(), 10);
         agent.wait_named("asked", count);
     }
     let old = agent.folders();
@@ -404,7 +343,7 @@ fn old_folders_go_and_those_of_an_agent_before_stay() {
     let agent = Agent::start(&stage, settings);
     assert_eq!(agent.folders(), old, "a restart keeps them");
     assert!(!agent.state.join("incidents/.2020-half.part").exists());
-    send_signal(agent.child.id(), 10);
+    send_signal(agent.agent.pid(), 10);
     agent.wait("the oldest goes", || {
         agent.folders().len() == 2 && !agent.folders().contains(&old[0])
     });
@@ -412,33 +351,11 @@ fn old_folders_go_and_those_of_an_agent_before_stay() {
     agent.stop();
 }
 
-/// A file system of one megabyte; taken away with the test.
-struct Tiny(PathBuf);
-
-impl Tiny {
-    fn mount(path: PathBuf) -> Self {
-        fs::create_dir(&path).unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "tiny"])
-            .arg(&path)
-            .status()
-            .unwrap();
-        assert!(status.success(), "mounting a tmpfs needs root");
-        Self(path)
-    }
-}
-
-impl Drop for Tiny {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing_half() {
     let _alone = alone();
     let stage = shared("1G");
-    let tiny = Tiny::mount(stage.folder.path().join("tiny"));
+    let tiny = Disk::new(stage.folder.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
     // As much as goes.
     let filler = Command::new("dd")
@@ -449,11 +366,11 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
         .unwrap();
     assert!(!filler.success(), "the disk is full");
     let settings = "[incidents]\npage = false\npause = \"0s\"\ntogether = \"0s\"\n";
-    let agent = Agent::start_in(&stage, &tiny.0, settings);
+    let agent = Agent::start_in(&stage, tiny.0.clone(), settings);
     let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
-    agent.wait("the message", || agent.said().contains("cannot write the incident"));
+    agent.wait("the message", || agent.agent.messages().contains("cannot write the incident"));
     player.finish();
-    let said = agent.said();
+    let said = agent.agent.messages();
     assert!(said.contains("No space left") && said.contains("free some room"), "{said}");
     assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "nothing is half");
     // With room again the next one is written.
@@ -475,9 +392,9 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
              [[actions.allow]]\n{rule}at_least = \"100M\"\n"
         );
         let state = stage.folder.path().join(format!("state-{dry_run}"));
-        let agent = Agent::start_in(&stage, &state, &settings);
-        let mut allowed = hold(&stage, "0", 1, 300 * MIB);
-        let mut elsewhere = hold(&stage, "1", 1, 300 * MIB);
+        let agent = Agent::start_in(&stage, state.clone(), &settings);
+        let mut allowed = stage.hold(0, 1, 300 * MIB);
+        let mut elsewhere = stage.hold(1, 1, 300 * MIB);
         let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
         let mut asker = python(&stage, calls);
         let log = state.join("actions.log");

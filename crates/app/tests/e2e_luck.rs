@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use harness::{Stage, VRAMSCOPE, assert_same, compile, process, send_signal, simulator};
+use harness::{Stage, VRAMSCOPE, assert_same, code_of, compile, process, send_signal, simulator};
 
 /// An ordinary user: nobody.
 const NOBODY: u32 = 65534;
@@ -195,22 +195,6 @@ fn a_terminated_target_is_exact_to_the_end() {
     player.finish();
     let traced = tracer.stop();
     assert_same(process(traced.last(), pid), &stage.oracle(pid));
-}
-
-/// The first bytes of a function in the memory of a process.
-fn code_of(pid: u32, library: &std::path::Path, function: &str) -> Vec<u8> {
-    use object::{Object, ObjectSymbol};
-    use std::os::unix::fs::FileExt;
-    let data = std::fs::read(library).unwrap();
-    let elf = object::File::parse(&*data).unwrap();
-    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap())).unwrap();
-    let base = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    let mut code = vec![0; 16];
-    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
-    memory.read_exact_at(&mut code, base + symbol.address()).unwrap();
-    code
 }
 
 #[test]

@@ -7,24 +7,24 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-#[path = "onward/around.rs"]
-mod around;
 mod harness;
+#[path = "onward/receiver.rs"]
+mod receiver;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
-use around::{Agent, Disk, Receiver, files, is_unfinished, read, root, text, wait};
-use harness::{Player, Stage, VRAMSCOPE};
+use harness::agent::{self, Agent};
+use harness::around::{Disk, certificate};
+use harness::files::{blocks, read, root, script, stderr};
+use harness::{Player, Stage};
+use receiver::Receiver;
 use serde_json::Value;
 
-/// A stage whose processes share the devices, so that the driver's account can be asked.
 fn stage() -> Stage {
-    let stage = Stage::new();
-    let state = stage.folder.path().join("devices").to_str().unwrap().to_owned();
-    stage.env("SIM_STATE", &state).env("SIM_CONTEXT_OVERHEAD", "100M")
+    Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
 }
 
 /// A program that trains, and holds what it kept until it is ended.
@@ -44,6 +44,24 @@ fn sums(profile: &Value, pid: u32) -> [u64; 4] {
         }
     }
     sums
+}
+
+/// The files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+fn is_unfinished(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "unfinished")
 }
 
 fn device_allocations(oracle: &Value) -> u64 {
@@ -82,26 +100,28 @@ fn run() -> Run {
         pyroscope.port,
         base = base.display()
     );
-    let agent = Agent::start(&stage, &settings);
-    wait("the first profile", || pyroscope.body(0));
+    let agent = Agent::start_with(&stage, &settings, &[]);
+    agent.until("the first profile", |_| pyroscope.body(0));
     let player = train(&stage);
     let pid = player.pid();
     let mut next = 0;
-    let steady = wait("a profile of a process that only holds", || {
+    let steady = agent.until("a profile of a process that only holds", |_| {
         let body = pyroscope.body(next)?;
         next += 1;
-        let [bytes, _, new, _] = sums(&read("profile/read_pprof.py", &[&body]), pid);
+        let [bytes, _, new, _] = sums(&script("profile/read_pprof.py", &[&body]), pid);
         (bytes > 0 && new == 0).then_some(next - 1)
     });
     // Each receiver is told of the same at least once.
     let seen = (otlp.count(), files(&base.join("profiles")).len());
-    wait("the others", || {
+    agent.until("the others", |_| {
         let now = (otlp.count(), files(&base.join("profiles")).len());
         (now.0 >= seen.0 + 3 && now.1 >= seen.1 + 3).then_some(())
     });
     for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
         let file = base.join(path.rsplit('/').next().unwrap());
-        agent.get(path, &file);
+        let answer = agent.get(path);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        fs::write(file, answer.body).unwrap();
     }
     player.signal(15);
     let (_, _) = player.finish();
@@ -113,14 +133,14 @@ fn run() -> Run {
 fn check_pyroscope(run: &Run) {
     let Run { pyroscope, pid, oracle, .. } = run;
     let body = pyroscope.body(run.steady).unwrap();
-    let profile = read("profile/read_pprof.py", &[&body]);
+    let profile = script("profile/read_pprof.py", &[&body]);
     let [bytes, allocations, ..] = sums(&profile, *pid);
     assert_eq!(bytes, oracle["live_bytes"].as_u64().unwrap());
     assert_eq!(allocations, device_allocations(oracle));
     let mut all = [0; 2];
     for number in 0..=run.steady {
         let [_, _, bytes, count] =
-            sums(&read("profile/read_pprof.py", &[&pyroscope.body(number).unwrap()]), *pid);
+            sums(&script("profile/read_pprof.py", &[&pyroscope.body(number).unwrap()]), *pid);
         all = [all[0] + bytes, all[1] + count];
     }
     // Everything that this program allocates is device memory: what came since the last one adds up.
@@ -152,13 +172,13 @@ fn check_files(run: &Run) {
     assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
     let found: Vec<_> = files
         .iter()
-        .map(|file| sums(&read("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid))
+        .map(|file| sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid))
         .collect();
     let live = run.oracle["live_bytes"].as_u64().unwrap();
     let all = run.oracle["allocations"].as_u64().unwrap();
     for pulled in ["heap", "profile.pb.gz"] {
         let file = run.stage.folder.path().join(pulled);
-        let pulled = sums(&read("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
+        let pulled = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
         assert_eq!((pulled[0], pulled[3]), (live, all), "what is pulled is the same");
     }
     // In files, what was allocated is all since tracing began.
@@ -180,7 +200,7 @@ fn check_lake(run: &Run) {
     }
     let page = root().join("docs/onward.md");
     let arguments = [folder.to_str().unwrap(), page.to_str().unwrap()];
-    let found = read("onward/read_lake.py", &arguments);
+    let found = script("onward/read_lake.py", &arguments);
     let of = |table: &str| -> Vec<&Value> {
         let rows = found[table].as_array().unwrap().iter();
         rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
@@ -209,7 +229,7 @@ fn check_lake(run: &Run) {
 
 /// The tables of the page are those that DuckDB finds.
 fn check_columns(columns: &Value) {
-    let page = fs::read_to_string(root().join("docs/onward.md")).unwrap();
+    let page = read("docs/onward.md");
     let mut told: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
     let mut table = "";
     for line in page.lines() {
@@ -265,7 +285,7 @@ fn check_otlp(run: &Run) {
     let mut last = Value::Null;
     for number in 1..otlp.count() {
         let body = otlp.body(number).unwrap();
-        let request = read("onward/read_otlp.py", &[&body, "gzip"]);
+        let request = script("onward/read_otlp.py", &[&body, "gzip"]);
         let resource = &request["resource"];
         assert_eq!(
             (&resource["service.name"], &request["scope"]),
@@ -318,46 +338,46 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
         let folder = lake.display();
         format!("[onward.parquet]\nfolder = \"{folder}\"\ninterval = \"1s\"\nroll = \"{roll}\"\n")
     };
-    let agent = Agent::start(&stage, &settings("1s"));
+    let agent = Agent::start_with(&stage, &settings("1s"), &[]);
     let player = train(&stage);
     let whole = || -> Vec<PathBuf> {
         files(&lake).into_iter().filter(|path| !is_unfinished(path)).collect()
     };
     let rows_of =
         |name: &str| whole().iter().filter(|path| path.starts_with(lake.join(name))).count();
-    wait("three files", || (rows_of("processes") >= 3).then_some(()));
-    wait("a file in the making", || {
+    agent.until("three files", |_| (rows_of("processes") >= 3).then_some(()));
+    agent.until("a file in the making", |_| {
         files(&lake).iter().any(|path| is_unfinished(path)).then_some(())
     });
     agent.end(9);
     let before = whole();
     let left: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
-    let found = read("onward/read_lake.py", &[lake.to_str().unwrap()]);
+    let found = script("onward/read_lake.py", &[lake.to_str().unwrap()]);
     assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
     let profiles = stage.folder.path().join("profiles");
     let more = format!("[onward.profiles]\nfolder = \"{}\"\ninterval = \"1s\"", profiles.display());
-    let agent = Agent::start(&stage, &format!("{}{more}", settings("1h")));
-    wait("the old one to go", || (!left.iter().any(|path| path.exists())).then_some(()));
-    wait("a new one", || files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
+    let agent = Agent::start_with(&stage, &format!("{}{more}", settings("1h")), &[]);
+    agent.until("the old one to go", |_| (!left.iter().any(|path| path.exists())).then_some(()));
+    agent.until("a new one", |_| files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
     let other = train(&stage);
-    let seen = wait("a profile of the new process", || {
+    let seen = agent.until("a profile of the new process", |_| {
         let newest = files(&profiles).into_iter().rfind(|path| !is_unfinished(path))?;
-        let profile = read("profile/read_pprof.py", &[newest.to_str().unwrap()]);
+        let profile = script("profile/read_pprof.py", &[newest.to_str().unwrap()]);
         (sums(&profile, other.pid())[0] > 0).then(|| files(&profiles).len())
     });
-    wait("more of them", || (files(&profiles).len() > seen + 2).then_some(()));
+    agent.until("more of them", |_| (files(&profiles).len() > seen + 2).then_some(()));
     assert_eq!(whole(), before, "nothing is finished before its time");
     agent.end(15);
     assert!(whole().len() > before.len(), "the end finishes what is there");
     assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
-    read("onward/read_lake.py", &[lake.to_str().unwrap()]);
+    script("onward/read_lake.py", &[lake.to_str().unwrap()]);
     drop((player, other));
 }
 
 #[test]
 fn a_full_disk_is_told_once_and_survived() {
     let stage = stage();
-    let disk = Disk::new(stage.folder.path().join("disk"), "256k");
+    let disk = Disk::new(stage.folder.path().join("disk"));
     let filler = disk.0.join("filler");
     fs::write(&filler, vec![1; 256 << 10]).unwrap();
     let pyroscope = Receiver::start(stage.folder.path().join("pyroscope"), &["500,404"]);
@@ -368,13 +388,15 @@ fn a_full_disk_is_told_once_and_survived() {
         disk.0.display(),
         pyroscope.port
     );
-    let agent = Agent::start(&stage, &settings);
+    let agent = Agent::start_with(&stage, &settings, &[]);
     let player = train(&stage);
-    wait("some profiles", || pyroscope.body(5));
+    agent.until("some profiles", |_| pyroscope.body(5));
     assert!(!files(&disk.0).iter().any(|path| path.extension().is_some_and(|e| e == "parquet")));
     fs::remove_file(&filler).unwrap();
     let whole = |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet" || e == "gz");
-    wait("files", || (files(&disk.0).iter().filter(|path| whole(path)).count() > 4).then_some(()));
+    agent.until("files", |_| {
+        (files(&disk.0).iter().filter(|path| whole(path)).count() > 4).then_some(())
+    });
     let told = agent.end(15);
     for (what, times) in [
         ("cannot write tables to", 1),
@@ -391,57 +413,31 @@ fn a_full_disk_is_told_once_and_survived() {
 }
 
 fn check(stage: &Stage, settings: &str) -> Output {
-    let path = stage.folder.path().join("settings.toml");
-    fs::write(&path, settings).unwrap();
-    Command::new(VRAMSCOPE).args(["serve", "--check", "--config"]).arg(path).output().unwrap()
+    agent::check(Path::new(&agent::settings(stage, settings))).output().unwrap()
 }
 
 #[test]
 fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
     let stage = Stage::new();
-    let page = fs::read_to_string(root().join("docs/onward.md")).unwrap();
-    let block = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    let output = check(&stage, block);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = check(&stage, &blocks("docs/onward.md", "toml")[0]);
+    assert!(output.status.success(), "{}", stderr(&output));
     let wrong = "[onward.otlp]\nendpoint = \"collector\"\n[onward.pyroscope]\nurl = \"http://127.0.0.1\"\n\
                  token_file = \"/nowhere/token\"\n[onward.profiles]\nfolder = \"/dev/null/x\"\n";
     let output = check(&stage, wrong);
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
+    let told = stderr(&output);
     for word in ["`endpoint`", "/nowhere/token", "/dev/null is no folder"] {
         assert!(told.contains(word), "{word}: {told}");
     }
-    let output = check(&stage, "[onward.otlp]\nendpoint = \"http://127.0.0.1\"\nspeed = 3\n");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("speed"), "{}", text(&output.stderr));
-}
-
-/// A certificate for this host that nobody knows, and its key.
-fn certificate(folder: &Path) -> (String, String) {
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (path("certificate.pem"), path("key.pem"));
-    let mut command = Command::new("openssl");
-    command.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-    ]);
-    command.args(["-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]);
-    command.args([
-        "-addext",
-        "basicConstraints=critical,CA:FALSE",
-        "-keyout",
-        &key,
-        "-out",
-        &certificate,
-    ]);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    (certificate, key)
+    let known = "[onward.otlp]\nendpoint = \"http://127.0.0.1\"\ngzip = false\n";
+    let unknown = "[onward.pyroscope]\nurl = \"http://127.0.0.1\"\ntimeout = \"1s\"\nspeed = 3\n";
+    for settings in [format!("{known}speed = 3\n"), format!("{known}{unknown}")] {
+        let output = check(&stage, &settings);
+        assert_eq!(output.status.code(), Some(2));
+        let line = format!("line {}", settings.lines().count());
+        let told = stderr(&output);
+        assert!(told.contains("unknown field `speed`") && told.contains(&line), "{told}");
+    }
 }
 
 #[test]
@@ -460,9 +456,9 @@ fn with_tls_only_who_is_trusted_gets_anything() {
         stranger.port,
         base = base.display()
     );
-    let agent = Agent::start(&stage, &settings);
-    let body = wait("metrics", || trusted.body(2));
-    read("onward/read_otlp.py", &[&body, "plain"]);
+    let agent = Agent::start_with(&stage, &settings, &[]);
+    let body = agent.until("metrics", |_| trusted.body(2));
+    script("onward/read_otlp.py", &[&body, "plain"]);
     let told = agent.end(15);
     assert_eq!(trusted.head(2)["headers"]["authorization"], "Bearer s3cret");
     assert_eq!(stranger.count(), 0);

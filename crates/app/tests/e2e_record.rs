@@ -16,6 +16,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use formats::recording::{Reader, Row};
+use harness::files::{stderr, stdout};
 use harness::{Stage, Tracer, VRAMSCOPE, send_signal, simulator};
 
 /// The last report of the trace that a recording is of, and the warnings.
@@ -23,8 +24,8 @@ fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {
     let mut command = Command::new(VRAMSCOPE);
     command.arg("report").arg(file).args(["--analysis", "trace"]).args(options);
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let warnings = text(&output.stderr).lines().map(str::to_owned).collect();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let warnings = stderr(&output).lines().map(str::to_owned).collect();
     (String::from_utf8(output.stdout).unwrap(), warnings)
 }
 
@@ -45,10 +46,6 @@ fn run(stage: &Stage, arguments: &[&str], workload: &[&str]) -> Output {
     let mut command = stage.command(VRAMSCOPE);
     command.args(arguments).arg("--").arg(simulator().join("workload")).args(workload);
     command.output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 struct Place {
@@ -105,7 +102,7 @@ fn a_replay_prints_the_last_live_report_byte_for_byte() {
             arguments.extend(live);
             let is_json = live == ["--json"];
             let output = run(&stage, &arguments, workload);
-            let live = text(&output.stdout);
+            let live = stdout(&output);
             let (again, warnings) = replayed(&file, again);
             assert!(warnings.is_empty(), "{warnings:?}");
             assert!(again.lines().count() >= if is_json { 1 } else { 3 });
@@ -124,7 +121,7 @@ fn record_writes_down_what_trace_would_have_seen() {
     let (place, stage) = (Place::new(), Stage::new());
     let file = place.file("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
-    let messages = text(&output.stderr);
+    let messages = stderr(&output);
     assert!(output.status.success(), "{messages}");
     let events = count_events(&file);
     let length = fs::metadata(&file).unwrap().len();
@@ -149,7 +146,7 @@ fn a_longer_file_that_was_there_is_replaced() {
     let file = place.file("run.arrows");
     fs::write(&file, vec![7; 1 << 20]).unwrap();
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert!(fs::metadata(&file).unwrap().len() < 1 << 20);
     assert!(count_events(&file) > 5);
 }
@@ -161,7 +158,7 @@ fn what_is_no_file_is_refused_before_the_command_runs() {
         for verb in [&["record", "-o", bad][..], &["trace", "--record", bad]] {
             let output = run(&stage, verb, &["kinds"]);
             assert_eq!(output.status.code(), Some(2));
-            let message = text(&output.stderr);
+            let message = stderr(&output);
             assert!(message.contains(bad) && message.contains("choose another"), "{message}");
             assert_eq!(message.lines().count(), 1, "{message}");
         }
@@ -177,7 +174,7 @@ fn a_recording_goes_into_a_pipe() {
     let cat =
         Command::new("cat").arg(&pipe).stdout(fs::File::create(&copy).unwrap()).spawn().unwrap();
     let output = run(&stage, &["record", "-o", pipe.to_str().unwrap()], &["kinds"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert!(cat.wait_with_output().unwrap().status.success());
     assert!(count_events(&copy) > 5);
 }
@@ -210,12 +207,12 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
     let file = disk.0.path().join("run.arrows");
     let path = file.to_str().unwrap();
     let output = run(&stage, &["trace", "--json", "--record", path], BUSY);
-    let messages = text(&output.stderr);
+    let messages = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{messages}");
     assert_eq!(messages.matches("No space left on device").count(), 1, "{messages}");
     assert_eq!(messages.matches("run.arrows").count(), 1, "{messages}");
     // The trace saw it all.
-    let live = text(&output.stdout);
+    let live = stdout(&output);
     let last: serde_json::Value = serde_json::from_str(live.lines().last().unwrap()).unwrap();
     for (pid, oracle) in stage.oracles() {
         harness::assert_same(harness::process(&last, pid), &oracle);
@@ -233,8 +230,8 @@ fn record_ends_when_it_cannot_write_on() {
     let (disk, stage) = (Disk::new("256k"), Stage::new());
     let file = disk.0.path().join("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("the recording ends"));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the recording ends"));
     assert!(count_events(&file) > 1000);
 }
 
@@ -249,7 +246,7 @@ fn a_limit_on_the_size_of_files_is_like_a_full_disk() {
         BUSY.join(" ")
     );
     let output = stage.command("bash").args(["-c", &line]).output().unwrap();
-    let messages = text(&output.stderr);
+    let messages = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{messages}");
     assert_eq!(messages.matches("File too large").count(), 1, "{messages}");
     assert!(count_events(&file) > 100);

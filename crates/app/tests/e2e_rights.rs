@@ -11,26 +11,21 @@ mod harness;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness::{Player, Stage, Tracer, VRAMSCOPE, assert_same, process, simulator};
+use harness::files::read;
+use harness::{Bound, Player, Stage, Tracer, VRAMSCOPE, assert_same, process, simulator, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// A user that owns nothing.
 const NOBODY: &str = "65534";
 
-fn unit() -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd/vramscope.service");
-    fs::read_to_string(path).unwrap()
-}
-
 /// The values of a setting of the unit, a line each.
 fn setting(name: &str) -> Vec<String> {
-    let unit = unit();
+    let unit = read("contrib/systemd/vramscope.service");
     let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     lines.map(str::to_owned).collect()
 }
@@ -221,13 +216,12 @@ fn the_agent_makes_no_system_call_that_the_unit_forbids() {
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
     command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(&state);
-    let mut agent = command.spawn().expect("these tests need strace");
+    let mut agent = Bound::start(&mut command);
     let written = |words: &str| {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !fs::read_to_string(&log).is_ok_and(|text| text.contains(words)) {
-            assert!(Instant::now() < deadline, "the agent made no call with {words}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let calls = || fs::read_to_string(&log).unwrap_or_default();
+        until(&format!("a call with {words}"), String::new, || {
+            calls().contains(words).then_some(())
+        });
     };
     // It looks for processes with a driver once it is attached.
     written("/maps\"");

@@ -6,31 +6,29 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-#[path = "serve/agent.rs"]
-#[allow(unreachable_pub, dead_code, reason = "shared with other tests of the agent")]
-mod agent;
 mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agent::{Agent, Answer, Metrics, secret, serve};
+use harness::agent::{Agent, Metrics, serve, settings};
+use harness::around::{Prometheus, certificate};
+use harness::contract::{contract, type_of};
+use harness::http::Answer;
 use harness::{Player, Stage, compile};
 use serde_json::Value;
 
-/// A stage whose processes share the devices, so that the driver's account can be asked: a first process
-/// makes them.
+const MIB: u64 = 1 << 20;
+
+/// A stage whose devices are there: a first process makes them.
 fn shared() -> Stage {
-    let stage = Stage::new();
-    let devices = stage.folder.path().join("devices").to_str().unwrap().to_owned();
-    let stage = stage
-        .env("SIM_STATE", &devices)
-        .env("SIM_CONTEXT_OVERHEAD", "100M")
-        .env("SIM_MEMORY", "4G");
+    let stage = Stage::new().sharing();
+    let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G");
     stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "1"]).finish();
     for oracle in stage.oracles().keys() {
         std::fs::remove_file(stage.folder.path().join(format!("{oracle}.json"))).unwrap();
@@ -41,14 +39,11 @@ fn shared() -> Stage {
 #[test]
 fn metrics_tell_what_the_driver_itself_says() {
     let stage = shared();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
-    let mut holder =
-        stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "60000"]);
-    holder.wait_ready();
+    let agent = Agent::start(&stage, &[]);
+    let holder = stage.hold(0, 5, MIB);
     let pid = format!("pid=\"{}\"", holder.pid());
     let of = [pid.as_str(), "gpu=\"0\""];
-    let metrics = agent.wait("the driver's account", |agent| {
+    let metrics = agent.until("the driver's account", |agent| {
         let metrics = agent.metrics();
         let used = metrics.sum("vramscope_process_used_bytes", &of);
         let told = metrics.sum("vramscope_gpu_used_bytes", &["gpu=\"0\""]);
@@ -66,7 +61,7 @@ fn metrics_tell_what_the_driver_itself_says() {
     let untracked = metrics.sum("vramscope_gpu_untracked_bytes", &["gpu=\"0\""]);
     assert_eq!(untracked, 105.0 * mib - live);
     assert_eq!(metrics.sum("vramscope_process_allocations_total", &[&pid]), 5.0);
-    agent.wait("the site", |agent| {
+    agent.until("the site", |agent| {
         let sites = agent.api(&format!("sites?pid={}", holder.pid()));
         let id = sites["sites"][0]["id"].as_str()?;
         // Its name is a hash of its frames, once they are known.
@@ -86,28 +81,28 @@ fn metrics_tell_what_the_driver_itself_says() {
     ] {
         players.push(stage.workload(&[&held, workload].concat()));
     }
-    assert_told(&mut agent, &stage, players);
+    assert_told(&agent, &stage, players);
     let player =
         stage.workload(&[&held, &["oom", "--chunk-mb", "700", "--wait-ms", "1"][..]].concat());
-    let metrics = assert_told(&mut agent, &stage, vec![player]);
+    let metrics = assert_told(&agent, &stage, vec![player]);
     assert!(metrics.sum("vramscope_out_of_memory_total", &["gpu=\"0\""]) >= 1.0);
     assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
     let truth: f64 =
         stage.oracles().values().map(|oracle| oracle["allocations"].as_f64().unwrap()).sum();
-    agent.wait("the end of all", |agent| {
+    agent.until("the end of all", |agent| {
         let all = agent.metrics().sum("vramscope_allocations_total", &[]);
         (all >= truth).then_some(())
     });
-    assert!(agent.stop().contains("listening on http://127.0.0.1"));
+    assert!(agent.end(15).contains("listening on http://127.0.0.1"));
 }
 
 /// Follows processes to their end: what was told of each last, while it did nothing any more, must be
 /// what the driver says. The last metrics that tell of one of them.
-fn assert_told(agent: &mut Agent, stage: &Stage, mut players: Vec<Player>) -> Metrics {
+fn assert_told(agent: &Agent, stage: &Stage, mut players: Vec<Player>) -> Metrics {
     let mut told: BTreeMap<u32, Metrics> = BTreeMap::new();
     let label = |pid: u32| format!("pid=\"{pid}\"");
     let allocations = "vramscope_process_allocations_total";
-    agent.wait("the end of the processes", |agent| {
+    agent.until("the end of the processes", |agent| {
         let over = players.iter_mut().all(|player| player.child.try_wait().unwrap().is_some());
         for player in &players {
             let metrics = agent.metrics();
@@ -136,15 +131,14 @@ fn assert_told(agent: &mut Agent, stage: &Stage, mut players: Vec<Player>) -> Me
 #[test]
 fn hostile_names_stay_in_their_labels() {
     let stage = Stage::new();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
+    let agent = Agent::start(&stage, &[]);
     let program = stage.folder.path().join("named");
     compile("named.c", &program, &["-ldl"]);
     let mut command = stage.command(&program);
     let mut player = Player::start(command.arg("a\"} 1\n\x1b[2J\\"));
     player.wait_ready();
     let pid = format!("pid=\"{}\"", player.pid());
-    let metrics = agent.wait("the process", |agent| {
+    let metrics = agent.until("the process", |agent| {
         let metrics = agent.metrics();
         (metrics.sum("vramscope_process_live_bytes", &[&pid]) > 0.0).then_some(metrics)
     });
@@ -155,10 +149,16 @@ fn hostile_names_stay_in_their_labels() {
         assert!(!line.contains('\x1b'), "{line:?}");
     }
     let listed = agent.get("/api/v1/processes");
-    assert!(!listed.body.contains('\x1b'));
+    assert!(!listed.text().contains('\x1b'));
     let listed = listed.json();
     let name = &harness::process(&listed, player.pid())["name"];
     assert_eq!(*name, "a\"} 1\\u{a}\\u{1b}[2J\\");
+}
+
+/// A file for its owner alone.
+fn secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 #[test]
@@ -167,7 +167,6 @@ fn a_token_is_asked_for_where_there_is_one() {
     let file = stage.folder.path().join("token");
     secret(&file, "0123456789abcdef-secret\n");
     let mut agent = Agent::start(&stage, &["--token-file", file.to_str().unwrap()]);
-    agent.wait_ready();
     assert_eq!(agent.get("/healthz").status, 200);
     for path in ["/", "/metrics", "/api/v1/snapshot", "/api/v1/status", "/nowhere", "/healthz/x"] {
         for wrong in [
@@ -184,12 +183,12 @@ fn a_token_is_asked_for_where_there_is_one() {
         }
     }
     agent.headers = "authorization: bearer 0123456789abcdef-secret\r\n".into();
-    agent.wait("a snapshot", |agent| (agent.get("/metrics").status == 200).then_some(()));
+    agent.until("a snapshot", |agent| (agent.get("/metrics").status == 200).then_some(()));
     assert_eq!(agent.api("status")["ready"], true);
     // Whoever has the token may come by any name.
     let named = "GET /metrics HTTP/1.1\r\nhost: gpu7.example\r\nconnection: close\r\n";
     assert_eq!(agent.raw(&format!("{named}{}\r\n", agent.headers)).status, 200);
-    assert!(!agent.stop().contains("secret"));
+    assert!(!agent.end(15).contains("secret"));
 }
 
 /// What an agent says that does not start.
@@ -216,10 +215,8 @@ fn what_is_not_safe_does_not_start() {
     let address = taken.local_addr().unwrap().to_string();
     let messages = refusal(&stage, &["--listen", &address]);
     assert!(messages.contains(&format!("cannot listen on {address}")), "{messages}");
-    let settings = stage.folder.path().join("settings.toml");
-    std::fs::write(&settings, "[http]\ncertificate = \"/nowhere.pem\"\nkey = \"/nowhere.key\"\n")
-        .unwrap();
-    assert!(refusal(&stage, &["--config", settings.to_str().unwrap()]).contains("/nowhere.pem"));
+    let text = "[http]\ncertificate = \"/nowhere.pem\"\nkey = \"/nowhere.key\"\n";
+    assert!(refusal(&stage, &["--config", &settings(&stage, text)]).contains("/nowhere.pem"));
 }
 
 fn curl(arguments: &[&str]) -> (bool, String) {
@@ -231,23 +228,13 @@ fn curl(arguments: &[&str]) -> (bool, String) {
 #[test]
 fn answers_are_encrypted_where_there_is_a_certificate() {
     let stage = Stage::new();
-    let at = |name: &str| stage.folder.path().join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (at("cert.pem"), at("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
-        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
-        .args(["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"])
-        .args(["-keyout", &key, "-out", &certificate])
-        .output()
-        .expect("openssl");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let settings = stage.folder.path().join("settings.toml");
-    std::fs::write(&settings, format!("[http]\ncertificate = {certificate:?}\nkey = {key:?}\n"))
-        .unwrap();
-    let mut agent = Agent::start(&stage, &["--config", settings.to_str().unwrap()]);
+    let (certificate, key) = certificate(stage.folder.path());
+    let text = format!("[http]\ncertificate = {certificate:?}\nkey = {key:?}\n");
+    let mut command = serve(&stage, &["--config", &settings(&stage, &text)]);
+    let agent = Agent::begin(&mut command, stage.folder.path());
     assert!(agent.messages().contains("listening on https://"), "{}", agent.messages());
     let url = format!("https://{}/metrics", agent.address);
-    let metrics = agent.wait("metrics", |_| {
+    let metrics = agent.until("metrics", |_| {
         let (fine, text) = curl(&["--cacert", &certificate, &url]);
         (fine && text.contains("# EOF")).then_some(text)
     });
@@ -259,7 +246,7 @@ fn answers_are_encrypted_where_there_is_a_certificate() {
     let silent: Vec<_> = (0..20).map(|_| agent.connect()).collect();
     assert!(curl(&["--cacert", &certificate, &url]).0);
     drop(silent);
-    agent.stop();
+    agent.end(15);
 }
 
 fn error(answer: &Answer, status: u16) {
@@ -271,8 +258,7 @@ fn error(answer: &Answer, status: u16) {
 #[test]
 fn requests_beyond_the_limits_are_refused() {
     let stage = Stage::new();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
+    let agent = Agent::start(&stage, &[]);
     let request = |line: &str, more: &str| {
         agent.raw(&format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}"))
     };
@@ -318,7 +304,7 @@ fn requests_beyond_the_limits_are_refused() {
         "GET http://evil.example/metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     error(&agent.raw(absolute), 403);
     let head = request("HEAD /metrics", "\r\n");
-    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    assert_eq!((head.status, &*head.text()), (200, ""));
     for header in [
         "x-content-type-options: nosniff",
         "cache-control: no-store",
@@ -327,14 +313,13 @@ fn requests_beyond_the_limits_are_refused() {
     ] {
         assert!(head.head.contains(header), "{head:?}");
     }
-    agent.stop();
+    agent.end(15);
 }
 
 #[test]
 fn slow_and_too_many_clients_are_let_go() {
     let stage = Stage::new();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
+    let agent = Agent::start(&stage, &[]);
     // Headers, a byte at a time.
     let begun = Instant::now();
     let mut slow = agent.connect();
@@ -349,7 +334,7 @@ fn slow_and_too_many_clients_are_let_go() {
     });
     assert!(refused.count() >= 40);
     drop(crowd);
-    agent.wait("room again", |agent| (agent.get("/healthz").status == 200).then_some(()));
+    agent.until("room again", |agent| (agent.get("/healthz").status == 200).then_some(()));
     while slow.write_all(b"x").is_ok() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it was never let go");
         std::thread::sleep(Duration::from_millis(200));
@@ -358,18 +343,18 @@ fn slow_and_too_many_clients_are_let_go() {
     let mut rest = Vec::new();
     assert_eq!(idle.read_to_end(&mut rest).unwrap_or(0), rest.len());
     assert!(begun.elapsed() < Duration::from_secs(25));
-    agent.wait("the count of those", |agent| {
+    agent.until("the count of those", |agent| {
         let refused = agent.metrics().sum("vramscope_http_requests_total", &["code=\"5xx\""]);
         (refused >= 40.0).then_some(())
     });
-    agent.stop();
+    agent.end(15);
 }
 
 #[test]
 fn paths_of_programs_are_told_only_where_that_is_asked_for() {
     let stage = Stage::new();
-    let paths = |agent: &mut Agent| {
-        let sites = agent.wait("frames", |agent| {
+    let paths = |agent: &Agent| {
+        let sites = agent.until("frames", |agent| {
             let sites = agent.api("sites");
             let told = sites["sites"].as_array()?.iter().any(|site| site["frames"][0].is_object());
             told.then_some(sites)
@@ -380,80 +365,36 @@ fn paths_of_programs_are_told_only_where_that_is_asked_for() {
             snapshot.to_string().contains("/sim/workload"),
         )
     };
-    let settings = stage.folder.path().join("settings.toml");
-    std::fs::write(&settings, "[http]\nshow_paths = true\n").unwrap();
-    for (arguments, shown) in
-        [(&[][..], false), (&["--config", settings.to_str().unwrap()][..], true)]
-    {
-        let mut agent = Agent::start(&stage, arguments);
-        agent.wait_ready();
-        let mut player =
-            stage.workload(&["hold", "--count", "2", "--size", "4096", "--wait-ms", "60000"]);
-        player.wait_ready();
-        assert_eq!(paths(&mut agent), (shown, shown));
+    for (text, shown) in [("", false), ("[http]\nshow_paths = true\n", true)] {
+        let agent = Agent::start_with(&stage, text, &[]);
+        let _player = stage.hold(0, 2, 4096);
+        assert_eq!(paths(&agent), (shown, shown));
         let metrics = agent.metrics();
         assert!(!metrics.0.contains("/sim/"), "{}", metrics.0);
-        agent.stop();
+        agent.end(15);
     }
 }
 
 #[test]
 fn a_prometheus_reads_it() {
     let stage = Stage::new();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
-    let mut player =
-        stage.workload(&["hold", "--count", "3", "--size", "1048576", "--wait-ms", "60000"]);
-    player.wait_ready();
-    let folder = stage.folder.path().join("prometheus");
-    std::fs::create_dir(&folder).unwrap();
-    let settings = folder.join("prometheus.yml");
-    let job = format!(
-        "scrape_configs:\n- job_name: vramscope\n  scrape_interval: 1s\n  static_configs:\n  \
-         - targets: ['{}']\n",
-        agent.address
-    );
-    std::fs::write(&settings, job).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let child = Command::new("prometheus")
-        .arg(format!("--config.file={}", settings.display()))
-        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-        .arg(format!("--web.listen-address={port}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("prometheus, of the package of that name");
-    let _prometheus = Ended(child);
-    let ask = |query: &str| -> Option<Value> {
-        let url = format!("http://{port}/api/v1/query");
-        let (fine, text) = curl(&["-G", &url, "--data-urlencode", &format!("query={query}")]);
-        serde_json::from_str(&text).ok().filter(|_| fine)
-    };
+    let agent = Agent::start(&stage, &[]);
+    let player = stage.hold(0, 3, MIB);
+    let prometheus = Prometheus::start(stage.folder.path(), &agent.address, "");
     let query = format!("vramscope_process_live_bytes{{pid=\"{}\"}}", player.pid());
-    let found = agent.wait("a scrape", |_| {
-        let found = ask(&query)?["data"]["result"][0].clone();
+    let found = agent.until("a scrape", |_| {
+        let found = prometheus.query(&query)?.first()?.clone();
         (found["value"][1] == "3145728").then_some(found)
     });
     assert_eq!(found["metric"]["process"], "workload");
-    assert_eq!(ask("up").unwrap()["data"]["result"][0]["value"][1], "1");
-    agent.stop();
-}
-
-/// A child that ends with the test.
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    assert_eq!(prometheus.query("up").unwrap()[0]["value"][1], "1");
+    agent.end(15);
 }
 
 #[test]
 fn under_a_load_of_requests_no_event_is_lost() {
     let stage = Stage::new();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
+    let agent = Agent::start(&stage, &[]);
     // Clients that never finish their request, or never take their answer.
     let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
     for (nth, stream) in slow.iter_mut().enumerate() {
@@ -479,35 +420,11 @@ fn under_a_load_of_requests_no_event_is_lost() {
         assert!(output.status.success() && text.contains("requests in"), "{text}");
         assert!(!text.contains("Non-2xx"), "{text}");
     }
-    let metrics = assert_told(&mut agent, &stage, vec![player]);
+    let metrics = assert_told(&agent, &stage, vec![player]);
     assert!(stage.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
     assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
     assert!(metrics.sum("vramscope_http_requests_total", &["code=\"2xx\""]) > 1000.0);
-    agent.stop();
-}
-
-/// Fields of the page: type, and whether they are always there.
-fn contract() -> BTreeMap<String, (String, bool)> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
-    rows.filter_map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let field = cells[0].strip_prefix('`')?.strip_suffix('`')?;
-        Some((field.to_owned(), ((*cells.get(1)?).to_owned(), cells.get(2) == Some(&"always"))))
-    })
-    .collect()
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
+    agent.end(15);
 }
 
 /// Every field of an answer by its path; objects that another page describes are not looked into.
@@ -532,18 +449,14 @@ fn fields(value: &Value, path: &str, all: &mut Vec<(String, &'static str)>) {
 #[test]
 fn the_answers_are_what_the_page_describes() {
     let stage = shared();
-    let mut agent = Agent::start(&stage, &[]);
-    agent.wait_ready();
-    let mut player =
-        stage.workload(&["hold", "--count", "3", "--size", "1048576", "--wait-ms", "60000"]);
-    player.wait_ready();
+    let agent = Agent::start(&stage, &[]);
+    let player = stage.hold(0, 3, MIB);
     let pid = player.pid();
-    agent.wait("the process", |agent| {
+    agent.until("the process", |agent| {
         let answer = agent.get(&format!("/api/v1/processes/{pid}"));
-        let live = &serde_json::from_str::<Value>(&answer.body).ok()?["process"]["live_bytes"];
-        (*live == 3 << 20).then_some(())
+        (answer.is_good() && answer.json()["process"]["live_bytes"] == 3 << 20).then_some(())
     });
-    let contract = contract();
+    let contract = contract("docs/api.md");
     let described = |name: &str| contract.contains_key(name);
     assert!(["api", "gpus[].uuid", "requests.refused", "files[].name"].into_iter().all(described));
     // Whole lists of objects that are described field by field.
@@ -592,5 +505,5 @@ fn the_answers_are_what_the_page_describes() {
     let process = harness::process(&snapshot, pid);
     assert_eq!((&process["live_bytes"], &process["exact"]), (&(3 << 20).into(), &true.into()));
     assert!(process["threads"].is_array());
-    agent.stop();
+    agent.end(15);
 }

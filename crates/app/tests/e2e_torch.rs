@@ -4,13 +4,11 @@
 
 mod harness;
 
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use harness::{Player, Stage, VRAMSCOPE, process, send_signal, simulator};
-use object::{Object, ObjectSymbol};
+use harness::{Player, Stage, VRAMSCOPE, code_of, process, send_signal, simulator};
 use serde_json::Value;
 
 /// As real drivers, this one takes its time to begin; the probes are in place meanwhile.
@@ -263,20 +261,6 @@ fn a_full_ring_loses_tensors_and_none_of_the_drivers_calls() {
     let received = number(&told["given_total"]) + number(&told["taken_total"]);
     let happened = number(&truth["given"]) + number(&truth["taken"]);
     assert_eq!(received + number(&torch["lost_records"]), happened);
-}
-
-/// The code of a function in a process.
-fn code_of(pid: u32, library: &Path, function: &str) -> Vec<u8> {
-    let data = std::fs::read(library).unwrap();
-    let elf = object::File::parse(&*data).unwrap();
-    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap())).unwrap();
-    let base = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    let mut code = vec![0; 16];
-    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
-    memory.read_exact_at(&mut code, base + symbol.address()).unwrap();
-    code
 }
 
 #[test]

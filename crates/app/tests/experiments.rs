@@ -11,18 +11,15 @@ mod harness;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use harness::files::root;
 use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
 /// The longest that the runner may take, in seconds.
 const PATIENCE: &str = "180";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
 
 /// `experiments/run ARGUMENTS`, to its end.
 fn run(arguments: &[&str]) -> Output {

@@ -7,65 +7,40 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod harness;
 #[path = "exports/made.rs"]
 mod made;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use harness::VRAMSCOPE;
+use harness::files::{recording, report, root, run, script, stderr, stdout, tool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(VRAMSCOPE).args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// What a report says of a file.
-fn report(file: &str, analysis: &str) -> Value {
-    let output = run(&["report", file, "--analysis", analysis, "--format", "json"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 /// Writes a file in another form, beside what is there; gives where.
 fn export(folder: &TempDir, file: &str, form: &str) -> String {
     let number = std::fs::read_dir(folder.path()).unwrap().count();
     let path = folder.path().join(format!("{number}.{form}")).to_str().unwrap().to_owned();
     let output = run(&["export", file, "--to", form, "-o", &path]);
-    assert!(output.status.success(), "{file} to {form}: {}", text(&output.stderr));
+    assert!(output.status.success(), "{file} to {form}: {}", stderr(&output));
     assert!(output.stdout.is_empty());
     path
 }
 
 /// Runs one of the scripts in `exports/`; the JSON that it prints.
-fn python(script: &str, arguments: &[&str]) -> Value {
-    let python = root().join("target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
-    let script = root().join("crates/app/tests/exports").join(script);
-    let output = Command::new(python).arg(&script).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{script:?} {arguments:?}: {}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+fn python(name: &str, arguments: &[&str]) -> Value {
+    script(&format!("exports/{name}"), arguments)
 }
 
 /// Recordings from a real GPU.
 fn recordings() -> Vec<String> {
-    let folder = root().join("crates/app/tests/fixtures/h200");
     let programs =
         ["driver_api", "plain", "torch_async", "torch_expandable", "torch_graph", "torch_native"];
-    let file = |program| folder.join(program).join("events.arrows").to_str().unwrap().to_owned();
-    programs.map(file).into()
+    programs.map(recording).into()
 }
 
 /// Files of other tools.
@@ -105,7 +80,7 @@ fn counters_in_perfetto_end_and_peak_as_usage_says() {
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
         let found = python("read_perfetto.py", &[&export(&folder, &file, "perfetto")]);
-        let wanted = report(&file, "usage");
+        let wanted = report(&file, "usage", &[]);
         let told = |one: &Value| one["last"].as_u64().unwrap();
         let point =
             |one: &Value| one["points"].as_array().unwrap().last().unwrap()[1].as_u64().unwrap();
@@ -142,7 +117,7 @@ fn speedscope_has_what_was_never_freed_and_what_was_allocated() {
             let of = profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(what));
             of.map(|profile| profile["sum"].as_u64().unwrap()).sum()
         };
-        assert_eq!(sum(": never freed"), report(&file, "leakage")["leaked_bytes"], "{file}");
+        assert_eq!(sum(": never freed"), report(&file, "leakage", &[])["leaked_bytes"], "{file}");
         assert!(sum(": allocated") >= sum(": never freed") && sum(": allocated") > 0, "{file}");
     }
     // Outermost frames come first: the file has a stack that begins in the interpreter's file.
@@ -159,11 +134,11 @@ fn python_reads_snapshots_whose_trace_leads_to_their_state() {
     for file in files() {
         let path = export(&folder, &file, "torch");
         let found = python("read_torch.py", &[&path]);
-        let leakage = report(&file, "leakage");
+        let leakage = report(&file, "leakage", &[]);
         assert_eq!(found["allocated"], leakage["leaked_bytes"], "{file}");
         assert_eq!(found["blocks"], leakage["leaked_allocations"], "{file}");
         // And this program reads it again.
-        let again = report(&path, "leakage");
+        let again = report(&path, "leakage", &[]);
         assert_eq!(again["leaked_bytes"], leakage["leaked_bytes"], "{file}");
         assert_eq!(again["other_by_kind"]["pool"], json_sum(&found["reserved"]), "{file}");
     }
@@ -180,7 +155,8 @@ fn a_snapshot_of_pytorch_comes_back_with_its_peaks_and_stacks() {
     for file in captures().iter().filter(|file| file.ends_with(".pickle")) {
         let path = export(&folder, file, "torch");
         for analysis in ["summary", "watermark", "fragmentation"] {
-            let (mut before, mut after) = (report(file, analysis), report(&path, analysis));
+            let (mut before, mut after) =
+                (report(file, analysis, &[]), report(&path, analysis, &[]));
             for object in [&mut before, &mut after] {
                 // Entries that were left out are not counted again, nor told of.
                 for field in ["file", "events", "warnings", "exact"] {
@@ -203,11 +179,11 @@ fn a_snapshot_is_of_one_process() {
     let out = out.to_str().unwrap();
     let output = run(&["export", &file, "--to", "torch", "-o", out]);
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
+    let told = stderr(&output);
     assert!(told.contains("choose one with --process: 1 (one), 2 (two)"), "{told}");
     assert!(!Path::new(out).exists());
     let output = run(&["export", &file, "--to", "torch", "-o", out, "--process", "2"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.status.success(), "{}", stderr(&output));
     let found = python("read_torch.py", &[out]);
     assert_eq!(
         (&found["allocated"], &found["refused"]),
@@ -235,7 +211,7 @@ fn tables_of_every_form_have_the_leaks_of_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let recordings = recordings();
     for file in files() {
-        let leakage = report(&file, "leakage");
+        let leakage = report(&file, "leakage", &[]);
         let mut all = Vec::new();
         for form in ["csv", "json", "parquet"] {
             let path = export(&folder, &file, form);
@@ -271,16 +247,15 @@ fn the_query_of_the_page_finds_the_leaks_of_the_report() {
     let file = file.as_str();
     let lake = folder.path().join("lake");
     let output = run(&["export", file, "--to", "parquet", "-o", lake.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let leakage = report(file, "leakage");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let leakage = report(file, "leakage", &[]);
     let figure = |name: &str| leakage[name].as_u64().unwrap();
     let wanted = figure("leaked_bytes") - figure("static_bytes");
-    let python = root().join("target/python/bin/python");
-    let mut command = Command::new(python);
-    let output = command.args(["-c", &script]).current_dir(folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut python = tool("python");
+    let output = python.args(["-c", &script]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
     let rows: Vec<(String, u64)> =
-        serde_json::from_str(text(&output.stdout).lines().last().unwrap()).unwrap();
+        serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
     assert!(!rows.is_empty() && rows.iter().all(|(host, _)| host == "h200"), "{rows:?}");
     assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), wanted);
 }
@@ -327,11 +302,11 @@ fn what_is_there_is_replaced_only_by_force() {
         assert!(!before.is_empty());
         let output = run(&["export", file, "--to", form, "-o", &path]);
         assert_eq!(output.status.code(), Some(2), "{form}");
-        let told = text(&output.stderr);
+        let told = stderr(&output);
         assert!(told.contains("is there already; add --force to replace it"), "{form}: {told}");
         assert_eq!(content(&path), before, "{form}");
         let output = run(&["export", file, "--to", form, "-o", &path, "--force"]);
-        assert!(output.status.success(), "{form}: {}", text(&output.stderr));
+        assert!(output.status.success(), "{form}: {}", stderr(&output));
         // The compressed ones tell no time: the same again.
         assert_eq!(content(&path), before, "{form}");
         for path in before.keys() {
@@ -344,7 +319,7 @@ fn what_is_there_is_replaced_only_by_force() {
         let arguments = [verb, &["-o", out.to_str().unwrap()]].concat();
         assert!(run(&arguments).status.success());
         let output = run(&arguments);
-        assert!(text(&output.stderr).contains("add --force"), "{}", text(&output.stderr));
+        assert!(stderr(&output).contains("add --force"), "{}", stderr(&output));
         assert!(run(&[&arguments[..], &["--force"]].concat()).status.success());
     }
 }
@@ -370,7 +345,7 @@ fn what_fails_leaves_nothing_behind() {
         for form in ["csv", "json", "perfetto", "speedscope", "torch", "parquet", "tsv"] {
             let out = folder.path().join("out");
             let output = run(&["export", broken, "--to", form, "-o", out.to_str().unwrap()]);
-            assert_eq!(output.status.code(), Some(2), "{form}: {}", text(&output.stderr));
+            assert_eq!(output.status.code(), Some(2), "{form}: {}", stderr(&output));
             let left = if out.exists() { contents(&out) } else { BTreeMap::new() };
             assert!(left.is_empty(), "{form} left {:?}", left.keys());
             if out.is_dir() {
@@ -413,14 +388,14 @@ fn a_pipe_gets_the_same_bytes_as_a_file() {
     for form in ["csv", "json", "folded", "perfetto", "speedscope", "torch"] {
         let path = export(&folder, file, form);
         let output = run(&["export", file, "--to", form, "-o", "-"]);
-        assert!(output.status.success(), "{form}: {}", text(&output.stderr));
+        assert!(output.status.success(), "{form}: {}", stderr(&output));
         assert!(output.stdout == std::fs::read(path).unwrap(), "{form}");
-        assert!(!text(&output.stderr).contains("reading"), "no progress but on a terminal");
+        assert!(!stderr(&output).contains("reading"), "no progress but on a terminal");
     }
     for form in ["tsv", "parquet"] {
         let output = run(&["export", file, "--to", form, "-o", "-"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains("name a folder"), "{}", text(&output.stderr));
+        assert!(stderr(&output).contains("name a folder"), "{}", stderr(&output));
     }
 }
 
@@ -435,11 +410,11 @@ fn a_bad_place_fails_before_the_work() {
     for form in ["csv", "json", "folded", "pprof", "perfetto", "speedscope", "torch"] {
         let output = run(&["export", broken, "--to", form, "-o", "/no/such/folder/out"]);
         assert_eq!(output.status.code(), Some(2));
-        let told = text(&output.stderr);
+        let told = stderr(&output);
         assert!(told.contains("choose another file"), "{form}: {told}");
     }
     for form in ["tsv", "parquet"] {
         let output = run(&["export", broken, "--to", form, "-o", "/proc/x"]);
-        assert!(text(&output.stderr).contains("choose another one"), "{}", text(&output.stderr));
+        assert!(stderr(&output).contains("choose another one"), "{}", stderr(&output));
     }
 }

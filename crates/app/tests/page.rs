@@ -7,18 +7,16 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod harness;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use harness::VRAMSCOPE;
+use harness::files::{self, fixture, root, tool};
 use tempfile::TempDir;
 
-const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
-
 const ANALYSES: [&str; 5] = ["summary", "leakage", "watermark", "usage", "fragmentation"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 fn nsys() -> PathBuf {
     root().join("crates/formats/tests/import/nsys/h200-2024.2.3.sqlite")
@@ -29,17 +27,15 @@ fn torch() -> PathBuf {
 }
 
 fn recording() -> PathBuf {
-    root().join("crates/app/tests/fixtures/h200/torch_expandable/events.arrows")
+    files::recording("torch_expandable").into()
 }
 
 /// Runs a function of the script, in the environment that `contrib/python-env` made.
 fn drive(scenario: &str, folder: &Path) {
-    let python = root().join("target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
     let chromium = Path::new("/usr/bin/chromium");
     assert!(chromium.exists(), "there is no {}: run ./dev test", chromium.display());
-    let script = root().join("crates/app/tests/fixtures/page/drive.py");
-    let output = Command::new(python).arg(script).arg(scenario).arg(folder).output().unwrap();
+    let mut python = tool("python");
+    let output = python.arg(fixture("page/drive.py")).arg(scenario).arg(folder).output().unwrap();
     assert!(output.status.success(), "{scenario}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

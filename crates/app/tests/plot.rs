@@ -7,21 +7,14 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod harness;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
+use harness::VRAMSCOPE;
+use harness::files::{fixture, recording};
 use serde_json::Value;
-
-const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
-
-fn fixture(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    folder.join(name).to_str().unwrap().to_owned()
-}
-
-fn file(program: &str) -> String {
-    fixture(&format!("h200/{program}/events.arrows"))
-}
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).arg("plot").args(arguments).output().unwrap()
@@ -51,7 +44,7 @@ fn the_peak_in_the_picture_is_that_of_the_events() {
         let seconds = want["peak_time_ns"].as_f64().unwrap() / 1e9;
         let words = format!("peak {mib:.2} MiB at {seconds:.3} s");
         for by in ["kind", "site", "process", "device"] {
-            let svg = svg(&[&file(program), "--by", by]);
+            let svg = svg(&[&recording(program), "--by", by]);
             assert!(svg.contains(&words), "{program} by {by}: {words}\n{svg}");
         }
     }
@@ -59,19 +52,24 @@ fn the_peak_in_the_picture_is_that_of_the_events() {
 
 #[test]
 fn files_stand_beside_each_other() {
-    let both =
-        svg(&[&file("torch_native"), &file("torch_expandable"), "--title", "both <of> them"]);
+    let both = svg(&[
+        &recording("torch_native"),
+        &recording("torch_expandable"),
+        "--title",
+        "both <of> them",
+    ]);
     assert_eq!(both.matches("<circle").count(), 2);
     assert!(both.contains("both &lt;of&gt; them") && both.contains("torch_native/events.arrows"));
     assert!(both.contains("width=\"1520\" height=\"520\""));
-    let sized = svg(&[&file("plain"), "--size", "600x300", "--theme", "dark", "--time", "clock"]);
+    let sized =
+        svg(&[&recording("plain"), "--size", "600x300", "--theme", "dark", "--time", "clock"]);
     assert!(sized.contains("width=\"600\" height=\"300\""));
     assert!(!sized.contains("prefers-color-scheme") && sized.contains(">00:00:0"), "{sized}");
 }
 
 #[test]
 fn the_ending_says_what_is_written() {
-    let file = file("torch_native");
+    let file = recording("torch_native");
     assert!(draw(&[&file], "png").starts_with(b"\x89PNG"));
     assert!(draw(&[&file], "html").starts_with(b"<!DOCTYPE html>"));
     assert!(draw(&[&file, "--top", "1"], "SVG").starts_with(b"<svg"));
@@ -83,14 +81,14 @@ fn what_nvidia_smi_saw_is_drawn_too() {
     let log = folder.path().join("smi.csv");
     std::fs::write(&log, "1970/01/01 00:00:01.000, 700\n1970/01/01 00:00:09.000, 900\n").unwrap();
     let log = log.to_str().unwrap();
-    let svg = svg(&[&file("torch_native"), "-s", log, "--smi-offset", "0s"]);
+    let svg = svg(&[&recording("torch_native"), "-s", log, "--smi-offset", "0s"]);
     assert!(svg.contains(">nvidia-smi, GPU 0"), "{svg}");
     assert!(svg.contains(">896 MiB<"), "the axis reaches what it saw: {svg}");
 }
 
 #[test]
 fn mistakes_are_errors_that_say_what_to_do() {
-    let good = file("plain");
+    let good = recording("plain");
     for (arguments, words) in [
         (&[&*good][..], "--output"),
         (&[&good, "-o", "x.jpeg"], "choose .svg, .png or .html"),

@@ -7,8 +7,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod harness;
+
+use std::path::Path;
 
 use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, SiteFacts, What};
 use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
@@ -17,29 +18,9 @@ use engine::stack::{Frame, Language};
 use engine::units::Moment;
 use formats::WallClock;
 use formats::recording::{Header, Writer};
+use harness::files::{report, root, run, script, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(VRAMSCOPE).args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// What a report says of a file.
-fn report(file: &str, analysis: &str) -> Value {
-    let output = run(&["report", file, "--analysis", analysis, "--format", "json"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 /// Writes a file in another form; gives where.
 fn export(folder: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
@@ -47,7 +28,7 @@ fn export(folder: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
     let mut arguments = vec!["export", file, "--to", form, "-o", &path, "--force"];
     arguments.extend(more);
     let output = run(&arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     path
 }
 
@@ -65,14 +46,9 @@ fn sum(lines: &[(String, u64)]) -> u64 {
     lines.iter().map(|(_, figure)| figure).sum()
 }
 
-/// Runs one of the scripts beside this test; the JSON that it prints.
-fn python(script: &str, file: &str) -> Value {
-    let python = root().join("target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
-    let script = root().join("crates/app/tests/profile").join(script);
-    let output = Command::new(python).arg(script).arg(file).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+/// Runs one of the scripts in `profile/`; the JSON that it prints.
+fn python(name: &str, file: &str) -> Value {
+    script(&format!("profile/{name}"), &[file])
 }
 
 /// Files of every sort that has stacks.
@@ -174,12 +150,12 @@ fn folded_lines_are_outermost_first_and_harmless() {
 fn sums_are_those_of_reports() {
     let folder = tempfile::tempdir().unwrap();
     for file in files().into_iter().chain([recording(&folder)]) {
-        let leakage = report(&file, "leakage");
+        let leakage = report(&file, "leakage", &[]);
         let bytes = folded(&folder, &file, &[]);
         assert_eq!(leakage["leaked_bytes"], sum(&bytes), "{file}");
         let objects = folded(&folder, &file, &["--unit", "objects"]);
         assert_eq!(leakage["leaked_allocations"], sum(&objects), "{file}");
-        let peaks = report(&file, "watermark")["peaks"].as_array().unwrap().clone();
+        let peaks = report(&file, "watermark", &[])["peaks"].as_array().unwrap().clone();
         let wholes = peaks.iter().filter(|peak| peak["pid"].is_null());
         let peak: u64 = wholes.map(|peak| peak["bytes"].as_u64().unwrap()).sum();
         assert_eq!(sum(&folded(&folder, &file, &["--at", "peak"])), peak, "{file}");
@@ -247,7 +223,7 @@ fn options_that_mean_nothing_are_errors() {
         let out = folder.path().join("nothing").to_str().unwrap().to_owned();
         let output = run(&[&["export", &file, "-o", &out], options].concat());
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains(word), "{}", text(&output.stderr));
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
         assert!(!Path::new(&out).exists());
     }
 }
@@ -257,8 +233,8 @@ fn the_last_report_of_a_recording_is_told_by_site() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder);
     let output = run(&["report", &file, "--analysis", "trace", "--by", "site"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let found = text(&output.stdout);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found = stdout(&output);
     let first = "LIVE: 130 B in 2 allocations";
     assert_eq!(found.lines().nth(1).map(|line| &line[..first.len()]), Some(first), "{found}");
     for line in ["    cuMemAlloc_v2 (libcuda.so.1)", "    main (train.py:7)", "    (no stack)"] {
@@ -268,6 +244,6 @@ fn the_last_report_of_a_recording_is_told_by_site() {
     let short = ["--by", "site", "--stack-depth", "1"];
     let output = run(&[&["report", &file, "--analysis", "trace"], &short[..]].concat());
     // The verdicts below name it.
-    let found = text(&output.stdout);
+    let found = stdout(&output);
     assert!(!found.lines().any(|line| line == "    main (train.py:7)"), "{found}");
 }

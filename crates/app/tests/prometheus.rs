@@ -7,22 +7,16 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod harness;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use engine::alert::builtin::{self, Thresholds};
 use engine::alert::{Limit, Measure};
 use engine::metrics::catalogue;
+use harness::files::{read, root, stderr, stdout};
 use serde_json::Value;
-
-fn contrib(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(path)
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(contrib(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 /// Labels that Prometheus itself adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];
@@ -39,7 +33,7 @@ struct Rule {
 
 /// The file is ours: every key is at a place that is known.
 fn rules() -> Vec<Rule> {
-    let text = read("prometheus/vramscope.rules.yml");
+    let text = read("contrib/prometheus/vramscope.rules.yml");
     let mut rules: Vec<Rule> = Vec::new();
     let mut section = "";
     for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
@@ -126,15 +120,10 @@ fn assert_in_catalogue(expr: &str, place: &str) -> BTreeSet<&'static str> {
 fn promtool(arguments: &[&str]) {
     let output = Command::new("promtool")
         .args(arguments)
-        .current_dir(contrib("prometheus"))
+        .current_dir(root().join("contrib/prometheus"))
         .output()
         .expect("promtool of Debian's package `prometheus`");
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
 }
 
 #[test]
@@ -146,7 +135,7 @@ fn prometheus_accepts_the_rules() {
 fn every_alert_fires_does_not_fire_and_is_over_again() {
     promtool(&["test", "rules", "vramscope.rules.test.yml"]);
     // Each alert is expected to fire somewhere, and to be silent in two places at least.
-    let tests = read("prometheus/vramscope.rules.test.yml");
+    let tests = read("contrib/prometheus/vramscope.rules.test.yml");
     for rule in rules() {
         let question = format!("alertname: {}\n", rule.name);
         let asked = tests.split(&question).skip(1);
@@ -203,7 +192,7 @@ fn built_in_rules_and_those_of_prometheus_are_the_same() {
 }
 
 fn dashboard() -> Value {
-    serde_json::from_str(&read("grafana/vramscope.json")).unwrap()
+    serde_json::from_str(&read("contrib/grafana/vramscope.json")).unwrap()
 }
 
 #[test]

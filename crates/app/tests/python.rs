@@ -10,26 +10,14 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use engine::event::{Event, What};
 use formats::recording::{Reader, Row};
+use harness::files::{blocks, tool};
 use harness::{Stage, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The interpreter that `contrib/python-env` made. Without it these tests fail: a format that nobody
-/// else has read is not one.
-fn python() -> PathBuf {
-    let python = root().join("target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
-    python
-}
 
 /// A recording of a workload, in a folder of its own.
 fn record(stage: &Stage, workload: &[&str]) -> TempDir {
@@ -44,7 +32,7 @@ fn record(stage: &Stage, workload: &[&str]) -> TempDir {
 /// Runs a script beside a recording; the JSON of its last line.
 fn run(folder: &Path, script: &str) -> Value {
     fs::write(folder.join("script.py"), script).unwrap();
-    let output = Command::new(python()).arg("script.py").current_dir(folder).output().unwrap();
+    let output = tool("python").arg("script.py").current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
@@ -52,9 +40,7 @@ fn run(folder: &Path, script: &str) -> Value {
 
 /// The examples of the page, as one program.
 fn examples() -> String {
-    let page = fs::read_to_string(root().join("docs/recording.md")).unwrap();
-    let blocks = page.split("```python\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    blocks.collect::<Vec<_>>().join("\n")
+    blocks("docs/recording.md", "python").join("\n")
 }
 
 const SUMS: &str = r#"

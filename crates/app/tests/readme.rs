@@ -10,25 +10,19 @@
 mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use capture::hooks::HOOKS;
 use engine::kind::Kind;
+use harness::contract::{contract, type_of};
+use harness::files::{read, root};
 use harness::{Stage, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// The longest that a command of a document may take, in seconds.
 const PATIENCE: &str = "120";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 /// The documents of the top folder and of `docs/`.
 fn documents() -> Vec<String> {
@@ -357,17 +351,6 @@ fn the_simulators_variables_and_programs_are_described() {
     }
 }
 
-/// The fields of a page: type, and whether they are always there.
-fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
-    let page = read(page);
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        (quoted(cells[0])[0].to_owned(), (cells[1].to_owned(), cells[2] == "always"))
-    })
-    .collect()
-}
-
 /// Uncertainty is described once, for a report and for a process; so are judgements, accused or not,
 /// and sites, of memory and of tensors.
 fn described_as(path: &str) -> String {
@@ -375,17 +358,6 @@ fn described_as(path: &str) -> String {
     let path = tensors.unwrap_or(path);
     let own = path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty."));
     own.unwrap_or(path).replace("judgements[]", "suspects[]")
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 /// What is wrong with an object, by the contract.
@@ -440,10 +412,8 @@ fn the_json_contract_is_what_is_printed() {
         ("8G", &["--ring-size", "4096"], &["objects", "--kind", "texture", "--count", "9000"]),
         ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
     ] {
-        let stage = Stage::new().env("SIM_MEMORY", memory);
-        // Devices that processes share, so that the driver's account can be asked.
-        let devices = stage.folder.path().join("devices").to_str().unwrap().to_owned();
-        let traced = stage.env("SIM_STATE", &devices).trace(options, workload);
+        let stage = Stage::new().sharing().env("SIM_MEMORY", memory);
+        let traced = stage.trace(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }

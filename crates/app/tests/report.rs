@@ -7,47 +7,23 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod harness;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use harness::VRAMSCOPE;
+use harness::files::{fixture, recording, report, run, stderr, stdout};
 use serde_json::Value;
 
-const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
-}
-
-fn file(program: &str) -> String {
-    fixtures().join("h200").join(program).join("events.arrows").to_str().unwrap().to_owned()
-}
-
 fn expected() -> BTreeMap<String, Value> {
-    let path = fixtures().join("report/expected.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(VRAMSCOPE).args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+    serde_json::from_str(&std::fs::read_to_string(fixture("report/expected.json")).unwrap())
+        .unwrap()
 }
 
 fn object(program: &str, analysis: &str, more: &[&str]) -> Value {
-    let file = file(program);
-    let mut arguments = vec!["report", &file, "--analysis", analysis, "--format", "json"];
-    arguments.extend(more);
-    let output = run(&arguments);
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
+    report(&recording(program), analysis, more)
 }
 
 #[test]
@@ -112,7 +88,7 @@ fn counts_are_those_of_the_events() {
 
 #[test]
 fn a_limit_on_leaks_is_the_exit_code_of_every_analysis() {
-    let file = file("torch_native");
+    let file = recording("torch_native");
     for analysis in ["leakage", "usage", "summary", "trace"] {
         let output = run(&["report", &file, "--analysis", analysis, "--fail-on-leak"]);
         assert_eq!(output.status.code(), Some(1));
@@ -132,7 +108,7 @@ fn the_first_line_is_the_answer() {
         ),
     ];
     for (analysis, line) in lines {
-        let output = run(&["report", &file("torch_native"), "--analysis", analysis]);
+        let output = run(&["report", &recording("torch_native"), "--analysis", analysis]);
         assert_eq!(stdout(&output).lines().next(), Some(line));
         assert!(!output.stdout.contains(&0x1b), "no colours in a pipe");
     }
@@ -149,7 +125,7 @@ fn a_report_goes_into_a_file_for_its_owner_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("page.html");
     let out = path.to_str().unwrap();
-    let file = file("plain");
+    let file = recording("plain");
     let output = run(&["report", &file, "--analysis", "usage", "--format", "html", "-o", out]);
     assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
     let page = std::fs::read_to_string(&path).unwrap();
@@ -159,7 +135,7 @@ fn a_report_goes_into_a_file_for_its_owner_alone() {
 
 #[test]
 fn mistakes_are_errors_that_say_what_to_do() {
-    let good = file("plain");
+    let good = recording("plain");
     for (arguments, words) in [
         (&["report", "/no/such/file"][..], "cannot read /no/such/file"),
         (&["report", "/etc/hostname"], "/etc/hostname"),
@@ -182,7 +158,14 @@ fn mistakes_are_errors_that_say_what_to_do() {
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let mut command = Command::new(VRAMSCOPE);
-    command.args(["report", &file("torch_native"), "--analysis", "watermark", "--format", "tsv"]);
+    command.args([
+        "report",
+        &recording("torch_native"),
+        "--analysis",
+        "watermark",
+        "--format",
+        "tsv",
+    ]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -191,13 +174,13 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 #[test]
 fn a_file_compared_with_itself_is_the_same() {
-    let file = file("torch_native");
+    let file = recording("torch_native");
     let same = run(&["diff", &file, &file, "--format", "json"]);
     let same: Value = serde_json::from_slice(&same.stdout).unwrap();
     assert_eq!(same["sites"][0]["trend"], "same");
     let want = expected();
     let leaked = |program: &str| want[program]["leaked_bytes"].clone();
-    let other = run(&["diff", &crate::file("plain"), &file, "--format", "json"]);
+    let other = run(&["diff", &recording("plain"), &file, "--format", "json"]);
     let other: Value = serde_json::from_slice(&other.stdout).unwrap();
     assert_eq!(other["leaked_bytes"], Value::from(vec![leaked("plain"), leaked("torch_native")]));
     assert_eq!(other["sites"][0]["trend"], "grew");
@@ -209,7 +192,7 @@ fn exported_tables_hold_every_call_once() {
     for (program, want) in expected() {
         let folder = folder.path().join(&program);
         let to = folder.to_str().unwrap();
-        let output = run(&["export", &file(&program), "--to", "tsv", "-o", to]);
+        let output = run(&["export", &recording(&program), "--to", "tsv", "-o", to]);
         assert!(output.status.success(), "{}", stderr(&output));
         let mut operations: BTreeMap<String, u64> = BTreeMap::new();
         for table in ["valid.tsv", "invalid.tsv", "driver.tsv"] {
@@ -229,7 +212,7 @@ fn exported_tables_hold_every_call_once() {
 
 #[test]
 fn a_process_or_device_that_the_file_does_not_know_is_an_error() {
-    let file = file("torch_native");
+    let file = recording("torch_native");
     for (option, word) in [("--process", "process"), ("--device", "device")] {
         for analysis in ["summary", "leakage", "watermark", "usage", "suspects", "fragmentation"] {
             let output = run(&["report", &file, "--analysis", analysis, option, "9999"]);
@@ -247,7 +230,7 @@ fn a_process_or_device_that_the_file_does_not_know_is_an_error() {
 fn a_file_is_never_written_over_by_what_is_made_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.arrows");
-    std::fs::copy(file("torch_native"), &path).unwrap();
+    std::fs::copy(recording("torch_native"), &path).unwrap();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let (path, link) = (path.to_str().unwrap(), link.to_str().unwrap());
@@ -262,7 +245,7 @@ fn a_file_is_never_written_over_by_what_is_made_of_it() {
 
 #[test]
 fn launches_that_were_not_recorded_are_not_none() {
-    let output = run(&["report", &file("torch_native"), "--analysis", "kernels"]);
+    let output = run(&["report", &recording("torch_native"), "--analysis", "kernels"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""));
     assert!(stderr(&output).contains("record again with --kernels"), "{}", stderr(&output));
 }

@@ -9,18 +9,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use engine::ids::Pid;
-use engine::ledger::Ledger;
 use engine::snapshot::{ProcessView, Snapshot, View};
-use engine::units::Moment;
 use formats::export::Names;
 use formats::export::advice::{self, Advice};
 use formats::export::incident::{self, OBJECT};
 use formats::import::Source;
 use formats::plain::plain;
-use formats::recording::{Reader, Row};
 
-use super::input;
-use super::replay::known_function;
+use super::{input, replay};
 use crate::advising::{self, Question};
 use crate::cli::Advise;
 use crate::{Outcome, output};
@@ -98,32 +94,11 @@ fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
             source.name()
         );
     }
-    let (snapshot, names) = end_of(file)?;
-    let mut advice = answer(&snapshot, &names, options, false);
+    let mut recorded = replay::read(file, |_, _| {})?;
+    let snapshot = recorded.ledger.snapshot(recorded.at, &VIEW);
+    let mut advice = answer(&snapshot, &recorded.names, options, false);
     advice.notes.push("this was so at the end of the recording".into());
     Ok(advice)
-}
-
-fn end_of(file: &Path) -> Result<(Snapshot, Names)> {
-    let mut reader = Reader::open(file, known_function)?;
-    let (mut ledger, mut clock, mut gpus) = (Ledger::new(), None, Vec::new());
-    let mut at = Moment(0);
-    while let Some(row) = reader.next_row()? {
-        match row {
-            Row::Clock(told) => clock = Some(told),
-            Row::Gpu(gpu) => gpus.push(gpu),
-            Row::Event(event) => {
-                at = at.max(event.at);
-                ledger.apply(&event);
-            }
-            Row::Tick(moment) | Row::End(moment) => at = at.max(moment),
-            Row::About { .. } | Row::Unknown => {}
-        }
-    }
-    let clock = clock.with_context(|| format!("{}: it ends before its header", file.display()))?;
-    let recorded = reader.functions().clone();
-    let names = Names { clock, function: |_| "an unknown function", recorded, gpus };
-    Ok((ledger.snapshot(at, &VIEW), names))
 }
 
 /// Advice from a snapshot of this host, or of another one.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use engine::analysis::diff::{Diff, File};
 use engine::analysis::groups::Groups;
-use formats::export::analysis::{self, Comparison, Subject};
+use formats::export::analysis::{self, Comparison};
 use formats::import::gather::Only;
 
 use super::input::{self, Input};
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
     let text = options.format == DiffFormat::Text;
     let top = options.top.or(text.then_some(TOP));
     let comparison =
-        Comparison { before: subject(&before, top), after: subject(&after, top), diff: &diff };
+        Comparison { before: before.subject(top), after: after.subject(top), diff: &diff };
     match options.format {
         DiffFormat::Text => {
             analysis::write_diff_text(&mut out.writer, &comparison, out.style)?;
@@ -44,8 +44,4 @@ fn read(path: &Path) -> Result<(Input, Groups)> {
     let mut groups = Groups::new(input::recognise(path)?.measure());
     let input = input::read(path, Only::default(), &mut |change, _| groups.change(change))?;
     Ok((input, groups))
-}
-
-fn subject(input: &Input, top: Option<usize>) -> Subject<'_> {
-    Subject { path: &input.name, imported: &input.imported, facts: &input.facts, top }
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use engine::change::Change;
 use formats::export::allocations::{Allocations, Csv, Json};
 use formats::export::exporter::Exporter;
 use formats::export::handoff::Tables;
@@ -19,7 +20,7 @@ use formats::export::speedscope::Speedscope;
 use formats::import::Source;
 use formats::import::gather::Facts;
 
-use super::input;
+use super::input::{self, Input};
 use crate::cli::{self, Export, ExportFormat};
 use crate::newfile::NewFile;
 use crate::output::Results;
@@ -82,21 +83,31 @@ fn changes(options: &Export, source: Source) -> Result<()> {
     let failed = || format!("cannot write {}", options.output.display());
     let facts = {
         let mut exporter = exporter(options, source, &mut out).with_context(failed)?;
-        // A reader cannot be stopped, so the first failure is kept.
-        let mut written: io::Result<()> = Ok(());
-        let only = input::only(&options.part);
-        let input = input::read(&options.file, only, &mut |change, facts| {
-            if written.is_ok() {
-                written = exporter.change(change, facts);
-            }
-        })?;
-        written.with_context(failed)?;
+        let input = read(options, failed, |change, facts| exporter.change(change, facts))?;
         tell(&exporter.finish(&input.facts).with_context(failed)?);
         input.facts
     };
     out.finish()?;
     warn(&facts);
     Ok(())
+}
+
+/// Reads the file; each wanted change is written.
+fn read(
+    options: &Export,
+    failed: impl FnOnce() -> String,
+    mut write: impl FnMut(&Change, &Facts) -> io::Result<()>,
+) -> Result<Input> {
+    // A reader cannot be stopped, so the first failure is kept.
+    let mut written = Ok(());
+    let only = input::only(&options.part);
+    let input = input::read(&options.file, only, &mut |change, facts| {
+        if written.is_ok() {
+            written = write(change, facts);
+        }
+    })?;
+    written.with_context(failed)?;
+    Ok(input)
 }
 
 fn exporter<'a>(
@@ -161,14 +172,10 @@ fn tables(options: &Export) -> Result<()> {
     let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
     let failed = || format!("cannot write into {}", folder.display());
     let mut tables = Tables::new(valid?, invalid?, driver?).with_context(failed)?;
-    let mut written: io::Result<()> = Ok(());
-    let only = input::only(&options.part);
-    let input = input::read(&options.file, only, &mut |change, facts| {
-        if written.is_ok() {
-            written = tables.change(change, &facts.stacks, facts.origin());
-        }
+    let input = read(options, failed, |change, facts| {
+        tables.change(change, &facts.stacks, facts.origin())
     })?;
-    written.and_then(|()| tables.finish()).with_context(failed)?;
+    tables.finish().with_context(failed)?;
     let left_out = tables.left_out;
     for table in [tables.valid, tables.invalid, tables.driver] {
         table.into_inner().finish()?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use engine::change::Change;
 use engine::ids::{DeviceId, Pid};
+use formats::export::analysis::Subject;
 use formats::import::gather::{Facts, Gather, Only};
 use formats::import::{self, Imported, Source};
 use formats::plain::plain;
@@ -29,6 +30,13 @@ pub(crate) struct Input {
     pub(crate) imported: Imported,
     /// What it tells besides changes.
     pub(crate) facts: Facts,
+}
+
+impl Input {
+    /// The file, as exports want it.
+    pub(crate) fn subject(&self, top: Option<usize>) -> Subject<'_> {
+        Subject { path: &self.name, imported: &self.imported, facts: &self.facts, top }
+    }
 }
 
 /// Who made a file, by its content.

@@ -141,7 +141,6 @@ fn fill(
 impl Picture {
     /// The file, as exports want it.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        let Input { name, imported, facts } = &self.input;
-        Subject { path: name, imported, facts, top: None }
+        self.input.subject(None)
     }
 }

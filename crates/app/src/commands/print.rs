@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use engine::snapshot::Snapshot;
 use formats::export::text::Style;
 use formats::export::{Names, json, text, work};
+
+use crate::cli;
 
 /// How reports look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +27,19 @@ pub(crate) enum Subject {
     Sites,
     /// Launches and copies alone.
     Work,
+}
+
+impl Subject {
+    /// Of memory, by what was asked for.
+    pub(crate) fn by(by: cli::By, format: Format) -> Result<Self> {
+        match (by, format) {
+            (cli::By::Process, _) => Ok(Self::Memory),
+            (cli::By::Site, Format::Text) => Ok(Self::Sites),
+            (cli::By::Site, Format::Json) => bail!(
+                "--by site does not go with JSON, which has processes and sites; leave it out"
+            ),
+        }
+    }
 }
 
 /// Writes a report.

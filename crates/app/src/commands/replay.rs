@@ -8,15 +8,62 @@ use engine::ids::FunctionId;
 use engine::ledger::Ledger;
 use engine::snapshot::View;
 use engine::units::Moment;
-use formats::WallClock;
 use formats::export::Names;
 use formats::export::text::Style;
 use formats::import::{Error, Warning};
 use formats::plain::plain;
-use formats::recording::{Functions, Reader, Row};
+use formats::recording::{Reader, Row};
 
 use super::ended::Ended;
 use super::print::{Format, Subject, print};
+
+/// A recording that was read to its end.
+pub(crate) struct Recorded {
+    /// What its events make.
+    pub(crate) ledger: Ledger,
+    /// When the trace ended.
+    pub(crate) at: Moment,
+    /// Names and times of day.
+    pub(crate) names: Names,
+    /// Whether launches and copies were recorded.
+    pub(crate) has_work: bool,
+    /// What the user should know of the file.
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// Reads a recording to its end, or to the place where it is cut off. `reported` is called where the
+/// trace made a report on its way.
+pub(crate) fn read(path: &Path, mut reported: impl FnMut(&mut Ledger, Moment)) -> Result<Recorded> {
+    let mut reader = Reader::open(path, known_function)?;
+    let mut ledger = Ledger::new();
+    let (mut clock, mut gpus) = (None, Vec::new());
+    let mut at = Moment(0);
+    let mut has_work = false;
+    while let Some(row) = reader.next_row()? {
+        match row {
+            Row::Clock(told) => clock = Some(told),
+            Row::Gpu(gpu) => gpus.push(gpu),
+            Row::Event(event) => {
+                at = at.max(event.at);
+                ledger.apply(&event);
+            }
+            Row::Tick(moment) => {
+                at = at.max(moment);
+                reported(&mut ledger, moment);
+            }
+            Row::End(moment) => at = moment,
+            Row::About { key, value } if &*key == "work" && &*value == "yes" => {
+                ledger = ledger.following_work();
+                has_work = true;
+            }
+            Row::About { .. } | Row::Unknown => {}
+        }
+    }
+    let clock = clock.ok_or_else(|| no_clock(path))?;
+    let recorded = reader.functions().clone();
+    let names = Names { clock, function: |_| "an unknown function", recorded, gpus };
+    Ok(Recorded { ledger, at, names, has_work, warnings: reader.warnings() })
+}
 
 /// Writes the last report of the trace that a recording is of. Gives what the user should know of
 /// the file; that belongs on standard error.
@@ -28,35 +75,10 @@ pub(crate) fn final_report(
     style: Style,
     out: &mut dyn Write,
 ) -> Result<Vec<Warning>> {
-    let mut reader = Reader::open(path, known_function)?;
-    let mut ledger = Ledger::new();
+    // Reports on the way decide what the last one still has of processes that ended.
     let mut ended = Ended::default();
-    let mut clock = None;
-    let mut gpus = Vec::new();
-    let mut at = Moment(0);
-    let mut has_work = false;
-    while let Some(row) = reader.next_row()? {
-        match row {
-            Row::Clock(told) => clock = Some(told),
-            Row::Gpu(gpu) => gpus.push(gpu),
-            Row::Event(event) => {
-                at = at.max(event.at);
-                ledger.apply(&event);
-            }
-            // Reports on the way decide what the last one still has of processes that ended.
-            Row::Tick(moment) => {
-                at = at.max(moment);
-                ended.remember(ledger.snapshot(moment, view));
-            }
-            Row::End(moment) => at = moment,
-            Row::About { key, value } if &*key == "work" && &*value == "yes" => {
-                ledger = ledger.following_work();
-                has_work = true;
-            }
-            Row::About { .. } | Row::Unknown => {}
-        }
-    }
-    let clock = clock.ok_or_else(|| no_clock(path))?;
+    let recorded = read(path, |ledger, at| ended.remember(ledger.snapshot(at, view)))?;
+    let Recorded { mut ledger, at, names, has_work, mut warnings } = recorded;
     if subject == Subject::Work && !has_work {
         let name = path.to_string_lossy();
         let name = plain(&name);
@@ -64,20 +86,14 @@ pub(crate) fn final_report(
     }
     let mut last = ledger.snapshot(at, &View { ended_sites: true, ..*view });
     ended.recall_into(&mut last);
-    let names = names(clock, reader.functions().clone(), gpus);
     let style = Style { last: true, ..style };
     print(out, subject, format, &last, &names, style)?;
-    let mut warnings = reader.warnings();
     let unlisted = ended.dropped() + ledger.unlisted_ends();
     if unlisted > 0 {
         let text = "processes that ended are not listed in the last report".to_owned();
         warnings.push(Warning { text, count: unlisted, inexact: false });
     }
     Ok(warnings)
-}
-
-fn names(clock: WallClock, recorded: Functions, gpus: Vec<formats::export::GpuName>) -> Names {
-    Names { clock, function: |_| "an unknown function", recorded, gpus }
 }
 
 fn no_clock(path: &Path) -> Error {

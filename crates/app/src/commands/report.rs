@@ -23,7 +23,7 @@ use super::limit::Limit;
 use super::picture::{self, Wanted};
 use super::replay::final_report;
 use super::{fragmentation, input, limit, overlay, print};
-use crate::cli::{Analysis, By, Format, Report};
+use crate::cli::{Analysis, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
 
@@ -89,21 +89,15 @@ fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> 
 
 /// Which report of a live verb a question asks for.
 fn again(options: &Report) -> Result<Option<print::Subject>> {
+    let format = match options.format {
+        Format::Text => print::Format::Text,
+        Format::Json | Format::Tsv | Format::Html => print::Format::Json,
+    };
     Ok(match options.analysis {
-        Analysis::Trace => Some(by(options)?),
+        Analysis::Trace => Some(print::Subject::by(options.by.unwrap_or_default(), format)?),
         Analysis::Kernels => Some(print::Subject::Work),
         _ => None,
     })
-}
-
-fn by(options: &Report) -> Result<print::Subject> {
-    match options.by {
-        None | Some(By::Process) => Ok(print::Subject::Memory),
-        Some(By::Site) if options.format == Format::Text => Ok(print::Subject::Sites),
-        Some(By::Site) => {
-            bail!("--by site does not go with JSON, which has processes and sites; leave it out")
-        }
-    }
 }
 
 /// The last report of the trace that was recorded.
@@ -207,8 +201,7 @@ impl Question {
             Format::Text => Some(TOP),
             Format::Json | Format::Tsv | Format::Html => None,
         });
-        let subject =
-            Subject { path: &input.name, imported: &input.imported, facts: &input.facts, top };
+        let subject = input.subject(top);
         let mut write = |answer: Answer<'_>| write(options.format, out, &subject, answer);
         match self {
             Self::Summary(summary) => {

@@ -32,33 +32,23 @@ const ATTENTION: Duration = Duration::from_millis(50);
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
+    let format = if options.json { Format::Json } else { Format::Text };
     watch(&Settings {
         target: &options.target,
         interval: options.interval,
         duration: options.duration,
-        format: Some(if options.json { Format::Json } else { Format::Text }),
+        format: Some(format),
         output: options.output.as_deref(),
         record: options.record.as_deref(),
         fail_on_leak: options.limit.fail_on_leak,
         work: wanted_work(options.kernels, &options.work)?,
-        subject: by(options.by, options.json)?,
+        subject: Subject::by(options.by, format)?,
         objects: options.objects.objects == cli::Switch::On,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
         stack_depth: options.stack_depth,
         view: view(options),
     })
-}
-
-/// What reports are about.
-pub(crate) fn by(by: cli::By, json: bool) -> Result<Subject> {
-    match by {
-        cli::By::Process => Ok(Subject::Memory),
-        cli::By::Site if json => {
-            bail!("--by site does not go with JSON, which has processes and sites; leave it out")
-        }
-        cli::By::Site => Ok(Subject::Sites),
-    }
 }
 
 /// What a verb that traces wants.

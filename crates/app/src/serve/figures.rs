@@ -38,8 +38,8 @@ pub(crate) fn own(standing: &Standing, unlisted_ends: u64, shared: &Shared) -> O
         unlisted_ends,
         http: shared.requests.classes(),
         alerts,
-        notifications: shared.alerts.notified(),
-        incidents: shared.incidents.counts(),
+        notifications: shared.alerts.notified.counts(),
+        incidents: shared.incidents.counts.counts(),
         onward: shared.onward.counts(),
     }
 }

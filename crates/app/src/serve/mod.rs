@@ -15,10 +15,12 @@ mod own;
 mod part;
 pub(crate) mod rights;
 pub(crate) mod secret;
+mod tally;
 
 pub(crate) use feed::{Feed, Published};
 pub(crate) use own::Usage;
 pub(crate) use part::Part;
+pub(crate) use tally::Tally;
 
 use std::sync::Arc;
 
@@ -40,8 +42,9 @@ pub(crate) struct Shared {
     pub(crate) requests: http::Requests,
     /// Processor time for answers.
     pub(crate) answering: http::Allowance,
-    /// What was sent onward, and how that went.
-    pub(crate) onward: onward::Tally,
+    /// What was sent onward, and how that went: by receiver, `sent`, `failed`, or `dropped` for an
+    /// older one.
+    pub(crate) onward: Tally,
 }
 
 impl Shared {
@@ -54,7 +57,7 @@ impl Shared {
             pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
             answering: http::Allowance::default(),
-            onward: onward::Tally::default(),
+            onward: Tally::default(),
         })
     }
 }

@@ -5,16 +5,21 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use formats::plain::plain;
 use ureq::tls::{Certificate, PemItem};
 
 /// The longest file that is read.
-const LONGEST: u64 = 1 << 20;
+const LONGEST: u64 = 4 << 20;
+
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy()).into_owned()
+}
 
 fn bytes(path: &Path) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", path.display());
+    let cannot = || format!("cannot read {}", shown(path));
     // A pipe would keep the agent waiting.
     if !std::fs::metadata(path).with_context(cannot)?.is_file() {
-        bail!("{} is no file", path.display());
+        bail!("{} is no file", shown(path));
     }
     let file = File::open(path).with_context(cannot)?;
     let mut bytes = Vec::new();
@@ -27,7 +32,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     let text = String::from_utf8(bytes(path)?).ok();
     let line = text.as_deref().map(str::trim_end).unwrap_or_default();
     if line.is_empty() || !line.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
-        bail!("{} must hold one line of visible letters", path.display());
+        bail!("{} must hold one line of visible letters", shown(path));
     }
     Ok(line.to_owned())
 }
@@ -40,11 +45,11 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
         match item {
             Ok(PemItem::Certificate(certificate)) => found.push(certificate),
             Ok(_) => {}
-            Err(error) => bail!("{} is no PEM: {error}", path.display()),
+            Err(error) => bail!("{} is no PEM: {error}", shown(path)),
         }
     }
     if found.is_empty() {
-        bail!("{} has no certificate in PEM", path.display());
+        bail!("{} holds no certificate in PEM", shown(path));
     }
     Ok(found)
 }

@@ -3,12 +3,18 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod agent;
+pub mod around;
+pub mod contract;
+pub mod files;
+pub mod http;
+mod running;
+
+pub use running::{Bound, Player, Tracer, send_signal};
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -26,6 +32,21 @@ pub fn simulator() -> PathBuf {
         folder.display()
     );
     folder
+}
+
+/// How long something may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Waits for something, and gives it. `told`: what helps whoever waited in vain.
+pub fn until<T>(what: &str, told: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what} never came\n{}", told());
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// A folder for the oracle's files and a driver to use.
@@ -47,6 +68,12 @@ impl Stage {
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));
         self
+    }
+
+    /// Its processes share the devices, so that the driver's account can be asked.
+    pub fn sharing(self) -> Self {
+        let devices = self.folder.path().join("devices").to_str().unwrap().to_owned();
+        self.env("SIM_STATE", &devices)
     }
 
     /// A command that finds the simulated driver and reports to the oracle.
@@ -87,6 +114,25 @@ impl Stage {
     pub fn workload(&self, arguments: &[&str]) -> Player {
         let mut command = self.command(simulator().join("workload"));
         Player::start(command.args(arguments))
+    }
+
+    /// Starts a workload that holds so many allocations of a device until it is ended, and waits until
+    /// it has them.
+    pub fn hold(&self, device: u32, count: u64, bytes: u64) -> Player {
+        let [device, count, bytes] = [device.into(), count, bytes].map(|n: u64| n.to_string());
+        let mut player = self.workload(&[
+            "--device",
+            &device,
+            "hold",
+            "--count",
+            &count,
+            "--size",
+            &bytes,
+            "--wait-ms",
+            "120000",
+        ]);
+        player.wait_ready();
+        player
     }
 
     /// Starts a trace that runs until it is told to end.
@@ -234,144 +280,30 @@ fn assert_peak(process: &Value, oracle: &Value) {
     assert!((low..=high).contains(&truth), "peak {truth} is not in {low}..={high} of {process}");
 }
 
-/// A workload that runs.
-pub struct Player {
-    pub child: Child,
-    pub input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+/// The first bytes of a function in the memory of a process.
+pub fn code_of(pid: u32, library: &Path, function: &str) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
 
-impl Player {
-    pub fn start(command: &mut Command) -> Self {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start workload");
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let input = child.stdin.take();
-        Self { child, input, output }
-    }
+    use object::{Object, ObjectSymbol};
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Waits until it says that it is ready.
-    pub fn wait_ready(&mut self) {
-        let mut line = String::new();
-        while line.trim() != "ready" {
-            line.clear();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the workload ended early");
-        }
-    }
-
-    /// Lets a workload begin that was started with `--wait-start`.
-    pub fn go(&mut self) {
-        self.input.as_mut().unwrap().write_all(b"go\n").unwrap();
-    }
-
-    /// Waits for its end; the rest of its output.
-    pub fn finish(mut self) -> (ExitStatus, String) {
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap(), rest)
-    }
-
-    pub fn signal(&self, signal: i32) {
-        send_signal(self.pid(), signal);
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A trace that runs; its reports are read as they come.
-pub struct Tracer {
-    pub child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Tracer {
-    pub fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output }
-    }
-
-    /// The next report.
-    pub fn next(&mut self) -> Value {
-        let mut line = String::new();
-        if self.output.read_line(&mut line).unwrap() == 0 {
-            let mut messages = String::new();
-            let _ = self.child.stderr.take().unwrap().read_to_string(&mut messages);
-            panic!("the trace ended: {messages}");
-        }
-        serde_json::from_str(&line).unwrap()
-    }
-
-    /// Reads reports until one satisfies the condition.
-    pub fn wait_for(&mut self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            let report = self.next();
-            if condition(&report) {
-                return report;
-            }
-            assert!(Instant::now() < deadline, "{what} never came; last: {report}");
-        }
-    }
-
-    /// Waits until a process shows up in the reports.
-    pub fn wait_for_process(&mut self, pid: u32, condition: impl Fn(&Value) -> bool) -> Value {
-        self.wait_for(&format!("process {pid}"), |report| {
-            let processes = report["processes"].as_array().unwrap();
-            processes.iter().any(|process| process["pid"] == pid && condition(process))
-        })
-    }
-
-    /// Ends it with Ctrl-C and returns everything that came since.
-    pub fn stop(mut self) -> Traced {
-        send_signal(self.child.id(), 2);
-        let mut text = String::new();
-        self.output.read_to_string(&mut text).unwrap();
-        let mut messages = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
-        Traced {
-            status: self.child.wait().unwrap(),
-            reports: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
-            messages,
-        }
-    }
-}
-
-impl Drop for Tracer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Sends a signal by number.
-pub fn send_signal(pid: u32, signal: i32) {
-    let status =
-        Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
-    assert!(status.success());
+    let data = std::fs::read(library).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap())).unwrap();
+    let base = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let mut code = vec![0; 16];
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    memory.read_exact_at(&mut code, base + symbol.address()).unwrap();
+    code
 }
 
 /// Compiles a small C program of `tests/fixtures`.
 pub fn compile(source: &str, output: &Path, options: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source);
     let status = Command::new("gcc")
         .args(["-O1", "-Wall", "-o"])
         .arg(output)
-        .arg(source)
+        .arg(files::fixture(source))
         .args(options)
         .status()
         .unwrap();

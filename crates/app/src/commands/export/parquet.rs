@@ -43,14 +43,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let rows = Rows::new(of.host.as_deref(), make, &mut done);
     let mut list = Box::new(Allocations::new(rows));
     let failed = || format!("cannot write into {}", folder.display());
-    let mut written: io::Result<()> = Ok(());
-    let only = input::only(&options.part);
-    let input = input::read(&options.file, only, &mut |change, facts| {
-        if written.is_ok() {
-            written = list.change(change, facts);
-        }
-    })?;
-    written.with_context(failed)?;
+    let input = super::read(options, failed, |change, facts| list.change(change, facts))?;
     super::tell(&list.finish(&input.facts).with_context(failed)?);
     let (parts, notes) = done;
     super::tell(&notes);

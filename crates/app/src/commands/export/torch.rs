@@ -1,14 +1,12 @@
 //! A memory snapshot for PyTorch's viewers.
 
-use std::io;
-
 use anyhow::{Context, Result, bail};
 use formats::export::torch::{Snapshot, Survey};
 use formats::import::Source;
 use formats::plain::plain;
 
 use crate::cli::Export;
-use crate::commands::input::{self, Input};
+use crate::commands::input;
 
 /// Processes that an error lists.
 const LISTED: usize = 10;
@@ -41,7 +39,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     for lane in snapshot.lanes() {
         snapshot.open(lane, &input.facts).with_context(failed)?;
         if snapshot.has_changes(lane) {
-            again(options, &mut snapshot)?;
+            super::read(options, failed, |change, facts| snapshot.change(change, facts))?;
         }
         snapshot.close(&input.facts).with_context(failed)?;
     }
@@ -49,17 +47,4 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     out.finish()?;
     super::warn(&input.facts);
     Ok(())
-}
-
-/// Reads the file once more, for the trace that is open.
-fn again(options: &Export, snapshot: &mut Snapshot<'_>) -> Result<Input> {
-    let mut written: io::Result<()> = Ok(());
-    let only = input::only(&options.part);
-    let input = input::read(&options.file, only, &mut |change, facts| {
-        if written.is_ok() {
-            written = snapshot.change(change, facts);
-        }
-    })?;
-    written.with_context(|| format!("cannot write {}", options.output.display()))?;
-    Ok(input)
 }

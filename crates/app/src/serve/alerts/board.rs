@@ -4,6 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
+use crate::serve::Tally;
+
 /// An alert that fires or fired, as the API and metrics tell it. All text is clean.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct AlertView {
@@ -27,7 +29,8 @@ pub(crate) struct AlertView {
 #[derive(Default)]
 pub(crate) struct Board {
     alerts: Mutex<Vec<AlertView>>,
-    notified: Mutex<Vec<((&'static str, &'static str), u64)>>,
+    /// Notifications by action and outcome.
+    pub(crate) notified: Tally,
 }
 
 impl Board {
@@ -44,15 +47,6 @@ impl Board {
     /// Counts a notification: `log`, `webhook` or `command`; `sent`, `failed`, `held_back` or
     /// `dropped`.
     pub(crate) fn count(&self, action: &'static str, outcome: &'static str) {
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        match notified.iter_mut().find(|(key, _)| *key == (action, outcome)) {
-            Some((_, count)) => *count += 1,
-            None => notified.push(((action, outcome), 1)),
-        }
-    }
-
-    /// Notifications by action and outcome.
-    pub(crate) fn notified(&self) -> Vec<((&'static str, &'static str), u64)> {
-        self.notified.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notified.count(action, outcome, 1);
     }
 }

@@ -16,7 +16,6 @@ mod webhook;
 mod tests;
 
 pub(crate) use board::{AlertView, Board};
-pub(crate) use webhook::read_roots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +49,10 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
 fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) {
     let config = &shared.config.alerts;
     if !config.enabled {
+        // A part that ends takes the agent with it.
+        while !shared.feed.is_closed() {
+            let _ = shared.feed.newer(u64::MAX, PATIENCE);
+        }
         return;
     }
     let mut watch = Watch::new(config, outlets);

@@ -92,8 +92,7 @@ pub(super) fn sentence(text: &str) -> String {
 
 /// The name of this host.
 pub(super) fn host() -> Arc<str> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
+    match &*crate::host::name() {
         "" => "localhost".into(),
         name => plain(name).as_ref().into(),
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use engine::alert::Alert;
-use engine::units::{Moment, Nanos};
+use engine::units::Moment;
 use formats::WallClock;
 
 use super::command::Runner;
@@ -18,6 +18,7 @@ use super::teller::{Pace, Teller};
 use super::webhook::Sender;
 use super::{Board, log, shapes};
 use crate::serve::Shared;
+use crate::serve::config::Span;
 use crate::serve::config::alerts::{Action, Format, Kind};
 
 /// Messages that may wait for a slow receiver; beyond, they are dropped, and counted.
@@ -77,13 +78,12 @@ impl Outlet {
     }
 
     fn with(action: Action, worker: Option<Worker>, host: Arc<str>, source: String) -> Self {
-        let nanos = |time: Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let mode = match action.format {
             Some(Format::Alertmanager) => Mode::Sync(Sync::default()),
             _ => Mode::Teller(Teller::new(Pace {
-                repeat_every: action.repeat_every().map(nanos),
+                repeat_every: action.repeat_every().map(Span::nanos),
                 at_most: action.at_most.unwrap_or(AT_MOST) as usize,
-                per: nanos(action.per()),
+                per: action.per().nanos(),
             })),
         };
         let name = match action.kind {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use engine::alert::{Alert, Book};
 use engine::metrics::Figures;
-use engine::units::{Moment, Nanos};
+use engine::units::Moment;
 use formats::WallClock;
 use formats::plain::plain;
 
@@ -20,9 +20,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(config: &Alerts, outlets: Vec<Outlet>) -> Self {
-        let resolve_after = config.resolve_after.0.as_nanos();
-        let resolve_after = Nanos(u64::try_from(resolve_after).unwrap_or(u64::MAX));
-        Self { book: Book::new(config.rules(), resolve_after), outlets }
+        Self { book: Book::new(config.rules(), config.resolve_after.nanos()), outlets }
     }
 
     /// Looks at the figures of a moment.

@@ -1,19 +1,19 @@
 //! Messages to a receiver over HTTP: tried again with growing pauses, never following redirects, and
 //! without a word of tokens or addresses in the log.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use formats::plain::plain;
 use ureq::http::{HeaderName, HeaderValue};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{RootCerts, TlsConfig};
 
 use super::Board;
 use super::outlet::Message;
 use crate::output;
 use crate::serve::config::alerts::Action;
+use crate::serve::secret;
 
 /// Before the first repetition; four times as long before each further one.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,9 +23,6 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// How soon the end of the agent is noticed in a pause.
 const ATTENTION: Duration = Duration::from_millis(50);
-
-/// The longest file with certificates.
-const CERTIFICATES: u64 = 4 << 20;
 
 /// See the module.
 pub(super) struct Sender {
@@ -51,7 +48,9 @@ impl Sender {
     pub(super) fn new(action: &Action) -> Result<Self, String> {
         let url = action.target()?;
         let roots = match &action.ca_file {
-            Some(file) => RootCerts::new_with_certs(&read_roots(file)?),
+            Some(file) => RootCerts::from(
+                secret::certificates(file).map_err(|error| output::reasons(&error))?,
+            ),
             None => RootCerts::PlatformVerifier,
         };
         let agent = ureq::Agent::config_builder()
@@ -152,26 +151,6 @@ fn receiver(url: &str) -> String {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     format!("{}://{}", plain(scheme), plain(host))
-}
-
-/// The certificates of a file in PEM.
-pub(crate) fn read_roots(file: &Path) -> Result<Vec<Certificate<'static>>, String> {
-    use std::io::Read;
-
-    let place = plain(&file.to_string_lossy()).into_owned();
-    let failed = |error: std::io::Error| format!("cannot read {place}: {error}");
-    let mut bytes = Vec::new();
-    let open = std::fs::File::open(file).map_err(failed)?;
-    open.take(CERTIFICATES).read_to_end(&mut bytes).map_err(failed)?;
-    let mut roots = Vec::new();
-    for item in parse_pem(&bytes) {
-        match item {
-            Ok(PemItem::Certificate(certificate)) => roots.push(certificate),
-            Ok(_) => (),
-            Err(error) => return Err(format!("{place} is no PEM file: {error}")),
-        }
-    }
-    if roots.is_empty() { Err(format!("{place} holds no certificate in PEM")) } else { Ok(roots) }
 }
 
 #[cfg(test)]

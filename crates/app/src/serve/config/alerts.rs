@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use engine::alert::Rule;
 use engine::alert::builtin::{self, Thresholds};
-use engine::units::Nanos;
 use serde::Deserialize;
 
 use super::{Size, Span};
@@ -62,10 +61,6 @@ impl Default for Alerts {
     }
 }
 
-pub(super) fn nanos(span: Span) -> Nanos {
-    Nanos(u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX))
-}
-
 impl Alerts {
     /// Every rule that is on. What is wrong with one is told by [`Alerts::check`]; here it is left
     /// out.
@@ -82,8 +77,8 @@ impl Alerts {
     fn thresholds(&self) -> Thresholds {
         let usual = Thresholds::default();
         Thresholds {
-            leak_suspect: self.leak_suspect.or(usual.leak_suspect, nanos),
-            full_within: self.full_within.or(usual.full_within, nanos),
+            leak_suspect: self.leak_suspect.or(usual.leak_suspect, Span::nanos),
+            full_within: self.full_within.or(usual.full_within, Span::nanos),
             out_of_memory: self.out_of_memory.is_on(),
             nearly_full: self.nearly_full.or(usual.nearly_full, |share| share.0),
             fragmentation: self.fragmentation.or(usual.fragmentation, |share| share.0),

@@ -11,6 +11,7 @@ pub(crate) mod trace;
 
 pub(crate) use quantities::{Size, Span};
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -37,6 +38,15 @@ pub(crate) struct Config {
     pub(crate) kubernetes: kubernetes::Kubernetes,
     /// Whom to send figures to.
     pub(crate) onward: onward::Onward,
+}
+
+/// Whether an address leads to this host.
+fn is_loopback(url: &str) -> bool {
+    let url = url.parse::<ureq::http::Uri>();
+    url.ok().as_ref().and_then(ureq::http::Uri::host).is_some_and(|host| {
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    })
 }
 
 /// How many processes, containers, sites and suspects have series of their own.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::units::Bytes;
+use engine::units::{Bytes, Nanos};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::quantity;
@@ -14,6 +14,13 @@ pub(crate) struct Size(pub(crate) Bytes);
 /// `"10m"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span(pub(crate) Duration);
+
+impl Span {
+    /// As the engine counts time.
+    pub(crate) fn nanos(self) -> Nanos {
+        Nanos(u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

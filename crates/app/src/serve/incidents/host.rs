@@ -57,12 +57,6 @@ fn is_divided(pid: Pid) -> bool {
     read.is_ok() && text.contains("/libvgpu.so")
 }
 
-/// The host's name.
-pub(crate) fn name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,8 @@ mod history;
 mod host;
 mod job;
 mod limits;
+#[cfg(test)]
+mod made;
 mod pages;
 mod recent;
 mod recording;
@@ -30,7 +32,7 @@ use engine::units::Nanos;
 use formats::export::advice::Advice;
 use serde::Serialize;
 
-use super::Published;
+use super::{Published, Tally};
 use crate::advising::{self, Question};
 
 /// A folder that was written, as the API tells it. All text is clean.
@@ -73,7 +75,8 @@ pub(crate) struct IncidentView {
 pub(crate) struct Shelf {
     idle: Mutex<HashMap<ProcessKey, Nanos>>,
     incidents: Mutex<Vec<IncidentView>>,
-    counts: Mutex<Vec<((&'static str, &'static str), u64)>>,
+    /// Incidents by trigger and outcome.
+    pub(crate) counts: Tally,
 }
 
 impl Shelf {
@@ -113,15 +116,6 @@ impl Shelf {
 
     /// Counts one by its trigger and how it went: `written`, `failed` or `skipped`.
     pub(crate) fn count(&self, trigger: &'static str, outcome: &'static str) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.iter_mut().find(|(key, _)| *key == (trigger, outcome)) {
-            Some((_, count)) => *count += 1,
-            None => counts.push(((trigger, outcome), 1)),
-        }
-    }
-
-    /// Incidents by trigger and outcome.
-    pub(crate) fn counts(&self) -> Vec<((&'static str, &'static str), u64)> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counts.count(trigger, outcome, 1);
     }
 }

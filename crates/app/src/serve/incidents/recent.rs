@@ -131,30 +131,11 @@ fn extra(what: &What) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use engine::event::{Allocate, ContextChange, Free, FreeBy, ProcessFacts};
-    use engine::ids::{ContextId, DeviceId, GpuId, Key, Pid, Tid};
-    use engine::kind::Kind;
-    use engine::units::Moment;
+    use engine::event::{ContextChange, Free, FreeBy, ProcessFacts};
+    use engine::ids::{ContextId, DeviceId, GpuId, Key, Pid};
 
+    use super::super::made::{allocate, event};
     use super::*;
-
-    fn event(at: u64, what: What) -> Event {
-        Event { pid: Pid(7), tid: Tid(7), entered: Moment(at), at: Moment(at), what }
-    }
-
-    fn allocate(at: u64) -> Event {
-        let what = What::Allocate(Allocate {
-            key: Key::address(at),
-            kind: Kind::Device,
-            bytes: 512,
-            context: Some(ContextId(1)),
-            device: None,
-            pool: None,
-            stream: None,
-            site: None,
-        });
-        event(at, what)
-    }
 
     fn free(at: u64) -> Event {
         event(at, What::Free(Free { key: Key::address(at), by: FreeBy::Free, stream: None }))

@@ -10,8 +10,8 @@ use engine::units::Moment;
 use formats::export::Names;
 use formats::recording::{Header, Writer};
 
-use super::host;
 use super::job::Job;
+use crate::host;
 
 /// Writes the file; says how many events of the trace are in it.
 pub(crate) fn write(file: File, job: &Job) -> io::Result<u64> {
@@ -37,9 +37,6 @@ pub(crate) fn write(file: File, job: &Job) -> io::Result<u64> {
 }
 
 fn header(job: &Job, names: &Names) -> Header {
-    let fact = |path: &str| {
-        std::fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned())
-    };
     let target = match job.excerpt.forgotten {
         0 => "every process, since the agent began".to_owned(),
         forgotten => format!(
@@ -49,7 +46,7 @@ fn header(job: &Job, names: &Names) -> Header {
     Header {
         version: env!("CARGO_PKG_VERSION").into(),
         hostname: host::name(),
-        kernel: fact("/proc/sys/kernel/osrelease"),
+        kernel: host::kernel(),
         target,
         work: false,
         clock: names.clock.clone(),
@@ -62,9 +59,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use engine::event::{Allocate, Free, FreeBy, ProcessFacts, SiteFacts};
-    use engine::ids::{DeviceId, GpuId, Key, SiteId};
-    use engine::kind::Kind;
+    use engine::event::{Free, FreeBy, ProcessFacts, SiteFacts};
+    use engine::ids::{GpuId, Key, SiteId};
     use engine::ledger::Ledger;
     use engine::metrics::Figures;
     use engine::snapshot::{Snapshot, View};
@@ -73,28 +69,11 @@ mod tests {
     use formats::export::incident::Trigger;
     use formats::recording::{Functions, Reader, Row};
 
+    use super::super::made::{allocate, event};
     use super::super::recent::Recent;
     use super::*;
     use crate::serve::Published;
     use crate::serve::budget::Standing;
-
-    fn event(at: u64, what: What) -> Event {
-        Event { pid: Pid(7), tid: Tid(7), entered: Moment(at), at: Moment(at), what }
-    }
-
-    fn allocate(at: u64) -> Event {
-        let what = What::Allocate(Allocate {
-            key: Key::address(at),
-            kind: Kind::Device,
-            bytes: 512,
-            context: None,
-            device: Some(DeviceId(0)),
-            pool: None,
-            stream: None,
-            site: Some(SiteId(3)),
-        });
-        event(at, what)
-    }
 
     fn job(recent: &Recent) -> Job {
         let clock = WallClock::fixed(Moment(0), 1_700_000_000);

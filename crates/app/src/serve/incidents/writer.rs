@@ -124,7 +124,7 @@ impl Writer {
     fn new(shared: Arc<Shared>) -> Self {
         let root = shared.config.incidents.folder();
         let mut writer = Self {
-            host: host::name(),
+            host: crate::host::name(),
             history: History::default(),
             actor: Actor::new(&shared),
             pages: Pages::default(),
@@ -395,8 +395,7 @@ fn object(story: &Story<'_>) -> Result<Vec<u8>> {
 
 /// The time of a moment as names of folders have it, in UTC.
 fn stamp(names: &Names, at: Moment) -> String {
-    let ahead = i128::from(at.0) - i128::from(names.clock.start().0);
-    let nanos = i128::from(names.clock.utc_nanos()) + ahead;
-    let time = jiff::Timestamp::from_nanosecond(nanos).unwrap_or_default();
+    let nanos = names.clock.nanos(at);
+    let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H-%M-%S%.3fZ").to_string()
 }

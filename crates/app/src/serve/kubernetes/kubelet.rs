@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use engine::container::Pod;
 use serde::Deserialize;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{RootCerts, TlsConfig};
 
 use crate::serve::config::kubernetes::Kubernetes;
+use crate::serve::secret;
 
 /// The longest answer that is read: some hundred pods, of some ten KiB each.
 const LONGEST: u64 = 64 << 20;
@@ -64,9 +65,7 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
     let agent = agent(config)?;
     let mut request = agent.get(&address);
     if let Some(file) = &config.token_file {
-        let token = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read the token in {}", file.display()))?;
-        request = request.header("authorization", format!("Bearer {}", token.trim()));
+        request = request.header("authorization", format!("Bearer {}", secret::read(file)?));
     }
     let mut answer = request.call().with_context(|| format!("{address} gave no answer"))?;
     let status = answer.status();
@@ -91,19 +90,7 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
 fn agent(config: &Kubernetes) -> Result<ureq::Agent> {
     let roots = match &config.ca_file {
         None => RootCerts::PlatformVerifier,
-        Some(file) => {
-            let pem = std::fs::read(file)
-                .with_context(|| format!("cannot read certificates in {}", file.display()))?;
-            let certificate = |item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            };
-            let certificates: Vec<_> = parse_pem(&pem).filter_map(certificate).collect();
-            if certificates.is_empty() {
-                return Err(anyhow!("{} holds no certificate in PEM", file.display()));
-            }
-            RootCerts::new_with_certs(&certificates)
-        }
+        Some(file) => RootCerts::from(secret::certificates(file)?),
     };
     let tls = TlsConfig::builder().root_certs(roots).build();
     let config = ureq::Agent::config_builder()

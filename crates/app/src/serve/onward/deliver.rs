@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::beat::{self, Beat, Turn};
 use super::client::Failure;
-use super::tally::Voice;
+use super::voice::Voice;
 use crate::serve::Shared;
 
 /// The first and the longest pause between two attempts.

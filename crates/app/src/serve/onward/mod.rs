@@ -11,9 +11,7 @@ mod parquet;
 pub(crate) mod profile;
 mod profiles;
 mod pyroscope;
-mod tally;
-
-pub(crate) use tally::Tally;
+mod voice;
 
 use std::sync::Arc;
 
@@ -45,8 +43,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<Part>> {
 
 /// What this machine calls itself.
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
+    match &*crate::host::name() {
         "" => "unknown".to_owned(),
         name => formats::plain::plain(name).into_owned(),
     }

@@ -11,7 +11,7 @@ use formats::export::parquet::{LiveTable, Part as Rows, Tick, day_of, host_folde
 
 use super::beat::Beat;
 use super::folder::{Limits, Unfinished, prune, sweep};
-use super::tally::Voice;
+use super::voice::Voice;
 use crate::serve::config::onward::Parquet;
 use crate::serve::{Part, Published, Shared};
 

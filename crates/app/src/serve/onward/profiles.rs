@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::beat::Beat;
 use super::folder::{Limits, Unfinished, prune, sweep};
 use super::profile;
-use super::tally::Voice;
+use super::voice::Voice;
 use crate::serve::config::onward::Profiles;
 use crate::serve::{Part, Published, Shared};
 

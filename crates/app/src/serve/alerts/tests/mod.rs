@@ -97,7 +97,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 fn count(shared: &Shared, action: &str, outcome: &str) -> u64 {
-    let notified = shared.alerts.notified();
+    let notified = shared.alerts.notified.counts();
     notified.iter().find(|(key, _)| *key == (action, outcome)).map_or(0, |(_, count)| *count)
 }
 
@@ -131,6 +131,9 @@ fn alerts_are_on_the_board_while_they_fire_and_after() {
 #[test]
 fn alerts_can_be_switched_off_as_a_whole() {
     let shared = settings("[alerts]\nenabled = false");
+    let part = super::start(&shared).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(part.over(), None, "a part that ends takes the agent with it");
     shared.feed.close();
-    assert_eq!(super::start(&shared).unwrap().join(), Ok(()));
+    assert_eq!(part.join(), Ok(()));
 }

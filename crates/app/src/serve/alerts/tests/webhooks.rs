@@ -23,7 +23,7 @@ fn send(action: &str) -> Vec<((&'static str, &'static str), u64)> {
     drop(queue);
     let board = Board::default();
     sender.run(&inbox, &board, &AtomicBool::new(false));
-    board.notified()
+    board.notified.counts()
 }
 
 const SENT: (&str, &str) = ("webhook", "sent");

@@ -1,7 +1,6 @@
 //! `[[alerts.action]]`: what is done about an alert.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +9,9 @@ use serde::Deserialize;
 
 use super::rule::Level;
 use super::switch::Switch;
-use crate::serve::config::Span;
+use crate::output;
+use crate::serve::config::{Span, is_loopback};
+use crate::serve::secret;
 
 /// See the module.
 #[derive(Clone, Debug, Deserialize)]
@@ -103,13 +104,13 @@ impl Action {
         }
     }
 
-    pub(crate) fn repeat_every(&self) -> Option<Duration> {
-        let usual = Some(Duration::from_secs(4 * 3600));
-        self.repeat_every.unwrap_or(Switch::Default).or(usual, |span| span.0)
+    pub(crate) fn repeat_every(&self) -> Option<Span> {
+        let usual = Some(Span(Duration::from_secs(4 * 3600)));
+        self.repeat_every.unwrap_or(Switch::Default).or(usual, |span| span)
     }
 
-    pub(crate) fn per(&self) -> Duration {
-        self.per.map_or(Duration::from_secs(600), |span| span.0)
+    pub(crate) fn per(&self) -> Span {
+        self.per.unwrap_or(Span(Duration::from_secs(600)))
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -135,7 +136,7 @@ impl Action {
     pub(crate) fn target(&self) -> Result<String, String> {
         let target = match (&self.url, &self.url_file) {
             (Some(url), None) => url.clone(),
-            (None, Some(file)) => secret(file)?,
+            (None, Some(file)) => first_line(file)?,
             _ => return Err("a webhook needs either `url` or `url_file`".into()),
         };
         if target.starts_with("https://") || target.starts_with("http://") {
@@ -147,7 +148,7 @@ impl Action {
     /// The header that carries the token.
     pub(crate) fn token(&self) -> Result<Option<(String, String)>, String> {
         let Some(file) = &self.token_file else { return Ok(None) };
-        let token = secret(file)?;
+        let token = first_line(file)?;
         let name = self.token_header.clone().unwrap_or_else(|| "Authorization".into());
         let is_usual = name.eq_ignore_ascii_case("authorization");
         Ok(Some((name, if is_usual { format!("Bearer {token}") } else { token })))
@@ -160,13 +161,13 @@ impl Action {
             let all: Vec<_> = rules.iter().copied().collect();
             found.push(format!("there is no rule `{}`; there are {}", plain(name), all.join(", ")));
         }
-        if self.at_most == Some(0) || self.per().is_zero() {
+        if self.at_most == Some(0) || self.per().0.is_zero() {
             found.push("at_most is 1 or more, and per a time such as \"10m\"".into());
         }
         if self.timeout().is_zero() || self.at_once == Some(0) {
             found.push("timeout and at_once are more than 0".into());
         }
-        if self.repeat_every().is_some_and(|every| every < Duration::from_secs(1)) {
+        if self.repeat_every().is_some_and(|every| every.0 < Duration::from_secs(1)) {
             found.push("repeat_every is at least \"1s\", or \"off\"".into());
         }
         self.check_options(&mut found);
@@ -224,8 +225,8 @@ impl Action {
         if self.retries() > 10 {
             found.push("retries are 10 at most".into());
         }
-        if let Some(Err(why)) = self.ca_file.as_deref().map(crate::serve::alerts::read_roots) {
-            found.push(why);
+        if let Some(Err(error)) = self.ca_file.as_deref().map(secret::certificates) {
+            found.push(output::reasons(&error));
         }
     }
 
@@ -245,20 +246,8 @@ impl Action {
     }
 }
 
-/// Whether an address leads to this host.
-fn is_loopback(url: &str) -> bool {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let host = match host.strip_prefix('[') {
-        Some(six) => six.split(']').next().unwrap_or(six),
-        None => host.split(':').next().unwrap_or(host),
-    };
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 /// The first line of a file, which holds a secret.
-fn secret(file: &Path) -> Result<String, String> {
+fn first_line(file: &Path) -> Result<String, String> {
     use std::io::Read;
 
     let place = plain(&file.to_string_lossy()).into_owned();

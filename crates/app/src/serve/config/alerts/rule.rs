@@ -8,7 +8,6 @@ use engine::units::Nanos;
 use formats::plain::plain;
 use serde::Deserialize;
 
-use super::nanos;
 use crate::quantity;
 use crate::serve::config::Span;
 
@@ -126,14 +125,14 @@ impl OwnRule {
             at_least: None,
             limit: self.limit(metric)?,
             slack: 0.0,
-            hold: self.hold.map_or(Nanos(0), nanos),
+            hold: self.hold.map_or(Nanos(0), Span::nanos),
             summary: summary.into(),
             advice: self.advice.as_str().into(),
         })
     }
 
     fn measure(&self, metric: &Metric) -> Result<Measure, String> {
-        match (metric.sort, self.within.map(nanos)) {
+        match (metric.sort, self.within.map(Span::nanos)) {
             (_, Some(within)) if within < Nanos::from_millis(1000) => {
                 Err("`within` is at least \"1s\"".into())
             }

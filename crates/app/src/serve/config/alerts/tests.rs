@@ -7,6 +7,7 @@
 
 use super::*;
 use engine::alert::{Limit, Measure, Severity};
+use engine::units::Nanos;
 
 fn read(text: &str) -> Alerts {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))

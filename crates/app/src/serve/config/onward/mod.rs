@@ -14,6 +14,7 @@ use engine::units::Bytes;
 use serde::Deserialize;
 
 use super::{Size, Span};
+use receiver::receivers;
 
 /// See the module.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -31,66 +32,38 @@ pub(crate) struct Onward {
     pub(crate) parquet: Option<Parquet>,
 }
 
-/// `[onward.otlp]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Otlp {
-    /// The collector; `/v1/metrics` is added.
-    pub(crate) endpoint: String,
-    /// Between two deliveries.
-    #[serde(default = "quarter_minute")]
-    pub(crate) interval: Span,
-    /// For one attempt.
-    #[serde(default = "ten_seconds")]
-    pub(crate) timeout: Span,
-    /// How long one delivery is tried again; newer ones are dropped meanwhile.
-    #[serde(default = "minute")]
-    pub(crate) retry: Span,
-    /// Whether it is compressed.
-    #[serde(default = "yes")]
-    pub(crate) gzip: bool,
-    /// More attributes of the resource, and others in the place of ours.
-    #[serde(default)]
-    pub(crate) resource: BTreeMap<String, String>,
-    /// A file with a bearer token.
-    pub(crate) token_file: Option<PathBuf>,
-    /// For a user and the password in a file.
-    pub(crate) user: Option<String>,
-    pub(crate) password_file: Option<PathBuf>,
-    /// Certificates that are trusted, in PEM, instead of the system's.
-    pub(crate) ca_file: Option<PathBuf>,
-}
+receivers! {
+    /// `[onward.otlp]`.
+    Otlp(endpoint, |_| None) {
+        /// The collector; `/v1/metrics` is added.
+        pub(crate) endpoint: String,
+        /// Between two deliveries.
+        #[serde(default = "quarter_minute")]
+        pub(crate) interval: Span,
+        /// Whether it is compressed.
+        #[serde(default = "yes")]
+        pub(crate) gzip: bool,
+        /// More attributes of the resource, and others in the place of ours.
+        #[serde(default)]
+        pub(crate) resource: BTreeMap<String, String>,
+    }
 
-/// `[onward.pyroscope]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Pyroscope {
-    /// The server; `/ingest` is added.
-    pub(crate) url: String,
-    /// What the program is called there.
-    #[serde(default = "own_name")]
-    pub(crate) name: String,
-    /// More labels.
-    #[serde(default)]
-    pub(crate) labels: BTreeMap<String, String>,
-    /// Between two profiles.
-    #[serde(default = "minute")]
-    pub(crate) interval: Span,
-    /// For one attempt.
-    #[serde(default = "ten_seconds")]
-    pub(crate) timeout: Span,
-    /// How long one profile is tried again; newer ones are dropped meanwhile.
-    #[serde(default = "minute")]
-    pub(crate) retry: Span,
-    /// The tenant, where there are several.
-    pub(crate) tenant: Option<String>,
-    /// A file with a bearer token.
-    pub(crate) token_file: Option<PathBuf>,
-    /// For a user and the password in a file.
-    pub(crate) user: Option<String>,
-    pub(crate) password_file: Option<PathBuf>,
-    /// Certificates that are trusted, in PEM, instead of the system's.
-    pub(crate) ca_file: Option<PathBuf>,
+    /// `[onward.pyroscope]`.
+    Pyroscope(url, |settings| settings.tenant.as_deref()) {
+        /// The server; `/ingest` is added.
+        pub(crate) url: String,
+        /// What the program is called there.
+        #[serde(default = "own_name")]
+        pub(crate) name: String,
+        /// More labels.
+        #[serde(default)]
+        pub(crate) labels: BTreeMap<String, String>,
+        /// Between two profiles.
+        #[serde(default = "minute")]
+        pub(crate) interval: Span,
+        /// The tenant, where there are several.
+        pub(crate) tenant: Option<String>,
+    }
 }
 
 /// `[onward.profiles]`.
@@ -169,38 +142,6 @@ impl Onward {
             if parquet.roll_size.0 < Bytes(1 << 16) {
                 wrong.push("`roll_size` must be 64K or more".into());
             }
-        }
-    }
-}
-
-impl Otlp {
-    /// How it is reached.
-    pub(crate) fn receiver(&self) -> Receiver<'_> {
-        Receiver {
-            url: ("endpoint", &self.endpoint),
-            timeout: self.timeout.0,
-            retry: self.retry.0,
-            tenant: None,
-            token_file: self.token_file.as_deref(),
-            user: self.user.as_deref(),
-            password_file: self.password_file.as_deref(),
-            ca_file: self.ca_file.as_deref(),
-        }
-    }
-}
-
-impl Pyroscope {
-    /// How it is reached.
-    pub(crate) fn receiver(&self) -> Receiver<'_> {
-        Receiver {
-            url: ("url", &self.url),
-            timeout: self.timeout.0,
-            retry: self.retry.0,
-            tenant: self.tenant.as_deref(),
-            token_file: self.token_file.as_deref(),
-            user: self.user.as_deref(),
-            password_file: self.password_file.as_deref(),
-            ca_file: self.ca_file.as_deref(),
         }
     }
 }
@@ -313,6 +254,44 @@ mod tests {
         let Onward { show_paths, otlp, pyroscope, profiles, parquet } = config.onward;
         assert!(otlp.is_none() && pyroscope.is_none() && profiles.is_none() && parquet.is_none());
         assert!(!show_paths);
+    }
+
+    #[test]
+    fn what_all_receivers_have_is_known_and_what_none_has_is_an_error_with_its_line() {
+        let parse = |text: &str| toml::from_str::<super::super::Config>(text);
+        let (otlp, pyroscope) =
+            ("[onward.otlp]\nendpoint = \"x\"\n", "[onward.pyroscope]\nurl = \"x\"\n");
+        for section in [otlp, pyroscope] {
+            let all = "timeout = \"1s\"\nretry = \"2s\"\ntoken_file = \"t\"\nuser = \"u\"\n\
+                       password_file = \"p\"\nca_file = \"c\"\n";
+            let config = parse(&format!("{section}{all}")).unwrap().onward;
+            let receivers = [
+                config.otlp.as_ref().map(Otlp::receiver),
+                config.pyroscope.as_ref().map(Pyroscope::receiver),
+            ];
+            let receiver = receivers.into_iter().flatten().next().unwrap();
+            let spans = (receiver.timeout.as_secs(), receiver.retry.as_secs(), receiver.user);
+            assert_eq!(spans, (1, 2, Some("u")));
+            let files = [receiver.token_file, receiver.password_file, receiver.ca_file];
+            assert_eq!(files.map(Option::unwrap), ["t", "p", "c"].map(std::path::Path::new));
+        }
+        let folder = "folder = \"/x\"\n";
+        for (section, wrong) in [
+            ("[onward]\n", "speed = 3"),
+            (otlp, "speed = 3"),
+            (otlp, "tenant = \"team\""),
+            (pyroscope, "gzip = true"),
+            (&format!("[onward.profiles]\n{folder}"), "timeout = \"1s\""),
+            (&format!("[onward.parquet]\n{folder}"), "speed = 3"),
+        ] {
+            let error = parse(&format!("{section}{wrong}")).unwrap_err().to_string();
+            let name = wrong.split(' ').next().unwrap();
+            let line = format!("line {}", section.lines().count() + 1);
+            assert!(error.contains(&format!("unknown field `{name}`")), "{error}");
+            assert!(error.contains(&line), "{error}");
+        }
+        let error = parse(&format!("{otlp}timeout = \"soon\"")).unwrap_err().to_string();
+        assert!(error.contains("line 3"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,55 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::serve::config::is_loopback;
 use crate::serve::secret;
+
+/// Declares sections that name a receiver, each with the setting that has its address and what tells
+/// its tenant: their own settings, and those that every receiver has. A struct of these inside of each
+/// (flattened by serde) would not do: whether a setting is unknown would be lost, and the line of a
+/// mistake.
+macro_rules! receivers {
+    ($($(#[$about:meta])* $name:ident($url:ident, $tenant:expr) { $($own:tt)* })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($own)*
+            /// For one attempt.
+            #[serde(default = "ten_seconds")]
+            timeout: Span,
+            /// How long one delivery is tried again; newer ones are dropped meanwhile.
+            #[serde(default = "minute")]
+            retry: Span,
+            /// A file with a bearer token.
+            token_file: Option<PathBuf>,
+            /// For a user and the password in a file.
+            user: Option<String>,
+            password_file: Option<PathBuf>,
+            /// Certificates that are trusted, in PEM, instead of the system's.
+            ca_file: Option<PathBuf>,
+        }
+
+        impl $name {
+            /// How it is reached.
+            pub(crate) fn receiver(&self) -> Receiver<'_> {
+                let tenant: fn(&Self) -> Option<&str> = $tenant;
+                Receiver {
+                    url: (stringify!($url), &self.$url),
+                    timeout: self.timeout.0,
+                    retry: self.retry.0,
+                    tenant: tenant(self),
+                    token_file: self.token_file.as_deref(),
+                    user: self.user.as_deref(),
+                    password_file: self.password_file.as_deref(),
+                    ca_file: self.ca_file.as_deref(),
+                }
+            }
+        }
+    )*};
+}
+
+pub(super) use receivers;
 
 /// Somebody who takes what is sent over HTTP.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +114,7 @@ impl Receiver<'_> {
         let parsed = url.parse::<ureq::http::Uri>().ok();
         let scheme = parsed.as_ref().and_then(|url| url.scheme_str());
         let host = parsed.as_ref().and_then(|url| url.host()).filter(|host| !host.is_empty());
-        let (Some(scheme @ ("http" | "https")), Some(host)) = (scheme, host) else {
+        let (Some(scheme @ ("http" | "https")), Some(_)) = (scheme, host) else {
             wrong.push(format!("`{name}` must be an address that begins with http:// or https://"));
             return;
         };
@@ -77,19 +125,13 @@ impl Receiver<'_> {
             wrong.push(format!("`{name}` must hold no secret: use `user` and `password_file`"));
         }
         let has_secret = self.token_file.is_some() || self.password_file.is_some();
-        if has_secret && scheme == "http" && !is_loopback(host) {
+        if has_secret && scheme == "http" && !is_loopback(url) {
             wrong.push(format!(
                 "`{name}` would carry a secret in the clear: use https, or an address of this \
                  host"
             ));
         }
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    let parsed = address.parse::<std::net::IpAddr>();
-    host == "localhost" || parsed.is_ok_and(|address| address.is_loopback())
 }
 
 /// Whether a text can stand in a header.

@@ -1,35 +1,8 @@
-//! What was sent onward, and how that went: counted always, told when it changes.
-
-use std::sync::{Mutex, PoisonError};
+//! Whether receivers take what is sent, told when it changes.
 
 use formats::plain::plain;
 
 use crate::output;
-
-/// How often something went how, by receiver: `otlp`, `pyroscope`, `profiles` or `parquet`.
-#[derive(Default)]
-pub(crate) struct Tally {
-    counts: Mutex<Vec<((&'static str, &'static str), u64)>>,
-}
-
-impl Tally {
-    /// Counts something that was `sent`, that `failed`, or that was `dropped` for an older one.
-    pub(super) fn count(&self, receiver: &'static str, outcome: &'static str, more: u64) {
-        if more == 0 {
-            return;
-        }
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.iter_mut().find(|(key, _)| *key == (receiver, outcome)) {
-            Some((_, count)) => *count = count.saturating_add(more),
-            None => counts.push(((receiver, outcome), more)),
-        }
-    }
-
-    /// The counts by receiver and outcome.
-    pub(crate) fn counts(&self) -> Vec<((&'static str, &'static str), u64)> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
 
 /// Tells people when a receiver begins to fail, and when it works again; never each time.
 pub(super) struct Voice {
@@ -87,16 +60,5 @@ mod tests {
             "cannot send: no; it is tried again",
         ];
         assert_eq!(HEARD.take(), want);
-    }
-
-    #[test]
-    fn counts_are_by_receiver_and_outcome() {
-        let tally = Tally::default();
-        tally.count("otlp", "sent", 2);
-        tally.count("otlp", "sent", 1);
-        tally.count("otlp", "dropped", 0);
-        tally.count("parquet", "failed", u64::MAX);
-        tally.count("parquet", "failed", 1);
-        assert_eq!(tally.counts(), [(("otlp", "sent"), 3), (("parquet", "failed"), u64::MAX)]);
     }
 }

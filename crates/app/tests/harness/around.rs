@@ -1,0 +1,108 @@
+//! What stands around an agent: other people's programs, certificates, disks that fill up.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Bound, http};
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A program that runs beside the agent, and what it says.
+pub struct Service {
+    _child: Bound,
+    log: PathBuf,
+}
+
+impl Service {
+    pub fn start(command: &mut Command, log: PathBuf) -> Self {
+        let file = File::create(&log).unwrap();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        Self { _child: Bound::start(command), log }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+/// The real Prometheus, which asks an agent each second.
+pub struct Prometheus {
+    pub service: Service,
+    address: String,
+}
+
+impl Prometheus {
+    /// `more`: further sections of its settings, whose paths are relative to the folder.
+    pub fn start(folder: &Path, agent: &str, more: &str) -> Self {
+        let settings = folder.join("prometheus.yml");
+        let text = format!(
+            "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  evaluation_interval: 1s\n\
+             scrape_configs:\n  - job_name: vramscope\n    static_configs:\n      \
+             - targets: ['{agent}']\n{more}"
+        );
+        std::fs::write(&settings, text).unwrap();
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", settings.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.join("prometheus").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--log.level=warn");
+        let service = Service::start(&mut command, folder.join("prometheus.log"));
+        Self { service, address }
+    }
+
+    /// What it answers, once it does.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        let answer = http::get(&self.address, path, "").ok().filter(http::Answer::is_good)?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    /// What a query finds.
+    pub fn query(&self, query: &str) -> Option<Vec<Value>> {
+        let answer = self.get(&format!("/api/v1/query?query={}", http::encode(query)))?;
+        answer["data"]["result"].as_array().cloned()
+    }
+}
+
+/// A certificate for this host that nobody vouches for, and its key.
+pub fn certificate(folder: &Path) -> (String, String) {
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (path("certificate.pem"), path("key.pem"));
+    let output = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .expect("openssl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (certificate, key)
+}
+
+/// A small disk; taken away with the test.
+pub struct Disk(pub PathBuf);
+
+impl Disk {
+    pub fn new(folder: PathBuf) -> Self {
+        std::fs::create_dir(&folder).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "disk"]).arg(&folder);
+        assert!(mount.status().unwrap().success(), "mounting a tmpfs needs root");
+        Self(folder)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

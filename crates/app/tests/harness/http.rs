@@ -1,0 +1,70 @@
+//! Requests over HTTP, and what comes back.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came back.
+pub struct Answer {
+    /// 0 where it is no answer of HTTP.
+    pub status: u16,
+    /// In small letters.
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn is_good(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}\n{}", self.head, String::from_utf8_lossy(&self.body))
+    }
+}
+
+pub fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Sends a request as it is; what comes back until the connection ends.
+pub fn send(address: &str, request: &str) -> io::Result<Answer> {
+    let mut stream = connect(address)?;
+    // Who is refused early may find the connection closed while it still writes.
+    let _ = stream.write_all(request.as_bytes());
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(bytes.len());
+    let body = bytes.get(end + 4..).unwrap_or_default().to_vec();
+    let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Ok(Answer { status, head, body })
+}
+
+/// Asks for a path. HTTP 1.0, so that the answer comes in one piece.
+pub fn get(address: &str, path: &str, headers: &str) -> io::Result<Answer> {
+    send(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{headers}\r\n"))
+}
+
+/// A text as a part of an address.
+pub fn encode(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}

@@ -1,0 +1,45 @@
+//! Somebody who takes what an agent sends onward.
+#![allow(unreachable_pub, reason = "a module of one test")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::harness::Bound;
+use crate::harness::files::{root, tool};
+
+/// See the module.
+pub struct Receiver {
+    _child: Bound,
+    pub folder: PathBuf,
+    pub port: u16,
+}
+
+impl Receiver {
+    pub fn start(folder: PathBuf, more: &[&str]) -> Self {
+        std::fs::create_dir(&folder).unwrap();
+        let mut command = tool("python");
+        command.arg(root().join("crates/app/tests/onward/receiver.py")).arg(&folder).args(more);
+        let mut child = Bound::start(command.stdout(Stdio::piped()));
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { _child: child, folder, port: line.trim().parse().unwrap() }
+    }
+
+    /// The path of a body that came, the first being 0.
+    pub fn body(&self, number: usize) -> Option<String> {
+        let path = self.folder.join(format!("{number}.body"));
+        path.exists().then(|| path.to_str().unwrap().to_owned())
+    }
+
+    pub fn head(&self, number: usize) -> Value {
+        let text = std::fs::read_to_string(self.folder.join(format!("{number}.json"))).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub fn count(&self) -> usize {
+        (0..).take_while(|number| self.body(*number).is_some()).count()
+    }
+}
