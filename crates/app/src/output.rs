@@ -3,15 +3,32 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use formats::export::text::Style;
 
 use crate::newfile::NewFile;
 
+/// Where messages go instead of stderr, once somebody takes them.
+static ELSEWHERE: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
+
+/// From now on messages are handed over, without the end of their line.
+#[cfg(feature = "serve")]
+pub(crate) fn divert(to: impl Fn(String) + Send + Sync + 'static) {
+    let _ = ELSEWHERE.set(Box::new(to));
+}
+
 /// A message for the person at the terminal. A closed stderr is nobody's problem.
 pub(crate) fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "vramscope: {message}");
+    tell(format!("vramscope: {message}"));
+}
+
+fn tell(line: String) {
+    match ELSEWHERE.get() {
+        Some(to) => to(line),
+        None => drop(writeln!(io::stderr(), "{line}")),
+    }
 }
 
 /// The same with a level of syslog, 0 to 7: the journal of systemd reads it where it is listening.
@@ -21,7 +38,7 @@ pub(crate) fn complain_as(level: u8, message: &str) {
         Some(_) => format!("<{level}>"),
         None => String::new(),
     };
-    let _ = writeln!(io::stderr(), "{mark}vramscope: {message}");
+    tell(format!("{mark}vramscope: {message}"));
 }
 
 /// An error with its causes. Some errors have the text of their cause in their own already.

@@ -9,12 +9,15 @@
 
 mod harness;
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use harness::Stage;
-use harness::agent::{Agent, check, serve};
+use harness::agent::{Agent, check, serve, settings};
 use harness::files::{blocks, stderr};
+use harness::http::{self, Answer};
+use harness::{Bound, Stage, VRAMSCOPE, send_signal, until};
 use serde_json::Value;
 
 /// Its programs, maps and links in the kernel are counted by its open files.
@@ -120,15 +123,12 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
 
 /// Starts the agent from a file of its own, with a rule about what a GPU holds.
 fn installed(stage: &Stage, binary: &std::path::Path) -> Agent {
-    let folder = stage.folder.path();
-    let settings = folder.join("agent.toml");
     let rule =
-        "name = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\nfor = \"0s\"";
-    std::fs::write(&settings, format!("[[alerts.rule]]\n{rule}\n")).unwrap();
+        "[[alerts.rule]]\nname = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\n";
+    let config = settings(stage, rule);
+    let usual = serve(stage, &["--config", &config]);
     let mut command = stage.command(binary.to_str().unwrap());
-    command.args(["serve", "--listen", "127.0.0.1:0", "--driver"]).arg(&stage.driver);
-    command.arg("--state").arg(folder.join("state")).arg("--config").arg(&settings);
-    Agent::run(&mut command, folder)
+    Agent::run(command.args(usual.get_args()), stage.folder.path())
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     fires(&agent);
     stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]).finish();
     let ids = |agent: &Agent| {
-        let found = agent.json("/api/v1/incidents").unwrap();
+        let found = agent.api("incidents");
         let all = found["incidents"].as_array().unwrap();
         all.iter().map(|one| one["id"].clone()).collect::<Vec<_>>()
     };
@@ -164,7 +164,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     assert!(exe(&agent).to_string_lossy().ends_with("(deleted)"));
     let more = stage.workload(&["--hold-ms", "60000", "hold", "--count", "7", "--size", "4096"]);
     agent.process(more.pid(), |process| process["live_allocations"] == 7);
-    assert!(agent.end(15));
+    agent.end(15);
 
     // What was allocated in between was seen by nobody, and is told as that.
     let between = stage.workload(&hold);
@@ -177,7 +177,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
         let known = next.process(process.pid(), |_| true);
         assert_eq!((&known["before_trace"], live(&known)), (&Value::Bool(true), 0));
     }
-    assert!(next.end(15));
+    next.end(15);
 }
 
 #[test]
@@ -185,7 +185,19 @@ fn each_thread_has_only_the_rights_that_it_needs() {
     // DAC_READ_SEARCH, SYS_PTRACE, SYS_RESOURCE, PERFMON, BPF.
     const TRACING: u64 = 1 << 2 | 1 << 19 | 1 << 24 | 1 << 38 | 1 << 39;
     let stage = Stage::new();
-    let agent = Agent::start(&stage, &[]);
+    let told = stage.folder.path().join("told");
+    let script = format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", told.display());
+    let config = format!(
+        "[[alerts.rule]]\nname = \"runs\"\nmetric = \"vramscope_ready\"\nabove = 0\n\
+         [[alerts.action]]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
+         [[alerts.action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n"
+    );
+    let agent = Agent::start_with(&stage, &config, &[]);
+    let rights = agent.until("the command", |_| std::fs::read_to_string(&told).ok());
+    let of_command = rights.lines().filter(|line| !line.starts_with("CapBnd"));
+    for line in of_command {
+        assert_eq!(line.split_whitespace().last().unwrap().trim_start_matches('0'), "", "{rights}");
+    }
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
     let mut names = Vec::new();
     for task in tasks {
@@ -198,17 +210,88 @@ fn each_thread_has_only_the_rights_that_it_needs() {
         let name = field("Name:");
         let rights = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
         let allowed = match name.as_str() {
-            "vramscope" | "http" | "alerts" | "incidents" => 0,
-            _ => TRACING,
+            "capture" | "vramscope-names" | "gpu-account" => TRACING,
+            _ => 0,
         };
         assert_eq!(rights & !allowed, 0, "{name} may do too much: {rights:x}");
         assert_eq!(field("NoNewPrivs:"), "1", "{name}");
         names.push(name);
     }
-    for name in ["vramscope", "capture", "http", "alerts", "incidents"] {
+    for name in [
+        "vramscope",
+        "capture",
+        "http",
+        "alerts",
+        "incidents",
+        "messages",
+        "alert-webhook",
+        "alert-command",
+    ] {
         assert!(names.iter().any(|thread| thread == name), "{name} is not among {names:?}");
     }
     agent.end(2);
+}
+
+#[test]
+fn a_reader_of_messages_that_hangs_holds_up_nothing() {
+    let stage = Stage::new();
+    // Nobody reads this pipe, and it is full already.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut fill = writer.try_clone().unwrap();
+    let filler = std::thread::spawn(move || while fill.write_all(&[b'x'; 4096]).is_ok() {});
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let mut command = serve(&stage, &["--listen", &address]);
+    let mut child = Bound::start(command.stderr(writer));
+    drop(command);
+    let ready = || http::get(&address, "/readyz", "").ok().filter(Answer::is_good);
+    until("that it traces", String::new, ready);
+    stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]).finish();
+    let listed = || {
+        let incidents = http::get(&address, "/api/v1/incidents", "").ok()?.json();
+        (incidents["incidents"].as_array()?.len() == 1).then_some(())
+    };
+    until("the incident", String::new, listed);
+    send_signal(child.id(), 15);
+    until("its end", String::new, || (!child.is_running()).then_some(()));
+    assert!(child.wait().unwrap().success());
+    drop(reader);
+    filler.join().unwrap();
+}
+
+#[test]
+fn an_agent_without_a_driver_is_not_ready_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(VRAMSCOPE);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(folder.path().join("state"));
+    let agent = Agent::begin(&mut command, folder.path());
+    agent.until("its metrics", |agent| agent.get("/metrics").is_good().then_some(()));
+    assert_eq!(agent.get("/readyz").status, 503);
+    assert_eq!(agent.get("/healthz").status, 200);
+    assert_eq!(agent.metric("vramscope_ready"), [(String::new(), 0.0)]);
+    // Another one on the same folder is told so, and this one goes on.
+    let mut second = Command::new(VRAMSCOPE);
+    second.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(folder.path().join("state"));
+    let output = second.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("another agent uses the folder"), "{text}");
+    agent.end(15);
+}
+
+#[test]
+fn an_incident_that_is_not_written_yet_is_when_the_agent_ends() {
+    let stage = Stage::new();
+    let agent = Agent::start(&stage, &[]);
+    let player = stage.workload(&["oom", "--chunk-mb", "700"]);
+    let pid = player.pid();
+    player.finish();
+    agent.end(15);
+    let folders = std::fs::read_dir(stage.folder.path().join("state/incidents")).unwrap();
+    let names: Vec<_> = folders.map(|one| one.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(names[0].to_string_lossy().contains(&format!("pid{pid}")), "{names:?}");
 }
 
 #[test]

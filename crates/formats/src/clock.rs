@@ -4,6 +4,9 @@ use engine::units::Moment;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
+/// A wall clock that differs by more nanoseconds than this was set.
+const SET: i128 = 100_000_000;
+
 /// Translates moments into times of day. Fixed when tracing begins, so that a clock that is set
 /// meanwhile does not reorder the report.
 #[derive(Clone, PartialEq, Debug)]
@@ -18,6 +21,15 @@ impl WallClock {
     #[must_use]
     pub fn now(moment: Moment) -> Self {
         Self { moment, time: Timestamp::now(), zone: TimeZone::system() }
+    }
+
+    /// The clock anew, where that of the host was set meanwhile; `moment` is now. Small differences are
+    /// left alone, so that what happened keeps its time.
+    #[must_use]
+    pub fn corrected(&self, moment: Moment) -> Option<Self> {
+        let now = Self { moment, time: Timestamp::now(), zone: TimeZone::system() };
+        let ahead = now.time.as_nanosecond() - self.time(moment).as_nanosecond();
+        (ahead.abs() > SET || now.zone != self.zone).then_some(now)
     }
 
     /// A clock for tests and files: `moment` was at `seconds` since 1970, UTC.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, anyhow, bail};
 use capture::hooks::function_name;
-use capture::session::{Options, Stacks, Target, Tensors, Work};
+use capture::session::{Notice, Options, Stacks, Target, Tensors, Work};
 use engine::event::Event;
 use engine::ledger::Ledger;
 use engine::metrics::{Board, Gpu, Input, Limits};
@@ -23,7 +23,8 @@ use crate::pipeline::{Live, Message};
 use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
 use crate::serve::{
-    Part, Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward, rights,
+    Messages, Part, Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward,
+    rights,
 };
 use crate::{Outcome, cli, output};
 
@@ -32,6 +33,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// How soon a signal is noticed.
 const ATTENTION: Duration = Duration::from_millis(50);
+
+/// How long messages may take at the end.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// What snapshots list: totals are never cut.
 const VIEW: View = View { top: 10, top_sites: 200, ..View::DEFAULT };
@@ -52,6 +56,16 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
+    let messages = Messages::divert()?;
+    let outcome = serve(config, &interrupted);
+    if let Err(error) = &outcome {
+        output::complain(&format!("error: {}", output::reasons(error)));
+    }
+    messages.finish(GRACE);
+    Ok(outcome.unwrap_or(Outcome::Incomplete))
+}
+
+fn serve(config: Config, interrupted: &AtomicBool) -> Result<Outcome> {
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);
@@ -66,9 +80,9 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     // The capture thread has what it needs; this one only counts.
     rights::only(CapabilitySet::empty())?;
     let mut agent = Agent::new(&live, Arc::clone(&shared), desk);
-    let outcome = agent.run(&live, &parts, &interrupted);
+    let outcome = agent.run(&live, &parts, interrupted);
+    agent.end(live.finish());
     shared.feed.close();
-    drop(live.finish());
     for part in parts {
         if let Err(name) = part.join() {
             output::complain(&format!("the part `{name}` of the agent failed"));
@@ -147,6 +161,9 @@ struct Agent {
     began: (Instant, SystemTime),
     sequence: u64,
     events: u64,
+    /// Probes are on a driver.
+    tracing: bool,
+    usage: Usage,
 }
 
 impl Agent {
@@ -174,6 +191,8 @@ impl Agent {
             began: (Instant::now(), SystemTime::now()),
             sequence: 0,
             events: 0,
+            tracing: false,
+            usage: Usage::default(),
         }
     }
 
@@ -182,7 +201,8 @@ impl Agent {
         while !interrupted.load(Ordering::Relaxed) {
             let due = self.desk.due().map_or(next, |due| due.min(next));
             if Instant::now() >= due {
-                self.publish(live);
+                self.keep_to_budget(live);
+                self.publish();
                 next = (next + TICK).max(Instant::now());
                 // Half an agent is worse than one that is started again.
                 if let Some(name) = parts.iter().find_map(Part::over) {
@@ -197,7 +217,10 @@ impl Agent {
                     self.names = Arc::new(Names { gpus, ..Names::clone(&self.names) });
                     self.gpus = figures::gpus(&self.names);
                 }
-                Message::Notice(notice) => tell(&notice),
+                Message::Notice(notice) => {
+                    self.tracing |= matches!(notice, Notice::Attached { .. });
+                    tell(&notice);
+                }
                 Message::Failed(error) => return Err(anyhow!(error)),
             }
         }
@@ -212,8 +235,8 @@ impl Agent {
         }
     }
 
-    /// What the agent takes; gives something up where that is too much.
-    fn stand(&mut self, live: &Live) -> Standing {
+    /// Gives something up where the agent takes too much.
+    fn keep_to_budget(&mut self, live: &Live) {
         let answering = &self.shared.answering;
         let usage = Usage::now(self.began.0.elapsed(), answering.used_seconds());
         let change = self.budget.observe(usage);
@@ -230,20 +253,48 @@ impl Agent {
                 self.ledger.put_sites_together();
             }
         }
+        self.usage = usage;
+    }
+
+    /// What the agent takes.
+    fn standing(&self) -> Standing {
         let started = self.began.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Standing {
-            cpu_seconds: usage.cpu_seconds,
+            cpu_seconds: self.usage.cpu_seconds,
             cpu_percent: self.budget.cpu_percent(),
-            memory: usage.memory,
+            memory: self.usage.memory,
             started: started.as_secs_f64(),
+            tracing: self.tracing,
             events: self.events,
             steps: self.budget.steps().to_vec(),
         }
     }
 
-    fn publish(&mut self, live: &Live) {
+    /// What was still on its way is applied, and what was noticed of it handed over, before nothing is
+    /// published any more.
+    fn end(&mut self, rest: Vec<Message>) {
+        for message in rest {
+            if let Message::Events(events) = message {
+                self.apply(&events);
+            }
+        }
+        if self.desk.hurry() {
+            self.publish();
+        }
+    }
+
+    /// The clock of the host may be set while the agent runs.
+    fn set_clock(&mut self) {
+        if let Some(clock) = self.names.clock.corrected(capture::monotonic()) {
+            output::complain("the clock of this host was set: times follow it from now on");
+            self.names = Arc::new(Names { clock, ..Names::clone(&self.names) });
+        }
+    }
+
+    fn publish(&mut self) {
         self.sequence += 1;
-        let own = self.stand(live);
+        self.set_clock();
+        let own = self.standing();
         let mut snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
         self.shared.pods.name(&mut snapshot);
         let figures = self.board.observe(&Input {

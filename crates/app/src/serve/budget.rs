@@ -53,6 +53,8 @@ pub(crate) struct Standing {
     pub(crate) memory: Bytes,
     /// When it began, in seconds of the Unix clock.
     pub(crate) started: f64,
+    /// Probes are on a driver.
+    pub(crate) tracing: bool,
     /// Events that were applied.
     pub(crate) events: u64,
     /// Steps that were taken, in order.

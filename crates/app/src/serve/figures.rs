@@ -30,7 +30,7 @@ pub(crate) fn own(standing: &Standing, unlisted_ends: u64, shared: &Shared) -> O
     Own {
         version: env!("CARGO_PKG_VERSION").into(),
         started: standing.started,
-        ready: true,
+        ready: standing.tracing,
         cpu_seconds: standing.cpu_seconds,
         memory: standing.memory,
         degraded: standing.steps.len() as u64,

@@ -10,6 +10,7 @@ pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod incidents;
 pub(crate) mod kubernetes;
+mod messages;
 pub(crate) mod onward;
 mod own;
 mod part;
@@ -18,6 +19,7 @@ pub(crate) mod secret;
 mod tally;
 
 pub(crate) use feed::{Feed, Published};
+pub(crate) use messages::Messages;
 pub(crate) use own::Usage;
 pub(crate) use part::Part;
 pub(crate) use tally::Tally;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::event::Failed;
+use crate::event::{Allocate, Failed};
 use crate::holding::{HeldSite, Holding, Where};
-use crate::ids::{DeviceId, GpuId, Pid, SiteId};
+use crate::ids::{DeviceId, GpuId, Pid, ProcessKey, SiteId};
 use crate::stack::{Frame, SiteName};
 use crate::units::Bytes;
 
@@ -127,6 +127,22 @@ impl Ledger {
         let device = process.device_asked(failed);
         let gpu = device.and_then(|device| process.devices.gpu(device));
         (device, gpu, process.name.clone())
+    }
+
+    /// Who has this pid now.
+    #[must_use]
+    pub fn key_of(&self, pid: Pid) -> ProcessKey {
+        self.running.get(&pid).map_or(ProcessKey { pid, start: 0 }, |process| process.key)
+    }
+
+    /// The device that an allocation was made on.
+    #[must_use]
+    pub fn device_of(&self, pid: Pid, allocate: &Allocate) -> Option<DeviceId> {
+        let context = || {
+            let process = self.running.get(&pid)?;
+            process.device_of(process.contexts.find(allocate.context?)?)
+        };
+        allocate.device.or_else(context)
     }
 
     /// What a site is called, and its frames, innermost first; none while it was not told.

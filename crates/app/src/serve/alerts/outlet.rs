@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use engine::alert::Alert;
 use engine::units::Moment;
 use formats::WallClock;
+use rustix::thread::CapabilitySet;
 
 use super::command::Runner;
 use super::notice::Notice;
@@ -17,9 +18,10 @@ use super::sync::{Sync, VALID};
 use super::teller::{Pace, Teller};
 use super::webhook::Sender;
 use super::{Board, log, shapes};
-use crate::serve::Shared;
+use crate::output;
 use crate::serve::config::Span;
 use crate::serve::config::alerts::{Action, Format, Kind};
+use crate::serve::{Shared, rights};
 
 /// Messages that may wait for a slow receiver; beyond, they are dropped, and counted.
 const QUEUE: usize = 64;
@@ -190,7 +192,11 @@ impl Worker {
         let (shared, told) = (Arc::clone(shared), Arc::clone(&stop));
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || work(&inbox, &shared, &told))
+            .spawn(move || match rights::only(CapabilitySet::empty()) {
+                // A command that is run has the rights of this thread.
+                Ok(()) => work(&inbox, &shared, &told),
+                Err(error) => output::complain(&format!("alerts: {}", output::reasons(&error))),
+            })
             .with_context(|| format!("cannot start the thread `{name}`"))?;
         Ok(Self { queue, stop, thread })
     }

@@ -50,14 +50,14 @@ impl Door {
         self.gate.pass(&self.shared.answering).await;
     }
 
-    /// Whether snapshots are published, and go on to be.
+    /// Whether a driver is traced, and snapshots go on to be published.
     pub(super) fn is_ready(&self) -> bool {
         let Some(newest) = self.shared.feed.newest() else { return false };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.0 != newest.sequence {
             *seen = (newest.sequence, Instant::now());
         }
-        seen.1.elapsed() < STALLED
+        newest.own.tracing && seen.1.elapsed() < STALLED
     }
 
     pub(super) fn with_cache<T>(&self, work: impl FnOnce(&mut Cache) -> T) -> T {

@@ -1,22 +1,27 @@
 //! The side of the engine thread.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, VmmCall, What};
+use anyhow::{Context, Result, bail};
+use engine::event::{Event, Failed, OUT_OF_MEMORY, Place, SiteFacts, VmmCall, What};
 use engine::holding::{Holding, Where};
 use engine::ids::{DeviceId, GpuId, Pid, SiteId};
+use engine::kind::Kind;
 use engine::ledger::Ledger;
 use engine::object::ObjectCall;
 use engine::stack::SiteName;
 use engine::tensor::TensorTurn;
 use engine::units::{Bytes, Moment};
 use formats::export::incident::{Trigger, Who};
+use formats::plain::plain;
 
+use super::folder::{self, NoLock};
 use super::gate::Gate;
 use super::job::{Call, Job, Order, Update};
 use super::limits::{Crossed, Limits};
@@ -29,8 +34,8 @@ use crate::serve::{Part, Published, Shared, rights};
 const SETTLE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Orders that may wait.
-const ORDERS: usize = 8;
+/// Orders that may wait: as many as there can be folders in a storm, and what becomes known of them.
+const ORDERS: usize = 256;
 
 /// Sites of each holder that folders tell.
 const SITES: usize = 50;
@@ -55,6 +60,10 @@ pub(crate) struct Desk {
     number: u64,
     told: Option<Instant>,
     untold: u64,
+    /// The agent ends.
+    hurries: bool,
+    /// The agent's folder is its own while this is open.
+    _state: Option<File>,
 }
 
 struct Pending {
@@ -74,7 +83,7 @@ struct Open {
     number: u64,
     pid: Pid,
     device: Option<DeviceId>,
-    asked: u64,
+    asked: Option<(Kind, u64)>,
     since: Instant,
     errors: u64,
     recovered: bool,
@@ -87,6 +96,7 @@ impl Desk {
         let asked = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))
             .context("cannot watch for SIGUSR1")?;
+        let state = if config.enabled { own_state(&config.state)? } else { None };
         let (orders, received) = sync_channel(ORDERS);
         // What may be done to processes of other users is done by the same thread.
         let kept = rights::to_signal(!shared.config.actions.allow.is_empty());
@@ -106,6 +116,8 @@ impl Desk {
             number: 0,
             told: None,
             untold: 0,
+            hurries: false,
+            _state: state,
         };
         Ok((desk, part))
     }
@@ -118,10 +130,15 @@ impl Desk {
                 self.refused(event, failed, ledger);
             }
             What::Allocate(allocate) if !self.open.is_empty() => {
-                self.granted(event.pid, allocate.bytes);
+                let device = ledger.device_of(event.pid, allocate);
+                self.granted(event.pid, device, (allocate.kind, allocate.bytes));
             }
-            What::Vmm(VmmCall::Create { bytes, .. }) if !self.open.is_empty() => {
-                self.granted(event.pid, *bytes);
+            What::Vmm(VmmCall::Create { bytes, place, .. }) if !self.open.is_empty() => {
+                let (device, kind) = match place {
+                    Place::Device(device) => (Some(*device), Kind::Physical),
+                    Place::Host => (None, Kind::HostPhysical),
+                };
+                self.granted(event.pid, device, (kind, *bytes));
             }
             _ => {}
         }
@@ -144,7 +161,7 @@ impl Desk {
             open.errors += 1;
             return;
         }
-        let Ok(skipped) = self.gate.admit(Some(event.pid), now) else {
+        let Ok(skipped) = self.gate.admit(Some(ledger.key_of(event.pid)), now) else {
             self.skip(Trigger::OutOfMemory, event.pid, now);
             return;
         };
@@ -153,7 +170,6 @@ impl Desk {
         let place = device.map_or(Where::Anywhere, |device| Where::Device(device, gpu));
         let holders = ledger.holdings(place);
         let who = Who { pid: event.pid, tid: Some(event.tid), name };
-        let asked = failed.asked.map_or(0, |(_, bytes)| bytes);
         self.pending.push(Pending {
             number,
             at: event.at,
@@ -170,7 +186,7 @@ impl Desk {
             number,
             pid: event.pid,
             device,
-            asked,
+            asked: failed.asked,
             since: now,
             errors: 1,
             recovered: false,
@@ -193,10 +209,17 @@ impl Desk {
     }
 
     /// The process got memory after it was refused some.
-    fn granted(&mut self, pid: Pid, bytes: u64) {
-        for open in self.open.iter_mut().filter(|open| open.pid == pid) {
-            open.recovered |= open.asked > 0 && bytes >= open.asked;
+    fn granted(&mut self, pid: Pid, device: Option<DeviceId>, got: (Kind, u64)) {
+        let same = |open: &&mut Open| open.pid == pid && open.device == device;
+        for open in self.open.iter_mut().filter(same) {
+            open.recovered |= open.asked.is_some_and(|asked| is_enough(asked, got));
         }
+    }
+
+    /// Nothing is waited for any more; whether there is something to be handed over.
+    pub(crate) fn hurry(&mut self) -> bool {
+        self.hurries = true;
+        !self.pending.is_empty() || !self.open.is_empty()
     }
 
     /// To be called with everything that is published.
@@ -205,7 +228,9 @@ impl Desk {
         let now = Instant::now();
         for one in std::mem::take(&mut self.pending) {
             let (site, frames) = ledger.site(one.failed.site);
-            let waits = matches!(site, SiteName::Pending(_)) && one.noticed.elapsed() < PATIENCE;
+            let waits = matches!(site, SiteName::Pending(_))
+                && one.noticed.elapsed() < PATIENCE
+                && !self.hurries;
             if waits {
                 self.due = Some(now + SETTLE);
                 self.pending.push(one);
@@ -227,7 +252,7 @@ impl Desk {
         for crossed in self.limits.look(&published.snapshot, &published.names) {
             self.crossed(crossed, published, ledger);
         }
-        if self.asked.swap(false, Ordering::Relaxed) {
+        if self.asked.swap(false, Ordering::Relaxed) && self.shared.config.incidents.enabled {
             self.number += 1;
             let holders = ledger.holdings(Where::Anywhere);
             let job = self.job(self.number, Trigger::Asked, holders, published, ledger);
@@ -288,8 +313,10 @@ impl Desk {
     }
 
     fn order(&self, order: Order, trigger: Trigger) {
-        if self.orders.try_send(order).is_err() {
+        let is_folder = matches!(order, Order::Write(_));
+        if self.orders.try_send(order).is_err() && is_folder {
             self.shared.incidents.count(trigger.name(), "skipped");
+            output::complain("an incident was not written down: too many of them wait");
         }
     }
 
@@ -298,7 +325,7 @@ impl Desk {
         let together = self.shared.config.incidents.together.0;
         let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
             .into_iter()
-            .partition(|open| now.duration_since(open.since) >= together);
+            .partition(|open| self.hurries || now.duration_since(open.since) >= together);
         self.open = open;
         for Open { number, errors, recovered, .. } in over {
             if errors > 1 || recovered {
@@ -307,6 +334,30 @@ impl Desk {
             }
         }
     }
+}
+
+/// Makes the agent's folder its own. One that cannot be written to is told now, not when it is needed.
+fn own_state(state: &Path) -> Result<Option<File>> {
+    let name = plain(&state.to_string_lossy()).into_owned();
+    match folder::lock(state) {
+        Ok(file) => Ok(Some(file)),
+        Err(NoLock::Taken) => bail!(
+            "another agent uses the folder {name}; stop it, or give this one a folder of its own with \
+             --state"
+        ),
+        Err(NoLock::Failed(error)) => {
+            output::complain(&format!(
+                "incidents cannot be written to {name}: {error}; name another folder with --state"
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// Whether what was granted is what was asked for: memory of the same sort, and no less.
+const fn is_enough((asked, bytes): (Kind, u64), (kind, granted): (Kind, u64)) -> bool {
+    let both = asked.takes_device_memory() && kind.takes_device_memory();
+    granted >= bytes && bytes > 0 && (both || asked.layer() as u8 == kind.layer() as u8)
 }
 
 /// What the sites of events look like, as far as it was told.
@@ -331,5 +382,27 @@ const fn site(what: &What) -> Option<SiteId> {
             TensorTurn::Ended { .. } => None,
         },
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_of_the_same_sort_and_no_less_is_what_was_asked_for() {
+        let asked = (Kind::Device, 100);
+        for (got, expected) in [
+            ((Kind::Device, 100), true),
+            ((Kind::Async, 200), true),
+            ((Kind::Physical, 100), true),
+            ((Kind::Device, 99), false),
+            ((Kind::Pinned, 100), false),
+            ((Kind::Managed, 100), false),
+        ] {
+            assert_eq!(is_enough(asked, got), expected, "{got:?}");
+        }
+        assert!(is_enough((Kind::Pinned, 5), (Kind::Pinned, 5)));
+        assert!(!is_enough((Kind::Device, 0), (Kind::Device, 5)), "it is not known what was asked for");
     }
 }

@@ -1,6 +1,6 @@
 //! Folders on disk: they appear whole, the oldest go first, and none is left half.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use engine::units::Bytes;
 use formats::export::incident::{self, IncidentObject, Trigger};
 
 use super::IncidentView;
+
+/// The file that says whose folder it is.
+const LOCK: &str = "lock";
 
 /// Folders that are looked at when the agent starts.
 const LISTED: usize = 10_000;
@@ -80,6 +83,30 @@ pub(crate) fn put(
     done
 }
 
+/// Why a folder for the agent cannot be had.
+#[derive(Debug)]
+pub(crate) enum NoLock {
+    /// Another agent has it.
+    Taken,
+    /// It cannot be written to.
+    Failed(io::Error),
+}
+
+/// Makes the agent's folder this agent's own, for as long as the file is open.
+pub(crate) fn lock(state: &Path) -> Result<File, NoLock> {
+    let open = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600).open(state.join(LOCK))
+    };
+    let file = open().map_err(NoLock::Failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(NoLock::Taken),
+        Err(TryLockError::Error(error)) => Err(NoLock::Failed(error)),
+    }
+}
+
 /// What an agent that was killed had begun.
 pub(crate) fn remove_unfinished(root: &Path) {
     for entry in entries(root) {
@@ -108,8 +135,23 @@ pub(crate) fn look(folder: &Path) -> Option<IncidentView> {
     if !fs::symlink_metadata(folder).ok()?.is_dir() {
         return None;
     }
-    let object = incident::read(&folder.join(incident::OBJECT)).ok()?;
+    let mut object = incident::read(&folder.join(incident::OBJECT)).ok()?;
+    if object.page == incident::FOLLOWS {
+        tell_page(&mut object, folder);
+    }
     Some(view(&object, folder))
+}
+
+/// An agent that was killed had no time to tell how the page came out.
+fn tell_page(object: &mut IncidentObject, folder: &Path) {
+    let is_there = folder.join(incident::PAGE).is_file();
+    object.page = if is_there { "written" } else { "not made: the agent was killed" }.into();
+    if object.version == incident::VERSION
+        && let Ok(mut text) = serde_json::to_vec_pretty(object)
+    {
+        text.push(b'\n');
+        let _ = put(folder, incident::OBJECT, |out| Ok(out.write_all(&text)?));
+    }
 }
 
 /// What is listed of an incident.
@@ -142,17 +184,22 @@ pub(crate) fn size(folder: &Path) -> u64 {
     sizes.fold(0, |sum, file| sum.saturating_add(file.len()))
 }
 
-/// Removes the oldest until they are few and small enough; the newest always stays. Those that are
-/// left, and what could not be removed.
+/// Removes the oldest until they are few and small enough; the newest always stays, and so does the last
+/// one that was written: a clock that was wrong may have given others later names. Those that are left,
+/// and what could not be removed.
 pub(crate) fn retain(
     mut all: Vec<IncidentView>,
     keep: usize,
     keep_bytes: Bytes,
+    last: Option<&str>,
 ) -> (Vec<IncidentView>, Vec<io::Error>) {
     let mut errors = Vec::new();
     let mut kept: Vec<IncidentView> = Vec::new();
     let mut bytes = 0_u64;
     all.sort_by(|a, b| b.id.cmp(&a.id));
+    if let Some(at) = all.iter().position(|one| Some(one.id.as_str()) == last) {
+        all[..=at].rotate_right(1);
+    }
     for (number, one) in all.into_iter().enumerate() {
         let more = bytes.saturating_add(one.bytes);
         if number == 0 || (kept.len() < keep && more <= keep_bytes.0) {
@@ -208,12 +255,12 @@ mod tests {
         }
         fs::create_dir(root.path().join("somebody-elses")).unwrap();
         assert_eq!(ids(&list(root.path())), ["2026-4", "2026-3", "2026-2", "2026-1"]);
-        let (kept, _) = retain(list(root.path()), 3, Bytes(u64::MAX));
+        let (kept, _) = retain(list(root.path()), 3, Bytes(u64::MAX), None);
         assert_eq!(ids(&kept), ["2026-4", "2026-3", "2026-2"]);
         let each = kept[0].bytes;
-        let (kept, _) = retain(list(root.path()), 3, Bytes(2 * each));
+        let (kept, _) = retain(list(root.path()), 3, Bytes(2 * each), None);
         assert_eq!(ids(&kept), ["2026-4", "2026-3"]);
-        let (kept, _) = retain(list(root.path()), 3, Bytes(1));
+        let (kept, _) = retain(list(root.path()), 3, Bytes(1), None);
         assert_eq!(ids(&kept), ["2026-4"]);
         assert_eq!(ids(&list(root.path())), ["2026-4"]);
         assert!(root.path().join("somebody-elses").exists());
@@ -233,9 +280,50 @@ mod tests {
         let all = list(root.path());
         let told: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
         assert_eq!(told, [("other", "new"), ("limit", "old")]);
-        let (kept, _) = retain(all, 1, Bytes(u64::MAX));
+        let (kept, _) = retain(all, 1, Bytes(u64::MAX), None);
         assert_eq!(ids(&kept), ["2027-new"]);
         assert!(root.path().join("others").exists());
+    }
+
+    #[test]
+    fn what_was_written_last_stays_though_a_clock_was_wrong() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["2098-1", "2099-1", "2026-1", "2026-2"] {
+            make(root.path(), name, 1);
+        }
+        let (kept, _) = retain(list(root.path()), 2, Bytes(u64::MAX), Some("2026-1"));
+        assert_eq!(ids(&kept), ["2026-1", "2099-1"]);
+        assert_eq!(ids(&list(root.path())), ["2099-1", "2026-1"]);
+    }
+
+    #[test]
+    fn one_agent_at_a_time_has_a_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("state");
+        let first = lock(&state).unwrap();
+        assert!(matches!(lock(&state), Err(NoLock::Taken)));
+        drop(first);
+        assert!(lock(&state).is_ok());
+        assert!(matches!(lock(&state.join(LOCK)), Err(NoLock::Failed(_))));
+    }
+
+    #[test]
+    fn a_page_that_a_killed_agent_left_open_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let page = |name: &str| {
+            incident::read(&root.path().join(name).join(incident::OBJECT)).unwrap().page
+        };
+        for name in ["2026-1", "2026-2"] {
+            let folder = NewFolder::create(root.path(), name).unwrap();
+            let (version, page) = (incident::VERSION, incident::FOLLOWS.to_owned());
+            let object = IncidentObject { version, page, ..IncidentObject::default() };
+            folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
+            folder.finish().unwrap();
+        }
+        fs::write(root.path().join("2026-2").join(incident::PAGE), "page").unwrap();
+        assert_eq!(list(root.path()).len(), 2);
+        assert_eq!(page("2026-1"), "not made: the agent was killed");
+        assert_eq!(page("2026-2"), "written");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use formats::plain::plain;
 
 use super::history::History;
 use super::job::{Job, Order, Update};
-use super::pages::Pages;
+use super::pages::{Made, Pages};
 use super::recent::Excerpt;
 use super::{IncidentView, folder, host, recording};
 use crate::advising::{self, Question};
@@ -157,7 +157,6 @@ impl Writer {
                 self.shared.incidents.count(trigger.name(), "written");
                 self.announce(&told);
                 self.show(&told, None);
-                self.tidy();
             }
             Err(error) => {
                 self.shared.incidents.count(trigger.name(), "failed");
@@ -177,8 +176,12 @@ impl Writer {
         if self.told.len() >= KEPT {
             self.told.pop_front();
         }
-        self.want_page(&told);
+        let wants = self.want_page(&told);
         self.told.push_back(told);
+        self.tidy();
+        if let Some((number, why)) = wants {
+            self.note_page(number, why);
+        }
         self.turn_pages();
     }
 
@@ -229,7 +232,8 @@ impl Writer {
             events: 0,
             errors: u64::from(job.call.is_some()),
             recovered: false,
-            page: if self.shared.config.incidents.page { "follows" } else { "not wanted" }.into(),
+            page: if self.shared.config.incidents.page { incident::FOLLOWS } else { "not wanted" }
+                .into(),
             took: Nanos(0),
             folder: PathBuf::new(),
             job,
@@ -276,16 +280,18 @@ impl Writer {
         ));
     }
 
-    fn want_page(&mut self, told: &Told) {
+    /// Orders the page; what is to be told where there will be none.
+    fn want_page(&mut self, told: &Told) -> Option<Made> {
         if !self.shared.config.incidents.page || !told.folder.is_dir() {
-            return;
+            return None;
         }
         let is_oom = told.job.trigger == Trigger::OutOfMemory;
         let opens = if is_oom { Opens::Peak } else { Opens::Sites };
         let refused = self.pages.add(told.job.number, &told.folder, opens);
-        if let Some((_, why)) = refused {
+        if let Some((_, why)) = &refused {
             output::complain(&format!("no page of {}: {why}", told.id));
         }
+        refused
     }
 
     /// Pages that are done are told in their folders.
@@ -349,7 +355,8 @@ impl Writer {
         let config = &self.shared.config.incidents;
         let (written, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.views).into_iter().partition(|view| view.written);
-        let (left, errors) = folder::retain(written, config.keep, config.keep_size.0);
+        let last = self.told.back().map(|told| told.id.as_str());
+        let (left, errors) = folder::retain(written, config.keep, config.keep_size.0, last);
         if let Some(error) = errors.first() {
             output::complain(&format!(
                 "cannot remove old incidents in {}: {error}; remove them by hand",

@@ -33,6 +33,9 @@ pub const RECORDING: &str = "recent.arrows";
 /// See [`SUMMARY`].
 pub const PAGE: &str = "report.html";
 
+/// What an object says of its page until it is known how that came out.
+pub const FOLLOWS: &str = "follows";
+
 /// What made a folder necessary.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Trigger {
