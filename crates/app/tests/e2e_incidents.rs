@@ -416,3 +416,23 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
         agent.stop();
     }
 }
+
+#[test]
+fn many_that_are_refused_at_once_have_a_folder_each() {
+    let _alone = alone();
+    let stage = shared("4G");
+    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    let mut players: Vec<Player> = (0..16)
+        .map(|_| stage.workload(&["--wait-start", "oom", "--chunk-mb", "700", "--wait-ms", "1"]))
+        .collect();
+    for player in &mut players {
+        player.wait_ready();
+    }
+    players.iter_mut().for_each(Player::go);
+    let pids: Vec<u32> = players.iter().map(Player::pid).collect();
+    for pid in pids {
+        agent.wait_folder(pid);
+    }
+    players.into_iter().for_each(|player| drop(player.finish()));
+    agent.stop();
+}

@@ -403,6 +403,9 @@ mod tests {
             assert_eq!(is_enough(asked, got), expected, "{got:?}");
         }
         assert!(is_enough((Kind::Pinned, 5), (Kind::Pinned, 5)));
-        assert!(!is_enough((Kind::Device, 0), (Kind::Device, 5)), "it is not known what was asked for");
+        assert!(
+            !is_enough((Kind::Device, 0), (Kind::Device, 5)),
+            "it is not known what was asked for"
+        );
     }
 }
