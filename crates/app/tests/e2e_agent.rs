@@ -37,7 +37,7 @@ fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
     let agent = Agent::start(&stage, &["--max-memory", "20M"]);
     // Allocates and frees all the time, and keeps one in ten, while one step follows the other.
     let spam = ["spam", "--throughput", "500", "--duration", "30", "--free-ratio", "0.9"];
-    let player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
+    let mut player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
     let pid = player.pid();
     let steps = |agent: &Agent| agent.api("status")["degraded"].clone();
     let names = ["cheap_stacks", "no_stacks", "coarse_sites"];
@@ -49,12 +49,14 @@ fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
     assert_eq!(agent.metric("vramscope_degraded"), [(String::new(), 3.0)]);
     let sites = agent.process(pid, |process| live(process) > 0)["sites"].clone();
     assert!(sites.as_array().unwrap().len() <= 2, "{sites}");
-    // At the end of its work it holds still: what the agent says then is what the driver wrote down.
-    let last = agent.until("that it holds still", |agent| {
-        let now = agent.process(pid, |_| true);
-        std::thread::sleep(Duration::from_millis(2500));
-        let later = agent.process(pid, |_| true);
-        (later["allocations_total"] == now["allocations_total"]).then_some(later)
+    // Before its end it holds still: what the agent says last is what the driver wrote down.
+    let mut last = Value::Null;
+    agent.until("its end", |agent| {
+        let snapshot = agent.api("snapshot");
+        let mut processes = snapshot["processes"].as_array().unwrap().iter();
+        let running = |process: &&Value| process["pid"] == pid && process["exited"] == false;
+        last = processes.find(running).cloned().unwrap_or_else(|| last.take());
+        player.child.try_wait().unwrap().map(|_| ())
     });
     assert!(player.finish().0.success());
     let truth = stage.oracle(pid);

@@ -16,8 +16,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use formats::recording::{Reader, Row};
+use harness::around::Disk;
 use harness::files::{stderr, stdout};
 use harness::{Stage, Tracer, VRAMSCOPE, send_signal, simulator};
+use serde_json::Value;
 
 /// The last report of the trace that a recording is of, and the warnings.
 fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {
@@ -134,7 +136,7 @@ fn record_writes_down_what_trace_would_have_seen() {
     // The oracle of the driver, and the replay of the recording.
     let (report, warnings) = replayed(&file, &["--format", "json"]);
     assert!(warnings.is_empty(), "{warnings:?}");
-    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
     for (pid, oracle) in stage.oracles() {
         harness::assert_same(harness::process(&report, pid), &oracle);
     }
@@ -179,32 +181,13 @@ fn a_recording_goes_into_a_pipe() {
     assert!(count_events(&copy) > 5);
 }
 
-/// A small disk of its own, gone at the end.
-struct Disk(tempfile::TempDir);
-
-impl Disk {
-    fn new(size: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(folder.path());
-        assert!(mount.status().unwrap().success());
-        Self(folder)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 const BUSY: &[&str] = &["spam", "--throughput", "max", "--count", "200000"];
 
 #[test]
 fn a_full_disk_ends_the_recording_and_not_the_trace() {
-    let (disk, stage) = (Disk::new("256k"), Stage::new());
-    let file = disk.0.path().join("run.arrows");
+    let stage = Stage::new();
+    let disk = Disk::new(stage.folder.path().join("disk"));
+    let file = disk.0.join("run.arrows");
     let path = file.to_str().unwrap();
     let output = run(&stage, &["trace", "--json", "--record", path], BUSY);
     let messages = stderr(&output);
@@ -213,7 +196,7 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
     assert_eq!(messages.matches("run.arrows").count(), 1, "{messages}");
     // The trace saw it all.
     let live = stdout(&output);
-    let last: serde_json::Value = serde_json::from_str(live.lines().last().unwrap()).unwrap();
+    let last: Value = serde_json::from_str(live.lines().last().unwrap()).unwrap();
     for (pid, oracle) in stage.oracles() {
         harness::assert_same(harness::process(&last, pid), &oracle);
     }
@@ -227,8 +210,9 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
 
 #[test]
 fn record_ends_when_it_cannot_write_on() {
-    let (disk, stage) = (Disk::new("256k"), Stage::new());
-    let file = disk.0.path().join("run.arrows");
+    let stage = Stage::new();
+    let disk = Disk::new(stage.folder.path().join("disk"));
+    let file = disk.0.join("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("the recording ends"));
@@ -261,8 +245,9 @@ fn a_tracer_that_is_killed_loses_the_last_second_at_most() {
     command.arg(simulator().join("workload"));
     command.args(["train", "--steps", "100000", "--step-ms", "5", "--keep-every", "25"]);
     let mut tracer = Tracer::start(&mut command);
+    let is_there = |report: &Value| !report["processes"].as_array().unwrap().is_empty();
+    let mut last = tracer.wait_for("the process", is_there);
     let start = Instant::now();
-    let mut last = tracer.next();
     while start.elapsed() < Duration::from_secs(3) {
         last = tracer.next();
     }

@@ -225,9 +225,10 @@ fn the_agent_makes_no_system_call_that_the_unit_forbids() {
     };
     // It looks for processes with a driver once it is attached.
     written("/maps\"");
-    let player = stage.workload(&["train", "--steps", "400", "--step-ms", "5"]);
+    // It is there until it is noticed, which takes its time under strace.
+    let player = stage.workload(&["train", "--steps", "20000", "--step-ms", "5"]);
     written(&format!("/proc/{}/cgroup", player.pid()));
-    player.finish();
+    drop(player);
     // The agent is the child of strace.
     let children = format!("/proc/{0}/task/{0}/children", agent.id());
     let child = fs::read_to_string(children).unwrap();
