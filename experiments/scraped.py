@@ -185,7 +185,7 @@ def under_load(place, address, watch, seconds, folder):
 def main():
     parser = options(__doc__)
     parser.add_argument("--seconds", type=int, default=8, help="how long the load is")
-    parser.add_argument("--rounds", type=int, default=20, help="measurements of a call's cost")
+    parser.add_argument("--rounds", type=int, default=40, help="measurements of a call's cost")
     parser.add_argument("--quick", action="store_true", help="four seconds, two rounds")
     chosen = parser.parse_args()
     if chosen.quick:
