@@ -47,12 +47,17 @@ pub(super) struct Counts {
     pub(super) unknown_frees: u64,
 }
 
+/// A process may get so many other names: each makes series of its own in metrics.
+const RENAMED: u8 = 8;
+
 /// One process; after an exec, one program that it ran.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) key: ProcessKey,
     pub(super) uid: Option<u32>,
     pub(super) name: Box<str>,
+    /// How often it got another name.
+    renamed: u8,
     pub(super) container: Option<Arc<Container>>,
     pub(super) before_trace: bool,
     /// It has not called the driver since its exec, so there is nothing to show.
@@ -110,6 +115,7 @@ impl Process {
             key: ProcessKey { pid, start: facts.start },
             uid: Some(facts.uid),
             name: facts.name.clone(),
+            renamed: 0,
             container: None,
             before_trace: facts.before_trace,
             silent: false,
@@ -211,8 +217,14 @@ impl Process {
         }
     }
 
+    /// A process is called what its first thread is called: workers of frameworks name themselves when
+    /// they know what they work for.
     pub(super) fn name_thread(&mut self, tid: Tid, name: &str) {
         self.threads.rename(tid, self.allocations.seed(), name);
+        if tid.0 == self.key.pid.0 && *self.name != *name && self.renamed < RENAMED {
+            self.name = name.into();
+            self.renamed += 1;
+        }
     }
 
     /// A call gave memory. Without room for what a capture notes, that is told.

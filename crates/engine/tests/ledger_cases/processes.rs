@@ -3,6 +3,17 @@
 use super::*;
 
 #[test]
+fn a_process_is_called_what_its_first_thread_is_called_but_not_for_ever() {
+    let mut trace = "7 process 100 name=python\n7.8 name loader\n7.7 name ray::Train\n".to_owned();
+    let named = |trace: &str| only(&after(trace)).name.to_string();
+    assert_eq!(named(&trace), "ray::Train");
+    for number in 0..20 {
+        trace.push_str(&format!("7.7 name n{number}\n"));
+    }
+    assert_eq!(named(&trace), "n6");
+}
+
+#[test]
 fn an_announced_process_is_shown_with_its_facts() {
     let snapshot = after(
         "7 process 100 uid=1000 name=python before \n 7.8 name loader \n 7.8 alloc 0x10 1M device",

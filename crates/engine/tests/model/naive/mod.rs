@@ -126,6 +126,11 @@ impl Naive {
                 let process = self.called(event);
                 process.ended_threads.remove(&event.tid);
                 process.names.insert(event.tid, name.clone());
+                let is_first = event.tid.0 == event.pid.0;
+                if is_first && process.name != *name && process.renamed < 8 {
+                    process.name = name.clone();
+                    process.renamed += 1;
+                }
             }
             What::Allocate(allocate) => self.called(event).allocate(event, allocate),
             What::Free(free) => self.called(event).free(event, free),
