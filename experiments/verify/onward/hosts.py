@@ -35,8 +35,9 @@ def wait(what, check, patience=PATIENCE):
         time.sleep(0.1)
 
 
-def fetch(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+def fetch(url, token=None):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
         return answer.read().decode()
 
 
