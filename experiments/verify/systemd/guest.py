@@ -108,6 +108,14 @@ def mode(path):
     return oct(path.stat().st_mode & 0o7777)
 
 
+def watched(what, driver):
+    """Waits until the probes are on a driver: an emulated machine takes its time."""
+    found = wait(what, lambda: f"of {driver}\n" in command("journalctl", "--no-pager", "-o", "cat", "-u", UNIT)[1] + "\n")
+    if found:
+        look(what, True, "is probed")
+    return found
+
+
 def start(words, ledger, **more):
     """A program of another user, in a home that is closed to others."""
     environment = {"LD_LIBRARY_PATH": "/home/ann/lib", "SIM_LEDGER": str(ledger), "SIM_STATE": "/srv/sim/devices"}
@@ -161,8 +169,11 @@ def start_of_unit():
 
 def of_another_user(ann, home):
     """A program in a home that nobody else can read, and its own copy of the driver."""
-    player = start([str(home / "lib/workload"), "--hold-ms", "1000000", "train", "--steps", "40", "--step-ms", "2"],
-                   home / "truth", user=ann.pw_uid, group=ann.pw_gid)
+    player = start([str(home / "lib/workload"), "--wait-start", "--hold-ms", "1000000", "train", "--steps", "40", "--step-ms", "2"],
+                   home / "truth", user=ann.pw_uid, group=ann.pw_gid, stdin=subprocess.PIPE)
+    if not watched("a driver in a closed home", home / "lib/libcuda.so.1"):
+        return player, None
+    player.send_signal(signal.SIGUSR1)
     settled = wait("a program of another user", lambda: process(player.pid)["allocations_total"] == 160 and process(player.pid))
     if not settled:
         return player, None
@@ -186,7 +197,7 @@ def of_a_container():
     """A driver that only a mount namespace has, in the cgroup of a pod that systemd made."""
     slices = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
     inside = ("mount -t tmpfs tmpfs /mnt && cp /opt/sim/libcuda.so.1 /mnt/libcuda.so.1 && "
-              "export LD_LIBRARY_PATH=/mnt SIM_INIT_MS=500 && exec unshare --pid --fork --kill-child --mount-proc "
+              "export LD_LIBRARY_PATH=/mnt SIM_INIT_MS=30000 && exec unshare --pid --fork --kill-child --mount-proc "
               "/opt/sim/workload --hold-ms 1000000 leak3")
     scope = subprocess.Popen(["systemd-run", "--quiet", "--scope", f"--slice={slices}", f"--unit=cri-containerd-{CONTAINER}",
                               "unshare", "--mount", "sh", "-c", inside])

@@ -2,6 +2,7 @@
 //! load probes and to look into processes, answering requests needs nothing.
 
 use anyhow::{Context, Result};
+use capture::host::Host;
 use rustix::io::Result as IoResult;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -15,15 +16,28 @@ const TRACING: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::SYS_RESOURCE);
 
-/// What is needed besides, to begin with: ports below 1024.
-const STARTING: CapabilitySet = TRACING.union(CapabilitySet::NET_BIND_SERVICE);
+/// From this kernel on probes are attached all at once. Before, one by one, which needs `SYS_ADMIN`.
+const AT_ONCE: (u32, u32) = (6, 6);
+
+const fn tracing_on(kernel: (u32, u32)) -> CapabilitySet {
+    if kernel.0 < AT_ONCE.0 || kernel.0 == AT_ONCE.0 && kernel.1 < AT_ONCE.1 {
+        TRACING.union(CapabilitySet::SYS_ADMIN)
+    } else {
+        TRACING
+    }
+}
+
+fn tracing() -> CapabilitySet {
+    tracing_on(Host::read().kernel)
+}
 
 /// To be called before there are threads: keeps what is needed to start, and what the parts ask for.
 /// Programs that are run have no more.
 pub(crate) fn begin(more: CapabilitySet) -> Result<()> {
     let begin = || -> IoResult<()> {
         rustix::thread::set_no_new_privs(true)?;
-        keep(STARTING.union(more))
+        // Ports below 1024 are only needed to begin with.
+        keep(tracing().union(CapabilitySet::NET_BIND_SERVICE).union(more))
     };
     begin().context("cannot give up rights that are not needed")
 }
@@ -35,7 +49,7 @@ pub(crate) const fn to_signal(wanted: bool) -> CapabilitySet {
 
 /// Of this thread and those that it starts: what tracing needs.
 pub(crate) fn trace() -> Result<()> {
-    keep(TRACING).context("cannot give up rights that are not needed")
+    keep(tracing()).context("cannot give up rights that are not needed")
 }
 
 /// Of this thread and those that it starts: nothing but this.
@@ -55,6 +69,15 @@ fn keep(wanted: CapabilitySet) -> IoResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn old_kernels_need_more_to_attach_probes() {
+        for (kernel, more) in [((5, 15), true), ((6, 5), true), ((6, 6), false), ((7, 0), false)] {
+            let kept = tracing_on(kernel);
+            assert_eq!(kept.contains(CapabilitySet::SYS_ADMIN), more, "{kernel:?}");
+            assert!(kept.contains(TRACING), "{kernel:?}");
+        }
+    }
 
     #[test]
     fn a_thread_keeps_what_it_asks_for_and_others_are_not_touched() {

@@ -100,7 +100,9 @@ impl Maker {
         if location_id.is_empty() {
             location_id.push(self.remark(instead));
         }
-        let label = tags.iter().map(|tag| self.label(tag)).collect();
+        // What is not known is no label: pids of files that have none, names that are empty.
+        let says = |label: &Label| label.text != 0 || label.number != 0;
+        let label = tags.iter().map(|tag| self.label(tag)).filter(says).collect();
         self.proto.sample.push(proto::Sample { location_id, value, label });
     }
 
