@@ -18,7 +18,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "onward"))
-from hosts import Host, Verdict, fetch, free_port, wait  # noqa: E402
+from hosts import LOOPBACK, Host, Verdict, fetch, free_port, wait  # noqa: E402
 
 CONTRIB = pathlib.Path(__file__).resolve().parents[2] / "contrib"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -47,7 +47,7 @@ def podman(*words):
 
 def images(options, folder):
     if not os.path.exists(f"{options.root}/etc/debian_version"):
-        run("debootstrap", "--variant=minbase", "bookworm", options.root, "http://deb.debian.org/debian")
+        run("debootstrap", "--variant=minbase", "bookworm", options.root)
     tar = subprocess.Popen(["tar", "-C", options.root, "--exclude=./proc/*", "--exclude=./sys/*", "-c", "."], stdout=subprocess.PIPE)
     run("podman", "import", "-", "debian:bookworm-slim", stdin=tar.stdout)
     context = folder / "trainer"
@@ -138,9 +138,9 @@ def own_image(verdict, options, folder, truth):
                   "-v", f"{token}:/token:ro", "localhost/vramscope", "serve", "--listen", f"0.0.0.0:{port}", "--token-file", "/token")
 
     def get(path):
-        return json.loads(fetch(f"http://127.0.0.1:{port}{path}", token.read_text()))
+        return json.loads(fetch(f"{LOOPBACK}:{port}{path}", token.read_text()))
     try:
-        wait("the agent in its container", lambda: fetch(f"http://127.0.0.1:{port}/readyz"))
+        wait("the agent in its container", lambda: fetch(f"{LOOPBACK}:{port}/readyz"))
         with_podman(verdict, "podman, seen by an agent in a container", get, truth)
         began = time.monotonic()
         podman("stop", "-t", "20", name)

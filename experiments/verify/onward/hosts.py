@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 PATIENCE = 60
+LOOPBACK = "http://127.0.0.1"
 
 
 def free_port():
@@ -61,7 +62,7 @@ class Host:
         wait(f"the agent of {name}", lambda: self.get("/readyz").strip() == "ready")
 
     def url(self, path):
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"{LOOPBACK}:{self.port}{path}"
 
     def get(self, path):
         text = fetch(self.url(path))

@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.parse
 
-from hosts import Host, Verdict, fetch, free_port, wait
+from hosts import LOOPBACK, Host, Verdict, fetch, free_port, wait
 
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "onward.md"
 COLLECTOR = """
@@ -57,7 +57,7 @@ class Store:
         wait("the store", lambda: fetch(self.url("/health")))
 
     def url(self, path):
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"{LOOPBACK}:{self.port}{path}"
 
     def ask(self, question):
         answer = json.loads(fetch(self.url("/api/v1/query?query=" + urllib.parse.quote(question))))
@@ -140,7 +140,7 @@ def main():
             (folder / "collector.yml").write_text(COLLECTOR.format(port=port, store=direct))
             with open(folder / "collector.log", "w") as log:
                 children.append(subprocess.Popen([options.collector, "--config", f"file:{folder}/collector.yml"], stdout=log, stderr=log))
-            endpoints["node-2"] = f"http://127.0.0.1:{port}"
+            endpoints["node-2"] = f"{LOOPBACK}:{port}"
         hosts = [Host(name, folder, options.vramscope, options.sim, settings(endpoints[name]), ports[name]) for name in ports]
         try:
             pids = {host.name: [host.start("train", "--steps", "40", "--step-ms", "2"), host.start("kinds")] for host in hosts}

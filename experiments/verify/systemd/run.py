@@ -19,7 +19,6 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 CONTRIB = HERE.parents[2] / "contrib" / "systemd"
 PACKAGES = "systemd,systemd-sysv,dbus,udev,kmod,procps,passwd,python3,libelf1,zlib1g,initramfs-tools,linux-image-cloud-amd64"
-MIRROR = "http://deb.debian.org/debian"
 SERVICE = """[Unit]
 After=multi-user.target
 [Service]
@@ -34,7 +33,7 @@ WantedBy=multi-user.target
 def make_root(root, suite):
     packages = PACKAGES.replace("libelf1,", "libelf1t64," if suite not in ("bookworm",) else "libelf1,")
     # The kernel's scripts want to know processes.
-    subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, root, MIRROR],
+    subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, root],
                    check=True, stdout=subprocess.DEVNULL)
 
 

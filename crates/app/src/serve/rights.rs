@@ -1,8 +1,9 @@
 //! Rights that are given up. Each thread of the agent keeps what it needs and no more: tracing needs to
 //! load probes and to look into processes, answering requests needs nothing.
 
+use std::fs;
+
 use anyhow::{Context, Result};
-use capture::host::Host;
 use rustix::io::Result as IoResult;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -28,7 +29,14 @@ const fn tracing_on(kernel: (u32, u32)) -> CapabilitySet {
 }
 
 fn tracing() -> CapabilitySet {
-    tracing_on(Host::read().kernel)
+    tracing_on(version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()))
+}
+
+/// `6.12.107+deb13` → (6, 12). What cannot be read counts as old.
+fn version(release: &str) -> (u32, u32) {
+    let mut parts =
+        release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
 /// To be called before there are threads: keeps what is needed to start, and what the parts ask for.
@@ -69,6 +77,13 @@ fn keep(wanted: CapabilitySet) -> IoResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_are_known_by_the_beginning_of_their_names() {
+        assert_eq!(version("6.12.107+deb13-cloud-amd64"), (6, 12));
+        assert_eq!((version("5.15.0-1"), version("7.0")), ((5, 15), (7, 0)));
+        assert_eq!((version("6"), version("rt6.1")), ((6, 0), (0, 0)));
+    }
 
     #[test]
     fn old_kernels_need_more_to_attach_probes() {
