@@ -181,7 +181,7 @@ fn a_profile_has_lines_libraries_and_labels() {
     ]);
     assert_eq!(profile["types"], types);
     assert_eq!(profile["default"], "inuse_space");
-    let labels = json!({"pid": 47, "device": 1, "kind": "device", "process": "tr;ain (47)"});
+    let labels = json!({"pid": 47, "device": "1", "kind": "device", "process": "tr;ain (47)"});
     let driver = json!(["cuMemAlloc_v2", "", 7, "/usr/lib/libcuda.so.1"]);
     let main = json!(["main", "train.py", 7, ""]);
     let sample = |own: Option<Value>, values: [u64; 4]| {

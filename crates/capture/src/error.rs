@@ -18,7 +18,10 @@ pub enum Error {
     #[error(transparent)]
     Library(#[from] ImageError),
     /// The kernel refused the programs.
-    #[error("cannot load the probes: {source}; `vramscope doctor` tells what this host can do")]
+    #[error(
+        "cannot load the probes: {source}{}; `vramscope doctor` tells what this host can do",
+        crate::session::said()
+    )]
     Load {
         /// Why.
         source: libbpf_rs::Error,

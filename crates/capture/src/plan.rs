@@ -127,7 +127,8 @@ const fn advice(admin: bool) -> &'static str {
         ""
     } else {
         "\nwith CAP_SYS_ADMIN others may work: before Linux 6.6 it is needed instead of CAP_BPF and \
-         CAP_PERFMON"
+         CAP_PERFMON, and filters of system calls in containers may ask for it, too; another filter \
+         can allow bpf and perf_event_open to those"
     }
 }
 

@@ -21,12 +21,13 @@ fn every_tier_works_on_a_new_kernel() {
             );
         }
     }
-    every_tier_counts_work_and_tensors();
+    let works = |tier: &Tier| host.tiers.contains(&(*tier, Ok(())));
+    every_tier_counts_work_and_tensors(Tier::ALL.into_iter().filter(works));
 }
 
 /// After the other one: the self-test of a tier counts every hit of this process.
-fn every_tier_counts_work_and_tensors() {
-    for tier in Tier::ALL {
+fn every_tier_counts_work_and_tensors(tiers: impl Iterator<Item = Tier>) {
+    for tier in tiers {
         let options = Options {
             target: Target::Everybody,
             drivers: Vec::new(),

@@ -24,7 +24,7 @@ MESSAGES = {
     "Mapping": {"id": (1, "u", False), "filename": (5, int, False)},
     "Location": {"id": (1, "u", False), "mapping_id": (2, "u", False), "line": (4, "Line", True)},
     "Line": {"function_id": (1, "u", False), "line": (2, int, False)},
-    "Function": {"id": (1, "u", False), "name": (2, int, False), "filename": (4, int, False)},
+    "Function": {"id": (1, "u", False), "name": (2, int, False), "system_name": (3, int, False), "filename": (4, int, False)},
 }
 
 
@@ -52,6 +52,8 @@ def main(path):
     text = profile.string_table
     assert text[0] == ""
     functions = {one.id: one for one in profile.function}
+    # Go's pprof cuts what is in brackets out of names that are also the system's.
+    assert all(one.system_name != one.name for one in profile.function)
     mappings = {one.id: text[one.filename] for one in profile.mapping}
     locations = {one.id: one for one in profile.location}
 
@@ -69,6 +71,8 @@ def main(path):
         assert len(sample.value) == len(types)
         for (name, _), value in zip(types, sample.value):
             totals[name] += value
+        # Go's pprof takes a number 0 for no label at all.
+        assert all(one.str or one.num for one in sample.label)
         labels = {text[one.key]: text[one.str] if one.str else one.num for one in sample.label}
         stack = [frame(number) for number in sample.location_id]
         samples.append({"stack": stack, "values": list(sample.value), "labels": labels})

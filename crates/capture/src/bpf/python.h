@@ -37,9 +37,6 @@ struct {
 	__type(value, struct vs_python);
 } pythons SEC(".maps");
 
-/* Of what is read of a frame and of a code object; more than any offset needs, so that an offset
- * can be checked by its lowest bits. */
-#define WORDS 16
 /* A frame of the interpreter can be the last thing in its mapping, so no more of it is read than
  * there must be. */
 #define FRAME_BYTES	   80
@@ -81,13 +78,15 @@ static __always_inline void set_told(__u64 token, __u16 kind)
 	bpf_map_update_elem(&told_frames, &key, &yes, BPF_ANY);
 }
 
-static __always_inline void count_lost_stack(void)
+/* Not inlined: its own room on the stack would count for all that takes a stack. */
+static __noinline int count_lost_stack(void)
 {
 	struct vs_lost *lost = lost_of(bpf_get_current_pid_tgid() >> 32);
 
 	COUNT(lost);
 	if (lost)
 		__sync_fetch_and_add(&lost->stacks, 1);
+	return 0;
 }
 
 static __always_inline __u64 user_word(__u64 address)
@@ -167,6 +166,7 @@ static __noinline __u64 own_frame(const struct vs_python *python, struct thread_
 
 struct frame_walk {
 	const struct vs_python *python;
+	__u64 *words;			/* of the thread */
 	struct vs_python_stack *record; /* where the frames are written down, or nowhere */
 	__u64 frame;
 	__u64 hash;
@@ -178,27 +178,28 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 	const struct vs_python *python = walk->python;
 	struct vs_python_stack *record = walk->record;
 	struct vs_python_frame found = {};
-	__u64 words[WORDS] = {};
+	__u64 *words = walk->words;
 	__u8 *bytes = (__u8 *)words;
 	__u32 length = python->every_is_entry ? FRAME_OBJECT_BYTES : FRAME_BYTES;
 
+	__builtin_memset(words, 0, VS_WORDS * 8);
 	if (!walk->frame || bpf_probe_read_user(words, length, (void *)walk->frame))
 		return 1;
-	walk->frame = words[python->frame_previous & (WORDS - 1)];
-	if (bytes[python->frame_owner & (WORDS * 8 - 1)] >= python->owner_entry) {
+	walk->frame = words[python->frame_previous & (VS_WORDS - 1)];
+	if (bytes[python->frame_owner & (VS_WORDS * 8 - 1)] >= python->owner_entry) {
 		found.entry = 1;
 	} else {
-		found.code = words[python->frame_code & (WORDS - 1)] & ~7ULL;
-		found.instruction = words[python->frame_instruction & (WORDS - 1)];
+		found.code = words[python->frame_code & (VS_WORDS - 1)] & ~7ULL;
+		found.instruction = words[python->frame_instruction & (VS_WORDS - 1)];
 		found.entry = python->every_is_entry;
 		if (python->frame_is_entry != VS_NONE)
-			found.entry = bytes[python->frame_is_entry & (WORDS * 8 - 1)] & 1;
+			found.entry = bytes[python->frame_is_entry & (VS_WORDS * 8 - 1)] & 1;
 		if (!bpf_probe_read_user(words, CODE_BYTES,
 					 (void *)(found.code + python->code_from))) {
-			found.name = words[python->code_name & (WORDS - 1)];
-			found.lines = words[python->code_lines & (WORDS - 1)];
+			found.name = words[python->code_name & (VS_WORDS - 1)];
+			found.lines = words[python->code_lines & (VS_WORDS - 1)];
 			found.first_line =
-				((__u32 *)words)[python->code_first_line & (WORDS * 2 - 1)];
+				((__u32 *)words)[python->code_first_line & (VS_WORDS * 2 - 1)];
 		}
 	}
 	walk->hash = mix(mix(walk->hash, found.code), found.instruction);
@@ -209,10 +210,12 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 	return 0;
 }
 
-static __noinline int send_python(const struct vs_python *python, __u64 frame, __u64 token)
+static __noinline int send_python(const struct vs_python *python, struct thread_state *thread,
+				  __u64 frame, __u64 token)
 {
 	struct vs_python_stack *record = bpf_ringbuf_reserve(&stack_records, sizeof(*record), 0);
-	struct frame_walk walk = {.python = python, .record = record, .frame = frame};
+	struct frame_walk walk = {
+		.python = python, .words = thread->words, .record = record, .frame = frame};
 
 	if (!record)
 		return 1;
@@ -226,9 +229,11 @@ static __noinline int send_python(const struct vs_python *python, __u64 frame, _
 	return 0;
 }
 
-static __noinline __u64 hash_python(const struct vs_python *python, __u64 frame)
+static __noinline __u64 hash_python(const struct vs_python *python, struct thread_state *thread,
+				    __u64 frame)
 {
-	struct frame_walk walk = {.python = python, .frame = frame, .hash = VS_PYTHON};
+	struct frame_walk walk = {
+		.python = python, .words = thread->words, .frame = frame, .hash = VS_PYTHON};
 
 	bpf_loop(VS_PYTHON_MAX, next_frame, &walk, 0);
 	return walk.hash;
@@ -246,9 +251,9 @@ static __noinline int take_python(struct thread_state *thread, struct taken_stac
 	frame = own_frame(python, thread);
 	if (!frame)
 		return 0;
-	token = hash_python(python, frame);
+	token = hash_python(python, thread, frame);
 	if (!was_told(token, VS_PYTHON)) {
-		if (send_python(python, frame, token)) {
+		if (send_python(python, thread, frame, token)) {
 			taken->flags |= VS_PYTHON_LOST;
 			return 1;
 		}

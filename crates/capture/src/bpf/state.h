@@ -148,6 +148,10 @@ struct inflight_call {
 	__u64 hook;
 };
 
+/* Of what is read of a frame and of a code object; more than any offset needs, so that an offset
+ * can be checked by its lowest bits. */
+#define VS_WORDS 16
+
 struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
 	__u64 contexts[VS_CONTEXTS];
@@ -162,6 +166,9 @@ struct thread_state {
 	__u32 announced;     /* its process was, so there is no need to look */
 	__u64 python;	     /* Python's own state of the thread, as it was found last */
 	__u64 name[2];
+	/* Room for what is read of Python: before Linux 6.13 all functions of a probe that call
+	 * each other have 512 bytes of stack together. */
+	__u64 words[VS_WORDS];
 };
 
 struct {

@@ -31,3 +31,45 @@ fn keep(_level: PrintLevel, text: String) {
 pub fn last_messages() -> Vec<String> {
     LAST.lock().map(|last| last.iter().cloned().collect()).unwrap_or_default()
 }
+
+/// Why the verifier refused a program, to be put behind an error.
+pub(crate) fn said() -> String {
+    refusal(&last_messages()).map_or_else(String::new, |why| format!(" (the kernel says: {why})"))
+}
+
+/// The last line of a log that is not about the log itself.
+fn refusal(messages: &[String]) -> Option<&str> {
+    let end = messages.iter().rposition(|line| line.starts_with("-- END PROG LOAD LOG"))?;
+    let told = messages.get(..end)?.iter().rev().map(|line| line.trim());
+    let mut told = told.take_while(|line| !line.contains("-- BEGIN PROG LOAD LOG"));
+    told.find(|line| !line.starts_with("processed ") && !line.starts_with("verification time"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_reason_is_the_last_line_of_the_last_log() {
+        let log = lines(
+            "libbpf: prog 'a': -- BEGIN PROG LOAD LOG --\nold\n-- END PROG LOAD LOG --\n\
+             libbpf: prog 'call_multi_return': BPF program load failed: -EACCES\n\
+             libbpf: prog 'call_multi_return': -- BEGIN PROG LOAD LOG --\n\
+             combined stack size of 6 calls is 528. Too large\n\
+             processed 369129 insns (limit 1000000) max_states_per_insn 52\n\
+             -- END PROG LOAD LOG --\nlibbpf: failed to load object 'vramscope'",
+        );
+        assert_eq!(refusal(&log), Some("combined stack size of 6 calls is 528. Too large"));
+    }
+
+    #[test]
+    fn without_a_log_there_is_no_reason() {
+        assert_eq!(refusal(&lines("libbpf: Error in bpf_create_map_xattr(x): -EPERM")), None);
+        let empty = "libbpf: prog 'a': -- BEGIN PROG LOAD LOG --\n-- END PROG LOAD LOG --";
+        assert_eq!(refusal(&lines(empty)), None);
+    }
+}

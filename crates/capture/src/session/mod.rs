@@ -12,6 +12,8 @@ mod log;
 mod names;
 mod object;
 mod ring;
+#[cfg(test)]
+mod room;
 mod sums;
 mod torch;
 mod work;
@@ -21,6 +23,7 @@ pub use crate::tensors::Tensors;
 pub use counters::Counters;
 pub use drivers::Notice;
 pub use log::last_messages;
+pub(crate) use log::said;
 pub use object::Work;
 
 use std::collections::HashSet;

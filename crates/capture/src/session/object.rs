@@ -14,7 +14,7 @@ use crate::stacks::Stacks;
 use crate::tensors::Tensors;
 use crate::wire::{self, WireHook};
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
+pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
 
 /// Which processes are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -151,7 +151,7 @@ impl<'a> Who<'a> {
         ];
         tags.extend(kind.map(|kind| Tag::Text("kind", kind.name())));
         if let Some(gpu) = self.gpu {
-            tags.push(Tag::Number("gpu", i64::from(gpu.0)));
+            tags.push(Tag::Ordinal("gpu", gpu.0));
             tags.push(Tag::Text("uuid", self.uuid));
         }
         if let Some(container) = &self.process.container {

@@ -33,6 +33,8 @@ pub fn pprof(out: &mut dyn Write, profile: &Profile<'_>) -> io::Result<()> {
 pub(super) enum Tag<'a> {
     Text(&'static str, &'a str),
     Number(&'static str, i64),
+    /// A number that may be 0. Go's pprof takes a number 0 for none at all, so that it is told as text.
+    Ordinal(&'static str, u16),
 }
 
 /// A profile in the making: everything in it has a number, and is there once.
@@ -71,7 +73,7 @@ impl Maker {
         let stack = place.site.map_or(&[][..], |site| profile.stacks.ids(site));
         let process = profile.process(place.pid);
         let mut tags = vec![Tag::Number("pid", i64::from(place.pid.0))];
-        tags.extend(place.device.map(|device| Tag::Number("device", i64::from(device.0))));
+        tags.extend(place.device.map(|device| Tag::Ordinal("device", device.0)));
         tags.push(Tag::Text("kind", place.kind.name()));
         tags.push(Tag::Text("process", &process));
         self.sample(profile.stacks, stack, "(no call stack)", sample, &tags);
@@ -98,7 +100,9 @@ impl Maker {
         if location_id.is_empty() {
             location_id.push(self.remark(instead));
         }
-        let label = tags.iter().map(|tag| self.label(tag)).collect();
+        // What is not known is no label: pids of files that have none, names that are empty.
+        let says = |label: &Label| label.text != 0 || label.number != 0;
+        let label = tags.iter().map(|tag| self.label(tag)).filter(says).collect();
         self.proto.sample.push(proto::Sample { location_id, value, label });
     }
 
@@ -106,6 +110,9 @@ impl Maker {
         match *tag {
             Tag::Text(key, text) => Label { key: self.text(key), text: self.text(text), number: 0 },
             Tag::Number(key, number) => Label { key: self.text(key), text: 0, number },
+            Tag::Ordinal(key, number) => {
+                Label { key: self.text(key), text: self.text(&number.to_string()), number: 0 }
+            }
         }
     }
 
@@ -173,7 +180,9 @@ impl Maker {
         let next = self.proto.function.len() as u64 + 1;
         let id = *self.functions.entry((name, filename)).or_insert(next);
         if id == next {
-            self.proto.function.push(Function { id, name, system_name: name, filename });
+            // No `system_name`: where both are the same, Go's pprof takes the name for one that a linker
+            // knows, and cuts what is in brackets out of it.
+            self.proto.function.push(Function { id, name, filename });
         }
         id
     }
