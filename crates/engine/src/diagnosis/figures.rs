@@ -70,7 +70,7 @@ fn sum(all: impl Iterator<Item = Bytes>) -> Bytes {
     Bytes(all.fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
 }
 
-fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Item = &DeviceView> {
+pub(super) fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Item = &DeviceView> {
     process.devices.iter().filter(move |view| gpu.is_some() && view.gpu == gpu)
 }
 
