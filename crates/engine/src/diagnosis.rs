@@ -37,7 +37,7 @@ impl Asked {
 /// What is known at the moment when a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
-    /// Who asked.
+    /// Who asked; 0 where nobody did.
     pub pid: Pid,
     /// For what.
     pub asked: Asked,
@@ -202,6 +202,12 @@ pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
         Asked::Other => device(scene, &figures, None),
     };
     Diagnosis { cause, sureness, sentence, figures, hints: scene.hints.to_vec() }
+}
+
+/// What was free of the GPU at that moment, about.
+#[must_use]
+pub fn free(scene: &Scene<'_>) -> Option<Bytes> {
+    Figures::of(scene).free
 }
 
 type Answer = (Cause, Sureness, String);

@@ -149,6 +149,25 @@ fn what_was_allocated_since_the_account_was_asked_counts() {
 }
 
 #[test]
+fn what_is_free_can_be_told_without_anybody_who_asked() {
+    let mut world = World::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
+    let snapshot = world.snapshot();
+    let scene = Scene {
+        pid: Pid(0),
+        asked: Asked::Other,
+        device: None,
+        gpu: Some(GpuId(3)),
+        holders: &world.held,
+        snapshot: &snapshot,
+        total: world.total,
+        host: Host::default(),
+        cached: None,
+        hints: &[],
+    };
+    assert_eq!(engine::diagnosis::free(&scene), Some(Bytes(2 * GIB)));
+}
+
+#[test]
 fn memory_that_nobody_traced_is_named_where_it_is_most() {
     let world = World::new().holds(1, GIB, Some(20 * GIB)).free(GIB);
     let says = ["held by the same process: 1.00 GiB and 20.00 GiB beyond what was traced"];

@@ -1,6 +1,6 @@
 //! The figures that a diagnosis rests on.
 
-use crate::ids::GpuId;
+use crate::ids::{GpuId, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
 use crate::units::Bytes;
 
@@ -88,7 +88,7 @@ fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
     let context = biggest.unwrap_or(CONTEXT).min(LARGEST_CONTEXT);
     let mut now = i128::from(told.0);
     let asker = (scene.pid, Bytes(0));
-    let holds = scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
+    let holds = scene.pid == Pid(0) || scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
     let holders = scene.holders.iter().chain((!holds).then_some(&asker));
     for (pid, held) in holders {
         let process = processes.iter().find(|process| process.key.pid == *pid);

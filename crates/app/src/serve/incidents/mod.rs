@@ -9,12 +9,14 @@ mod desk;
 mod folder;
 mod gate;
 mod history;
+mod holders;
 mod host;
 mod job;
 mod limits;
 mod pages;
 mod recent;
 mod recording;
+mod unwritten;
 mod writer;
 
 pub(crate) use desk::Desk;
@@ -100,14 +102,14 @@ impl Shelf {
             gpu: None,
             only: &[],
             asker: None,
-            fragmented: false,
+            cause: None,
             idle: &|process| idle.get(&process.key).copied(),
             local: true,
         };
         Advice {
             time: names.clock.precise(snapshot.at),
             gpus: advising::answer(&question, snapshot, names),
-            notes: Vec::new(),
+            notes: advising::notes(snapshot),
         }
     }
 
@@ -123,5 +125,23 @@ impl Shelf {
     /// Incidents by trigger and outcome.
     pub(crate) fn counts(&self) -> Vec<((&'static str, &'static str), u64)> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::metrics::Figures;
+    use engine::snapshot::{Certainty, Snapshot};
+
+    use super::*;
+    use crate::serve::onward::published;
+
+    #[test]
+    fn advice_says_that_memory_is_from_before_the_trace() {
+        let certainty = Certainty { before_trace: true, ..Certainty::default() };
+        let snapshot = Snapshot { certainty, ..Snapshot::default() };
+        let notes = Shelf::default().advice(&published(1, snapshot, Figures::default())).notes;
+        assert!(notes[0].contains("were there before"), "{notes:?}");
+        assert!(notes[1].contains("what is free is not known"), "{notes:?}");
     }
 }

@@ -13,6 +13,8 @@ mod profiles;
 mod pyroscope;
 mod tally;
 
+#[cfg(test)]
+pub(crate) use beat::tests::published;
 pub(crate) use tally::Tally;
 
 use std::sync::Arc;
