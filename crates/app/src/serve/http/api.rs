@@ -232,9 +232,11 @@ mod tests {
         let told = alerts(&[alert()], ALL);
         assert_eq!(names(&told["alerts"][0]), described("alerts"));
         assert_eq!(told["alerts"][0]["labels"], json!({ "gpu": "0" }));
-        let told = incidents(&[incident(1), incident(2)], ALL);
+        let unwritten = IncidentView { kept: Some("out of memory".into()), ..incident(1) };
+        let told = incidents(&[unwritten.clone(), incident(2)], ALL);
         assert_eq!(names(&told["incidents"][0]), described("incidents"));
-        assert_eq!(names(&manifest(&incident(1))["incident"]), described("incidents"));
+        assert_eq!(names(&manifest(&unwritten)["incident"]), described("incidents"));
+        assert_eq!(told["incidents"][1].get("kept"), None);
         // Where a folder is on the host is nobody's business.
         assert!(!told.to_string().contains("/var/lib"));
     }

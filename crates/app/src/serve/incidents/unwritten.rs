@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind};
 
 /// What to do about it.
 pub(super) fn hint(error: &anyhow::Error) -> &'static str {
-    let kind =
-        error.chain().find_map(|cause| cause.downcast_ref::<io::Error>().map(io::Error::kind));
-    match kind {
+    // Writers of formats wrap what the system said; its number is in the text of all of them.
+    let said = error.chain().find_map(|cause| number(&cause.to_string()));
+    match said.map(|number| io::Error::from_raw_os_error(number).kind()) {
         Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
             "free some room or name another folder with [incidents] state"
         }
@@ -15,6 +15,12 @@ pub(super) fn hint(error: &anyhow::Error) -> &'static str {
         }
         _ => "name a folder that can be written with [incidents] state",
     }
+}
+
+/// The number of the system's error in a text such as "No space left on device (os error 28)".
+fn number(text: &str) -> Option<i32> {
+    let (_, rest) = text.rsplit_once("(os error ")?;
+    rest.split(')').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -35,6 +41,8 @@ mod tests {
             let failed: io::Result<()> = Err(io::Error::from_raw_os_error(number));
             let error = failed.context("in /var/lib/x").unwrap_err();
             assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
+            let wrapped = anyhow::Error::new(io::Error::other(format!("{error:#}")));
+            assert!(hint(&wrapped).contains(says), "{wrapped:#}");
         }
     }
 }
