@@ -292,8 +292,6 @@ impl Naive {
         let of_context = failed.context.and_then(|id| process.contexts.get(&id)?.device);
         let device = failed.device.or(of_context);
         let gpu = device.and_then(|device| process.gpu(device));
-        const OF_GPU: [Kind; 6] =
-            [Kind::Device, Kind::Array, Kind::Physical, Kind::Graph, Kind::Static, Kind::Async];
         let of_gpu = failed.asked.is_some_and(|(kind, _)| OF_GPU.contains(&kind));
         self.ran_out.push(gpu.filter(|_| of_gpu));
         if failed.asked.is_none() || self.out_of_memory.len() == 64 {
@@ -328,6 +326,10 @@ impl Naive {
         });
     }
 }
+
+/// Memory of a GPU.
+const OF_GPU: [Kind; 6] =
+    [Kind::Device, Kind::Array, Kind::Physical, Kind::Graph, Kind::Static, Kind::Async];
 
 fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.allocations += lost.allocations;
