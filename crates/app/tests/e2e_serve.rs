@@ -312,7 +312,7 @@ fn requests_beyond_the_limits_are_refused() {
         error(&agent.get(&format!("/api/v1/{path}?top=3")), 400);
     }
     for path in ["/metrics?x=1", "/debug/pprof/heap?seconds=5", "/api/v1/alerts?pid=1&top=1"] {
-        assert_eq!(agent.get(path).status, 200, "{path}");
+        assert_eq!(request(&format!("HEAD {path}"), "\r\n").status, 200, "{path}");
     }
     let host = |host: &str| {
         agent.raw(&format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"))
