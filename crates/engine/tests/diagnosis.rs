@@ -47,11 +47,15 @@ impl World {
         self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
     }
 
+    fn begin(&mut self, pid: u32, before_trace: bool) {
+        let name = format!("worker-{pid}").into();
+        let facts = ProcessFacts { start: 1, uid: 1000, name, before_trace };
+        self.tell(pid, What::Process(facts));
+    }
+
     /// A process that holds so much, and takes `beyond` more by the driver's account.
     fn holds(mut self, pid: u32, bytes: u64, beyond: Option<u64>) -> Self {
-        let name = format!("worker-{pid}").into();
-        let facts = ProcessFacts { start: 1, uid: 1000, name, before_trace: false };
-        self.tell(pid, What::Process(facts));
+        self.begin(pid, false);
         self.tell(pid, What::Gpus([Some(GpuId(3))].into()));
         self.allocates(pid, bytes);
         if let Some(beyond) = beyond {
@@ -165,6 +169,18 @@ fn what_is_free_can_be_told_without_anybody_who_asked() {
         hints: &[],
     };
     assert_eq!(engine::diagnosis::free(&scene), Some(Bytes(2 * GIB)));
+}
+
+#[test]
+fn what_was_there_before_the_trace_is_not_taken_for_the_size_of_a_context() {
+    let mut world = World::new();
+    world.begin(2, true);
+    world.tell(2, What::Gpus([Some(GpuId(3))].into()));
+    world.tell(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB });
+    // The one who asks is too new to be in the account: its context is a guess of 512 MiB.
+    world.begin(1, false);
+    let says = ["about 19.50 GiB were free", "process 2 (worker-2): 4.00 GiB, none of it traced"];
+    assert_cause(world.free(20 * GIB), 20 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
 #[test]

@@ -83,7 +83,9 @@ const LARGEST_CONTEXT: u64 = 1 << 30;
 /// new to be in the driver's account has a context, too: as big as the biggest that is known.
 fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
     let processes = &scene.snapshot.processes;
-    let views = processes.iter().flat_map(|process| on(process, scene.gpu));
+    // What was there before the trace is more than a context.
+    let traced = processes.iter().filter(|process| !process.before_trace);
+    let views = traced.flat_map(|process| on(process, scene.gpu));
     let biggest = views.filter_map(DeviceView::untracked).map(|bytes| bytes.0).max();
     let context = biggest.unwrap_or(CONTEXT).min(LARGEST_CONTEXT);
     let mut now = i128::from(told.0);
