@@ -3,6 +3,7 @@
 use std::fs;
 
 use engine::advice::{Situation, advise};
+use engine::diagnosis::Cause;
 use engine::ids::{GpuId, Pid};
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::units::Nanos;
@@ -18,8 +19,8 @@ pub(crate) struct Question<'a> {
     pub(crate) only: &'a [Pid],
     /// Who was refused memory.
     pub(crate) asker: Option<Pid>,
-    /// Its cache holds memory in pieces that are too small.
-    pub(crate) fragmented: bool,
+    /// Why.
+    pub(crate) cause: Option<Cause>,
     /// For how long a process has launched nothing.
     pub(crate) idle: &'a dyn Fn(&ProcessView) -> Option<Nanos>,
     /// The processes are of this host, so that more can be found out about them.
@@ -38,7 +39,7 @@ pub(crate) fn answer(
             gpu,
             only: question.only,
             asker: question.asker,
-            fragmented: question.fragmented,
+            cause: question.cause,
             protected: if question.local { &is_protected } else { &is_first },
             idle: question.idle,
         });
@@ -52,6 +53,22 @@ pub(crate) fn answer(
         return vec![one(None)];
     }
     gpus.into_iter().map(|gpu| one(Some(gpu))).collect()
+}
+
+/// What the reader of advice should know.
+pub(crate) fn notes(snapshot: &Snapshot) -> Vec<String> {
+    let mut notes = Vec::new();
+    if snapshot.certainty.before_trace {
+        notes.push(
+            "some processes were there before: what they held then is known by the driver's account \
+             alone, and of caches only what they told since"
+                .into(),
+        );
+    }
+    if snapshot.gpus.is_empty() {
+        notes.push("the driver's account could not be asked: what is free is not known".into());
+    }
+    notes
 }
 
 /// The GPUs that somebody holds memory of, or whose free memory is known.

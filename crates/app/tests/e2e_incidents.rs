@@ -253,6 +253,7 @@ fn causes_are_told_apart() {
     ] {
         let mut stage = shared("8G");
         let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+        let other = stage.hold(0, 1, 300 * MIB);
         if !fails.is_empty() {
             stage = stage.env("SIM_FAIL", fails);
         }
@@ -261,7 +262,14 @@ fn causes_are_told_apart() {
         assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
         assert_eq!(found["process"]["pid"], player.pid());
         assert!(found["took_ms"].as_u64().unwrap() < 1000, "{found:#}");
-        drop(player);
+        // Nobody else is to end for what is not the device's fault.
+        let full = cause == "device_exhausted";
+        let steps = found["advice"][0]["steps"].as_array().unwrap();
+        assert_eq!(steps.iter().any(|step| step["pid"] == other.pid()), full, "{found:#}");
+        assert!(steps.iter().any(|step| step["action"] == "ask_for_less"), "{found:#}");
+        let headline = found["headline"].as_str().unwrap();
+        assert_eq!(headline.starts_with("out of memory on GPU 0: "), full, "{headline}");
+        drop((player, other));
         agent.stop();
     }
 }
@@ -280,6 +288,31 @@ fn a_process_that_ends_at_once_is_told_all_the_same() {
 }
 
 #[test]
+fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
+    let _alone = alone();
+    let stage = shared("4G");
+    let before = stage.hold(0, 1, 3000 * MIB);
+    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    // The driver is asked every second; until then a process from before is not known.
+    std::thread::sleep(Duration::from_secs(3));
+    let player = python(&stage, "allocate(1000); time.sleep(60)");
+    let folder = agent.wait_folder(player.pid());
+    let found = object(&folder);
+    let first = &found["holders"][0];
+    assert_eq!((&first["pid"], &first["before_trace"]), (&before.pid().into(), &true.into()));
+    assert_eq!((&first["live_bytes"], &first["driver_bytes"]), (&0.into(), &(3100 * MIB).into()));
+    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
+    for words in [
+        format!("most of it was held by process {} (workload): 3.03 GiB, none of it", before.pid()),
+        format!("process {} (workload): 3.03 GiB by the driver's account, none", before.pid()),
+    ] {
+        assert!(summary.contains(&words), "{words} is not in {summary}");
+    }
+    drop((player, before));
+    agent.stop();
+}
+
+#[test]
 fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
     let _alone = alone();
     let stage = shared("1G");
@@ -290,7 +323,7 @@ fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
     let folder = agent.wait_folder(player.pid());
     let own = format!("pid{}", player.pid());
     agent.wait("the count", || object(&folder)["errors"].as_u64().unwrap() > 1);
-    agent.wait("the message", || agent.agent.messages().contains("were not written down"));
+    agent.wait("the message", || agent.agent.messages().contains("not written down"));
     drop(player);
     assert_eq!(agent.named(&own).len(), 1);
     let found = object(&folder);
@@ -318,6 +351,10 @@ fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
     agent.wait("the limit of the GPU", || agent.folders().iter().any(of_gpu));
     let of_gpu = object(&agent.folders().into_iter().find(of_gpu).unwrap());
     assert!(of_gpu["limit"].as_str().unwrap().contains("more than 0.5"), "{of_gpu:#}");
+    let by_process = agent.named(&format!("pid{pid}")).remove(0).join("summary.txt");
+    let summary = fs::read_to_string(by_process).unwrap();
+    assert!(summary.contains("snapshot.json is from the same moment"), "{summary}");
+    assert!(summary.contains("free at that moment, by what was traced since"), "{summary}");
     assert_eq!(holders(&of_gpu, &[pid]), [(pid, 600 * MIB)].into());
     send_signal(agent.agent.pid(), 10);
     let asked = object(&agent.wait_named("asked", 1)[0]);
@@ -372,6 +409,11 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
     player.finish();
     let said = agent.agent.messages();
     assert!(said.contains("No space left") && said.contains("free some room"), "{said}");
+    // What could not be written can be read all the same, without folders of programs.
+    let listed = agent.agent.api("incidents");
+    let kept = listed["incidents"][0]["kept"].as_str().unwrap();
+    assert!(kept.contains("CAUSE: ") && kept.contains("workload"), "{kept}");
+    assert!(!kept.contains("/sim/"), "{kept}");
     assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "nothing is half");
     // With room again the next one is written.
     fs::remove_file(tiny.0.join("filler")).unwrap();

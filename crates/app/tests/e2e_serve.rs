@@ -294,6 +294,12 @@ fn requests_beyond_the_limits_are_refused() {
     for query in ["top=0", "top=99999", "pid=x", "sort=size"] {
         error(&agent.get(&format!("/api/v1/processes?{query}")), 400);
     }
+    for path in ["gpus", "advice", "status", "snapshot", "processes/1", "profile.pb.gz"] {
+        error(&agent.get(&format!("/api/v1/{path}?top=3")), 400);
+    }
+    for path in ["/metrics?x=1", "/debug/pprof/heap?seconds=5", "/api/v1/alerts?pid=1&top=1"] {
+        assert_eq!(request(&format!("HEAD {path}"), "\r\n").status, 200, "{path}");
+    }
     let host = |host: &str| {
         agent.raw(&format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"))
     };
@@ -325,16 +331,6 @@ fn slow_and_too_many_clients_are_let_go() {
     let mut slow = agent.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let mut idle = agent.connect();
-    let crowd: Vec<_> = (0..300).map(|_| agent.connect()).collect();
-    let refused = crowd.iter().filter(|stream| {
-        let mut bytes = [0; 64];
-        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let mut stream: &std::net::TcpStream = stream;
-        stream.read(&mut bytes).is_ok_and(|read| bytes[..read].starts_with(b"HTTP/1.1 503"))
-    });
-    assert!(refused.count() >= 40);
-    drop(crowd);
-    agent.until("room again", |agent| (agent.get("/healthz").status == 200).then_some(()));
     while slow.write_all(b"x").is_ok() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it was never let go");
         std::thread::sleep(Duration::from_millis(200));
@@ -343,10 +339,18 @@ fn slow_and_too_many_clients_are_let_go() {
     let mut rest = Vec::new();
     assert_eq!(idle.read_to_end(&mut rest).unwrap_or(0), rest.len());
     assert!(begun.elapsed() < Duration::from_secs(25));
-    agent.until("the count of those", |agent| {
-        let refused = agent.metrics().sum("vramscope_http_requests_total", &["code=\"5xx\""]);
-        (refused >= 40.0).then_some(())
-    });
+    // However many say nothing, whoever asks is answered: the first of the silent ones make room.
+    let crowd: Vec<_> = (0..300).map(|_| agent.connect()).collect();
+    for path in ["/healthz", "/readyz", "/metrics", "/api/v1/status"] {
+        assert_eq!(agent.get(path).status, 200, "{path}");
+    }
+    let ended = |stream: &std::net::TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut stream: &std::net::TcpStream = stream;
+        stream.read(&mut [0; 64]).is_ok_and(|read| read == 0)
+    };
+    assert!(crowd[..40].iter().all(ended));
+    assert!(!crowd[290..].iter().any(ended));
     agent.end(15);
 }
 

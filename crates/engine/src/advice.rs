@@ -9,6 +9,7 @@ pub use commands::{Command, Tongue};
 
 use std::cmp::Reverse;
 
+use crate::diagnosis::Cause;
 use crate::ids::{DeviceId, GpuId, Pid};
 use crate::kind::Kind;
 use crate::snapshot::{DeviceView, ProcessView, Snapshot};
@@ -26,8 +27,8 @@ pub struct Situation<'a> {
     pub only: &'a [Pid],
     /// Who was refused memory, where somebody was: it would not be helped by its own end.
     pub asker: Option<Pid>,
-    /// Its cache holds memory in pieces that are too small.
-    pub fragmented: bool,
+    /// Why, where that was found out: only what helps against it is advised.
+    pub cause: Option<Cause>,
     /// Processes that nobody should be told to end: daemons of the system, and who asks.
     pub protected: &'a dyn Fn(&ProcessView) -> bool,
     /// For how long a process has launched nothing, where that is counted.
@@ -170,11 +171,14 @@ pub fn advise(situation: &Situation<'_>) -> Vec<Step> {
     let mentioned = |pid| situation.only.is_empty() || situation.only.contains(&pid);
     let running = situation.snapshot.processes.iter().filter(|process| process.ended.is_none());
     for process in running.filter(|process| mentioned(process.key.pid)) {
-        unused(situation, process, &mut steps);
-        if !(situation.protected)(process) && !is_service(&process.name) {
-            ends(situation, process, &mut steps);
+        let asks = situation.asker == Some(process.key.pid);
+        if helps(situation.cause, asks) {
+            unused(situation, process, &mut steps);
+            if !(situation.protected)(process) && !is_service(&process.name) {
+                ends(situation, process, &mut steps);
+            }
         }
-        if situation.asker == Some(process.key.pid) {
+        if asks {
             for_asker(situation, process, &mut steps);
         }
     }
@@ -184,6 +188,12 @@ pub fn advise(situation: &Situation<'_>) -> Vec<Step> {
         (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.known)
     });
     steps
+}
+
+/// Whether device memory that a process gives back helps whoever was refused: that of others only where
+/// the device has too little, its own also where it has a limit of its own.
+fn helps(cause: Option<Cause>, asks: bool) -> bool {
+    cause.is_none_or(|cause| cause.is_of_device() || (asks && cause == Cause::Quota))
 }
 
 /// Programs that serve the GPU or the host, whoever runs them.
@@ -323,14 +333,37 @@ fn leaked(situation: &Situation<'_>, process: &ProcessView) -> Option<(Bytes, Su
 
 /// What the one who was refused can do itself.
 fn for_asker(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
-    if situation.fragmented {
+    if situation.cause == Some(Cause::CacheFragmented) {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
         let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
         let why = "segments that grow in place leave fewer pieces that nothing fits in".to_owned();
         steps.push(step(process, Action::ExpandSegments, Bytes(cached), Known::AtMost, why));
     }
-    let why = "it was refused memory; a smaller batch, shorter sequences, lower precision or \
-               checkpoints of activations make it need less"
-        .to_owned();
+    let why = less(situation.cause).to_owned();
     steps.push(step(process, Action::AskForLess, Bytes(0), Known::Estimate, why));
+}
+
+/// How the one who was refused can need less of what it was refused.
+const fn less(cause: Option<Cause>) -> &'static str {
+    match cause {
+        Some(Cause::LargerThanDevice) => {
+            "it asked for more at once than the whole device has, which nobody else's memory changes; \
+             smaller requests, or a model that is divided among devices, fit"
+        }
+        Some(Cause::Quota) => {
+            "something limits this process while the device has room, so that nobody else's memory \
+             helps; raise its share (MPS, the container, the divided GPU), or make it need less"
+        }
+        Some(Cause::HostMemory) => {
+            "it was refused memory of the host, and no memory of the GPU changes that; lock less of it \
+             (fewer or smaller pinned buffers), or raise its limits (ulimit -l, memory of its cgroup)"
+        }
+        Some(Cause::AddressSpace) => {
+            "it was refused addresses, not memory; reserve fewer of them, or raise its limit (ulimit -v)"
+        }
+        _ => {
+            "it was refused memory; a smaller batch, shorter sequences, lower precision or checkpoints \
+             of activations make it need less"
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! host. What is not known makes an answer less sure, never wrong by itself.
 
 mod figures;
+mod holder;
 
 pub use figures::Figures;
 
@@ -36,7 +37,7 @@ impl Asked {
 /// What is known at the moment when a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
-    /// Who asked.
+    /// Who asked; 0 where nobody did.
     pub pid: Pid,
     /// For what.
     pub asked: Asked,
@@ -104,7 +105,7 @@ impl Hint {
 /// Why there was no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Cause {
-    /// The device is full.
+    /// The device is full, or has too little left.
     DeviceExhausted,
     /// A framework's cache holds enough of the device, but not in one piece, or not yet given back.
     CacheFragmented,
@@ -123,6 +124,18 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Whether memory that others give back of the device would help.
+    #[must_use]
+    pub const fn is_of_device(self) -> bool {
+        match self {
+            Self::DeviceExhausted
+            | Self::CacheFragmented
+            | Self::PoolFragmented
+            | Self::Unknown => true,
+            Self::LargerThanDevice | Self::Quota | Self::AddressSpace | Self::HostMemory => false,
+        }
+    }
+
     /// Every cause.
     pub const ALL: [Self; 8] = [
         Self::DeviceExhausted,
@@ -172,6 +185,9 @@ const SLACK: u64 = 64 << 20;
 /// Memory is given out in pages of this size.
 const PAGE: u64 = 2 << 20;
 
+/// A device is full when no more than this part of it is free.
+const NEARLY: u64 = 20;
+
 /// Finds the cause.
 #[must_use]
 pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
@@ -186,6 +202,12 @@ pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
         Asked::Other => device(scene, &figures, None),
     };
     Diagnosis { cause, sureness, sentence, figures, hints: scene.hints.to_vec() }
+}
+
+/// What was free of the GPU at that moment, about.
+#[must_use]
+pub fn free(scene: &Scene<'_>) -> Option<Bytes> {
+    Figures::of(scene).free
 }
 
 type Answer = (Cause, Sureness, String);
@@ -278,7 +300,7 @@ fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answ
     (Cause::Quota, sureness, sentence)
 }
 
-/// The device is full: is it a cache's fault?
+/// The device has too little: is it a cache's fault?
 fn full(
     scene: &Scene<'_>,
     figures: &Figures,
@@ -287,53 +309,40 @@ fn full(
     free: Option<Bytes>,
 ) -> Answer {
     let enough = |held: Bytes| asked.is_some_and(|asked| held >= asked && asked.0 > 0);
+    let state = state(figures, free);
     if let Some((unused, exact)) = figures.cache_unused.filter(|(unused, _)| enough(*unused)) {
         let sureness = if exact { Sureness::Certain } else { Sureness::Likely };
         let sentence = format!(
-            "the device was full, but PyTorch's cache in the same process held {unused} that no \
-             tensor used, and {words} were asked for: the cache has it in pieces, or had not given \
-             it back"
+            "{state}, but PyTorch's cache in the same process held {unused} that no tensor used, and \
+             {words} were asked for: the cache has it in pieces, or had not given it back"
         );
         return (Cause::CacheFragmented, sureness, sentence);
     }
     if let Some(unused) = figures.pool_unused.filter(|unused| enough(*unused)) {
         let sentence = format!(
-            "the device was full, but memory pools of the same process reserved {unused} that \
-             nothing used, and {words} were asked for"
+            "{state}, but memory pools of the same process reserved {unused} that nothing used, and \
+             {words} were asked for"
         );
         return (Cause::PoolFragmented, Sureness::Likely, sentence);
     }
     let left = free.map_or_else(String::new, |free| format!(" and about {free} were free"));
-    let size = figures.total.map_or_else(String::new, |total| format!(" of {total}"));
     let sentence = format!(
-        "the device{size} was full: {words} were asked for{left}; {}",
-        by_whom(scene, figures)
+        "{state}: {words} were asked for{left}; {}",
+        holder::sentence(scene, figures, free)
     );
     let sureness = if free.is_some() { Sureness::Certain } else { Sureness::Likely };
     (Cause::DeviceExhausted, sureness, sentence)
 }
 
-/// Who holds the device.
-fn by_whom(scene: &Scene<'_>, figures: &Figures) -> String {
-    let most = scene.holders.iter().max_by_key(|(pid, bytes)| (*bytes, pid.0));
-    let untracked = figures.untracked.filter(|untracked| untracked.0 > 0);
-    match most {
-        Some((_, bytes)) if untracked.is_some_and(|untracked| untracked > *bytes) => {
-            let untracked = untracked.unwrap_or_default();
-            format!("{untracked} of it no allocation that was traced accounts for")
-        }
-        Some((pid, bytes)) if *pid == scene.pid => {
-            format!("most of it was held by the same process: {bytes}")
-        }
-        Some((pid, bytes)) => {
-            let name = scene.snapshot.processes.iter().find(|process| process.key.pid == *pid);
-            let name = name.map_or("", |process| &*process.name);
-            format!("most of it was held by process {pid} ({name}): {bytes}")
-        }
-        None => match untracked {
-            Some(untracked) => format!("{untracked} of it were held by memory that was not traced"),
-            None => "who held it is not known".to_owned(),
-        },
+/// How a device is called that has too little: full only where nearly nothing of it is free. Nobody may
+/// have told that; then nothing more than what was traced is known to be used.
+fn state(figures: &Figures, free: Option<Bytes>) -> String {
+    let Some(total) = figures.total else { return "the device was full".to_owned() };
+    let free = free.map_or(total.0.saturating_sub(figures.traced.0), |free| free.0);
+    if free <= total.0 / NEARLY {
+        format!("the device of {total} was full")
+    } else {
+        format!("the device of {total} had too little left")
     }
 }
 

@@ -75,8 +75,10 @@ pub struct Snapshot {
     pub certainty: Certainty,
     /// Processes that run and have called the driver, and those that ended since the last snapshot.
     pub processes: Vec<ProcessView>,
-    /// Out-of-memory errors since the last snapshot.
+    /// Out-of-memory errors since the last snapshot, the first ones of them.
     pub out_of_memory: Vec<OutOfMemory>,
+    /// How many, by the GPU whose memory was asked for; `None` where it is not known, or none was.
+    pub ran_out: Vec<(Option<GpuId>, u64)>,
     /// Where memory came from: sites of the processes that run, see [`View::ended_sites`].
     pub sites: Vec<SiteView>,
     /// How many there are; the list may be shorter.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use engine::advice::{Action, Known, Situation, Step, Tongue, advise};
 use engine::container::{Container, Pod, Runtime};
+use engine::diagnosis::Cause;
 use engine::event::{Allocate, Event, PoolCall, ProcessFacts, What};
 use engine::holding::Where;
 use engine::ids::{DeviceId, GpuId, Key, Pid, PoolId, Tid};
@@ -51,7 +52,7 @@ const BUSY: &dyn Fn(&ProcessView) -> Option<Nanos> = &|_| None;
 fn situation(snapshot: &Snapshot) -> Situation<'_> {
     let (protected, idle) = (NOBODY, BUSY);
     let gpu = Some(GpuId(0));
-    Situation { snapshot, gpu, only: &[], asker: None, fragmented: false, protected, idle }
+    Situation { snapshot, gpu, only: &[], asker: None, cause: None, protected, idle }
 }
 
 fn short(steps: &[Step]) -> Vec<(Action, u32, u64, Known)> {
@@ -140,7 +141,8 @@ fn who_was_refused_is_told_to_need_less_and_not_to_end() {
     holds(&mut ledger, 1, 0, 900 * MIB);
     let snapshot = snapshot(&mut ledger);
     let asker = Some(Pid(1));
-    let steps = advise(&Situation { asker, fragmented: true, ..situation(&snapshot) });
+    let steps =
+        advise(&Situation { asker, cause: Some(Cause::CacheFragmented), ..situation(&snapshot) });
     let actions: Vec<_> = steps.iter().map(|step| step.action).collect();
     assert_eq!(actions, [Action::ExpandSegments, Action::AskForLess]);
     let text = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
@@ -184,4 +186,36 @@ fn only_the_processes_that_are_meant_are_spoken_of() {
     let everywhere = advise(&Situation { gpu: None, ..situation(&snapshot) });
     assert_eq!(everywhere.len(), 3);
     assert_eq!(everywhere[0].bytes, Bytes(3 * MIB));
+}
+
+#[test]
+fn only_what_helps_against_the_cause_is_advised() {
+    let mut ledger = Ledger::new();
+    for pid in [1, 2] {
+        holds(&mut ledger, pid, 0, 900 * MIB);
+        let (pool, device) = (PoolId(7), DeviceId(0));
+        tell(&mut ledger, pid, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
+        tell(&mut ledger, pid, What::Pool(PoolCall::ToldReserved { pool, bytes: 70 * MIB }));
+    }
+    let snapshot = snapshot(&mut ledger);
+    let less = (Action::AskForLess, 1);
+    for (cause, expected, says) in [
+        (Cause::LargerThanDevice, vec![less], "the whole device"),
+        (Cause::HostMemory, vec![less], "ulimit -l"),
+        (Cause::AddressSpace, vec![less], "ulimit -v"),
+        // What it holds itself counts against its limit.
+        (Cause::Quota, vec![(Action::TrimPool, 1), less], "raise its share"),
+        (
+            Cause::DeviceExhausted,
+            vec![(Action::TrimPool, 1), (Action::TrimPool, 2), less, (Action::Stop, 2)],
+            "a smaller batch",
+        ),
+    ] {
+        let asker = Some(Pid(1));
+        let steps = advise(&Situation { asker, cause: Some(cause), ..situation(&snapshot) });
+        let found: Vec<_> = steps.iter().map(|step| (step.action, step.pid.0)).collect();
+        assert_eq!(found, expected, "{cause:?}");
+        let why = &steps.iter().find(|step| step.action == Action::AskForLess).unwrap().why;
+        assert!(why.contains(says), "{cause:?}: {why}");
+    }
 }

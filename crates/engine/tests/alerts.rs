@@ -184,7 +184,7 @@ fn out_of_memory_is_told_also_when_it_is_the_first_thing_that_is_seen() {
     let changes = book.look(&count(2.0), at(0));
     assert_eq!(
         fired(&changes)[0].summary(),
-        "GPU 0 ran out of memory; calls that failed in the last ten minutes: 2"
+        "memory was refused (GPU 0); calls that failed in the last ten minutes: 2"
     );
     assert_eq!(fired(&changes)[0].rule.severity, Severity::Critical);
     let mut over = Vec::new();

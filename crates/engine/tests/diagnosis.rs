@@ -47,11 +47,15 @@ impl World {
         self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
     }
 
+    fn begin(&mut self, pid: u32, before_trace: bool) {
+        let name = format!("worker-{pid}").into();
+        let facts = ProcessFacts { start: 1, uid: 1000, name, before_trace };
+        self.tell(pid, What::Process(facts));
+    }
+
     /// A process that holds so much, and takes `beyond` more by the driver's account.
     fn holds(mut self, pid: u32, bytes: u64, beyond: Option<u64>) -> Self {
-        let name = format!("worker-{pid}").into();
-        let facts = ProcessFacts { start: 1, uid: 1000, name, before_trace: false };
-        self.tell(pid, What::Process(facts));
+        self.begin(pid, false);
         self.tell(pid, What::Gpus([Some(GpuId(3))].into()));
         self.allocates(pid, bytes);
         if let Some(beyond) = beyond {
@@ -149,10 +153,75 @@ fn what_was_allocated_since_the_account_was_asked_counts() {
 }
 
 #[test]
+fn what_is_free_can_be_told_without_anybody_who_asked() {
+    let mut world = World::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
+    let snapshot = world.snapshot();
+    let scene = Scene {
+        pid: Pid(0),
+        asked: Asked::Other,
+        device: None,
+        gpu: Some(GpuId(3)),
+        holders: &world.held,
+        snapshot: &snapshot,
+        total: world.total,
+        host: Host::default(),
+        cached: None,
+        hints: &[],
+    };
+    assert_eq!(engine::diagnosis::free(&scene), Some(Bytes(2 * GIB)));
+}
+
+#[test]
+fn what_was_there_before_the_trace_is_not_taken_for_the_size_of_a_context() {
+    let mut world = World::new();
+    world.begin(2, true);
+    world.tell(2, What::Gpus([Some(GpuId(3))].into()));
+    world.tell(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB });
+    // The one who asks is too new to be in the account: its context is a guess of 512 MiB.
+    world.begin(1, false);
+    let says = ["about 19.50 GiB were free", "process 2 (worker-2): 4.00 GiB, none of it traced"];
+    assert_cause(world.free(20 * GIB), 20 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
+}
+
+#[test]
 fn memory_that_nobody_traced_is_named_where_it_is_most() {
     let world = World::new().holds(1, GIB, Some(20 * GIB)).free(GIB);
-    let says = ["20.00 GiB of it no allocation that was traced accounts for"];
+    let says = ["held by the same process: 1.00 GiB and 20.00 GiB beyond what was traced"];
     assert_cause(world, 2 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
+    // Another one was there before the trace, and only the driver's account knows of it.
+    let world = World::new().holds(1, GIB, Some(0)).holds(2, 0, Some(20 * GIB)).free(3 * GIB);
+    let says = ["most of it was held by process 2 (worker-2): 20.00 GiB, none of it traced"];
+    assert_cause(world, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
+    // Nobody that is known holds it.
+    let world = World::new().holds(1, GIB, Some(0)).free(GIB);
+    let says = ["22.00 GiB were held by nobody who was traced or is accounted for"];
+    assert_cause(world, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
+}
+
+#[test]
+fn a_device_is_full_only_when_nearly_nothing_is_free_and_most_is_more_than_half() {
+    let sentence = |world: World, asked| {
+        let (cause, _, sentence) = world.cause(asked);
+        assert_eq!(cause, Cause::DeviceExhausted, "{sentence}");
+        sentence
+    };
+    let open = World::new().holds(1, GIB, Some(0)).holds(2, 2 * GIB, Some(0)).free(20 * GIB);
+    let said = sentence(open, 22 * GIB);
+    assert!(said.contains("24.00 GiB had too little left: 22.00 GiB were asked for"), "{said}");
+    assert!(!said.contains("full"), "{said}");
+    // 2 GiB are the most of the 4 GiB that are used, and no more than half.
+    assert!(said.contains("the biggest holder was process 2 (worker-2): 2.00 GiB"), "{said}");
+    let many = (1..=20).fold(World::new(), |world, pid| world.holds(pid, GIB, Some(GIB / 8)));
+    let said = sentence(many.free(GIB), 4 * GIB);
+    assert!(said.contains("was full") && said.contains("the biggest holder was"), "{said}");
+    let unasked = World::new().holds(1, 12 * GIB, None);
+    let said = sentence(unasked, 23 * GIB);
+    assert!(said.contains("too little left") && said.contains("most of it was held"), "{said}");
+    let cache =
+        World::new().holds(1, 12 * GIB, Some(GIB)).cache(1, 2 * GIB, 12 * GIB).free(8 * GIB);
+    let (cause, _, said) = cache.cause(9 * GIB);
+    assert_eq!(cause, Cause::CacheFragmented);
+    assert!(said.starts_with("the device of 24.00 GiB had too little left, but"), "{said}");
 }
 
 #[test]

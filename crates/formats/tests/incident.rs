@@ -7,7 +7,7 @@
 )]
 
 use engine::advice::{Situation, advise};
-use engine::diagnosis::{Asked, Host, Scene, diagnose};
+use engine::diagnosis::{Asked, Cause, Host, Scene, diagnose};
 use engine::event::{Allocate, Event, ProcessFacts, SiteFacts, What};
 use engine::holding::Where;
 use engine::ids::{DeviceId, GpuId, Key, Pid, SiteId, Tid};
@@ -17,7 +17,7 @@ use engine::snapshot::View;
 use engine::stack::Frame;
 use engine::units::{Bytes, Moment, Nanos};
 use formats::WallClock;
-use formats::export::advice::{Advice, GpuAdvice};
+use formats::export::advice::{Advice, GpuAdvice, StepObject};
 use formats::export::incident::{self, Grown, IncidentObject, Refused, Story, Trigger, Who};
 use formats::export::text::Style;
 use formats::export::{GpuName, Names};
@@ -45,7 +45,8 @@ fn ledger() -> Ledger {
         ledger.apply(&event(pid, What::Allocate(new)));
         let account = What::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2 };
         ledger.apply(&event(pid, account));
-        let frame = Frame { function: format!("f{pid}{EVIL}").into(), ..Frame::default() };
+        let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
+        let frame = Frame { function, file, line: 7, ..Frame::default() };
         let facts = SiteFacts { site: SiteId(pid), frames: [frame].into() };
         ledger.apply(&event(0, What::Site(facts)));
     }
@@ -79,7 +80,7 @@ fn with_story(tell: impl FnOnce(&Story<'_>)) {
         gpu,
         only: &[],
         asker: Some(Pid(1)),
-        fragmented: false,
+        cause: None,
         protected: &|_| false,
         idle: &|_| None,
     });
@@ -108,6 +109,7 @@ fn with_story(tell: impl FnOnce(&Story<'_>)) {
         }),
         device,
         gpu,
+        free_then: None,
         holders: &holders,
         grown: &grown,
         advice: &advice,
@@ -202,5 +204,112 @@ fn what_is_needed_is_judged_step_by_step() {
         let text = String::from_utf8(text).unwrap();
         assert_clean(&text);
         assert!(text.contains("23.00 GiB cannot be had with all of these steps."), "{text}");
+    });
+}
+
+#[test]
+fn one_process_gives_its_memory_back_once() {
+    let step = |action: &str, pid, bytes: u64, safe| StepObject {
+        action: action.into(),
+        pid,
+        bytes: bytes * GIB,
+        safe,
+        ..StepObject::default()
+    };
+    let steps = vec![
+        step("empty_cache", 1, 6, true),
+        step("trim_pool", 2, 1, true),
+        step("restart_leaking", 1, 9, false),
+        step("stop", 1, 10, false),
+        step("stop", 2, 3, false),
+    ];
+    let (free_bytes, total_bytes) = (Some(4 * GIB), Some(17 * GIB));
+    let mut gpu = GpuAdvice { free_bytes, total_bytes, steps, ..GpuAdvice::default() };
+    // Free are 4 GiB; 10 with the cache, 11 with the pool; 14 and 15 with the end of one, which has the
+    // cache in it; and 17 with both, which is all that there is.
+    for (need, safely, steps) in [
+        (4, true, Some(0)),
+        (10, true, Some(1)),
+        (11, true, Some(2)),
+        (12, false, Some(3)),
+        (14, false, Some(3)),
+        (15, false, Some(4)),
+        (16, false, Some(5)),
+        (17, false, Some(5)),
+        (18, false, None),
+    ] {
+        gpu.judge(Bytes(need * GIB));
+        let found = gpu.need.unwrap();
+        assert_eq!((found.safely, found.steps), (safely, steps), "{need}");
+    }
+    // The account may be a moment older than the steps: there is never more than the whole.
+    gpu.free_bytes = Some(16 * GIB);
+    gpu.judge(Bytes(18 * GIB));
+    assert_eq!(gpu.need.unwrap().steps, None);
+}
+
+fn text_of(story: &Story<'_>) -> String {
+    let mut text = Vec::new();
+    incident::write_text(&mut text, story).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn the_headline_blames_the_gpu_only_where_it_is_at_fault() {
+    with_story(|story| {
+        for (cause, begins) in [
+            (Cause::DeviceExhausted, "out of memory on GPU 0: process 1"),
+            (Cause::CacheFragmented, "out of memory on GPU 0: process 1"),
+            (Cause::LargerThanDevice, "more asked for than there is on GPU 0: process 1"),
+            (Cause::Quota, "memory refused on GPU 0, which has enough: process 1"),
+            (Cause::HostMemory, "host memory refused: process 1"),
+            (Cause::AddressSpace, "no addresses left: process 1"),
+        ] {
+            let mut refused = story.refused.unwrap().clone();
+            refused.diagnosis.cause = cause;
+            let story = Story { refused: Some(&refused), ..*story };
+            let headline = IncidentObject::new(&story).headline;
+            assert!(headline.starts_with(begins), "{headline}");
+            assert!(text_of(&story).starts_with(&headline));
+        }
+    });
+}
+
+#[test]
+fn who_is_known_by_the_drivers_account_alone_is_a_holder() {
+    with_story(|story| {
+        let mut holders = story.holders.to_vec();
+        (holders[0].live_bytes, holders[0].live_allocations) = (Bytes(0), 0);
+        let text = text_of(&Story { holders: &holders, ..*story });
+        assert!(text.contains("512.00 MiB by the driver's account, none of it traced"), "{text}");
+    });
+}
+
+#[test]
+fn folders_of_programs_can_be_left_out_of_the_page() {
+    with_story(|story| {
+        assert!(text_of(story).contains("/srv/ann/x.py"));
+        let mut text = Vec::new();
+        incident::write_without_folders(&mut text, story).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("x.py") && !text.contains("/srv"), "{text}");
+        let lines = |text: &str| text.lines().count();
+        assert_eq!(lines(&text), lines(&text_of(story)));
+    });
+}
+
+#[test]
+fn a_limit_has_no_error_and_numbers_agree_with_their_words() {
+    with_story(|story| {
+        let (at, free_then) = (story.snapshot.at, Some(Bytes(3 * GIB)));
+        let trigger = Trigger::Limit;
+        let text = text_of(&Story { trigger, at, refused: None, free_then, ..*story });
+        assert!(text.contains("snapshot.json is from the same moment;"), "{text}");
+        assert!(text.contains("3.00 GiB  free at that moment, by what was traced since"), "{text}");
+        let text = text_of(&Story { skipped: 1, ..*story });
+        assert!(text.contains("One refusal before this one was not written down."), "{text}");
+        let many: Vec<_> = std::iter::repeat_n(story.holders[0].clone(), 11).collect();
+        let text = text_of(&Story { holders: &many, ..*story });
+        assert!(text.contains("and 1 more process, which"), "{text}");
     });
 }

@@ -109,19 +109,9 @@ fn answer(snapshot: &Snapshot, names: &Names, options: &Advise, local: bool) -> 
         (work.launches == 0).then_some(work.window)
     };
     let question =
-        Question { gpu: None, only: &only, asker: None, fragmented: false, idle: &idle, local };
-    let mut notes = Vec::new();
-    if snapshot.certainty.before_trace {
-        notes.push(
-            "some processes were there before: what they held then is known by the driver's account \
-             alone, and of caches only what they told since"
-                .into(),
-        );
-    }
-    if snapshot.gpus.is_empty() {
-        notes.push("the driver's account could not be asked: what is free is not known".into());
-    }
+        Question { gpu: None, only: &only, asker: None, cause: None, idle: &idle, local };
     let time = names.clock.precise(snapshot.at);
+    let notes = advising::notes(snapshot);
     Advice { time, gpus: advising::answer(&question, snapshot, names), notes }
 }
 

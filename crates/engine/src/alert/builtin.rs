@@ -105,9 +105,11 @@ fn rule(name: &str, metric: &'static Metric, limit: Limit, summary: &str, advice
 }
 
 fn out_of_memory() -> Rule {
-    let summary = "GPU {gpu} ran out of memory; calls that failed in the last ten minutes: {value}";
-    let advice = "Look at the snapshot that was taken (/api/v1/incidents), or run `vramscope advise`: \
-                  they tell who held what, and what would give memory back.";
+    let summary =
+        "memory was refused (GPU {gpu}); calls that failed in the last ten minutes: {value}";
+    let advice = "Look at the snapshot that was taken (/api/v1/incidents): it tells the cause, which may \
+                  be a limit or the host's memory, who held what, and what would help; `vramscope \
+                  advise` tells what would give memory back now.";
     Rule {
         severity: Severity::Critical,
         measure: Measure::Increase(RECENT),

@@ -1,6 +1,6 @@
 //! The figures that a diagnosis rests on.
 
-use crate::ids::GpuId;
+use crate::ids::{GpuId, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
 use crate::units::Bytes;
 
@@ -70,7 +70,7 @@ fn sum(all: impl Iterator<Item = Bytes>) -> Bytes {
     Bytes(all.fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
 }
 
-fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Item = &DeviceView> {
+pub(super) fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Item = &DeviceView> {
     process.devices.iter().filter(move |view| gpu.is_some() && view.gpu == gpu)
 }
 
@@ -83,12 +83,14 @@ const LARGEST_CONTEXT: u64 = 1 << 30;
 /// new to be in the driver's account has a context, too: as big as the biggest that is known.
 fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
     let processes = &scene.snapshot.processes;
-    let views = processes.iter().flat_map(|process| on(process, scene.gpu));
+    // What was there before the trace is more than a context.
+    let traced = processes.iter().filter(|process| !process.before_trace);
+    let views = traced.flat_map(|process| on(process, scene.gpu));
     let biggest = views.filter_map(DeviceView::untracked).map(|bytes| bytes.0).max();
     let context = biggest.unwrap_or(CONTEXT).min(LARGEST_CONTEXT);
     let mut now = i128::from(told.0);
     let asker = (scene.pid, Bytes(0));
-    let holds = scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
+    let holds = scene.pid == Pid(0) || scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
     let holders = scene.holders.iter().chain((!holds).then_some(&asker));
     for (pid, held) in holders {
         let process = processes.iter().find(|process| process.key.pid == *pid);

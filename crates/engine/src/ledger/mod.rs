@@ -19,6 +19,7 @@
 //!                  ├ Losses        what lost records leave open                   loss.rs
 //!                  └ Observer      tells what begins and ends, where asked for      observer.rs
 //!          Ended   until the next snapshot                                        ended.rs
+//!          OutOfMemory  refused calls until the next snapshot                 ran_out.rs
 //!          PastSites  where the memory of the ended came from                    past_sites.rs
 //!          view.rs, site_views.rs, judgements.rs  what a snapshot shows
 //! ```
@@ -48,6 +49,7 @@ mod physical;
 mod places;
 mod pool;
 mod process;
+mod ran_out;
 mod reuse;
 mod segments;
 mod site_views;
@@ -60,15 +62,15 @@ mod unusual;
 mod view;
 mod work;
 
-use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use crate::change::Change;
 use crate::container::Container;
-use crate::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, What};
-use crate::ids::{DeviceId, GpuId, Pid};
+use crate::event::{Event, Lost, OUT_OF_MEMORY, ProcessFacts, What};
+use crate::ids::{GpuId, Pid};
 use crate::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
 use crate::stack::Sites;
 use crate::units::{Bytes, Moment};
@@ -83,9 +85,6 @@ use process::Process;
 use site_views::About;
 use sites::SiteTable;
 use totals::Sum;
-
-/// Out-of-memory errors kept between two snapshots: the first ones tell the story.
-const OUT_OF_MEMORY_KEPT: usize = 64;
 
 /// Suspects that a snapshot lists.
 const SUSPECTS: usize = 32;
@@ -106,6 +105,8 @@ pub struct Ledger {
     running: HashMap<Pid, Process>,
     ended: Ended,
     out_of_memory: Vec<OutOfMemory>,
+    /// All of them since the last snapshot, by GPU.
+    ran_out: BTreeMap<Option<GpuId>, u64>,
     /// All losses ever.
     lost: Loss,
     /// Those of no known process.
@@ -238,7 +239,7 @@ impl Ledger {
             }
             What::Failed(failed) => {
                 self.process(event).fail(failed);
-                if failed.code == OUT_OF_MEMORY && failed.asked.is_some() {
+                if failed.code == OUT_OF_MEMORY {
                     self.run_out(event, failed);
                 }
             }
@@ -294,6 +295,7 @@ impl Ledger {
             certainty: self.certainty(),
             processes,
             out_of_memory: self.take_out_of_memory(),
+            ran_out: std::mem::take(&mut self.ran_out).into_iter().collect(),
             anomalies: self.show_unusual(view, &ended),
             suspects: judged.suspects,
             judgements: judged.others,
@@ -385,15 +387,6 @@ impl Ledger {
         gpus
     }
 
-    fn take_out_of_memory(&mut self) -> Vec<OutOfMemory> {
-        let mut all = std::mem::take(&mut self.out_of_memory);
-        for one in &mut all {
-            one.site_name = self.sites.name(one.site);
-            one.frames = self.sites.frames_of(one.site_name);
-        }
-        all
-    }
-
     /// Device memory of all processes that run. Costs a step per process.
     #[must_use]
     pub fn live_bytes(&self) -> Bytes {
@@ -474,44 +467,6 @@ impl Ledger {
             }
             self.ended.push(process);
         }
-    }
-
-    fn run_out(&mut self, event: &Event, failed: &Failed) {
-        if self.out_of_memory.len() >= OUT_OF_MEMORY_KEPT {
-            return;
-        }
-        let Some(process) = self.running.get(&event.pid) else {
-            return;
-        };
-        let device = process.device_asked(failed);
-        let gpu = device.and_then(|device| process.devices.gpu(device));
-        self.out_of_memory.push(OutOfMemory {
-            at: event.at,
-            pid: event.pid,
-            tid: event.tid,
-            name: process.name.clone(),
-            device,
-            gpu,
-            asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
-            site: failed.site,
-            site_name: self.sites.name(failed.site),
-            frames: Arc::default(),
-            holders: self.holders(device, gpu),
-        });
-    }
-
-    fn holders(&self, device: Option<DeviceId>, gpu: Option<GpuId>) -> Vec<(Pid, Box<str>, Bytes)> {
-        let held = |process: &Process| match device {
-            Some(device) => process.devices.held(&process.totals, device, gpu),
-            None => process.totals.live,
-        };
-        let mut holders: Vec<_> = self
-            .shown()
-            .map(|process| (process.key.pid, process.name.clone(), held(process).bytes()))
-            .filter(|(_, _, bytes)| bytes.0 > 0)
-            .collect();
-        holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
-        holders
     }
 
     /// What could not be kept for lack of room is as good as lost.

@@ -21,7 +21,7 @@ use super::{Bound, Figures, Limits, Metric, Value, catalogue};
 
 use containers::Containers;
 pub use input::{Gpu, Input, Outcomes, Own};
-use processes::{News, Processes};
+use processes::Processes;
 use sheet::{Gpus, Sheet};
 use tally::Tally;
 
@@ -65,8 +65,8 @@ impl Board {
     /// Every figure at the moment of a snapshot.
     pub fn observe(&mut self, now: &Input<'_>) -> Figures {
         let gpus = Gpus(now.gpus);
-        let news = self.processes.observe(now.snapshot, self.limits.processes);
-        self.remember(now.snapshot, gpus, &news);
+        let done = self.processes.observe(now.snapshot, self.limits.processes);
+        self.remember(now.snapshot, gpus, done);
         let mut sheet = Sheet::new();
         put_own(now.own, now.snapshot, &mut sheet);
         self.put_host(now, gpus, &mut sheet);
@@ -78,17 +78,11 @@ impl Board {
         sheet.finish(&self.limits, now.gpus.len())
     }
 
-    fn remember(&mut self, snapshot: &Snapshot, gpus: Gpus<'_>, news: &News) {
-        self.done = self.done.plus(news.done);
-        for (pid, count) in &news.ran_out {
-            let mut left = *count;
-            let told = snapshot.out_of_memory.iter().filter(|one| one.pid == *pid);
-            for one in told {
-                let Some(less) = left.checked_sub(1) else { break };
-                left = less;
-                self.ran_out_on(gpus.known(one.gpu), 1);
-            }
-            self.ran_out_on(None, left);
+    fn remember(&mut self, snapshot: &Snapshot, gpus: Gpus<'_>, done: Tally) {
+        self.done = self.done.plus(done);
+        for (gpu, times) in &snapshot.ran_out {
+            let count = self.out_of_memory.entry(gpus.known(*gpu)).or_default();
+            *count = count.saturating_add(*times);
         }
         for process in &snapshot.processes {
             self.counts_work |= process.work.is_some();
@@ -101,13 +95,6 @@ impl Board {
                 self.ended = self.ended.saturating_add(1);
                 self.not_freed = self.not_freed.saturating_add(process.not_freed().0);
             }
-        }
-    }
-
-    fn ran_out_on(&mut self, gpu: Option<GpuId>, times: u64) {
-        if times > 0 {
-            let count = self.out_of_memory.entry(gpu).or_default();
-            *count = count.saturating_add(times);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Values: of GPUs, sites, suspects, caches, and of the agent itself.
 
-use engine::event::What;
-use engine::ids::{DeviceId, GpuId, Pid};
+use engine::event::{Failed, What};
+use engine::ids::{DeviceId, FunctionId, GpuId, Pid};
 use engine::kind::Kind;
 use engine::metrics::{Limits, Value};
 use engine::object::ObjectKind;
@@ -48,7 +48,7 @@ fn memory_that_ran_out_is_counted_by_gpu_from_zero_on() {
     stage.run_out(1, Some(1));
     stage.run_out(1, Some(1));
     stage.run_out(1, None);
-    // More than a snapshot lists: the others have no GPU.
+    // More than a snapshot lists are counted all the same.
     stage.begin(2, 2, "q");
     for _ in 0..100 {
         stage.run_out(2, Some(0));
@@ -56,12 +56,36 @@ fn memory_that_ran_out_is_counted_by_gpu_from_zero_on() {
     stage.tell(2, What::Exit);
     let figures = stage.figures();
     assert_eq!(whole(&figures, name, &["GPU-1"]), 2);
+    assert_eq!(whole(&figures, name, &["GPU-0"]), 100);
     let all: u64 = figures.of(name).iter().map(|sample| sample.value.real() as u64).sum();
     assert_eq!(all, 103);
     assert_eq!(whole(&figures, "vramscope_process_out_of_memory_total", &["1"]), 3);
     assert_eq!(whole(&figures, "vramscope_failed_allocations_total", &[]), 103);
     let again = stage.figures();
     assert_eq!(again.of(name), figures.of(name));
+}
+
+#[test]
+fn host_memory_that_was_refused_is_no_gpus_fault() {
+    let mut stage = Stage::new(Limits::default());
+    stage.begin(1, 1, "p");
+    for kind in [Kind::Pinned, Kind::Managed, Kind::Device] {
+        let failed = Failed {
+            function: FunctionId(0),
+            code: 2,
+            asked: Some((kind, 1 << 40)),
+            freed: None,
+            device: Some(DeviceId(0)),
+            context: None,
+            site: None,
+        };
+        stage.tell(1, What::Failed(failed));
+    }
+    let figures = stage.figures();
+    let name = "vramscope_out_of_memory_total";
+    assert_eq!(whole(&figures, name, &["GPU-0"]), 1);
+    let all: u64 = figures.of(name).iter().map(|sample| sample.value.real() as u64).sum();
+    assert_eq!(all, 3);
 }
 
 #[test]

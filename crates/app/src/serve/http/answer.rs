@@ -10,6 +10,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::files::FileBody;
+use super::places::Busy;
 
 /// What every answer says to browsers: do not guess, do not keep, do not run anything.
 const HEADERS: [(HeaderName, &str); 4] = [
@@ -110,5 +111,37 @@ impl Body for Content {
             Self::Whole(bytes) => bytes.as_ref().map_or(0, Bytes::len) as u64,
             Self::File(file) => file.left(),
         })
+    }
+}
+
+/// What is answered, with the request that it is for: that is over when all is handed over.
+pub(super) struct Told {
+    content: Content,
+    _busy: Busy,
+}
+
+impl Told {
+    pub(super) const fn new(content: Content, busy: Busy) -> Self {
+        Self { content, _busy: busy }
+    }
+}
+
+impl Body for Told {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.content).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.content.size_hint()
     }
 }

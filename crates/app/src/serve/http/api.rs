@@ -67,9 +67,17 @@ fn is_of(item: &Value, pid: Option<u32>) -> bool {
 
 /// One process of the report; the one that runs where another one with its number ended.
 pub(super) fn process(report: &Value, pid: u32) -> Option<Value> {
+    Some(json!({ "process": find(report, pid)? }))
+}
+
+/// Whether there is one.
+pub(super) fn has_process(report: &Value, pid: u32) -> bool {
+    find(report, pid).is_some()
+}
+
+fn find(report: &Value, pid: u32) -> Option<&Value> {
     let all = report.get("processes").and_then(Value::as_array)?;
-    let found = all.iter().find(|process| process.get("pid").is_some_and(|own| *own == pid))?;
-    Some(json!({ "process": found }))
+    all.iter().find(|process| process.get("pid").is_some_and(|own| *own == pid))
 }
 
 /// The GPUs of the host.
@@ -121,8 +129,14 @@ pub(super) fn alerts(alerts: &[AlertView], query: Query) -> Value {
         }
         fields
     };
-    let shown: Vec<Value> = alerts.iter().take(query.top).map(alert).collect();
-    json!({ "alerts": shown, "total": alerts.len() })
+    let pid = query.pid.map(|pid| pid.to_string());
+    let of = |alert: &&AlertView| {
+        let is = |(name, value): &(_, String)| name == "pid" && Some(value) == pid.as_ref();
+        pid.is_none() || alert.labels.iter().any(is)
+    };
+    let wanted: Vec<&AlertView> = alerts.iter().filter(of).collect();
+    let shown: Vec<Value> = wanted.iter().take(query.top).copied().map(alert).collect();
+    json!({ "alerts": shown, "total": wanted.len() })
 }
 
 /// The folders that were written.
@@ -218,11 +232,23 @@ mod tests {
         let told = alerts(&[alert()], ALL);
         assert_eq!(names(&told["alerts"][0]), described("alerts"));
         assert_eq!(told["alerts"][0]["labels"], json!({ "gpu": "0" }));
-        let told = incidents(&[incident(1), incident(2)], ALL);
+        let unwritten = IncidentView { kept: Some("out of memory".into()), ..incident(1) };
+        let told = incidents(&[unwritten.clone(), incident(2)], ALL);
         assert_eq!(names(&told["incidents"][0]), described("incidents"));
-        assert_eq!(names(&manifest(&incident(1))["incident"]), described("incidents"));
+        assert_eq!(names(&manifest(&unwritten)["incident"]), described("incidents"));
+        assert_eq!(told["incidents"][1].get("kept"), None);
         // Where a folder is on the host is nobody's business.
         assert!(!told.to_string().contains("/var/lib"));
+    }
+
+    #[test]
+    fn alerts_can_be_those_of_one_process() {
+        let labels = |pid: &str| vec![("gpu".into(), "7".into()), ("pid".into(), pid.into())];
+        let of = |pid| AlertView { labels: labels(pid), ..alert() };
+        let all = [alert(), of("7"), of("8")];
+        let told = alerts(&all, Query { pid: Some(7), top: 9 });
+        assert_eq!((&told["total"], &told["alerts"][0]["labels"]["pid"]), (&1.into(), &"7".into()));
+        assert_eq!(alerts(&all, Query { pid: None, top: 2 })["total"], 3);
     }
 
     #[test]

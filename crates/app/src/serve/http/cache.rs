@@ -1,5 +1,6 @@
 //! Answers, made once for each snapshot: many that ask cost no more than one.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use formats::export::{json, openmetrics};
@@ -7,10 +8,15 @@ use hyper::body::Bytes;
 use serde_json::Value;
 
 use super::api;
+use super::query::Query;
 use crate::serve::{Published, onward};
 
 /// Sites of each process in the API: those of all processes are listed whole.
 const SITES_OF_EACH: usize = 10;
+
+/// Answers that are kept, and the bytes of all of them: a client can ask for very many.
+const ANSWERS: usize = 128;
+const ANSWERS_BYTES: usize = 16 << 20;
 
 /// What was made of the newest snapshot.
 #[derive(Default)]
@@ -20,6 +26,9 @@ pub(super) struct Cache {
     report: Option<Arc<Value>>,
     snapshot: Option<Bytes>,
     profile: Option<Bytes>,
+    /// Of the API, by path and query.
+    answers: HashMap<(Box<str>, Query), Bytes>,
+    answers_bytes: usize,
 }
 
 impl Cache {
@@ -69,10 +78,85 @@ impl Cache {
         self.snapshot.clone()
     }
 
+    /// An answer of the API, made once for a path and query where there is room.
+    pub(super) fn answer(
+        &mut self,
+        published: &Published,
+        (path, query): (&str, Query),
+        make: impl FnOnce(&mut Self) -> Option<Value>,
+    ) -> Option<Bytes> {
+        self.turn_to(published);
+        let key = (Box::from(path), query);
+        if let Some(known) = self.answers.get(&key) {
+            return Some(known.clone());
+        }
+        let made = Bytes::from(api::envelope(published, make(self)?).to_string());
+        let bytes = self.answers_bytes.saturating_add(made.len());
+        if self.answers.len() < ANSWERS && bytes <= ANSWERS_BYTES {
+            self.answers.insert(key, made.clone());
+            self.answers_bytes = bytes;
+        }
+        Some(made)
+    }
+
     /// Memory in use by call stack.
     pub(super) fn profile(&mut self, published: &Published, paths: bool) -> Bytes {
         self.turn_to(published);
         let make = || Bytes::from(onward::profile::pprof(published, paths));
         self.profile.get_or_insert_with(make).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::metrics::Figures;
+    use engine::snapshot::Snapshot;
+    use serde_json::json;
+
+    use super::*;
+
+    fn published(sequence: u64) -> Published {
+        onward::published(sequence, Snapshot::default(), Figures::default())
+    }
+
+    #[test]
+    fn an_answer_is_made_once_for_each_snapshot() {
+        let mut cache = Cache::default();
+        let mut made = 0;
+        for (sequence, path, query, expected) in [
+            (1, "sites", Query::ALL, 1),
+            (1, "sites", Query::ALL, 1),
+            (1, "sites", Query { pid: Some(1), ..Query::ALL }, 2),
+            (1, "gpus", Query::ALL, 3),
+            (1, "sites", Query { pid: Some(1), ..Query::ALL }, 3),
+            (2, "sites", Query::ALL, 4),
+            (2, "sites", Query::ALL, 4),
+        ] {
+            let answer = cache.answer(&published(sequence), (path, query), |_| {
+                made += 1;
+                Some(json!({ "made": made }))
+            });
+            let answer: Value = serde_json::from_slice(&answer.unwrap()).unwrap();
+            assert_eq!((made, &answer["api"]), (expected, &"v1".into()), "{path} {query:?}");
+        }
+    }
+
+    #[test]
+    fn no_client_can_fill_the_memory_with_answers() {
+        let (mut cache, published) = (Cache::default(), published(1));
+        for top in 1..=1000 {
+            let query = Query { pid: None, top };
+            let answer =
+                cache.answer(&published, ("sites", query), |_| Some(json!({ "top": top })));
+            assert!(answer.unwrap().len() > 10);
+        }
+        assert_eq!(cache.answers.len(), ANSWERS);
+        let long = "x".repeat(ANSWERS_BYTES / 3);
+        let mut cache = Cache::default();
+        for top in 1..=9 {
+            let query = Query { pid: None, top };
+            cache.answer(&published, ("sites", query), |_| Some(json!({ "long": long })));
+        }
+        assert_eq!(cache.answers.len(), 2);
     }
 }

@@ -6,17 +6,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Content};
 use super::files;
-use crate::serve::Shared;
 use crate::serve::incidents::IncidentView;
-
-/// All of them, the newest first. A summary that no folder holds has paths of programs, too.
-pub(super) fn list(shared: &Shared, show_paths: bool) -> Vec<IncidentView> {
-    let mut all = shared.incidents.list();
-    if !show_paths {
-        all.iter_mut().for_each(|incident| incident.kept = None);
-    }
-    all
-}
 
 /// What one folder is about, and its files.
 pub(super) fn manifest(incident: &IncidentView) -> Value {

@@ -13,15 +13,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::answer::Answer;
+use super::answer::{Answer, Told};
 use super::door::Door;
 use super::patient::Patient;
+use super::places::{Place, Places, Standing};
 
-/// Connections at one time. Those beyond are told to come again, and closed.
+/// Connections at one time. One more gets the place of one that waits for a request; where none does, it
+/// is told to come again, and closed.
 const CONNECTIONS: usize = 256;
 
 /// The request's first line and its headers, all together; and how many headers there may be.
@@ -63,7 +64,7 @@ async fn accept(
     door: Arc<Door>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::new(CONNECTIONS);
     while !door.is_over() {
         let next = async {
             door.pass().await;
@@ -80,12 +81,13 @@ async fn accept(
         };
         // Answers are small, and each is written at once.
         let _ = stream.set_nodelay(true);
-        match Arc::clone(&room).try_acquire_owned() {
-            Ok(place) => {
+        match places.take() {
+            Some(place) => {
+                let number = place.number;
                 let work = connection(stream, tls.clone(), Arc::clone(&door), place);
-                tokio::spawn(work);
+                places.note(number, tokio::spawn(work).abort_handle());
             }
-            Err(_) => refuse(stream, tls.is_some(), &door),
+            None => refuse(stream, tls.is_some(), &door),
         }
     }
     Ok(())
@@ -99,19 +101,14 @@ fn refuse(stream: TcpStream, encrypted: bool, door: &Door) {
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    tls: Option<TlsAcceptor>,
-    door: Arc<Door>,
-    place: OwnedSemaphorePermit,
-) {
+async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, door: Arc<Door>, place: Place) {
     let work = async {
         match tls {
-            None => serve(stream, door).await,
+            None => serve(stream, door, &place.standing).await,
             Some(tls) => {
                 door.pass().await;
                 if let Ok(Ok(stream)) = timeout(REQUEST, tls.accept(stream)).await {
-                    serve(stream, door).await;
+                    serve(stream, door, &place.standing).await;
                 }
             }
         }
@@ -121,23 +118,23 @@ async fn connection(
     drop(place);
 }
 
-async fn serve<S>(stream: S, door: Arc<Door>)
+async fn serve<S>(stream: S, door: Arc<Door>, standing: &Arc<Standing>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let begun = Instant::now();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let door = Arc::clone(&door);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (door, busy) = (Arc::clone(&door), standing.begin());
         async move {
             door.pass().await;
             let mut answer: Answer = door.answer(&request);
             if begun.elapsed() > OLD {
                 answer.close();
             }
-            Ok::<_, Infallible>(answer.finish())
+            Ok::<_, Infallible>(answer.finish().map(|content| Told::new(content, busy)))
         }
     });
-    let stream = TokioIo::new(Patient::new(stream, ANSWER));
+    let stream = TokioIo::new(Patient::new(stream, ANSWER, Arc::clone(standing)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST)

@@ -9,6 +9,7 @@ mod files;
 mod incidents;
 mod listen;
 mod patient;
+mod places;
 mod query;
 mod routes;
 mod tls;

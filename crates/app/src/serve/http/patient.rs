@@ -2,27 +2,32 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use super::places::Standing;
+
 /// A stream whose other side must take what is written within a time, however little it takes at once.
 pub(super) struct Patient<S> {
     stream: S,
     limit: Duration,
+    standing: Arc<Standing>,
     /// Runs from the first write that had to wait until all is out.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Patient<S> {
-    pub(super) const fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, waits: None }
+    pub(super) const fn new(stream: S, limit: Duration, standing: Arc<Standing>) -> Self {
+        Self { stream, limit, standing, waits: None }
     }
 
     fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let limit = self.limit;
+        self.standing.write(true);
         let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
         waits.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
@@ -55,6 +60,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
             Poll::Pending => self.wait(context),
             ready => {
                 self.waits = None;
+                self.standing.write(false);
                 ready
             }
         }
@@ -85,7 +91,7 @@ mod tests {
     fn a_reader_that_takes_too_little_is_cut_off_in_the_end() {
         run(async {
             let (near, mut far) = duplex(4);
-            let mut near = Patient::new(near, LIMIT);
+            let mut near = Patient::new(near, LIMIT, Arc::default());
             // It takes something all the time, and still far too little.
             tokio::spawn(async move {
                 let mut byte = [0];
@@ -104,7 +110,7 @@ mod tests {
     fn a_reader_that_takes_all_in_time_may_go_on() {
         run(async {
             let (near, mut far) = duplex(4);
-            let mut near = Patient::new(near, LIMIT);
+            let mut near = Patient::new(near, LIMIT, Arc::default());
             tokio::spawn(async move {
                 let mut bytes = [0; 4];
                 while far.read_exact(&mut bytes).await.is_ok() {

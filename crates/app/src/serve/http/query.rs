@@ -4,7 +4,7 @@
 const MOST: usize = 10_000;
 
 /// What may be asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Query {
     /// Of one process.
     pub(super) pid: Option<u32>,
@@ -13,12 +13,16 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// Reads it; the error tells what is wrong.
-    pub(super) fn read(text: Option<&str>) -> Result<Self, &'static str> {
-        let mut query = Self { pid: None, top: MOST };
+    /// Everything.
+    pub(super) const ALL: Self = Self { pid: None, top: MOST };
+
+    /// Reads it, for a path that can be asked for less or not; the error tells what is wrong.
+    pub(super) fn read(text: Option<&str>, is_list: bool) -> Result<Self, &'static str> {
+        let mut query = Self::ALL;
         let parts = text.unwrap_or_default().split('&').filter(|part| !part.is_empty());
         for part in parts {
             match part.split_once('=') {
+                _ if !is_list => return Err("nothing can be asked for behind the ? of this path"),
                 Some(("pid", pid)) => {
                     query.pid = Some(pid.parse().map_err(|_| "pid is the number of a process")?);
                 }
@@ -39,10 +43,20 @@ mod tests {
 
     #[test]
     fn only_what_is_known_can_be_asked_for() {
-        assert_eq!(Query::read(None), Ok(Query { pid: None, top: MOST }));
-        assert_eq!(Query::read(Some("top=3&pid=7")), Ok(Query { pid: Some(7), top: 3 }));
+        assert_eq!(Query::read(None, true), Ok(Query::ALL));
+        assert_eq!(Query::read(Some("top=3&pid=7"), true), Ok(Query { pid: Some(7), top: 3 }));
         for wrong in ["top=0", "top=10001", "top=-1", "pid=", "pid=x", "pid", "sort=size", "a&b"] {
-            assert!(Query::read(Some(wrong)).is_err(), "{wrong}");
+            assert!(Query::read(Some(wrong), true).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_a_path_would_not_heed_is_an_error() {
+        for wrong in ["top=3", "pid=7", "x"] {
+            assert!(Query::read(Some(wrong), false).unwrap_err().contains("nothing"), "{wrong}");
+        }
+        for nothing in [None, Some(""), Some("&")] {
+            assert_eq!(Query::read(nothing, false), Ok(Query::ALL));
         }
     }
 }

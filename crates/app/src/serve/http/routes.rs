@@ -8,6 +8,7 @@ use hyper::{StatusCode, Uri};
 use serde_json::Value;
 
 use super::answer::{Answer, JSON, TEXT};
+use super::cache::Cache;
 use super::door::Door;
 use super::query::Query;
 use super::{api, incidents};
@@ -42,6 +43,12 @@ pub(super) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
+/// Whether a path can be asked for less.
+fn is_list(path: &str) -> bool {
+    let lists = ["processes", "sites", "suspects", "alerts", "incidents"];
+    path.strip_prefix("/api/v1/").is_some_and(|name| lists.contains(&name))
+}
+
 /// The answer to a request that may be made.
 pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
     match uri.path() {
@@ -51,7 +58,9 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
         "/" => return Answer::whole(TEXT, INDEX),
         _ => {}
     }
-    let query = match Query::read(uri.query()) {
+    // What others put behind these paths by themselves is not for this agent.
+    let asked = uri.query().filter(|_| !matches!(uri.path(), "/metrics" | "/debug/pprof/heap"));
+    let query = match Query::read(asked, is_list(uri.path())) {
         Ok(query) => query,
         Err(wrong) => {
             return Answer::error(StatusCode::BAD_REQUEST, wrong, "see docs/api.md");
@@ -83,33 +92,37 @@ fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Ans
     let paths = door.shared.config.http.show_paths;
     let report = || door.with_cache(|cache| cache.report(published, paths));
     let told = |fields: Value| Answer::json(&api::envelope(published, fields));
-    let listed =
-        |name: &str| report().map_or_else(not_made, |report| told(api::list(&report, name, query)));
+    let kept = |make: &dyn Fn(&mut Cache) -> Option<Value>| {
+        door.with_cache(|cache| cache.answer(published, (path, query), make))
+            .map_or_else(not_made, |answer| Answer::whole(JSON, answer))
+    };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("snapshot"), None, ..) => door
             .with_cache(|cache| cache.snapshot(published, paths))
             .map_or_else(not_made, |snapshot| Answer::whole(JSON, snapshot)),
-        (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => listed(name),
+        (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => {
+            kept(&|cache| Some(api::list(&*cache.report(published, paths)?, name, query)))
+        }
         (Some("processes"), Some(pid), None, _) => {
             let Ok(pid) = pid.parse() else { return not_found() };
-            let found = report().map(|report| api::process(&report, pid));
-            found.map_or_else(not_made, |found| found.map_or_else(no_process, told))
+            match report().map(|report| api::has_process(&report, pid)) {
+                None => not_made(),
+                Some(false) => no_process(),
+                Some(true) => kept(&|cache| api::process(&*cache.report(published, paths)?, pid)),
+            }
         }
-        (Some("gpus"), None, ..) => told(api::gpus(&published.figures)),
+        (Some("gpus"), None, ..) => kept(&|_| Some(api::gpus(&published.figures))),
         (Some("advice"), None, ..) => {
-            let advice = door.shared.incidents.advice(published);
-            told(serde_json::to_value(advice).unwrap_or_default())
+            kept(&|_| serde_json::to_value(door.shared.incidents.advice(published)).ok())
         }
         (Some("alerts"), None, ..) => told(api::alerts(&door.shared.alerts.list(), query)),
         (Some("status"), None, ..) => {
             told(api::status(published, &door.shared, door.is_ready(), now()))
         }
-        (Some("incidents"), None, ..) => {
-            told(api::incidents(&incidents::list(&door.shared, paths), query))
-        }
+        (Some("incidents"), None, ..) => told(api::incidents(&door.shared.incidents.list(), query)),
         (Some("incidents"), Some(id), file, None) => {
-            let all = incidents::list(&door.shared, paths);
+            let all = door.shared.incidents.list();
             let Some(incident) = all.iter().find(|incident| incident.id == id) else {
                 return not_found();
             };

@@ -201,9 +201,13 @@ impl Desk {
         if self.told.is_none_or(|told| now.duration_since(told) >= TELL) {
             let count = std::mem::take(&mut self.untold);
             self.told = Some(now);
+            let refusals = match count {
+                1 => "one more refusal of memory was".to_owned(),
+                more => format!("{more} more refusals of memory were"),
+            };
             output::complain(&format!(
-                "{count} more refusals of memory (the last of process {pid}) were not written down, \
-                 to spare the disk; [incidents] pause and per_hour decide"
+                "{refusals} not written down (the last of process {pid}), to spare the disk; \
+                 [incidents] pause and per_hour decide"
             ));
         }
     }

@@ -9,6 +9,7 @@ mod desk;
 mod folder;
 mod gate;
 mod history;
+mod holders;
 mod host;
 mod job;
 mod limits;
@@ -17,6 +18,7 @@ mod made;
 mod pages;
 mod recent;
 mod recording;
+mod unwritten;
 mod writer;
 
 pub(crate) use desk::Desk;
@@ -103,19 +105,37 @@ impl Shelf {
             gpu: None,
             only: &[],
             asker: None,
-            fragmented: false,
+            cause: None,
             idle: &|process| idle.get(&process.key).copied(),
             local: true,
         };
         Advice {
             time: names.clock.precise(snapshot.at),
             gpus: advising::answer(&question, snapshot, names),
-            notes: Vec::new(),
+            notes: advising::notes(snapshot),
         }
     }
 
     /// Counts one by its trigger and how it went: `written`, `failed` or `skipped`.
     pub(crate) fn count(&self, trigger: &'static str, outcome: &'static str) {
         self.counts.count(trigger, outcome, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::metrics::Figures;
+    use engine::snapshot::{Certainty, Snapshot};
+
+    use super::*;
+    use crate::serve::onward::published;
+
+    #[test]
+    fn advice_says_that_memory_is_from_before_the_trace() {
+        let certainty = Certainty { before_trace: true, ..Certainty::default() };
+        let snapshot = Snapshot { certainty, ..Snapshot::default() };
+        let notes = Shelf::default().advice(&published(1, snapshot, Figures::default())).notes;
+        assert!(notes[0].contains("were there before"), "{notes:?}");
+        assert!(notes[1].contains("what is free is not known"), "{notes:?}");
     }
 }

@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::diagnosis::{Asked, Cause, Scene, diagnose};
+use engine::diagnosis::{self, Asked, Host, Scene, diagnose};
 use engine::event::Failed;
+use engine::ids::Pid;
 use engine::units::{Bytes, Moment, Nanos};
 use formats::export::advice::GpuAdvice;
 use formats::export::incident::{
@@ -19,10 +20,10 @@ use formats::export::{Names, json};
 use formats::plain::plain;
 
 use super::history::History;
-use super::job::{Job, Order, Update};
+use super::job::{Call, Job, Order, Update};
 use super::pages::{Made, Pages};
 use super::recent::Excerpt;
-use super::{IncidentView, folder, host, recording};
+use super::{IncidentView, folder, holders, host, recording, unwritten};
 use crate::advising::{self, Question};
 use crate::output;
 use crate::serve::Shared;
@@ -76,6 +77,7 @@ struct Told {
     id: String,
     job: Job,
     refused: Option<Refused>,
+    free_then: Option<Bytes>,
     grown: Vec<Grown>,
     advice: Vec<GpuAdvice>,
     events: u64,
@@ -99,6 +101,7 @@ impl Told {
             refused: self.refused.as_ref(),
             device: job.device,
             gpu: job.gpu,
+            free_then: self.free_then,
             holders: &job.holders,
             grown: &self.grown,
             advice: &self.advice,
@@ -161,13 +164,14 @@ impl Writer {
             Err(error) => {
                 self.shared.incidents.count(trigger.name(), "failed");
                 output::complain(&format!(
-                    "cannot write the incident {}: {}; free some room or name another folder with \
-                     [incidents] state; its summary is kept in memory until the next one",
+                    "cannot write the incident {}: {}; {}; its summary is kept in memory until the \
+                     next one, and /api/v1/incidents tells it",
                     told.id,
-                    output::reasons(&error)
+                    output::reasons(&error),
+                    unwritten::hint(&error)
                 ));
-                let summary = told.summary(&self.host).unwrap_or_default();
-                self.show(&told, Some(String::from_utf8_lossy(&summary).into_owned()));
+                let summary = self.kept(&told);
+                self.show(&told, Some(summary));
             }
         }
         // The events are in the file.
@@ -185,48 +189,55 @@ impl Writer {
         self.turn_pages();
     }
 
+    /// The summary as the API may tell it.
+    fn kept(&self, told: &Told) -> String {
+        let (mut text, story) = (Vec::new(), told.story(&self.host));
+        let written = if self.shared.config.http.show_paths {
+            incident::write_text(&mut text, &story)
+        } else {
+            incident::write_without_folders(&mut text, &story)
+        };
+        written.map_or_else(|_| String::new(), |()| String::from_utf8_lossy(&text).into_owned())
+    }
+
     /// Finds the cause and what would help.
-    fn think(&self, job: Job) -> Told {
+    fn think(&self, mut job: Job) -> Told {
         let snapshot = &job.published.snapshot;
         let names = &job.published.names;
-        let refused = job.call.as_ref().map(|call| {
-            let pid = job.who.as_ref().map(|who| who.pid);
-            let holders: Vec<_> =
-                job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
-            let hints = host::hints(pid);
-            let function = names.function(call.failed.function).into_owned();
-            let asked = asked(&call.failed, &function);
-            let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
-            let diagnosis = diagnose(&Scene {
-                pid: pid.unwrap_or(engine::ids::Pid(0)),
-                asked,
-                device: job.device,
-                gpu: job.gpu,
-                holders: &holders,
-                snapshot,
-                total: total.filter(|total| total.0 > 0),
-                cached: job.cached,
-                host: host::facts(pid),
-                hints: &hints,
-            });
-            let (site, frames) = (call.site, Arc::clone(&call.frames));
-            Refused { asked, function: function.into(), site, frames, diagnosis }
-        });
-        let fragmented =
-            refused.as_ref().is_some_and(|one| one.diagnosis.cause == Cause::CacheFragmented);
+        let pid = job.who.as_ref().map(|who| who.pid);
+        holders::complete(&mut job.holders, snapshot, (job.gpu, job.device), pid);
+        let held: Vec<_> = job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
+        let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
+        let scene = Scene {
+            pid: Pid(0),
+            asked: Asked::Other,
+            device: job.device,
+            gpu: job.gpu,
+            holders: &held,
+            snapshot,
+            total: total.filter(|total| total.0 > 0),
+            cached: job.cached,
+            host: Host::default(),
+            hints: &[],
+        };
+        let refused = job.call.as_ref().map(|call| refused(call, pid, names, &scene));
+        // The driver's account may be a second old; what was found out about the moment is better.
+        let free_then = match &refused {
+            Some(refused) => refused.diagnosis.figures.free,
+            None => diagnosis::free(&scene),
+        };
+        let cause = refused.as_ref().map(|one| one.diagnosis.cause);
         let asker = job.who.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
         let idle = |process: &_| self.history.idle(process, snapshot.at);
-        let question =
-            Question { gpu: job.gpu, only: &[], asker, fragmented, idle: &idle, local: true };
+        let question = Question { gpu: job.gpu, only: &[], asker, cause, idle: &idle, local: true };
         let mut advice = advising::answer(&question, snapshot, names);
-        // The driver's account may be a second old; what was found out about the moment is better.
-        let free = refused.as_ref().and_then(|one| one.diagnosis.figures.free);
-        for gpu in advice.iter_mut().filter(|gpu| free.is_some() && gpu.gpu.is_some()) {
-            gpu.free_bytes = free.map(|free| free.0);
+        for gpu in advice.iter_mut().filter(|gpu| free_then.is_some() && gpu.gpu.is_some()) {
+            gpu.free_bytes = free_then.map(|free| free.0);
         }
         Told {
             id: self.id(&job),
             refused,
+            free_then,
             grown: self.history.grown(snapshot, job.gpu),
             advice,
             events: 0,
@@ -383,6 +394,21 @@ fn rewrite(told: &Told, host: &str) {
             output::reasons(&error)
         ));
     }
+}
+
+/// What is known of a refused call.
+fn refused(call: &Call, pid: Option<Pid>, names: &Names, scene: &Scene<'_>) -> Refused {
+    let function = names.function(call.failed.function).into_owned();
+    let asked = asked(&call.failed, &function);
+    let diagnosis = diagnose(&Scene {
+        pid: pid.unwrap_or(Pid(0)),
+        asked,
+        host: host::facts(pid),
+        hints: &host::hints(pid),
+        ..*scene
+    });
+    let (site, frames) = (call.site, Arc::clone(&call.frames));
+    Refused { asked, function: function.into(), site, frames, diagnosis }
 }
 
 /// What a refused call asked for.

@@ -13,6 +13,9 @@ mod profiles;
 mod pyroscope;
 mod voice;
 
+#[cfg(test)]
+pub(crate) use beat::tests::published;
+
 use std::sync::Arc;
 
 use anyhow::Result;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hashbrown::{HashMap, HashSet};
 
 use crate::container::Container;
-use crate::ids::{Pid, ProcessKey};
+use crate::ids::ProcessKey;
 use crate::kind::Kind;
 use crate::metrics::{Metric, catalogue};
 use crate::snapshot::{ProcessView, Snapshot};
@@ -32,29 +32,10 @@ struct Followed {
     own: Option<Tally>,
 }
 
-/// What was done since the last snapshot.
-#[derive(Default)]
-pub(super) struct News {
-    pub(super) done: Tally,
-    /// Errors for lack of memory, of those that had any.
-    pub(super) ran_out: BTreeMap<Pid, u64>,
-}
-
-impl News {
-    fn add(&mut self, pid: Pid, done: Tally) {
-        self.done = self.done.plus(done);
-        if done.out_of_memory > 0 {
-            let ran_out = self.ran_out.entry(pid).or_default();
-            *ran_out = ran_out.saturating_add(done.out_of_memory);
-        }
-    }
-}
-
 impl Processes {
-    /// Takes note of a snapshot. At most `room` processes have series of their own, until they end.
-    pub(super) fn observe(&mut self, snapshot: &Snapshot, room: usize) -> News {
-        let mut news = News::default();
-        self.end(snapshot, &mut news);
+    /// Takes note of a snapshot; what was done since the last one. At most `room` processes have series of their own, until they end.
+    pub(super) fn observe(&mut self, snapshot: &Snapshot, room: usize) -> Tally {
+        let mut all = self.end(snapshot);
         let running = || snapshot.processes.iter().filter(|process| process.ended.is_none());
         let keys: HashSet<ProcessKey> = running().map(|process| process.key).collect();
         // Ends that no snapshot told, for there were too many of them.
@@ -68,7 +49,7 @@ impl Processes {
             }
             let done = now.since(followed.seen);
             followed.seen = now.most(followed.seen);
-            news.add(process.key.pid, done);
+            all = all.plus(done);
             match &mut followed.own {
                 Some(own) => *own = own.plus(done),
                 None => without.push((Reverse(process.live_bytes), process.key, done)),
@@ -85,26 +66,28 @@ impl Processes {
                 None => self.add_to_other(done),
             }
         }
-        news
+        all
     }
 
     /// Those that ended. After an exec the same key ends and goes on, and both are told.
-    fn end(&mut self, snapshot: &Snapshot, news: &mut News) {
+    fn end(&mut self, snapshot: &Snapshot) -> Tally {
         let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
         let mut by_key: BTreeMap<ProcessKey, Tally> = BTreeMap::new();
         for process in ended {
             let all = by_key.entry(process.key).or_default();
             *all = all.plus(Tally::of(process));
         }
+        let mut sum = Tally::default();
         for (key, all) in by_key {
             let followed = self.followed.remove(&key).unwrap_or_default();
             let done = all.since(followed.seen);
-            news.add(key.pid, done);
+            sum = sum.plus(done);
             // Series of its own are over, and what it did last is in the sums of the host.
             if followed.own.is_none() {
                 self.add_to_other(done);
             }
         }
+        sum
     }
 
     fn add_to_other(&mut self, done: Tally) {

@@ -54,13 +54,14 @@ pub static FAILURES: Metric = counter(
     "Calls that should have allocated and failed, of all processes",
 );
 
-/// Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty where it is not known.
+/// Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty where it is not known, or host memory
+/// was asked for.
 pub static OUT_OF_MEMORY: Metric = counter(
     "vramscope_out_of_memory_total",
     "",
     BY_GPU,
     Gpus,
-    "Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty where it is not known",
+    "Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty where it is not known, or host memory was asked for",
 );
 
 /// Launches of kernels and graphs, where they are counted.

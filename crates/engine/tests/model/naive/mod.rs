@@ -75,6 +75,7 @@ pub(crate) struct Naive {
     running: BTreeMap<Pid, Process>,
     ended: Vec<Process>,
     out_of_memory: Vec<OutOfMemory>,
+    ran_out: Vec<Option<GpuId>>,
     lost: Loss,
     told: BTreeMap<SiteId, Vec<Frame>>,
     /// Processes that were in a snapshot as ended.
@@ -203,6 +204,11 @@ impl Naive {
         for process in self.running.values_mut() {
             process.shown = process.log.len();
         }
+        let mut ran_out = BTreeMap::new();
+        std::mem::take(&mut self.ran_out)
+            .into_iter()
+            .for_each(|gpu| *ran_out.entry(gpu).or_insert(0) += 1);
+        snapshot.ran_out = ran_out.into_iter().collect();
         snapshot.out_of_memory = std::mem::take(&mut self.out_of_memory);
         for one in &mut snapshot.out_of_memory {
             one.site_name = self.site_name(one.site);
@@ -285,12 +291,17 @@ impl Naive {
 
     fn note_out_of_memory(&mut self, event: &Event, failed: &Failed) {
         let process = &self.running[&event.pid];
-        if failed.code != 2 || failed.asked.is_none() || self.out_of_memory.len() == 64 {
+        if failed.code != 2 {
             return;
         }
         let of_context = failed.context.and_then(|id| process.contexts.get(&id)?.device);
         let device = failed.device.or(of_context);
         let gpu = device.and_then(|device| process.gpu(device));
+        let of_gpu = failed.asked.is_some_and(|(kind, _)| OF_GPU.contains(&kind));
+        self.ran_out.push(gpu.filter(|_| of_gpu));
+        if failed.asked.is_none() || self.out_of_memory.len() == 64 {
+            return;
+        }
         let shown = self.running.values().filter(|process| !process.silent);
         let mut holders: Vec<_> = shown
             .map(|process| {
@@ -320,6 +331,10 @@ impl Naive {
         });
     }
 }
+
+/// Memory of a GPU.
+const OF_GPU: [Kind; 6] =
+    [Kind::Device, Kind::Array, Kind::Physical, Kind::Graph, Kind::Static, Kind::Async];
 
 fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.allocations += lost.allocations;

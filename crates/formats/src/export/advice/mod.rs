@@ -5,6 +5,8 @@ mod text;
 
 pub use text::write;
 
+use std::collections::BTreeMap;
+
 use engine::advice::Step;
 use engine::ids::GpuId;
 use engine::snapshot::Snapshot;
@@ -123,14 +125,29 @@ impl GpuAdvice {
 
     /// Says whether so much can be had.
     pub fn judge(&mut self, need: Bytes) {
-        let free = self.free_bytes.unwrap_or(0);
-        let sum = |steps: &mut dyn Iterator<Item = &StepObject>| {
-            steps.fold(free, |sum, step| sum.saturating_add(step.bytes))
-        };
-        let safely = sum(&mut self.steps.iter().filter(|step| step.safe)) >= need.0;
-        let enough = |count: &usize| sum(&mut self.steps.iter().take(*count)) >= need.0;
+        let safely = self.had(self.steps.iter().filter(|step| step.safe)) >= need.0;
+        let enough = |count: &usize| self.had(self.steps.iter().take(*count)) >= need.0;
         let steps = (0..=self.steps.len()).find(enough);
         self.need = Some(Need { bytes: need.0, safely, steps });
+    }
+}
+
+impl GpuAdvice {
+    /// What is free after these steps. One process gives its memory back once: what a cache or a pool
+    /// gives back is a part of what the end of its process does, and nobody ends twice.
+    fn had<'a>(&self, steps: impl Iterator<Item = &'a StepObject>) -> u64 {
+        let mut by_process: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for step in steps {
+            let (safe, ended) = by_process.entry(step.pid).or_default();
+            if step.safe {
+                *safe = safe.saturating_add(step.bytes);
+            } else {
+                *ended = step.bytes.max(*ended);
+            }
+        }
+        let given = by_process.values().map(|(safe, ended)| *safe.max(ended));
+        let sum = given.fold(self.free_bytes.unwrap_or(0), u64::saturating_add);
+        self.total_bytes.map_or(sum, |total| sum.min(total))
     }
 }
 

@@ -69,7 +69,7 @@ pub struct IncidentObject {
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseObject>,
-    /// Who held what there at that moment, the most first.
+    /// Who held what there at that moment, traced or by the driver's account, the most first.
     pub holders: Vec<HolderObject>,
     /// Who grew in the last minutes, the most first.
     pub growth: Vec<GrowthObject>,

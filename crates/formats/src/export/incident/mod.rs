@@ -8,7 +8,7 @@ pub use json::{
     CauseObject, FigureObject, GpuObject, GrowthObject, HolderObject, IncidentObject, SiteObject,
     VERSION, WhoObject, read,
 };
-pub use text::write as write_text;
+pub use text::{write as write_text, write_without_folders};
 
 use std::sync::Arc;
 
@@ -132,6 +132,8 @@ pub struct Story<'a> {
     pub device: Option<DeviceId>,
     /// The GPU of the host; none where it is about all of them.
     pub gpu: Option<GpuId>,
+    /// What was free of it at that moment, about; see [`engine::diagnosis::Figures::free`].
+    pub free_then: Option<Bytes>,
     /// Who held what there at that moment, the most first.
     pub holders: &'a [Holding],
     /// Who grew most in the last minutes.

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
-use engine::diagnosis::Asked;
+use engine::diagnosis::{Asked, Cause};
 use engine::holding::{HeldSite, Holding};
-use engine::stack::SiteName;
-use engine::units::Bytes;
+use engine::stack::{Frame, SiteName};
+use engine::units::{Bytes, Nanos};
 
-use super::{RECORDING, Story, Trigger};
+use super::{RECORDING, Refused, Story, Trigger};
 use crate::export::advice::{self, Advice};
+use crate::export::places::shown;
 use crate::export::text::{Style, age, count, sites, span};
 use crate::export::verdict::place;
 use crate::plain::{plain, plain_up_to};
@@ -38,12 +39,22 @@ pub(super) fn headline(story: &Story<'_>) -> String {
         .map_or_else(String::new, |who| format!("process {} ({})", who.pid, plain(&who.name)));
     match (story.trigger, story.refused) {
         (Trigger::OutOfMemory, Some(refused)) => {
+            let happened = match refused.diagnosis.cause {
+                Cause::DeviceExhausted
+                | Cause::CacheFragmented
+                | Cause::PoolFragmented
+                | Cause::Unknown => format!("out of memory{gpu}"),
+                Cause::LargerThanDevice => format!("more asked for than there is{gpu}"),
+                Cause::Quota => format!("memory refused{gpu}, which has enough"),
+                Cause::AddressSpace => "no addresses left".to_owned(),
+                Cause::HostMemory => "host memory refused".to_owned(),
+            };
             let what = match refused.asked {
                 Asked::Memory(kind, bytes) => format!("{bytes} of {kind} memory"),
                 Asked::Addresses => "addresses".to_owned(),
                 Asked::Other => format!("what {} needs", plain(&refused.function)),
             };
-            format!("out of memory{gpu}: {who} asked for {what}")
+            format!("{happened}: {who} asked for {what}")
         }
         (Trigger::OutOfMemory, None) => format!("out of memory{gpu}: {who}"),
         (Trigger::Limit, _) => {
@@ -54,6 +65,18 @@ pub(super) fn headline(story: &Story<'_>) -> String {
         }
         (Trigger::Asked, _) => "memory of all processes, as it was asked for".to_owned(),
     }
+}
+
+/// Writes the page for those who may not know where programs lie: of paths the last part.
+pub fn write_without_folders(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    let bare = |frames: &[Frame]| frames.iter().map(|frame| shown(frame, false)).collect();
+    let refused =
+        story.refused.map(|refused| Refused { frames: bare(&refused.frames), ..refused.clone() });
+    let mut holders = story.holders.to_vec();
+    for site in holders.iter_mut().flat_map(|holder| &mut holder.sites) {
+        site.frames = bare(&site.frames);
+    }
+    write(out, &Story { refused: refused.as_ref(), holders: &holders, ..*story })
 }
 
 /// Writes the page.
@@ -83,8 +106,10 @@ fn refused(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
     if story.recovered {
         writeln!(out, "  As much was granted to it a moment later: the program went on.")?;
     }
-    if story.skipped > 0 {
-        writeln!(out, "  {} refusals before this one were not written down.", story.skipped)?;
+    match story.skipped {
+        0 => {}
+        1 => writeln!(out, "  One refusal before this one was not written down.")?,
+        more => writeln!(out, "  {more} refusals before this one were not written down.")?,
     }
     let thread = story.who.and_then(|who| who.tid);
     let thread = thread.map_or_else(String::new, |tid| format!(" on thread {tid}"));
@@ -119,6 +144,7 @@ fn figures(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
         }
         None => {
             add("free, as the driver told last", story.free());
+            add("free at that moment, by what was traced since", story.free_then);
             add("held by traced allocations", Some(Bytes(traced)));
         }
     }
@@ -152,24 +178,23 @@ fn holders(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
         self::holder(out, story, holder)?;
     }
     if let Some(more) = story.holders.len().checked_sub(HOLDERS).filter(|more| *more > 0) {
-        writeln!(out, "  and {more} more processes, which incident.json lists")?;
+        let processes = if more == 1 { "process" } else { "processes" };
+        writeln!(out, "  and {more} more {processes}, which incident.json lists")?;
     }
     Ok(())
 }
 
 fn holder(out: &mut dyn Write, story: &Story<'_>, holder: &Holding) -> io::Result<()> {
     let (_, untracked) = story.account(holder.key.pid);
-    let beyond = untracked
-        .filter(|bytes| bytes.0 > 0)
-        .map_or_else(String::new, |bytes| format!(", and {bytes} beyond that"));
-    writeln!(
-        out,
-        "  process {} ({}): {} in {}{beyond}",
-        holder.key.pid,
-        plain(&holder.name),
-        holder.live_bytes,
-        count(holder.live_allocations),
-    )?;
+    let untracked = untracked.filter(|bytes| bytes.0 > 0);
+    let held = match (holder.live_allocations, untracked) {
+        (0, Some(bytes)) => format!("{bytes} by the driver's account, none of it traced"),
+        (some, None) => format!("{} in {}", holder.live_bytes, count(some)),
+        (some, Some(bytes)) => {
+            format!("{} in {}, and {bytes} beyond that", holder.live_bytes, count(some))
+        }
+    };
+    writeln!(out, "  process {} ({}): {held}", holder.key.pid, plain(&holder.name))?;
     for site in holder.sites.iter().take(SITES) {
         self::site(out, site)?;
     }
@@ -205,12 +230,15 @@ fn grown(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
 }
 
 fn rest(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+    let after = match story.snapshot.at - story.at {
+        Nanos(0) => "the same moment".to_owned(),
+        after => format!("{} after the error", span(after)),
+    };
     writeln!(
         out,
         "\n{RECORDING} has the last {} events before and around that, and nothing of what was before \
          them (vramscope report {RECORDING}).\n\
-         snapshot.json is from {} after the error; incident.json has all of this for programs.",
+         snapshot.json is from {after}; incident.json has all of this for programs.",
         story.events,
-        span(story.snapshot.at - story.at),
     )
 }

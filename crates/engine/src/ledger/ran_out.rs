@@ -1,0 +1,69 @@
+//! Calls that failed for lack of memory, until the next snapshot: how many of each GPU, and of the first
+//! ones who held what.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::event::{Event, Failed};
+use crate::ids::{DeviceId, GpuId, Pid};
+use crate::snapshot::OutOfMemory;
+use crate::units::Bytes;
+
+use super::Ledger;
+use super::process::Process;
+
+/// Errors that a snapshot lists: the first ones tell the story.
+const KEPT: usize = 64;
+
+impl Ledger {
+    pub(super) fn run_out(&mut self, event: &Event, failed: &Failed) {
+        let Some(process) = self.running.get(&event.pid) else {
+            return;
+        };
+        let device = process.device_asked(failed);
+        let gpu = device.and_then(|device| process.devices.gpu(device));
+        // A call can fail on a GPU whose memory it did not ask for.
+        let of_gpu = failed.asked.is_some_and(|(kind, _)| kind.takes_device_memory());
+        let count = self.ran_out.entry(gpu.filter(|_| of_gpu)).or_default();
+        *count = count.saturating_add(1);
+        if failed.asked.is_none() || self.out_of_memory.len() >= KEPT {
+            return;
+        }
+        self.out_of_memory.push(OutOfMemory {
+            at: event.at,
+            pid: event.pid,
+            tid: event.tid,
+            name: process.name.clone(),
+            device,
+            gpu,
+            asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            site: failed.site,
+            site_name: self.sites.name(failed.site),
+            frames: Arc::default(),
+            holders: self.holders(device, gpu),
+        });
+    }
+
+    fn holders(&self, device: Option<DeviceId>, gpu: Option<GpuId>) -> Vec<(Pid, Box<str>, Bytes)> {
+        let held = |process: &Process| match device {
+            Some(device) => process.devices.held(&process.totals, device, gpu),
+            None => process.totals.live,
+        };
+        let mut holders: Vec<_> = self
+            .shown()
+            .map(|process| (process.key.pid, process.name.clone(), held(process).bytes()))
+            .filter(|(_, _, bytes)| bytes.0 > 0)
+            .collect();
+        holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
+        holders
+    }
+
+    pub(super) fn take_out_of_memory(&mut self) -> Vec<OutOfMemory> {
+        let mut all = std::mem::take(&mut self.out_of_memory);
+        for one in &mut all {
+            one.site_name = self.sites.name(one.site);
+            one.frames = self.sites.frames_of(one.site_name);
+        }
+        all
+    }
+}
