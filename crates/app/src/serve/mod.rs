@@ -13,6 +13,7 @@ pub(crate) mod kubernetes;
 pub(crate) mod onward;
 mod own;
 mod part;
+pub(crate) mod program;
 pub(crate) mod rights;
 pub(crate) mod secret;
 
