@@ -84,6 +84,10 @@ fn fits(wanted: &str, name: &str) -> bool {
 /// Whether a cgroup is the wanted one or below it.
 fn is_in(path: &str, wanted: &str) -> bool {
     let wanted = wanted.trim_end_matches('/');
+    // The root has everybody in it.
+    if wanted.is_empty() {
+        return false;
+    }
     path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -106,6 +110,7 @@ mod tests {
         assert!(fits("python", "python") && fits("pyth*", "python3"));
         assert!(!fits("python", "python3") && !fits("pyth*", "cpython"));
         assert!(is_in("/user.slice/a", "/user.slice") && is_in("/user.slice", "/user.slice/"));
+        assert!(!is_in("/user.slice", "//") && !is_in("/user.slice", ""));
         assert!(!is_in("/user.slice2", "/user.slice") && !is_in("/", "/user.slice"));
     }
 
