@@ -13,7 +13,8 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use super::Board;
 use super::outlet::Message;
 use crate::output;
-use crate::serve::config::alerts::Action;
+use crate::serve::config::alerts::{Action, header};
+use crate::serve::secret;
 
 /// Before the first repetition; four times as long before each further one.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -67,13 +68,7 @@ impl Sender {
         let plain_headers =
             action.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         for (name, value) in plain_headers.chain(action.token()?) {
-            let known = HeaderName::from_bytes(name.as_bytes());
-            let mut text = HeaderValue::from_str(&value).map_err(|_| {
-                format!("the header `{}` has a value that cannot be sent", plain(&name))
-            })?;
-            text.set_sensitive(true);
-            let name = known.map_err(|_| format!("`{}` is no name of a header", plain(&name)))?;
-            headers.push((name, text));
+            headers.push(header(&name, &value)?);
         }
         let receiver = receiver(&url);
         Ok(Self { agent, url, receiver, headers, retries: action.retries(), pause: PAUSE })
@@ -161,7 +156,7 @@ pub(crate) fn read_roots(file: &Path) -> Result<Vec<Certificate<'static>>, Strin
     let place = plain(&file.to_string_lossy()).into_owned();
     let failed = |error: std::io::Error| format!("cannot read {place}: {error}");
     let mut bytes = Vec::new();
-    let open = std::fs::File::open(file).map_err(failed)?;
+    let open = secret::open(file).map_err(failed)?;
     open.take(CERTIFICATES).read_to_end(&mut bytes).map_err(failed)?;
     let mut roots = Vec::new();
     for item in parse_pem(&bytes) {
