@@ -521,12 +521,12 @@ fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
         // It gives its own back and asks again, as PyTorch does.
         (
             "",
-            "allocate(500); held = ctypes.c_uint64(pointer.value); assert allocate(400) == 2\n\
-             assert cu.cuMemFree_v2(held) == 0; assert allocate(400) == 0",
+            "allocate(7000); held = ctypes.c_uint64(pointer.value); assert allocate(1500) == 2\n\
+             assert cu.cuMemFree_v2(held) == 0; assert allocate(1500) == 0",
             "got as much",
         ),
     ] {
-        let mut stage = shared("1G");
+        let mut stage = shared("8G");
         let agent = Agent::start(&stage, STOP);
         let mut bystander = hold(&stage, "0", 1, 100 * MIB);
         if !fails.is_empty() {

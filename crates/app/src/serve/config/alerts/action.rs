@@ -266,8 +266,9 @@ fn address(text: &str) -> Result<Uri, String> {
     if !text.starts_with("https://") && !text.starts_with("http://") {
         return Err("the address of a webhook begins with https:// or http://".into());
     }
-    let wrong =
-        || "the address of a webhook is none: such as https://a.example:8443/path".to_owned();
+    let wrong = || {
+        "the address of a webhook is none: write one such as https://a.example:8443/path".to_owned()
+    };
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
     // What follows the host is a port, if it is anything.
