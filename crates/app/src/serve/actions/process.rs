@@ -41,7 +41,9 @@ impl Held {
             // Whoever is older than the agent has had its pid ever since the agent looks at it.
             0 if start < own_start()? => {}
             0 => {
-                return Err("when it started is not known, so it could be another one by now".into());
+                return Err(
+                    "when it started is not known, so it could be another one by now".into()
+                );
             }
             known if start != known / TICK => {
                 return Err("another process has its pid by now".into());
