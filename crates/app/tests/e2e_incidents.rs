@@ -430,7 +430,7 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
     let rule = "name = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
     for dry_run in [true, false] {
         let settings = format!(
-            "[incidents]\npage = false\n[actions]\ndry_run = {dry_run}\n\
+            "[incidents]\npage = false\ntogether = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
              [[actions.allow]]\n{rule}at_least = \"100M\"\n"
         );
         let state = stage.folder.path().join(format!("state-{dry_run}"));
@@ -476,5 +476,70 @@ fn many_that_are_refused_at_once_have_a_folder_each() {
         agent.wait_folder(pid);
     }
     players.into_iter().for_each(|player| drop(player.finish()));
+    agent.stop();
+}
+
+/// Lines of the log of decisions.
+fn decisions(agent: &Agent, count: usize) -> Vec<Value> {
+    let log = agent.state.join("actions.log");
+    let read = || fs::read_to_string(&log).unwrap_or_default();
+    agent.wait("a decision", || read().matches('\n').count() >= count);
+    read().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const STOP: &str = "[incidents]\npage = false\ntogether = \"1s\"\n[actions]\ndry_run = false\n\
+                    [[actions.allow]]\nname = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
+
+#[test]
+fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
+    let _alone = alone();
+    for (fails, calls, why) in [
+        ("", "assert allocate(9000) == 2", "larger_than_device"),
+        ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
+        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory"),
+        // It gives its own back and asks again, as PyTorch does.
+        (
+            "",
+            "allocate(7000); held = ctypes.c_uint64(pointer.value); assert allocate(1500) == 2\n\
+             assert cu.cuMemFree_v2(held) == 0; assert allocate(1500) == 0",
+            "got as much",
+        ),
+    ] {
+        let mut stage = shared("8G");
+        let agent = Agent::start(&stage, STOP);
+        let mut bystander = stage.hold(0, 1, 100 * MIB);
+        if !fails.is_empty() {
+            stage = stage.env("SIM_FAIL", fails);
+        }
+        let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
+        let found = decisions(&agent, 1);
+        assert_eq!(found[0]["outcome"], "passed_over", "{found:?}");
+        assert_eq!(found[0]["pid"], player.pid(), "{found:?}");
+        assert!(found[0]["why"].as_str().unwrap().contains(why), "{found:?}");
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(bystander.child.try_wait().unwrap().is_none(), "{why}");
+        assert_eq!(decisions(&agent, 1).len(), 1, "{why}");
+        drop(player);
+        agent.stop();
+    }
+}
+
+#[test]
+fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it_holds() {
+    let _alone = alone();
+    let stage = shared("1G");
+    let mut older = stage.hold(0, 1, 400 * MIB);
+    let agent = Agent::start(&stage, &format!("{STOP}at_least = \"400M\"\n"));
+    let asker = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
+    let found = decisions(&agent, 1);
+    let last = found.last().unwrap();
+    assert_eq!(
+        (&last["pid"], &last["outcome"]),
+        (&older.pid().into(), &"done".into()),
+        "{found:?}"
+    );
+    assert!(last["bytes"].as_u64().unwrap() >= 400 * MIB, "{found:?}");
+    older.child.wait().unwrap();
+    drop(asker);
     agent.stop();
 }

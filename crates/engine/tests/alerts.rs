@@ -127,6 +127,47 @@ fn an_alert_is_over_when_its_figure_stays_away() {
 }
 
 #[test]
+fn an_alert_that_is_over_tells_the_figure_that_was_too_much() {
+    let mut book = book(&Thresholds { nearly_full: Some(0.95), ..NONE });
+    let used = |share: f64| Figures {
+        families: vec![
+            family(&catalogue::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0)]),
+            family(&catalogue::GPU_USED, &[(&["0", "GPU-a"], 1000.0 * share)]),
+        ],
+    };
+    book.look(&used(0.96), at(0));
+    book.look(&used(0.96), at(600));
+    book.look(&used(0.98), at(601));
+    book.look(&used(0.1), at(602));
+    let changes = book.look(&used(0.1), at(700));
+    assert_eq!(resolved(&changes)[0].summary(), "98 % of GPU 0 is used");
+}
+
+#[test]
+fn labels_that_are_not_known_are_left_out_of_a_list() {
+    let rule = |summary: &str| {
+        let [rule] = &builtin::rules(&Thresholds { leak_suspect: Some(span(0)), ..NONE })[..]
+        else {
+            panic!()
+        };
+        Rule { summary: summary.into(), ..rule.clone() }
+    };
+    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (1_u64 << 30) as f64);
+    for (summary, filled) in [
+        (
+            "it is {value}: pid={pid} container={container} pod={pod} gpu={gpu}",
+            "it is 1.00 GiB: pid=41 gpu=0",
+        ),
+        ("it is {value}: pid={pid} pod={pod}", "it is 1.00 GiB: pid=41"),
+        ("it is {value}: container={container} pod={pod}", "it is 1.00 GiB"),
+        ("{process} in pod {pod}: too much", "train in pod ?: too much"),
+    ] {
+        let mut book = Book::new(vec![rule(summary)], span(60));
+        assert_eq!(fired(&book.look(&suspect, at(0)))[0].summary(), filled);
+    }
+}
+
+#[test]
 fn names_that_come_late_do_not_make_another_alert() {
     let mut book = book(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
     let early = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, 1e9);

@@ -23,8 +23,8 @@ use crate::pipeline::{Live, Message};
 use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
 use crate::serve::{
-    Messages, Part, Published, Shared, Usage, alerts, figures, http, incidents, kubernetes, onward,
-    rights,
+    Messages, Part, Published, Shared, Usage, actions, alerts, figures, http, incidents,
+    kubernetes, onward, rights,
 };
 use crate::{Outcome, cli, output};
 
@@ -51,9 +51,14 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
         output::complain("the settings are fine");
         return Ok(Outcome::Fine);
     }
+    config.check_state().map_err(|why| anyhow!(why))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if let Some(warning) = actions::powerless(&config.actions, rights::may_signal(), own) {
+        output::complain(&warning);
     }
     rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
     let messages = Messages::divert()?;

@@ -14,6 +14,7 @@ mod messages;
 pub(crate) mod onward;
 mod own;
 mod part;
+pub(crate) mod program;
 pub(crate) mod rights;
 pub(crate) mod secret;
 mod tally;

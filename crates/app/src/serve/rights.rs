@@ -55,6 +55,11 @@ pub(crate) const fn to_signal(wanted: bool) -> CapabilitySet {
     if wanted { CapabilitySet::KILL } else { CapabilitySet::empty() }
 }
 
+/// Whether processes of other users can be sent signals.
+pub(crate) fn may_signal() -> bool {
+    capabilities(None).is_ok_and(|has| has.permitted.contains(CapabilitySet::KILL))
+}
+
 /// Of this thread and those that it starts: what tracing needs.
 pub(crate) fn trace() -> Result<()> {
     keep(tracing()).context("cannot give up rights that are not needed")

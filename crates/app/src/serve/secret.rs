@@ -1,7 +1,7 @@
 //! Secrets and certificates, which come from files only.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -15,13 +15,17 @@ fn shown(path: &Path) -> String {
     plain(&path.to_string_lossy()).into_owned()
 }
 
+/// Opens a file that is one: a pipe would keep the agent waiting.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    File::open(path)
+}
+
 fn bytes(path: &Path) -> Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", shown(path));
-    // A pipe would keep the agent waiting.
-    if !std::fs::metadata(path).with_context(cannot)?.is_file() {
-        bail!("{} is no file", shown(path));
-    }
-    let file = File::open(path).with_context(cannot)?;
+    let file = open(path).with_context(cannot)?;
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes).with_context(cannot)?;
     Ok(bytes)

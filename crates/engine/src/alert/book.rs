@@ -28,7 +28,7 @@ pub struct Alert {
     /// Labels as they were when it began to fire, those without a value left out. They stay the same,
     /// for receivers recognise an alert by them.
     pub labels: Vec<(&'static str, Box<str>)>,
-    /// The newest figure.
+    /// The newest figure that was beyond the limit.
     pub value: f64,
     /// Since when the figure is beyond the limit.
     pub since: Moment,
@@ -148,10 +148,12 @@ impl Book {
         now: Moment,
     ) -> Option<Transition> {
         if let Some(State::Firing { alert, fine }) = self.open.get_mut(series) {
-            alert.value = value;
-            match rule.limit.is_crossed(value, rule.slack) {
-                true => *fine = None,
-                false => _ = fine.get_or_insert(now),
+            if rule.limit.is_crossed(value, rule.slack) {
+                *fine = None;
+                // A figure that is back would make a sentence that is not true.
+                alert.value = value;
+            } else {
+                fine.get_or_insert(now);
             }
             return None;
         }

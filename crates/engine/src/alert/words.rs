@@ -20,18 +20,26 @@ pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
 /// A sentence in which labels, `value` and `limit` have taken the place of their names.
 pub(super) fn fill(template: &str, alert: &Alert) -> String {
     let mut text = String::new();
+    let mut left_out = false;
     for (before, name) in pieces(template) {
         text.push_str(before);
         match name {
             None => (),
             Some("value") => text.push_str(&figure(alert, alert.value)),
             Some("limit") => text.push_str(&figure(alert, alert.rule.limit.number())),
-            Some(name) => {
-                let label = alert.labels.iter().find(|(label, _)| *label == name);
-                // What is not known has no label.
-                text.push_str(label.map_or("?", |(_, value)| value));
-            }
+            Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
+                Some((_, value)) => text.push_str(value),
+                // What is not known has no label: in a list it is left out.
+                None if text.ends_with(&format!(" {name}=")) => {
+                    text.truncate(text.len().saturating_sub(name.len() + 2));
+                    left_out = true;
+                }
+                None => text.push('?'),
+            },
         }
+    }
+    if left_out {
+        text.truncate(text.trim_end_matches([':', ' ']).len());
     }
     text
 }

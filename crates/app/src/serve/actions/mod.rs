@@ -1,57 +1,80 @@
 //! What the agent does without asking: nothing, unless the settings allow it to somebody, and then as
 //! a dry run, unless they say otherwise. Every decision is written down.
 
+mod choose;
 mod log;
 mod process;
 
 pub(crate) use process::uid;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engine::ids::{Pid, ProcessKey};
-use engine::units::{Bytes, Nanos};
+use engine::diagnosis::Cause;
+use engine::holding::Where;
+use engine::ids::{GpuId, Pid, ProcessKey};
+use engine::snapshot::Snapshot;
+use engine::units::Bytes;
 use engine::verdict::{Subject, Sureness};
-use formats::export::incident::Trigger;
+use formats::export::incident::{Trigger, Who};
 use formats::plain::plain;
 
+use self::choose::{Candidate, candidates};
 use self::log::{Entry, Log};
 use self::process::Held;
+use super::Shared;
 use super::config::actions::{Actions, Allow, What, When};
 use super::incidents::{History, Job};
-use super::{Published, Shared};
+use super::program::Running;
 use crate::{advising, output};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Suspects that were dealt with are kept in mind.
+/// From here on suspects that are gone are forgotten.
 const KNOWN: usize = 4096;
 
-/// How long a program of a rule may run.
+/// Refusals of which it is not clear yet what came of them.
+const WAITING: usize = 64;
+
+/// How long a program of a rule may run, and how long when the agent ends.
 const PATIENCE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Programs of rules that run at the same time.
 const CHILDREN: usize = 8;
-
-/// Somebody to whom something might be done.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) key: ProcessKey,
-    /// What its end would give back.
-    pub(crate) bytes: Bytes,
-    pub(crate) idle: Option<Nanos>,
-}
 
 /// Decides and acts.
 pub(crate) struct Actor {
     config: Actions,
     log: Log,
     done: VecDeque<Instant>,
-    /// Suspects that were decided about.
-    suspects: HashSet<ProcessKey>,
-    children: Vec<(Child, Instant)>,
+    /// What was decided about suspects.
+    suspects: HashMap<ProcessKey, Answer>,
+    refusals: VecDeque<Refusal>,
+    children: Vec<(Running, String)>,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    /// Something was done, or nothing ever will be.
+    Final,
+    /// It holds too little, so far.
+    TooLittle,
+    /// Too much was done in this hour.
+    HeldBack,
+}
+
+/// Memory that was refused because the device is full.
+struct Refusal {
+    number: u64,
+    who: Who,
+    place: Where,
+    gpu: Option<GpuId>,
+    asked: Bytes,
+    /// There was time for the program to get it after all, and it did not.
+    is_settled: bool,
 }
 
 impl Actor {
@@ -64,45 +87,97 @@ impl Actor {
             config,
             log: Log::new(state),
             done: VecDeque::new(),
-            suspects: HashSet::new(),
+            suspects: HashMap::new(),
+            refusals: VecDeque::new(),
             children: Vec::new(),
         }
     }
 
     /// Memory ran out, or a GPU is nearly full.
-    pub(crate) fn incident(&mut self, job: &Job, history: &History) {
-        let when = match (job.trigger, job.gpu) {
-            (Trigger::OutOfMemory, _) => When::OutOfMemory,
-            (Trigger::Limit, Some(_)) if job.who.is_none() => When::NearlyFull,
-            _ => return,
+    pub(crate) fn incident(&mut self, job: &Job, cause: Option<Cause>, history: &History) {
+        let place = match (job.device, job.gpu) {
+            (Some(device), gpu) => Where::Device(device, gpu),
+            (None, Some(gpu)) => Where::Gpu(gpu),
+            (None, None) => Where::Anywhere,
         };
-        let asker = job.who.as_ref().map(|who| who.pid);
-        let snapshot = &job.published.snapshot;
-        let others = job.holders.iter().filter(|holder| Some(holder.key.pid) != asker);
-        let mut candidates: Vec<Candidate> = others
-            .filter_map(|holder| {
-                let process = snapshot.processes.iter().find(|one| one.key == holder.key)?;
-                let wanted = process.ended.is_none() && !advising::is_protected(process);
-                wanted.then(|| Candidate {
-                    key: holder.key,
-                    bytes: holder.live_bytes,
-                    idle: history.idle(process, snapshot.at),
-                })
-            })
-            .collect();
-        // Who has been idle for long comes first, then who holds most.
-        let idle = |one: &Candidate| one.idle.is_some_and(|idle| idle >= engine::advice::IDLE);
-        candidates.sort_by_key(|one| (!idle(one), std::cmp::Reverse(one.bytes)));
-        self.decide(when, &candidates);
+        match (job.trigger, &job.who) {
+            (Trigger::OutOfMemory, Some(who)) => {
+                let asked = job.call.as_ref().and_then(|call| call.failed.asked);
+                let refusal = Refusal {
+                    number: job.number,
+                    who: who.clone(),
+                    place,
+                    gpu: job.gpu,
+                    asked: Bytes(asked.map_or(0, |(_, bytes)| bytes)),
+                    is_settled: false,
+                };
+                self.refused(refusal, cause.unwrap_or(Cause::Unknown));
+            }
+            (Trigger::Limit, None) if job.gpu.is_some() => {
+                let snapshot = &job.published.snapshot;
+                let idle = |process: &_| history.idle(process, snapshot.at);
+                self.decide(When::NearlyFull, &candidates(snapshot, place, None, &idle), None);
+            }
+            _ => {}
+        }
     }
 
-    /// Somebody may be suspected of a leak.
-    pub(crate) fn published(&mut self, published: &Published) {
-        self.reap();
-        if !self.config.allow.iter().any(|allow| allow.when == When::Leak) {
+    /// Others can help only where the device is full. Whether that is needed shows soon: PyTorch gives
+    /// its cache back and asks again.
+    fn refused(&mut self, refusal: Refusal, cause: Cause) {
+        if !self.is_allowed(When::OutOfMemory) {
             return;
         }
-        let snapshot = &published.snapshot;
+        if cause != Cause::DeviceExhausted {
+            let why = format!("the cause is {}: the end of others would not help", cause.name());
+            return self.pass_over(&refusal, &why);
+        }
+        if refusal.place == Where::Anywhere {
+            return self.pass_over(&refusal, "of which GPU it was refused is not known");
+        }
+        if self.refusals.len() >= WAITING
+            && let Some(oldest) = self.refusals.pop_front()
+        {
+            self.pass_over(&oldest, "there were too many refusals at once");
+        }
+        self.refusals.push_back(refusal);
+    }
+
+    /// The time is over in which a program that was refused memory could get it after all.
+    pub(crate) fn settled(&mut self, number: u64, recovered: bool) {
+        let Some(at) = self.refusals.iter().position(|one| one.number == number) else { return };
+        if recovered && let Some(refusal) = self.refusals.remove(at) {
+            self.pass_over(&refusal, "it got as much soon after: nothing is needed");
+        } else if let Some(refusal) = self.refusals.get_mut(at) {
+            refusal.is_settled = true;
+        }
+    }
+
+    /// Somebody may be suspected of a leak, or still be without memory.
+    pub(crate) fn look(&mut self, snapshot: &Snapshot, history: &History) {
+        let (due, waiting): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.refusals).into_iter().partition(|one| one.is_settled);
+        self.refusals = waiting;
+        for refusal in due {
+            let free = snapshot.gpus.iter().find(|view| Some(view.gpu) == refusal.gpu);
+            match free.map(|view| view.free_bytes).filter(|_| refusal.asked.0 > 0) {
+                Some(free) if free >= refusal.asked => {
+                    self.pass_over(&refusal, &format!("{free} are free by now, which is enough"));
+                }
+                _ => {
+                    let idle = |process: &_| history.idle(process, snapshot.at);
+                    let but = Some(refusal.who.pid);
+                    let all = candidates(snapshot, refusal.place, but, &idle);
+                    self.decide(When::OutOfMemory, &all, None);
+                }
+            }
+        }
+        if self.is_allowed(When::Leak) {
+            self.suspect(snapshot);
+        }
+    }
+
+    fn suspect(&mut self, snapshot: &Snapshot) {
         for judged in &snapshot.suspects {
             let counts =
                 matches!(judged.subject, Subject::Memory(kind) if kind.takes_device_memory());
@@ -112,23 +187,33 @@ impl Actor {
             };
             let running = snapshot.processes.iter().find(|one| one.key.pid == pid);
             let Some(process) = running.filter(|one| one.ended.is_none()) else { continue };
-            if advising::is_protected(process) || !self.suspects.insert(process.key) {
+            let told = self.suspects.get(&process.key).copied();
+            if told == Some(Answer::Final) || advising::is_protected(process) {
                 continue;
             }
             let bytes = Bytes(judged.evidence.live);
-            self.decide(When::Leak, &[Candidate { key: process.key, bytes, idle: None }]);
+            let candidate = Candidate { key: process.key, bytes, idle: None };
+            let answer = self.decide(When::Leak, &[candidate], told);
+            self.suspects.insert(process.key, answer);
         }
         if self.suspects.len() > KNOWN {
-            self.suspects.clear();
+            let runs = |key: &ProcessKey| snapshot.processes.iter().any(|one| one.key == *key);
+            self.suspects.retain(|key, _| runs(key));
         }
     }
 
-    /// Does what is allowed to the first who matches a rule; at most one of them.
-    fn decide(&mut self, when: When, candidates: &[Candidate]) {
+    fn is_allowed(&self, when: When) -> bool {
+        self.config.allow.iter().any(|allow| allow.when == when)
+    }
+
+    /// Does what is allowed to the first who matches a rule; at most one of them. What was told before
+    /// is not told again.
+    fn decide(&mut self, when: When, candidates: &[Candidate], told: Option<Answer>) -> Answer {
+        let mut answer = Answer::Final;
         let rules: Vec<Allow> =
             self.config.allow.iter().filter(|allow| allow.when == when).cloned().collect();
         if rules.is_empty() {
-            return;
+            return answer;
         }
         for candidate in candidates {
             let held = match Held::open(candidate.key) {
@@ -138,16 +223,32 @@ impl Actor {
                     continue;
                 }
             };
-            let fits = |allow: &&Allow| held.matches(allow) && candidate.bytes >= allow.at_least.0;
-            if let Some(allow) = rules.iter().find(fits) {
-                self.act(when, candidate, allow, &held);
-                return;
+            let matching: Vec<&Allow> = rules.iter().filter(|allow| held.matches(allow)).collect();
+            if let Some(allow) = matching.iter().find(|allow| candidate.bytes >= allow.at_least.0) {
+                return self.act(when, candidate, allow, &held, told);
             }
-            self.write_down(when, candidate, &held.name, "passed_over", "no rule allows it");
+            let why = match matching.iter().map(|allow| allow.at_least.0).min() {
+                None => "no rule allows it".to_owned(),
+                Some(least) => {
+                    answer = Answer::TooLittle;
+                    format!("{} are less than at_least, which is {least}", candidate.bytes)
+                }
+            };
+            if told != Some(Answer::TooLittle) {
+                self.write_down(when, candidate, &held.name, "passed_over", &why);
+            }
         }
+        answer
     }
 
-    fn act(&mut self, when: When, candidate: &Candidate, allow: &Allow, held: &Held) {
+    fn act(
+        &mut self,
+        when: When,
+        candidate: &Candidate,
+        allow: &Allow,
+        held: &Held,
+        told: Option<Answer>,
+    ) -> Answer {
         let now = Instant::now();
         while self.done.front().is_some_and(|at| now.duration_since(*at) >= HOUR) {
             self.done.pop_front();
@@ -158,14 +259,16 @@ impl Actor {
             What::Command => format!("command {}", allow.command.join(" ")),
         };
         if self.done.len() >= self.config.at_most {
-            let why = format!("{what}: {} were done in this hour already", self.done.len());
-            self.write_down(when, candidate, &held.name, "held_back", &why);
-            return;
+            if told != Some(Answer::HeldBack) {
+                let why = format!("{what}: {} were done in this hour already", self.done.len());
+                self.write_down(when, candidate, &held.name, "held_back", &why);
+            }
+            return Answer::HeldBack;
         }
         if self.config.dry_run {
             let why = format!("{what}: dry_run is on, so nothing was done");
             self.write_down(when, candidate, &held.name, "dry_run", &why);
-            return;
+            return Answer::Final;
         }
         self.done.push_back(now);
         let outcome = match allow.signal() {
@@ -178,37 +281,46 @@ impl Actor {
                 self.write_down(when, candidate, &held.name, "failed", &format!("{what}: {error}"));
             }
         }
+        Answer::Final
     }
 
     fn run(&mut self, when: When, candidate: &Candidate, allow: &Allow) -> Result<(), String> {
-        let [program, arguments @ ..] = &*allow.command else { return Err("no program".into()) };
         if self.children.len() >= CHILDREN {
             return Err(format!("{CHILDREN} programs of rules still run"));
         }
-        let child = Command::new(program)
-            .args(arguments)
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("VRAMSCOPE_WHEN", when.name())
-            .env("VRAMSCOPE_PID", candidate.key.pid.to_string())
-            .env("VRAMSCOPE_START", candidate.key.start.to_string())
-            .env("VRAMSCOPE_BYTES", candidate.bytes.0.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn();
-        let child = child.map_err(|error| format!("cannot start {program}: {error}"))?;
-        self.children.push((child, Instant::now()));
+        let facts = [
+            ("WHEN", when.name().to_owned()),
+            ("PID", candidate.key.pid.to_string()),
+            ("START", candidate.key.start.to_string()),
+            ("BYTES", candidate.bytes.0.to_string()),
+        ];
+        let facts = facts.map(|(name, fact)| (format!("VRAMSCOPE_{name}"), fact)).into();
+        let running = Running::start(&allow.command, facts, "", PATIENCE)?;
+        let program = allow.command.first().map(|word| plain(word)).unwrap_or_default();
+        let about = format!("{program} ({}, process {})", when.name(), candidate.key.pid);
+        self.children.push((running, about));
         Ok(())
     }
 
     /// Programs that ended are let go, and those that do not end are ended.
-    fn reap(&mut self) {
-        self.children.retain_mut(|(child, since)| {
-            if since.elapsed() > PATIENCE {
-                let _ = child.kill();
+    pub(crate) fn tend(&mut self) {
+        self.children.retain_mut(|(running, about)| {
+            let Some(outcome) = running.outcome() else { return true };
+            if let Some(words) = running.words() {
+                output::complain(&format!("the program {about} says: {words}"));
             }
-            !matches!(child.try_wait(), Ok(Some(_)) | Err(_))
+            if let Err(why) = outcome {
+                output::complain(&format!("the program {about} failed: {why}"));
+            }
+            false
         });
+    }
+
+    /// Nothing is done about a refusal: told of the one who was refused.
+    fn pass_over(&mut self, refusal: &Refusal, why: &str) {
+        let key = ProcessKey { pid: refusal.who.pid, start: 0 };
+        let asker = Candidate { key, bytes: refusal.asked, idle: None };
+        self.write_down(When::OutOfMemory, &asker, &refusal.who.name, "passed_over", why);
     }
 
     fn write_down(&mut self, when: When, on: &Candidate, name: &str, outcome: &str, why: &str) {
@@ -235,6 +347,31 @@ impl Actor {
             output::complain(&format!("cannot write {}: {error}", self.log.path().display()));
         }
     }
+}
+
+impl Drop for Actor {
+    /// What still runs has a moment; then it is ended.
+    fn drop(&mut self) {
+        let end = Instant::now() + GRACE;
+        self.children.iter_mut().for_each(|(running, _)| running.hurry(end));
+        while !self.children.is_empty() {
+            self.tend();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// What to say at the start of an agent that may not do what the settings allow.
+pub(crate) fn powerless(config: &Actions, may_signal: bool, own: u32) -> Option<String> {
+    let signals = |allow: &&Allow| allow.action != What::Command;
+    let others = |allow: &&Allow| allow.user.as_deref().and_then(uid) != Some(own);
+    let is_in_vain = config.allow.iter().filter(signals).any(|allow| others(&allow));
+    (is_in_vain && !config.dry_run && !may_signal).then(|| {
+        "[actions] allows signals, but the agent has no CAP_KILL: signals to processes of other users \
+         will fail; give it that capability (under systemd in AmbientCapabilities= and \
+         CapabilityBoundingSet=)"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]

@@ -28,9 +28,6 @@ impl Held {
         if pid.0 <= 1 || pid.0 == std::process::id() {
             return Err("it is never touched".into());
         }
-        if key.start == 0 {
-            return Err("when it started is not known, so it could be another one by now".into());
-        }
         let raw = i32::try_from(pid.0).ok().and_then(Pid::from_raw).ok_or("no such process")?;
         let descriptor =
             pidfd_open(raw, PidfdFlags::empty()).map_err(|error| format!("it is gone: {error}"))?;
@@ -40,8 +37,18 @@ impl Held {
                 .map_err(|error| format!("it is gone: {error}"))
         };
         let start = start_ticks(&read("stat")?).ok_or("when it started cannot be read")?;
-        if start != key.start / TICK {
-            return Err("another process has its pid by now".into());
+        match key.start {
+            // Whoever is older than the agent has had its pid ever since the agent looks at it.
+            0 if start < own_start()? => {}
+            0 => {
+                return Err(
+                    "when it started is not known, so it could be another one by now".into()
+                );
+            }
+            known if start != known / TICK => {
+                return Err("another process has its pid by now".into());
+            }
+            _ => {}
         }
         let uid = fs::metadata(format!("/proc/{pid}")).map_err(|error| error.to_string())?.uid();
         let name = read("comm")?.trim_end_matches('\n').to_owned();
@@ -70,6 +77,12 @@ impl Held {
     }
 }
 
+/// When the agent started, in ticks since boot.
+fn own_start() -> Result<u64, String> {
+    let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
+    start_ticks(&stat).ok_or_else(|| "when the agent started cannot be read".into())
+}
+
 /// When a process started, in ticks since boot: the 22nd field, behind a name that may hold anything.
 fn start_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -84,6 +97,10 @@ fn fits(wanted: &str, name: &str) -> bool {
 /// Whether a cgroup is the wanted one or below it.
 fn is_in(path: &str, wanted: &str) -> bool {
     let wanted = wanted.trim_end_matches('/');
+    // The root has everybody in it.
+    if wanted.is_empty() {
+        return false;
+    }
     path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -106,6 +123,7 @@ mod tests {
         assert!(fits("python", "python") && fits("pyth*", "python3"));
         assert!(!fits("python", "python3") && !fits("pyth*", "cpython"));
         assert!(is_in("/user.slice/a", "/user.slice") && is_in("/user.slice", "/user.slice/"));
+        assert!(!is_in("/user.slice", "//") && !is_in("/user.slice", ""));
         assert!(!is_in("/user.slice2", "/user.slice") && !is_in("/", "/user.slice"));
     }
 

@@ -59,7 +59,7 @@ impl Notice {
             alert_name: clean(&alert.rule.alert_name()),
             severity: alert.rule.severity,
             labels: alert.labels.iter().map(|(name, value)| (*name, clean(value))).collect(),
-            summary: sentence(&alert.summary()),
+            summary: summary(alert),
             advice: sentence(&alert.advice()),
             value: alert.value,
             limit: alert.rule.limit.number(),
@@ -86,7 +86,15 @@ impl Notice {
 /// The longest sentence: several labels may be in it.
 const LONGEST: usize = 1024;
 
-pub(super) fn sentence(text: &str) -> String {
+/// What is the matter; of an alert that is over, what was.
+pub(super) fn summary(alert: &Alert) -> String {
+    match alert.resolved {
+        None => sentence(&alert.summary()),
+        Some(_) => sentence(&format!("no longer so: {}", alert.summary())),
+    }
+}
+
+fn sentence(text: &str) -> String {
     formats::plain::plain_up_to(text, LONGEST).into_owned()
 }
 

@@ -63,7 +63,7 @@ fn view(alert: &Alert, clock: &WallClock) -> AlertView {
         rule: plain(&alert.rule.name).into_owned(),
         severity: alert.rule.severity.name().into(),
         labels: labels.map(|(name, value)| ((*name).into(), plain(value).into_owned())).collect(),
-        summary: super::notice::sentence(&alert.summary()),
+        summary: super::notice::summary(alert),
         value: alert.value,
         since: clock.precise(alert.since),
         resolved: alert.resolved.map(|moment| clock.precise(moment)),

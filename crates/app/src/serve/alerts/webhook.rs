@@ -12,7 +12,7 @@ use ureq::tls::{RootCerts, TlsConfig};
 use super::Board;
 use super::outlet::Message;
 use crate::output;
-use crate::serve::config::alerts::Action;
+use crate::serve::config::alerts::{Action, header};
 use crate::serve::secret;
 
 /// Before the first repetition; four times as long before each further one.
@@ -66,13 +66,7 @@ impl Sender {
         let plain_headers =
             action.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         for (name, value) in plain_headers.chain(action.token()?) {
-            let known = HeaderName::from_bytes(name.as_bytes());
-            let mut text = HeaderValue::from_str(&value).map_err(|_| {
-                format!("the header `{}` has a value that cannot be sent", plain(&name))
-            })?;
-            text.set_sensitive(true);
-            let name = known.map_err(|_| format!("`{}` is no name of a header", plain(&name)))?;
-            headers.push((name, text));
+            headers.push(header(&name, &value)?);
         }
         let receiver = receiver(&url);
         Ok(Self { agent, url, receiver, headers, retries: action.retries(), pause: PAUSE })

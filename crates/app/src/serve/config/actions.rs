@@ -4,6 +4,8 @@ use engine::units::Bytes;
 use serde::Deserialize;
 
 use super::Size;
+use super::incidents::Incidents;
+use crate::serve::program;
 
 /// `[actions]`: what may be done without asking; nothing, unless it is allowed here.
 #[derive(Clone, Debug, Deserialize)]
@@ -100,7 +102,7 @@ impl Allow {
 
 impl Actions {
     /// What is wrong with it.
-    pub(super) fn check(&self, wrong: &mut Vec<String>) {
+    pub(super) fn check(&self, incidents: &Incidents, wrong: &mut Vec<String>) {
         for (number, allow) in self.allow.iter().enumerate() {
             let mut say = |what: &str| {
                 wrong.push(format!("[actions] allow, entry {}: {what}", number + 1));
@@ -112,8 +114,16 @@ impl Actions {
             {
                 say("the name * is everybody; give a user or a cgroup");
             }
-            if allow.cgroup.as_deref().is_some_and(|path| !path.starts_with('/') || path == "/") {
+            if allow.cgroup.as_deref().is_some_and(|path| !is_below_root(path)) {
                 say("a cgroup is a path below /, such as /user.slice");
+            }
+            if allow.name.as_deref() == Some("") {
+                say("no process has an empty name; leave it out, or give one");
+            }
+            if allow.when != When::Leak && !incidents.enabled {
+                say("it never happens with [incidents] enabled = false");
+            } else if allow.when == When::NearlyFull && incidents.used_above.is_none() {
+                say("nearly_full needs to know from where on: set used_above in [incidents]");
             }
             let is_signal = allow.action == What::Signal;
             if is_signal != allow.signal.is_some() {
@@ -124,8 +134,10 @@ impl Actions {
             if (allow.action == What::Command) == allow.command.is_empty() {
                 say("command goes with action = \"command\", and that needs one");
             }
-            if allow.command.first().is_some_and(|program| !program.starts_with('/')) {
-                say("write the whole path of the program");
+            if let Some(Err(why)) =
+                (!allow.command.is_empty()).then(|| program::check(&allow.command))
+            {
+                say(&why);
             }
             if let Some(user) = &allow.user
                 && super::super::actions::uid(user).is_none()
@@ -136,8 +148,71 @@ impl Actions {
     }
 }
 
+/// Whether a cgroup is a path that leads somewhere below the root, and straight there.
+fn is_below_root(path: &str) -> bool {
+    let Some(path) = path.trim_end_matches('/').strip_prefix('/') else { return false };
+    path.split('/').all(|part| !part.trim().is_empty() && part != "." && part != "..")
+}
+
 impl Default for Actions {
     fn default() -> Self {
         Self { dry_run: true, at_most: 3, allow: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    fn wrong(settings: &str) -> Vec<String> {
+        toml::from_str::<Config>(settings).unwrap().check()
+    }
+
+    fn rule(settings: &str) -> Vec<String> {
+        let state = tempfile::tempdir().unwrap();
+        let state = state.path().display();
+        wrong(&format!(
+            "[incidents]\nstate = \"{state}\"\n[[actions.allow]]\naction = \"stop\"\n{settings}"
+        ))
+    }
+
+    #[test]
+    fn a_cgroup_that_is_everybody_is_refused() {
+        for path in ["", "/", "//", "///", "//a", "/a//b", "/..", "/a/../", "/.", "/ ", "a"] {
+            let found = rule(&format!("when = \"leak\"\ncgroup = \"{path}\""));
+            assert!(found.len() == 1 && found[0].contains("below /"), "{path}: {found:?}");
+        }
+        for path in ["/user.slice", "/user.slice/", "/a/b..c"] {
+            assert_eq!(rule(&format!("when = \"leak\"\ncgroup = \"{path}\"")), [""; 0], "{path}");
+        }
+    }
+
+    #[test]
+    fn what_can_never_happen_is_refused() {
+        let found = rule("name = \"a\"\nwhen = \"nearly_full\"");
+        assert!(found.len() == 1 && found[0].contains("used_above"), "{found:?}");
+        let off = |when: &str| {
+            wrong(&format!(
+                "[incidents]\nenabled = false\nused_above = 0.9\n[[actions.allow]]\nname = \"a\"\n\
+                 action = \"stop\"\nwhen = \"{when}\""
+            ))
+        };
+        for when in ["out_of_memory", "nearly_full"] {
+            let found = off(when);
+            assert!(found.len() == 1 && found[0].contains("enabled = false"), "{when}: {found:?}");
+        }
+        let command = rule("name = \"\"\nwhen = \"leak\"");
+        assert!(command.len() == 1 && command[0].contains("empty name"), "{command:?}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told() {
+        let state = tempfile::tempdir().unwrap();
+        let found = wrong(&format!(
+            "[incidents]\nstate = \"{}\"\n[[actions.allow]]\nname = \"a\"\naction = \"command\"\n\
+             when = \"leak\"\ncommand = [\"/no/such\"]",
+            state.path().display()
+        ));
+        assert!(found.len() == 1 && found[0].contains("no program /no/such"), "{found:?}");
     }
 }

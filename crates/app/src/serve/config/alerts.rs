@@ -4,7 +4,7 @@ mod action;
 mod rule;
 mod switch;
 
-pub(crate) use action::{Action, Format, Kind};
+pub(crate) use action::{Action, Format, Kind, header};
 
 use std::collections::BTreeSet;
 use std::time::Duration;

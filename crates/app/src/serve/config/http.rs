@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::output;
+
 /// See the module.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -36,6 +38,8 @@ impl Http {
         if self.certificate.is_some() != self.key.is_some() {
             wrong.push("a certificate needs its key, and a key its certificate".into());
         }
+        let files = crate::serve::http::check_files(self);
+        wrong.extend(files.iter().map(|error| format!("[http] {}", output::reasons(error))));
     }
 }
 

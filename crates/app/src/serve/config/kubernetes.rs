@@ -1,5 +1,6 @@
 //! `[kubernetes]`: where names of pods come from.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -83,7 +84,10 @@ impl Kubernetes {
             );
         }
         for file in [&self.token_file, &self.ca_file].into_iter().flatten() {
-            if let Err(error) = std::fs::File::open(file) {
+            // Whoever opens a pipe waits for somebody who writes.
+            if std::fs::metadata(file).is_ok_and(|facts| facts.file_type().is_fifo()) {
+                wrong.push(format!("{} is a pipe: name a file", file.display()));
+            } else if let Err(error) = std::fs::File::open(file) {
                 wrong.push(format!("cannot read {}: {error}", file.display()));
             }
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod alerts;
+mod folder;
 pub(crate) mod http;
 pub(crate) mod incidents;
 pub(crate) mod kubernetes;
@@ -11,6 +12,7 @@ pub(crate) mod trace;
 
 pub(crate) use quantities::{Size, Span};
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -104,9 +106,86 @@ impl Config {
         self.metrics.check(&mut wrong);
         self.alerts.check(&mut wrong);
         self.incidents.check(&mut wrong);
-        self.actions.check(&mut wrong);
+        // Who only looks at settings may be another user than the agent's, whose usual folder it is.
+        let usual = self.incidents.state == Path::new(incidents::Incidents::STATE);
+        let counts = |kind| !(usual && kind == ErrorKind::PermissionDenied);
+        wrong.extend(self.state().err().filter(|(kind, _)| counts(*kind)).map(|(_, why)| why));
+        self.actions.check(&self.incidents, &mut wrong);
         self.kubernetes.check(&mut wrong);
         self.onward.check(&mut wrong);
         wrong
+    }
+
+    /// Why the agent cannot keep what it is to keep: folders of incidents and the log of actions need a
+    /// place.
+    pub(crate) fn check_state(&self) -> Result<(), String> {
+        self.state().map_err(|(_, why)| why)
+    }
+
+    fn state(&self) -> Result<(), (ErrorKind, String)> {
+        let state = &self.incidents.state;
+        let is_needed = self.incidents.enabled || !self.actions.allow.is_empty();
+        if !is_needed || !state.is_absolute() {
+            return Ok(());
+        }
+        folder::writable(state).map_err(|(kind, why)| {
+            (kind, format!("[incidents] state: {why}; choose another with state or --state"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(path: &Path, more: &str) -> Vec<String> {
+        let text = format!("[incidents]\nstate = \"{}\"\n{more}", path.display());
+        toml::from_str::<Config>(&text).unwrap().check()
+    }
+
+    #[test]
+    fn a_state_folder_that_is_none_is_told_before_it_is_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, word) in [
+            (&*file, "is no folder"),
+            (&file.join("below"), "is no folder"),
+            (Path::new("/proc/x"), "cannot write"),
+        ] {
+            let found = state(path, "");
+            assert!(found.len() == 1 && found[0].contains(word), "{}: {found:?}", path.display());
+            assert!(found[0].contains("[incidents] state"), "{found:?}");
+        }
+        assert_eq!(state(&file, "enabled = false"), [""; 0], "nothing is written");
+        assert_eq!(state(&folder.path().join("new/one"), ""), [""; 0]);
+        assert!(!folder.path().join("new").exists(), "a check makes nothing");
+    }
+
+    #[test]
+    fn files_of_http_are_read_by_the_check() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::write(&token, "0123456789abcdef").unwrap();
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let (token, pipe) = (token.display(), pipe.display());
+        let state = folder.path().display();
+        for (text, word) in [
+            ("token_file = \"/nowhere/token\"".to_owned(), "/nowhere/token"),
+            (format!("token_file = \"{token}\""), "chmod 600"),
+            // Nobody writes to it: who opens it waits.
+            (format!("token_file = \"{pipe}\""), "it is no file"),
+            (format!("certificate = \"{pipe}\"\nkey = \"{pipe}\""), "it is no file"),
+            ("certificate = \"/nowhere/c\"\nkey = \"/nowhere/k\"".to_owned(), "/nowhere/c"),
+        ] {
+            let text = format!("[http]\n{text}\n[incidents]\nstate = \"{state}\"");
+            let found = toml::from_str::<Config>(&text).unwrap().check();
+            assert!(found.len() == 1 && found[0].contains(word), "{text}: {found:?}");
+        }
     }
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
+use super::config::http::Http;
 use super::{Part, Shared};
 use crate::output;
 pub(crate) use allowance::Allowance;
@@ -46,6 +47,16 @@ impl Requests {
     pub(crate) fn classes(&self) -> [u64; 5] {
         self.classes.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
+}
+
+/// What is wrong with the files that the settings name.
+pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
+    let token = http.token_file.as_deref().and_then(|file| Token::read(file).err());
+    let tls = match (&http.certificate, &http.key) {
+        (Some(certificate), Some(key)) => tls::acceptor(certificate, key).err(),
+        _ => None,
+    };
+    token.into_iter().chain(tls).collect()
 }
 
 /// Listens, and starts the part that answers. A port that is taken, a token that others can read and a

@@ -1,6 +1,5 @@
 //! TLS: a certificate and its key.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,6 +11,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::serve::secret;
 
 /// The longest file of certificates or keys.
 const LONGEST: u64 = 1 << 20;
@@ -48,7 +49,7 @@ pub(super) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor> {
 
 /// What is in a file, and its rights.
 fn read(path: &Path) -> Result<(Vec<u8>, u32)> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = secret::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mode =
         file.metadata().with_context(|| format!("cannot look at {}", path.display()))?.mode();
     let mut text = Vec::new();

@@ -1,11 +1,12 @@
 //! The token that requests must carry.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+
+use crate::serve::secret;
 
 /// The shortest token that nobody guesses.
 const SHORTEST: usize = 16;
@@ -23,11 +24,9 @@ impl Token {
     /// Reads a file that is for its owner alone.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let file = File::open(path).with_context(|| format!("cannot read the token in {shown}"))?;
+        let file =
+            secret::open(path).with_context(|| format!("cannot read the token in {shown}"))?;
         let facts = file.metadata().with_context(|| format!("cannot look at {shown}"))?;
-        if !facts.is_file() {
-            bail!("{shown} is no file: write the token into a plain file");
-        }
         if facts.mode() & OTHERS != 0 {
             bail!("others can read or change the token in {shown}: run `chmod 600 {shown}`");
         }

@@ -327,12 +327,18 @@ impl Desk {
     /// Incidents that no further refusal belongs to: what became known of them is told.
     fn close_old(&mut self, now: Instant) {
         let together = self.shared.config.incidents.together.0;
-        let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(|open| self.hurries || now.duration_since(open.since) >= together);
+        // Of an incident whose folder is not ordered yet nobody knows.
+        let is_ordered = |number: u64| self.pending.iter().all(|one| one.number != number);
+        let (over, open): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.open).into_iter().partition(|one| {
+                let is_over = self.hurries || now.duration_since(one.since) >= together;
+                is_over && is_ordered(one.number)
+            });
         self.open = open;
+        // What may be done without asking waits for this.
+        let may_act = !self.shared.config.actions.allow.is_empty();
         for Open { number, errors, recovered, .. } in over {
-            if errors > 1 || recovered {
+            if errors > 1 || recovered || may_act {
                 let update = Update { number, errors, recovered };
                 self.order(Order::Update(update), Trigger::OutOfMemory);
             }

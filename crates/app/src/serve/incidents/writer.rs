@@ -49,8 +49,9 @@ pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) {
             seen = published.sequence;
             writer.history.note(&published.snapshot);
             shared.incidents.show_idle(writer.history.all_idle(published.snapshot.at));
-            writer.actor.published(&published);
+            writer.actor.look(&published.snapshot, &writer.history);
         }
+        writer.actor.tend();
         writer.turn_pages();
         if shared.feed.is_closed() {
             orders.try_iter().for_each(|order| writer.take(order));
@@ -154,7 +155,8 @@ impl Writer {
     fn write(&mut self, job: Job) {
         let trigger = job.trigger;
         let mut told = self.think(job);
-        self.actor.incident(&told.job, &self.history);
+        let cause = told.refused.as_ref().map(|one| one.diagnosis.cause);
+        self.actor.incident(&told.job, cause, &self.history);
         match self.make(&mut told) {
             Ok(()) => {
                 self.shared.incidents.count(trigger.name(), "written");
@@ -331,10 +333,13 @@ impl Writer {
 
     /// More is known of an incident.
     fn update(&mut self, update: Update) {
-        self.change(update.number, |told| {
-            told.errors = update.errors;
-            told.recovered = update.recovered;
-        });
+        self.actor.settled(update.number, update.recovered);
+        if update.errors > 1 || update.recovered {
+            self.change(update.number, |told| {
+                told.errors = update.errors;
+                told.recovered = update.recovered;
+            });
+        }
     }
 
     fn change(&mut self, number: u64, change: impl FnOnce(&mut Told)) {

@@ -70,19 +70,18 @@ pub(super) struct Limits {
     pub(super) size: Bytes,
 }
 
-/// Removes what is too old or too much, the oldest first, of files whose names begin and end so. Nothing
-/// else is touched, links are not followed, and what cannot be removed stays.
+/// Removes what is too old or too much, the oldest first, of files whose names are ours. Nothing else is
+/// touched, links are not followed, and what cannot be removed stays.
 pub(super) fn prune(
     folders: &[PathBuf],
-    (begins, ends): (&str, &str),
+    is_ours: &dyn Fn(&str) -> bool,
     limits: Limits,
     now: SystemTime,
 ) {
     let mut files = Vec::new();
     for folder in folders {
         walk(folder, DEEPEST, &mut |name, path| {
-            if name.starts_with(begins)
-                && name.ends_with(ends)
+            if is_ours(name)
                 && let Ok(facts) = fs::symlink_metadata(path)
             {
                 files.push((facts.modified().unwrap_or(now), facts.len(), path.to_owned()));
@@ -104,12 +103,14 @@ pub(super) fn prune(
     }
 }
 
-/// Removes what agents left unfinished that do not run any more.
-pub(super) fn sweep(folder: &Path) {
+/// Removes what agents left unfinished that do not run any more, of files whose names are ours. Processes
+/// of other hosts, who may share the folder, are not known here.
+pub(super) fn sweep(folder: &Path, is_ours: &dyn Fn(&str) -> bool) {
     walk(folder, DEEPEST, &mut |name, path| {
-        let mut words = name.rsplit('.');
+        let mut words = name.rsplitn(3, '.');
         if words.next() == Some(UNFINISHED)
             && let Some(pid) = words.next().and_then(|word| word.parse::<u32>().ok())
+            && words.next().and_then(|rest| rest.strip_prefix('.')).is_some_and(is_ours)
             && (pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists())
         {
             let _ = fs::remove_file(path);
@@ -182,7 +183,8 @@ mod tests {
         make("part-5.y", 1000);
         std::os::unix::fs::symlink("/etc/hostname", folder.path().join("part-6.x")).unwrap();
         let limits = Limits { age: Duration::from_secs(100), size: Bytes(2500) };
-        prune(&[folder.path().to_owned()], ("part-", ".x"), limits, now);
+        let is_ours = |name: &str| name.starts_with("part-") && name.ends_with(".x");
+        prune(&[folder.path().to_owned()], &is_ours, limits, now);
         assert_eq!(names(folder.path()), ["mine.x", "part-3.x", "part-4.x", "part-5.y"]);
         assert!(!folder.path().join("day1").exists());
         assert!(fs::symlink_metadata(folder.path().join("part-6.x")).is_ok());
@@ -192,10 +194,11 @@ mod tests {
     fn what_a_dead_agent_left_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         // No process has so high a number.
-        for name in [".p.4999999.unfinished", ".p.1.unfinished", "p.unfinished.x"] {
+        let theirs = ".q.4999999.unfinished";
+        for name in [".p.4999999.unfinished", ".p.1.unfinished", "p.unfinished.x", theirs] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        sweep(folder.path());
-        assert_eq!(names(folder.path()), [".p.1.unfinished", "p.unfinished.x"]);
+        sweep(folder.path(), &|name| name == "p");
+        assert_eq!(names(folder.path()), [".p.1.unfinished", theirs, "p.unfinished.x"]);
     }
 }

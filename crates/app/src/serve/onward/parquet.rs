@@ -49,6 +49,11 @@ fn tell(shared: &Shared, voice: &mut Voice, done: &Done) {
     }
 }
 
+/// In the folders of this host, whatever is called so.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("part-") && name.ends_with(".parquet")
+}
+
 /// What came of something.
 #[derive(Default)]
 struct Done {
@@ -104,13 +109,13 @@ impl Writer {
     /// Removes what is old, and what an agent left that was killed.
     fn clean(&self) {
         for folder in self.own() {
-            sweep(&folder);
+            sweep(&folder, &is_ours);
         }
         self.prune();
     }
 
     fn prune(&self) {
-        prune(&self.own(), ("part-", ".parquet"), self.limits, SystemTime::now());
+        prune(&self.own(), &is_ours, self.limits, SystemTime::now());
     }
 
     /// Adds the rows of a moment to each table. A table that fails loses its file, and begins another

@@ -25,13 +25,14 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Re
     let keep = settings.keep();
     let writer = Writer {
         folder: keep.folder.to_owned(),
-        host: host.to_owned(),
+        host: host.chars().map(safe).take(64).collect(),
         limits: Limits { age: keep.age, size: keep.size },
         paths: shared.config.onward.show_paths,
     };
     let interval = settings.interval.0;
     Part::spawn("onward-files", shared, move |shared| {
-        sweep(&writer.folder);
+        let is_ours = |name: &str| writer.wrote(name);
+        sweep(&writer.folder, &is_ours);
         let mut voice = Voice::new(format!("write profiles to {}", writer.folder.display()));
         let mut beat = Beat::new(interval);
         while let Some(turn) = beat.next(&shared.feed) {
@@ -46,18 +47,14 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Re
                     voice.failed(&error.to_string());
                 }
             }
-            prune(
-                std::slice::from_ref(&writer.folder),
-                (BEGINS, ENDS),
-                writer.limits,
-                SystemTime::now(),
-            );
+            prune(std::slice::from_ref(&writer.folder), &is_ours, writer.limits, SystemTime::now());
         }
     })
 }
 
 struct Writer {
     folder: PathBuf,
+    /// As it is in names of files.
     host: String,
     limits: Limits,
     paths: bool,
@@ -67,15 +64,65 @@ impl Writer {
     fn write(&self, published: &Published) -> io::Result<()> {
         let nanos = published.names.clock.nanos(published.snapshot.at);
         let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
-        let host: String = self.host.chars().map(safe).take(64).collect();
+        let host = &self.host;
         let name = format!("{BEGINS}{host}-{}{ENDS}", time.strftime("%Y%m%dT%H%M%S%.3fZ"));
         let mut file = Unfinished::begin(self.folder.join(name))?;
         file.write_all(&profile::pprof(published, self.paths))?;
         file.finish()
     }
+
+    /// Whether a file is one of this host. Others may write to the same folder, and one may be called
+    /// as this one with something behind it: what follows has to be a time.
+    fn wrote(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(BEGINS).and_then(|rest| rest.strip_suffix(ENDS));
+        let rest = rest.and_then(|rest| rest.strip_prefix(&*self.host));
+        rest.and_then(|rest| rest.strip_prefix('-')).is_some_and(is_time)
+    }
+}
+
+/// `20260704T101500.123Z`, or the same without a fraction.
+fn is_time(text: &str) -> bool {
+    let digits = |part: &str, count: usize| {
+        part.len() == count && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let Some((day, rest)) = text.strip_suffix('Z').and_then(|text| text.split_once('T')) else {
+        return false;
+    };
+    let (time, fraction) = rest.split_once('.').unwrap_or((rest, "000"));
+    digits(day, 8) && digits(time, 6) && digits(fraction, 3)
 }
 
 /// Letters that mean nothing in a path.
 const fn safe(letter: char) -> char {
     if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.') { letter } else { '_' }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use engine::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn only_files_of_this_host_are_ours() {
+        let limits = Limits { age: Duration::from_secs(60), size: Bytes(1) };
+        let writer = Writer { folder: "/".into(), host: "gpu".into(), limits, paths: false };
+        for name in ["20260704T101500.123Z", "20260704T101500Z"] {
+            assert!(writer.wrote(&format!("vramscope-gpu-{name}.pb.gz")), "{name}");
+        }
+        for name in [
+            "vramscope-gpu-2-20260704T101500.123Z.pb.gz",
+            "vramscope-gpu2-20260704T101500.123Z.pb.gz",
+            "vramscope-other-20260704T101500.123Z.pb.gz",
+            "vramscope-gpu-before-the-change.pb.gz",
+            "vramscope-gpu-20260704T101500.123Z.pb.gz.old",
+            "vramscope-gpu-20260704T1015é.pb.gz",
+            "vramscope-gpu-.pb.gz",
+            "vramscope-.pb.gz",
+        ] {
+            assert!(!writer.wrote(name), "{name}");
+        }
+    }
 }

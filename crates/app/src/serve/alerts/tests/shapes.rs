@@ -67,3 +67,40 @@ fn names_call_nobody_in_slack() {
     assert!(!message.contains('<') && !message.contains("> "), "{message}");
     assert!(message.contains("&lt;!channel&gt; &amp; co"), "{message}");
 }
+
+#[test]
+fn names_are_no_markup_for_those_that_do_as_slack_does() {
+    let mut notice = notice();
+    let name = "@all *y* ~z~ [a](b) _c_ __d__ `e` train_step";
+    notice.labels[1].1 = name.into();
+    notice.summary = format!("{name} leaks");
+    notice.advice = format!("Stop {name}");
+    notice.host = name.into();
+    let message: Value = serde_json::from_str(&shapes::slack(&notice)).unwrap();
+    let attachment = &message["attachments"][0];
+    let texts = [
+        &message["text"],
+        &attachment["fallback"],
+        &attachment["text"],
+        &attachment["footer"],
+        &attachment["fields"][1]["value"],
+    ];
+    for text in texts {
+        let text = text.as_str().unwrap();
+        assert!(!text.contains(['@', '*', '~']), "{text}");
+        assert!(!text.contains("](") && !text.contains("_c") && !text.contains("d_"), "{text}");
+        assert!(text.contains("train_step"), "{text}");
+    }
+    assert!(!message["text"].as_str().unwrap().contains('`'), "{message}");
+}
+
+#[test]
+fn an_alert_that_is_over_does_not_state_that_it_goes_on() {
+    let mut alert = alerts(&["4711"]).remove(0);
+    alert.resolved = Some(at(400));
+    let notice = Notice::new(&alert, &clock(), &"node-1".into());
+    let line = log::line(&notice);
+    assert!(line.contains("alert resolved: leak_suspect (warning): no longer so: "), "{line}");
+    let json: Value = serde_json::from_str(&shapes::json(&notice)).unwrap();
+    assert!(json["summary"].as_str().unwrap().starts_with("no longer so: "), "{json}");
+}

@@ -1,4 +1,5 @@
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -77,6 +78,9 @@ fn tokens_and_addresses_come_from_files() {
     let (token, url) = (folder.path().join("token"), folder.path().join("url"));
     std::fs::write(&token, "s3cret\n").unwrap();
     std::fs::write(&url, format!("{}\n", server.url("/services/T0/B0/XyZ"))).unwrap();
+    for file in [&token, &url] {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
     let files = format!("url_file = \"{}\"\ntoken_file = \"{}\"\n", url.display(), token.display());
     assert_eq!(send(&files), [(SENT, 1)]);
     assert_eq!(

@@ -1,17 +1,19 @@
 //! `[[alerts.action]]`: what is done about an alert.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use formats::plain::plain;
 use serde::Deserialize;
+use ureq::http::{HeaderName, HeaderValue, Uri};
 
 use super::rule::Level;
 use super::switch::Switch;
 use crate::output;
 use crate::serve::config::{Span, is_loopback};
-use crate::serve::secret;
+use crate::serve::{program, secret};
 
 /// See the module.
 #[derive(Clone, Debug, Deserialize)]
@@ -139,10 +141,7 @@ impl Action {
             (None, Some(file)) => first_line(file)?,
             _ => return Err("a webhook needs either `url` or `url_file`".into()),
         };
-        if target.starts_with("https://") || target.starts_with("http://") {
-            return Ok(target);
-        }
-        Err("the address of a webhook begins with https:// or http://".into())
+        address(&target).map(|_| target)
     }
 
     /// The header that carries the token.
@@ -212,12 +211,18 @@ impl Action {
     }
 
     fn check_webhook(&self, found: &mut Vec<String>) {
-        let target = self.target().map_err(|why| found.push(why)).unwrap_or_default();
+        let target = self.target().map_err(|why| found.push(why)).ok();
         let token = self.token().map_err(|why| found.push(why)).ok().flatten();
-        if token.is_some() && target.starts_with("http://") && !is_loopback(&target) {
-            found.push(
-                "others could read the token on its way: use an address with https://".into(),
-            );
+        if let Some(uri) = target.and_then(|target| address(&target).ok())
+            && uri.scheme_str() == Some("http")
+            && !is_loopback(uri.host().unwrap_or_default())
+            && let Some(what) = self.secret_to(&uri, token.is_some())
+        {
+            found
+                .push(format!("others could read {what} on its way: use an address with https://"));
+        }
+        for (name, value) in &self.headers {
+            found.extend(header(name, value).err());
         }
         if self.token_header.is_some() && self.token_file.is_none() {
             found.push("token_header needs a token_file".into());
@@ -230,33 +235,76 @@ impl Action {
         }
     }
 
+    /// A secret that a message to this address carries.
+    fn secret_to(&self, uri: &Uri, has_token: bool) -> Option<String> {
+        let sounds = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            SECRETS.iter().any(|word| name.contains(word))
+        };
+        let in_address = || uri.authority().is_some_and(|place| place.as_str().contains('@'));
+        if has_token {
+            return Some("the token".into());
+        }
+        if in_address() {
+            return Some("the password in the address".into());
+        }
+        let header = self.headers.keys().find(|name| sounds(name));
+        header.map(|name| format!("the header `{}`", plain(name)))
+    }
+
     fn check_command(&self, found: &mut Vec<String>) {
-        let program = self.command.first().map(Path::new);
-        if !program.is_some_and(Path::is_absolute) {
-            found.push(
-                "command is a list: the whole path of a program, then its arguments; there is no shell"
-                    .into(),
-            );
-        } else if !program.is_some_and(Path::is_file) {
-            found.push(format!("there is no program {}", plain(&self.command[0])));
-        }
-        if self.command.iter().any(|argument| argument.contains('\0')) {
-            found.push("an argument of the command holds a zero byte".into());
-        }
+        found.extend(program::check(&self.command).err());
     }
 }
+
+/// Names of headers that have one of these in them hold secrets.
+const SECRETS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];
+
+/// The address of a webhook, if something could answer there.
+fn address(text: &str) -> Result<Uri, String> {
+    if !text.starts_with("https://") && !text.starts_with("http://") {
+        return Err("the address of a webhook begins with https:// or http://".into());
+    }
+    let wrong = || {
+        "the address of a webhook is none: write one such as https://a.example:8443/path".to_owned()
+    };
+    let uri: Uri = text.parse().map_err(|_| wrong())?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
+    // What follows the host is a port, if it is anything.
+    let place = uri.authority().map(|place| place.as_str()).unwrap_or_default();
+    let after = place.rsplit_once('@').map_or(place, |(_, place)| place).strip_prefix(host);
+    match after.and_then(|after| after.strip_prefix(':')) {
+        Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(uri),
+        Some(_) => Err("the port in the address of a webhook is a number up to 65535".into()),
+        None => Ok(uri),
+    }
+}
+
+/// A header, if it can be sent.
+pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let known = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("`{}` is no name of a header", plain(name)))?;
+    let mut value = HeaderValue::from_str(value)
+        .map_err(|_| format!("the header `{}` has a value that cannot be sent", plain(name)))?;
+    value.set_sensitive(true);
+    Ok((known, value))
+}
+
+/// Rights by which anybody could read a secret. A group of its own is a usual way to hand one out.
+const ANYBODY: u32 = 0o007;
 
 /// The first line of a file, which holds a secret.
 fn first_line(file: &Path) -> Result<String, String> {
     use std::io::Read;
 
     let place = plain(&file.to_string_lossy()).into_owned();
-    let open =
-        std::fs::File::open(file).map_err(|error| format!("cannot read {place}: {error}"))?;
+    let cannot = |error: std::io::Error| format!("cannot read {place}: {error}");
+    let open = crate::serve::secret::open(file).map_err(cannot)?;
+    if open.metadata().map_err(cannot)?.mode() & ANYBODY != 0 {
+        return Err(format!("anybody can read {place}: run `chmod 600 {place}`"));
+    }
     let mut text = String::new();
-    open.take(LONGEST)
-        .read_to_string(&mut text)
-        .map_err(|error| format!("cannot read {place}: {error}"))?;
+    open.take(LONGEST).read_to_string(&mut text).map_err(cannot)?;
     let line = text.lines().next().unwrap_or_default().trim();
     if line.is_empty() || line.chars().any(char::is_control) {
         return Err(format!("{place} does not hold one line of plain text"));

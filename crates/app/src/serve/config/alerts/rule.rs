@@ -104,8 +104,7 @@ impl OwnRule {
         for name in self.labels.keys().filter(|name| !metric.labels.contains(&name.as_str())) {
             wrong.push(about(name));
         }
-        let summary =
-            self.summary.clone().unwrap_or_else(|| usual_summary(metric, self.below.is_some()));
+        let summary = self.summary.clone().unwrap_or_else(|| self.usual_summary(metric));
         for name in placeholders(&summary).chain(placeholders(&self.advice)) {
             if !metric.labels.contains(&name) && !["value", "limit"].contains(&name) {
                 wrong.push(format!("{{{}}} cannot be filled in: {}", plain(name), about(name)));
@@ -147,6 +146,20 @@ impl OwnRule {
         }
     }
 
+    /// The sentence of those who write none.
+    fn usual_summary(&self, metric: &Metric) -> String {
+        let labels: String =
+            metric.labels.iter().map(|label| format!(" {label}={{{label}}}")).collect();
+        let than = if self.below.is_some() { "less" } else { "more" };
+        let does = match self.within {
+            Some(within) => format!("grew by {{value}} in {}", span(within)),
+            None => "is {value}".to_owned(),
+        };
+        format!("{} {does}, {than} than {{limit}}:{labels}", metric.name)
+            .trim_end_matches(':')
+            .to_owned()
+    }
+
     fn limit(&self, metric: &Metric) -> Result<Limit, String> {
         match (&self.above, &self.below) {
             (Some(above), None) => above.of(metric).map(Limit::Above),
@@ -173,13 +186,12 @@ impl Number {
     }
 }
 
-fn usual_summary(metric: &Metric, below: bool) -> String {
-    let labels: String =
-        metric.labels.iter().map(|label| format!(" {label}={{{label}}}")).collect();
-    let than = if below { "less" } else { "more" };
-    format!("{} is {{value}}, {than} than {{limit}}:{labels}", metric.name)
-        .trim_end_matches(':')
-        .to_owned()
+/// A time in the biggest unit that has it whole.
+fn span(span: Span) -> String {
+    let millis = span.0.as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{millis}ms"), |(unit, name)| format!("{}{name}", millis / unit))
 }
 
 /// The name that is meant: not more than a third of it is wrong.

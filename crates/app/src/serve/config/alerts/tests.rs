@@ -5,6 +5,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use engine::alert::{Limit, Measure, Severity};
 use engine::units::Nanos;
@@ -85,7 +88,7 @@ fn a_rule_of_ones_own_is_read_in_the_unit_of_its_metric() {
     assert_eq!(growing.measure, Measure::Growth(Nanos::from_millis(3_600_000)));
     assert_eq!(
         &*growing.summary,
-        "vramscope_process_pinned_bytes is {value}, more than {limit}: pid={pid} process={process} \
+        "vramscope_process_pinned_bytes grew by {value} in 1h, more than {limit}: pid={pid} process={process} \
          container={container} pod={pod} namespace={namespace}"
     );
 }
@@ -142,10 +145,16 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
     std::fs::write(&token, "s3cret\n").unwrap();
     let empty = folder.path().join("empty");
     std::fs::write(&empty, "\n").unwrap();
+    for file in [&token, &empty] {
+        std::fs::set_permissions(file, Permissions::from_mode(0o640)).unwrap();
+    }
     let (token, empty) = (token.display(), empty.display());
     let webhook = "[[action]]\nkind = \"webhook\"\n";
     let disguised = ["http://127.0.0.1", "alerts.example/"].join("@");
+    let password = ["http://", "me:s3cret", "@alerts.example/"].concat();
+    let nowhere = "http://";
     let local = "url = \"http://127.0.0.1:9/x\"\n";
+    let plain = "url = \"http://alerts.example/\"\n";
     for (text, says) in [
         (webhook.to_owned(), "either `url` or `url_file`"),
         (format!("{webhook}url = \"ftp://a.example\""), "begins with https:// or http://"),
@@ -159,6 +168,18 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
             format!("{webhook}url = \"{disguised}\"\ntoken_file = \"{token}\""),
             "others could read the token",
         ),
+        (format!("{webhook}url = \"{nowhere}\""), "is none"),
+        (format!("{webhook}url = \"https://a.example/a b\\n\""), "is none"),
+        (format!("{webhook}url = \"http://a.example:99999/\""), "up to 65535"),
+        (format!("{webhook}url = \"http://a.example:0/\""), "up to 65535"),
+        (format!("{webhook}{local}headers = {{ \"X Y\" = \"a\" }}"), "no name of a header"),
+        (format!("{webhook}{local}headers = {{ X = \"a\\nb\" }}"), "cannot be sent"),
+        (
+            format!("{webhook}{plain}headers = {{ X-Api-Key = \"s3cret\" }}"),
+            "`X-Api-Key` on its way",
+        ),
+        (format!("{webhook}{plain}headers = {{ Authorization = \"s3cret\" }}"), "https://"),
+        (format!("{webhook}url = \"{password}\""), "the password in the address"),
         (format!("{webhook}{local}token_header = \"X-Key\""), "needs a token_file"),
         (format!("{webhook}{local}ca_file = \"{token}\""), "holds no certificate"),
         (format!("{webhook}{local}command = [\"/bin/true\"]"), "`command` is for a command"),
@@ -179,11 +200,14 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
         ("[[action]]\nkind = \"command\"".into(), "there is no shell"),
         ("[[action]]\nkind = \"command\"\ncommand = [\"logger\"]".into(), "the whole path"),
         ("[[action]]\nkind = \"command\"\ncommand = [\"/no/such\"]".into(), "no program /no/such"),
+        ("[[action]]\nkind = \"command\"\ncommand = [\"/etc/passwd\"]".into(), "cannot be run"),
     ] {
         assert!(reason(&text).contains(says), "{text}: {}", reason(&text));
         assert!(!reason(&text).contains("s3cret"));
     }
     for fine in [
+        format!("{webhook}{plain}headers = {{ X-Team = \"ml\" }}"),
+        format!("{webhook}{local}headers = {{ Authorization = \"s3cret\" }}"),
         format!("{webhook}{local}token_file = \"{token}\""),
         format!("{webhook}url = \"http://[::1]:9/\"\ntoken_file = \"{token}\""),
         format!("{webhook}url = \"https://alerts.example/\"\ntoken_file = \"{token}\""),
@@ -191,6 +215,38 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
     ] {
         assert_eq!(wrong(&fine), [""; 0], "{fine}");
     }
+}
+
+#[test]
+fn a_secret_that_anybody_can_read_or_that_is_a_pipe_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
+    std::fs::write(&file, "http://127.0.0.1/\n").unwrap();
+    // Nobody writes to it: who opens it waits.
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::set_permissions(&pipe, Permissions::from_mode(0o600)).unwrap();
+    for option in ["url_file", "token_file"] {
+        let url = if option == "url_file" { "" } else { "url = \"http://127.0.0.1:9/x\"\n" };
+        let found = |file: &std::path::Path| {
+            let file = file.display();
+            wrong(&format!("[[action]]\nkind = \"webhook\"\n{url}{option} = \"{file}\""))
+        };
+        for mode in [0o644, 0o604, 0o602] {
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            let found = found(&file);
+            assert!(found.len() == 1 && found[0].contains("chmod 600"), "{option}: {found:?}");
+        }
+        for mode in [0o600, 0o640, 0o400] {
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(found(&file), [""; 0], "{option}");
+        }
+        assert!(found(&pipe)[0].contains("it is no file"), "{:?}", found(&pipe));
+    }
+    let pipe = pipe.display();
+    let text = format!(
+        "[[action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1/\"\nca_file = \"{pipe}\""
+    );
+    assert!(reason(&text).contains("it is no file"), "{}", reason(&text));
 }
 
 /// Settings of the document are read as they stand; of files that are not here that is said.

@@ -1,11 +1,11 @@
 //! A folder of files that are kept for a while.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use engine::units::Bytes;
+
+use crate::serve::config::folder;
 
 /// What is kept, and where.
 #[derive(Clone, Copy, Debug)]
@@ -36,20 +36,6 @@ impl Keep<'_> {
         if !self.folder.is_absolute() {
             return Err("`folder` must be told from the root on, such as /var/lib/vramscope".into());
         }
-        // The first of its folders that is there: the rest is made when it is needed.
-        let there = self.folder.ancestors().find(|folder| fs::symlink_metadata(folder).is_ok());
-        let Some(there) = there else { return Ok(()) };
-        if !there.is_dir() {
-            return Err(format!("{} is no folder; choose another `folder`", there.display()));
-        }
-        let probe = there.join(format!(".vramscope-check-{}", std::process::id()));
-        let cannot = |error| {
-            format!("cannot write to {}: {error}; choose another `folder`", there.display())
-        };
-        match OpenOptions::new().write(true).create_new(true).open(&probe) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(cannot(error)),
-            Ok(_) => fs::remove_file(&probe).map_err(cannot),
-        }
+        folder::writable(self.folder).map_err(|(_, why)| format!("{why}; choose another `folder`"))
     }
 }
