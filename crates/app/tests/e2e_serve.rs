@@ -395,6 +395,15 @@ fn a_prometheus_reads_it() {
     agent.end(15);
 }
 
+/// Processor time of the thread that answers.
+fn answering(agent: &Agent) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    let read = |task: &Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap();
+    let http = tasks.map(|task| task.unwrap().path()).find(|task| read(task, "comm") == "http\n");
+    let times = read(&http.unwrap(), "schedstat");
+    Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
+}
+
 #[test]
 fn under_a_load_of_requests_no_event_is_lost() {
     let stage = Stage::new();
@@ -418,16 +427,20 @@ fn under_a_load_of_requests_no_event_is_lost() {
             wrk.expect("wrk, of the package of that name")
         })
         .collect();
+    let (begun, before) = (Instant::now(), answering(&agent));
     for wrk in load {
         let output = wrk.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && text.contains("requests in"), "{text}");
         assert!(!text.contains("Non-2xx"), "{text}");
     }
+    // However eager they are, they get a twentieth of a core, what was saved before, and no more.
+    let (took, time) = (answering(&agent) - before, begun.elapsed());
+    assert!(took < time / 20 + Duration::from_millis(300), "{took:?} of {time:?}");
     let metrics = assert_told(&agent, &stage, vec![player]);
     assert!(stage.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
     assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
-    assert!(metrics.sum("vramscope_http_requests_total", &["code=\"2xx\""]) > 1000.0);
+    assert!(metrics.sum("vramscope_http_requests_total", &["code=\"2xx\""]) > 500.0);
     agent.end(15);
 }
 

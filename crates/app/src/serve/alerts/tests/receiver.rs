@@ -35,10 +35,10 @@ impl Server {
         std::thread::spawn(move || {
             for (index, stream) in listener.incoming().enumerate() {
                 let answer = answers.get(index).or(answers.last()).unwrap();
-                let Some(request) = stream.ok().and_then(|stream| serve(stream, answer)) else {
-                    continue;
-                };
+                let Some((request, stream)) = stream.ok().and_then(read) else { continue };
+                // Whoever has the answer may look at once.
                 requests.lock().unwrap().push(request);
+                serve(stream, answer);
             }
         });
         server
@@ -53,7 +53,7 @@ impl Server {
     }
 }
 
-fn serve(stream: TcpStream, answer: &str) -> Option<Request> {
+fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -66,14 +66,17 @@ fn serve(stream: TcpStream, answer: &str) -> Option<Request> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     request.body = String::from_utf8(body).ok()?;
+    Some((request, reader.into_inner()))
+}
+
+fn serve(mut stream: TcpStream, answer: &str) {
     if answer.is_empty() {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(60));
-            drop(reader);
+            drop(stream);
         });
-        return Some(request);
+        return;
     }
     let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    reader.get_mut().write_all(answer.as_bytes()).ok()?;
-    Some(request)
+    let _ = stream.write_all(answer.as_bytes());
 }
