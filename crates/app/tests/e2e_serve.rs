@@ -467,6 +467,8 @@ fn fields(value: &Value, path: &str, all: &mut Vec<(String, &'static str)>) {
 fn the_answers_are_what_the_page_describes() {
     let stage = shared();
     let agent = Agent::start(&stage, &[]);
+    // Another one that allocates at the same place is not counted with it.
+    let _other = stage.hold(0, 2, MIB);
     let player = stage.hold(0, 3, MIB);
     let pid = player.pid();
     agent.until("the process", |agent| {

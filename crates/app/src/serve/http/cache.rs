@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use engine::ids::Pid;
+use engine::snapshot::{SiteProcess, Snapshot};
 use formats::export::{json, openmetrics};
 use hyper::body::Bytes;
 use serde_json::Value;
@@ -67,6 +69,25 @@ impl Cache {
             self.report = Some(Arc::new(report));
         }
         self.report.clone()
+    }
+
+    /// What one process holds, by where it came from. A place that several processes run has the figures of
+    /// all of them in the report; these are of the one.
+    pub(super) fn sites_of(published: &Published, pid: u32, paths: bool) -> Option<Value> {
+        let mut snapshot = Snapshot { processes: Vec::new(), ..published.snapshot.clone() };
+        let all = &published.snapshot.processes;
+        let process = all.iter().find(|process| process.key.pid.0 == pid);
+        snapshot.sites = process.map_or_else(Vec::new, |process| process.sites.clone());
+        for site in &mut snapshot.sites {
+            let (live_bytes, live_allocations) = (site.live_bytes, site.live_allocations);
+            site.processes =
+                vec![SiteProcess { pid: Some(Pid(pid)), live_bytes, live_allocations }];
+        }
+        let mut report = json::value(&snapshot, &published.names).ok()?;
+        if !paths {
+            api::hide_folders(&mut report);
+        }
+        Some(report)
     }
 
     /// The same as bytes.

@@ -101,6 +101,10 @@ fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Ans
         (Some("snapshot"), None, ..) => door
             .with_cache(|cache| cache.snapshot(published, paths))
             .map_or_else(not_made, |snapshot| Answer::whole(JSON, snapshot)),
+        (Some(name @ "sites"), None, ..) if let Some(pid) = query.pid => {
+            let whole = Query { pid: None, ..query };
+            kept(&|_| Some(api::list(&Cache::sites_of(published, pid, paths)?, name, whole)))
+        }
         (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => {
             kept(&|cache| Some(api::list(&*cache.report(published, paths)?, name, query)))
         }
