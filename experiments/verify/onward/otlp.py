@@ -74,9 +74,10 @@ def same_series(scraped, sent):
         if "hw_name" in kept:
             kept["hw_name"] = f"gpu{kept['hw_name']}"
         return json.dumps(kept, sort_keys=True), value
-    ours = {key(labels, value) for labels, value in scraped}
+    # A site without a name is there for a moment. A scraper sees it end; what was sent stays for minutes.
+    ours = {key(labels, value) for labels, value in scraped if labels.get("site") != "pending"}
     theirs = {(json.dumps({name: text for name, text in labels.items() if name not in RESOURCE}, sort_keys=True), value)
-              for labels, value in sent}
+              for labels, value in sent if labels.get("vramscope_site") != "pending"}
     return ours ^ theirs
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Boots a virtual machine with a systemd of its own and runs the agent's unit in it, on the simulated driver.
 
-usage: run.py --vramscope PATH --sim FOLDER [--suite trixie] [--root FOLDER] [--out FOLDER] [--drop-in FILE]
+usage: run.py --vramscope PATH --sim FOLDER [--suite trixie] [--root FOLDER] [--out FOLDER] [--drop-in FILE] [--qemu COMMAND]
 
-Needs root, debootstrap, qemu-system-x86 and e2fsprogs; no KVM. `--root` is a Debian with systemd, a kernel and Python that
+Needs root, debootstrap, e2fsprogs and QEMU without KVM: 11.1 can emulate these kernels, under 7.2 they crash. `--root` is a Debian with systemd, a kernel and Python that
 is used again; it is made where it is not there (400 MB). Prints what guest.py found; fails when anything is wrong.
 """
 import argparse
