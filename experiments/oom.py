@@ -220,7 +220,8 @@ class Stage:
 
 
 def holders(found):
-    return {holder["pid"]: holder["live_bytes"] for holder in found["holders"]}
+    """Who held traced memory. Who has a context and nothing in it is told by the driver's account."""
+    return {holder["pid"]: holder["live_bytes"] for holder in found["holders"] if holder["live_bytes"]}
 
 
 def compare(name, found, seen, truth, facts, cause):

@@ -232,7 +232,8 @@ def main():
         f"{case}: {name}"
         for case in ("plain", "expandable")
         for name, one in results["truth"][case]["figures"].items()
-        if not one["same"]
+        # Of expandable segments PyTorch counts no split bytes.
+        if not one["same"] and (case, name) != ("expandable", "inactive_split")
     ]
     sys.exit("not the same: " + ", ".join(wrong) if wrong else 0)
 
