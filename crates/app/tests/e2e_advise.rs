@@ -136,7 +136,8 @@ fn an_agent_that_refuses_or_is_none_is_told() {
         (http("200 OK", "<html>"), "is no advice"),
     ] {
         let (url, asked) = serve(answer);
-        let output = run(&["advise", "--agent", &url]);
+        // As the agent itself takes it: an address alone.
+        let output = run(&["advise", "--agent", url.strip_prefix("http://").unwrap()]);
         asked.join().unwrap();
         let messages = stderr(&output);
         assert_eq!(output.status.code(), Some(2));

@@ -47,7 +47,8 @@ fn ledger() -> Ledger {
         ledger.apply(&event(pid, account));
         let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
         let frame = Frame { function, file, line: 7, ..Frame::default() };
-        let facts = SiteFacts { site: SiteId(pid), frames: [frame].into() };
+        let outer = Frame { function: format!("main{EVIL}").into(), line: 9, ..frame.clone() };
+        let facts = SiteFacts { site: SiteId(pid), frames: [frame, outer].into() };
         ledger.apply(&event(0, What::Site(facts)));
     }
     ledger
@@ -146,6 +147,7 @@ fn the_summary_tells_all_of_it_on_a_page() {
             "24.00 GiB  all of the device",
             "1.00 GiB  free, as the driver told last",
             "21.00 GiB in 1 allocation, and 512.00 MiB beyond that",
+            "\n                  from mainevil\\u{1b}",
             "1.00 GiB more than",
             "1. make process 1",
             "2. stop process 2",

@@ -13,7 +13,9 @@ const LONGEST: u64 = 16 << 20;
 
 pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
     let token = token_file.map(read_token).transpose()?;
-    let url = format!("{}/api/v1/advice", url.trim_end_matches('/'));
+    // As `serve --listen` takes it, an address alone will do.
+    let scheme = if url.contains("://") { "" } else { "http://" };
+    let url = format!("{scheme}{}/api/v1/advice", url.trim_end_matches('/'));
     let settings =
         ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
     let mut request = ureq::Agent::new_with_config(settings.build()).get(&url);

@@ -160,6 +160,12 @@ pub(in crate::export) fn own<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
     frames.iter().zip(foreign(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
 }
 
+/// The next frames of the program outside of [`own`]: often that is a wrapper, and these say whose.
+pub(in crate::export) fn callers(frames: &[&Frame], most: usize) -> Vec<String> {
+    let own = frames.iter().zip(foreign(frames)).filter(|(_, foreign)| !foreign);
+    own.skip(1).take(most).map(|(frame, _)| cut(line(frame))).collect()
+}
+
 fn short(frames: &[&Frame]) -> Vec<String> {
     let foreign = foreign(frames);
     if foreign.iter().all(|foreign| *foreign) {

@@ -11,12 +11,15 @@ use super::{RECORDING, Refused, Story, Trigger};
 use crate::export::advice::{self, Advice};
 use crate::export::places::shown;
 use crate::export::text::{Style, age, count, sites, span};
-use crate::export::verdict::place;
+use crate::export::verdict::{callers, place};
 use crate::plain::{plain, plain_up_to};
 
 /// Processes, and sites of each, that the page lists.
 const HOLDERS: usize = 10;
 const SITES: usize = 5;
+
+/// Frames that are told beside the place of a site.
+const CALLERS: usize = 2;
 
 /// Frames of the stack that the page shows; incident.json has all.
 const FRAMES: usize = 24;
@@ -207,7 +210,11 @@ fn site(out: &mut dyn Write, site: &HeldSite) -> io::Result<()> {
         _ => String::new(),
     };
     let place = place(site.name, &site.frames);
-    writeln!(out, "    {:>12}  {}{id}", site.live_bytes, plain_up_to(&place, SENTENCE))
+    writeln!(out, "    {:>12}  {}{id}", site.live_bytes, plain_up_to(&place, SENTENCE))?;
+    for caller in callers(&site.frames, CALLERS) {
+        writeln!(out, "    {:>12}  from {}", "", plain_up_to(&caller, SENTENCE))?;
+    }
+    Ok(())
 }
 
 fn grown(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {

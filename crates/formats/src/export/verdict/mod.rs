@@ -135,6 +135,12 @@ pub fn place(site: SiteName, frames: &[Frame]) -> String {
     }
 }
 
+/// Who called that line, the innermost first.
+#[must_use]
+pub fn callers(frames: &[Frame], most: usize) -> Vec<String> {
+    frames::callers(&frames.iter().collect::<Vec<_>>(), most)
+}
+
 /// The same for a label of a metric: shorter, and without folders.
 #[must_use]
 pub fn short_place(site: SiteName, frames: &[Frame]) -> String {
