@@ -529,6 +529,8 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
     let _alone = alone();
     let stage = shared("1G");
     let mut older = stage.hold(0, 1, 400 * MIB);
+    // The kernel tells starts in hundredths of a second: in the same one nobody is older.
+    std::thread::sleep(Duration::from_millis(50));
     let agent = Agent::start(&stage, &format!("{STOP}at_least = \"400M\"\n"));
     let asker = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
     let found = decisions(&agent, 1);

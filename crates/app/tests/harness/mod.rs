@@ -289,9 +289,13 @@ pub fn code_of(pid: u32, library: &Path, function: &str) -> Vec<u8> {
     let data = std::fs::read(library).unwrap();
     let elf = object::File::parse(&*data).unwrap();
     let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap())).unwrap();
-    let base = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    // A process that has just been started may not have it yet.
+    let base = until("the library in the process", maps, || {
+        let maps = maps();
+        let line = maps.lines().find(|line| line.ends_with(library.to_str().unwrap()))?;
+        u64::from_str_radix(line.split('-').next()?, 16).ok()
+    });
     let mut code = vec![0; 16];
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
     memory.read_exact_at(&mut code, base + symbol.address()).unwrap();
