@@ -272,6 +272,10 @@ fn layout_of<const N: usize>(header: &[u8], places: &[u8]) -> Option<Layout<N>> 
         let length = length(u64::from(serial))?;
         let end = layout.needed.checked_add(length)?;
         if place != UNWANTED && serial != 0 {
+            // Two columns of one place are in no real file; `decode` says which of them counts.
+            if layout.null & (1 << place) == 0 {
+                return None;
+            }
             layout.null &= !(1 << place);
             match serial {
                 1..=6 => {
@@ -334,6 +338,17 @@ mod tests {
         assert_eq!(row.wrong, 0b101);
         assert_eq!(row.text, b"hi");
         assert_eq!(row.int(1), None);
+    }
+
+    #[test]
+    fn of_two_columns_with_one_place_the_last_counts_however_often_they_are_read() {
+        let (record, places) = ([7, 8, 1, 0, 0, 0, 0, 1], [5, 5]);
+        let mut layouts = Layouts::<8>::new(&places);
+        for _ in 0..2 {
+            let mut row = Row::EMPTY;
+            layouts.decode(&record, &mut row).unwrap();
+            assert_eq!(row.int(5), Some(1));
+        }
     }
 
     /// Bytes that often look like a record.
