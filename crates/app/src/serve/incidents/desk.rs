@@ -220,10 +220,11 @@ impl Desk {
         }
     }
 
-    /// Nothing is waited for any more; whether there is something to be handed over.
+    /// Names of frames are not waited for any more; whether there is something to be handed over. What
+    /// came of a refusal whose time is not over stays open, and nothing is done about it.
     pub(crate) fn hurry(&mut self) -> bool {
         self.hurries = true;
-        !self.pending.is_empty() || !self.open.is_empty()
+        !self.pending.is_empty()
     }
 
     /// To be called with everything that is published.
@@ -329,11 +330,9 @@ impl Desk {
         let together = self.shared.config.incidents.together.0;
         // Of an incident whose folder is not ordered yet nobody knows.
         let is_ordered = |number: u64| self.pending.iter().all(|one| one.number != number);
-        let (over, open): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.open).into_iter().partition(|one| {
-                let is_over = self.hurries || now.duration_since(one.since) >= together;
-                is_over && is_ordered(one.number)
-            });
+        let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|one| now.duration_since(one.since) >= together && is_ordered(one.number));
         self.open = open;
         // What may be done without asking waits for this.
         let may_act = !self.shared.config.actions.allow.is_empty();
