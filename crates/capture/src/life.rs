@@ -16,7 +16,7 @@ const INTERVAL: Nanos = Nanos::from_millis(10_000);
 pub(crate) struct Living {
     processes: HashMap<Pid, u64>,
     /// Found dead, while their last records may still be on their way.
-    suspects: Vec<Pid>,
+    suspects: Vec<(Pid, u64)>,
     swept: Moment,
 }
 
@@ -33,6 +33,16 @@ impl Living {
         self.processes.contains_key(&pid)
     }
 
+    /// When the process of that pid started that is known; 0: that is not known.
+    pub(crate) fn start(&self, pid: Pid) -> Option<u64> {
+        self.processes.get(&pid).copied()
+    }
+
+    /// Whether another process had the pid before: its end was not reported.
+    pub(crate) fn is_reused(&self, pid: Pid, start: u64) -> bool {
+        self.start(pid).is_some_and(|known| !is_same_start(known, start))
+    }
+
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         now - self.swept >= INTERVAL
     }
@@ -41,28 +51,42 @@ impl Living {
     pub(crate) fn sweep(&mut self, now: Moment) {
         self.swept = now;
         let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
-        self.suspects = dead.map(|(pid, _)| *pid).collect();
+        self.suspects = dead.map(|(pid, start)| (*pid, *start)).collect();
     }
 
     /// Exits of those that were found dead before the ring was last emptied, and that told no exit
-    /// of their own since.
+    /// of their own since. Each has to be passed to [`Living::ended`].
     pub(crate) fn take_dead(&mut self, now: Moment) -> Vec<Event> {
         let dead = std::mem::take(&mut self.suspects);
         dead.into_iter()
-            .filter(|pid| self.processes.remove(pid).is_some())
-            .map(|pid| Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Exit })
+            .filter(|(pid, start)| self.processes.get(pid) == Some(start))
+            .map(|(pid, _)| Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Exit })
             .collect()
     }
 }
 
-/// Whether the very process still runs: `/proc` tells its start in hundredths of a second.
-fn is_alive(pid: Pid, start: u64) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+/// Nanoseconds of a tick, in which `/proc` counts. Fixed for user space on x86-64.
+const TICK: u64 = 10_000_000;
+
+/// Start time of a running process in nanoseconds since boot, rounded down to a tick. `None` if it
+/// does not exist or is a zombie.
+pub(crate) fn start_of(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything; field 22 counts from before it.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let is_zombie = fields.first().is_some_and(|state| *state == "Z" || *state == "X");
-    let ticks: u64 = fields.get(19).and_then(|field| field.parse().ok()).unwrap_or(0);
-    !is_zombie && (start == 0 || ticks.abs_diff(start / 10_000_000) <= 1)
+    let ticks: u64 = fields.get(19).and_then(|field| field.parse().ok())?;
+    (!is_zombie).then(|| ticks.saturating_mul(TICK))
+}
+
+/// Whether two start times can be of one process: one of them may be rounded, or unknown (0).
+pub(crate) fn is_same_start(one: u64, other: u64) -> bool {
+    one == 0 || other == 0 || (one / TICK).abs_diff(other / TICK) <= 1
+}
+
+/// Whether this process still runs, and not another one that got its pid.
+pub(crate) fn is_alive(pid: Pid, start: u64) -> bool {
+    start_of(pid).is_some_and(|now| is_same_start(now, start))
 }
 
 #[cfg(test)]
@@ -83,7 +107,10 @@ mod tests {
         living.began(Pid(u32::MAX), 5);
         assert!(living.take_dead(Moment(1)).is_empty());
         living.sweep(Moment(1));
-        assert_eq!(living.take_dead(Moment(2)).len(), 1);
+        let dead = living.take_dead(Moment(2));
+        assert_eq!(dead.len(), 1);
+        // As the session does with every exit.
+        living.ended(dead[0].pid);
         living.sweep(Moment(3));
         assert!(living.take_dead(Moment(4)).is_empty());
     }
@@ -95,5 +122,26 @@ mod tests {
         living.sweep(Moment(1));
         living.ended(Pid(u32::MAX));
         assert!(living.take_dead(Moment(2)).is_empty());
+    }
+
+    #[test]
+    fn death_of_an_older_process_spares_the_one_that_reuses_its_pid() {
+        let pid = Pid(u32::MAX);
+        let mut living = Living::default();
+        living.began(pid, 5);
+        living.sweep(Moment(1));
+        living.began(pid, 50_000_000_000);
+        assert!(living.take_dead(Moment(2)).is_empty());
+        assert_eq!(living.start(pid), Some(50_000_000_000));
+    }
+
+    #[test]
+    fn pid_reuse_is_detected_by_start_time() {
+        let mut living = Living::default();
+        living.began(Pid(7), 5 * TICK);
+        assert!(!living.is_reused(Pid(7), 5 * TICK + 9_999_999));
+        assert!(!living.is_reused(Pid(7), 0));
+        assert!(!living.is_reused(Pid(8), 5));
+        assert!(living.is_reused(Pid(7), 50 * TICK));
     }
 }

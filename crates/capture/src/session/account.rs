@@ -10,7 +10,7 @@ use engine::units::Moment;
 
 use crate::decode::DeviceUuid;
 use crate::gpus::{Account, Gpu, Sample, Surroundings, Use, by_uuid, uuid_text, visible};
-use crate::life::Living;
+use crate::life::{Living, start_of};
 
 pub(crate) struct Accounts {
     account: Option<Account>,
@@ -82,7 +82,7 @@ impl Accounts {
         &mut self,
         now: Moment,
         living: &mut Living,
-        wanted: impl Fn(Pid) -> bool,
+        wanted: impl Fn(Pid, u64) -> bool,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         if self.account.as_mut().is_some_and(Account::look) {
@@ -96,8 +96,11 @@ impl Accounts {
         let mut holders = HashSet::new();
         for Use { pid, gpu, bytes } in sample.uses {
             if !living.knows(pid) {
-                let Some(facts) = wanted(pid).then(|| facts(pid)).flatten() else { continue };
-                living.began(pid, 0);
+                let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
+                    continue;
+                };
+                let Some(facts) = facts(pid) else { continue };
+                living.began(pid, start);
                 events.push(event(pid, now, What::Process(facts)));
                 events.extend(self.began(pid, now));
             }

@@ -81,12 +81,14 @@ impl Bindings {
         into == Some(GraphId(graph))
     }
 
+    /// A process ended, or runs another program.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.processes.remove(&pid);
+    }
+
     /// Replaces handles by what they stand for.
     pub(crate) fn resolve(&mut self, event: &mut Event) {
         match &mut event.what {
-            What::Exit | What::Exec => {
-                self.processes.remove(&event.pid);
-            }
             What::Context(ContextChange::PrimaryRetained { context, device }) => {
                 let process = self.processes.entry(event.pid).or_default();
                 process.primaries.insert(*device, *context);
@@ -227,7 +229,7 @@ mod tests {
         let created = ContextChange::Created { context: ContextId(0x90), device };
         bindings.resolve(&mut event(What::Context(created)));
         assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
-        bindings.resolve(&mut event(What::Exit));
+        bindings.forget(PID);
         assert!(bindings.processes.is_empty());
     }
 }

@@ -16,6 +16,7 @@ use crate::hooks::{Group, HOOKS};
 use crate::libraries::{
     Identity, Image, MappedCode, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
 };
+use crate::life::{is_alive, is_same_start, start_of};
 use crate::plan::Plan;
 
 /// Something the user should know.
@@ -96,7 +97,8 @@ pub(crate) struct Drivers {
     refused: HashSet<Identity>,
     /// Files already looked at, by the device and inode of one process's view.
     known: HashMap<(String, u64), Option<Identity>>,
-    before: HashSet<Pid>,
+    /// Processes that had the driver before their calls could be seen, with their start times.
+    before: HashMap<Pid, u64>,
     learning: Learning,
     watch: Option<Watch>,
     /// Who mapped a driver since somebody asked.
@@ -128,7 +130,7 @@ impl Drivers {
             attached: HashMap::new(),
             refused: HashSet::new(),
             known: HashMap::new(),
-            before: HashSet::new(),
+            before: HashMap::new(),
             learning: Learning::new(plan.link_per_process),
             watch,
             newcomers: Vec::new(),
@@ -149,8 +151,9 @@ impl Drivers {
         }
         self.scan(loaded)?;
         // Scanned after attaching: whoever has the driver now may have called it before.
-        self.before = unique(self.mappings().into_iter().map(|mapping| mapping.pid));
-        self.learning.want_all(&self.before);
+        for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
+            self.had_driver(pid);
+        }
         self.learning.look(loaded, self.attached.values().map(|library| &library.image));
         if self.attached.is_empty() {
             self.notices.push(Notice::NoDriver);
@@ -169,6 +172,7 @@ impl Drivers {
         if rescan || seen.overflowed {
             self.scan(loaded)?;
             self.let_go();
+            self.before.retain(|pid, start| is_alive(*pid, *start));
         } else {
             let concerned = |pid: &Pid| self.of.as_ref().is_none_or(|of| of.contains(pid));
             let pids = unique(seen.pids.into_iter().filter(concerned));
@@ -182,24 +186,34 @@ impl Drivers {
 
     /// A thread of a process allocated, and its context is not known.
     pub(crate) fn want_context(&mut self, pid: Pid) {
-        if self.before.contains(&pid) {
+        if self.before.contains_key(&pid) {
             self.learning.want(pid);
         }
     }
 
-    /// Whether a process had the driver before its calls could be seen.
-    pub(crate) fn was_there_before(&self, pid: Pid) -> bool {
-        self.before.contains(&pid)
+    /// Notes that a running process could call the driver before the probes were there.
+    fn had_driver(&mut self, pid: Pid) {
+        // One that has ended makes no calls.
+        let Some(start) = start_of(pid) else { return };
+        self.before.insert(pid, start);
+        self.learning.want(pid);
+    }
+
+    /// Whether the process of that pid and start time had the driver before its calls could be seen.
+    pub(crate) fn was_there_before(&self, pid: Pid, start: u64) -> bool {
+        self.before.get(&pid).is_some_and(|known| is_same_start(*known, start))
     }
 
     /// Processes that had the driver before their calls could be seen.
     pub(crate) fn users(&self) -> impl Iterator<Item = Pid> {
-        self.before.iter().copied()
+        self.before.keys().copied()
     }
 
     /// A process ended or changed its program.
-    pub(crate) fn forget(&mut self, pid: Pid) {
-        self.before.remove(&pid);
+    pub(crate) fn forget(&mut self, pid: Pid, start: u64) {
+        if self.was_there_before(pid, start) {
+            self.before.remove(&pid);
+        }
     }
 
     /// Processes that mapped a driver since the last call: long before they are announced, with
@@ -254,8 +268,7 @@ impl Drivers {
         let identity = self.try_path(loaded, &path, &mapping.path, false)?;
         if told && self.attached.len() > count {
             // It could call the driver before the probes were there.
-            self.before.insert(mapping.pid);
-            self.learning.want(mapping.pid);
+            self.had_driver(mapping.pid);
         }
         self.known.insert(mapping.device_inode.clone(), identity);
         Ok(())

@@ -46,10 +46,6 @@ impl Learning {
         }
     }
 
-    pub(crate) fn want_all(&mut self, pids: &HashSet<Pid>) {
-        pids.iter().for_each(|pid| self.want(*pid));
-    }
-
     /// Begins and ends the probing of questions.
     pub(crate) fn look<'a>(&mut self, loaded: &Loaded, images: impl Iterator<Item = &'a Image>) {
         if let Some((since, _)) = &self.running {

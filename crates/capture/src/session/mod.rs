@@ -273,8 +273,8 @@ impl Session {
         }
         // A process that got the driver under the probes announces itself with its first call.
         let (target, drivers) = (&self.target, &self.drivers);
-        let wanted = |pid| match target {
-            _ if !drivers.was_there_before(pid) => false,
+        let wanted = |pid, start| match target {
+            _ if !drivers.was_there_before(pid, start) => false,
             Target::Everybody => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
@@ -295,10 +295,8 @@ impl Session {
         {
             sums.take(now, &mut work)?;
         }
-        for mut event in dead {
-            events.extend(work.of(event.pid));
-            drop(self.follow(&mut event, None, now));
-            events.push(event);
+        for event in dead {
+            self.take(Decoded::Event(event), now, &mut work, &mut events);
         }
         events.extend(work.rest());
         if let Some(torch) = &mut self.torch {
@@ -394,6 +392,7 @@ impl Session {
                 events.push(event);
             }
             Decoded::Began(mut event, program) => {
+                events.extend(self.reused(&event, program));
                 if let Some(desk) = &mut self.desk {
                     desk.began(event.pid, Some(program));
                 }
@@ -440,7 +439,7 @@ impl Session {
         let [mut container, mut gpus] = [None, None];
         match &mut event.what {
             What::Process(facts) => {
-                facts.before_trace = self.drivers.was_there_before(event.pid);
+                facts.before_trace = self.drivers.was_there_before(event.pid, facts.start);
                 self.living.began(event.pid, facts.start);
                 container = self.containers.began(event.pid, now);
                 gpus = self.accounts.began(event.pid, now);
@@ -448,28 +447,43 @@ impl Session {
             What::Allocate(allocate) if allocate.context.is_none() && allocate.device.is_none() => {
                 self.drivers.want_context(event.pid);
             }
-            What::Exit | What::Exec => {
-                self.drivers.forget(event.pid);
-                self.living.ended(event.pid);
-                self.losses.forget(event.pid);
-                if let Some(desk) = &mut self.desk {
-                    desk.forget(event.pid);
-                }
-                if let Some(work) = &mut self.work {
-                    work.forget(event.pid, program);
-                }
-                self.accounts.ended(event.pid);
-                // An exec stays in its container.
-                if program.is_none() {
-                    self.containers.ended(event.pid);
-                }
-                if let Some(torch) = &mut self.torch {
-                    torch.forget(event.pid);
-                }
-            }
+            What::Exit | What::Exec => self.forget(event.pid, program),
             _ => {}
         }
         container.into_iter().chain(gpus)
+    }
+
+    /// The exit of the process that had the pid of a process that begins, where it was not seen.
+    /// Nothing that is known of the older one is true of the newer one.
+    fn reused(&mut self, event: &Event, program: Program) -> Option<Event> {
+        let What::Process(facts) = &event.what else { return None };
+        if !self.living.is_reused(event.pid, facts.start) {
+            return None;
+        }
+        self.forget(event.pid, Some(program));
+        Some(Event { what: What::Exit, ..event.clone() })
+    }
+
+    /// A process ended, or runs another `program` now.
+    fn forget(&mut self, pid: Pid, program: Option<Program>) {
+        self.drivers.forget(pid, self.living.start(pid).unwrap_or(0));
+        self.living.ended(pid);
+        self.losses.forget(pid);
+        self.bindings.forget(pid);
+        if let Some(desk) = &mut self.desk {
+            desk.forget(pid);
+        }
+        if let Some(work) = &mut self.work {
+            work.forget(pid, program);
+        }
+        self.accounts.ended(pid);
+        // An exec stays in its container.
+        if program.is_none() {
+            self.containers.ended(pid);
+        }
+        if let Some(torch) = &mut self.torch {
+            torch.forget(pid);
+        }
     }
 
     fn look_for_drivers(&mut self) -> Result<(), Error> {
