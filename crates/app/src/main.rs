@@ -9,6 +9,8 @@ mod advising;
 mod cli;
 mod commands;
 #[cfg(feature = "capture")]
+mod fault;
+#[cfg(feature = "capture")]
 mod host;
 mod newfile;
 mod output;
@@ -19,6 +21,8 @@ mod quantity;
 mod recorder;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "capture")]
+mod threads;
 
 use std::process::ExitCode;
 

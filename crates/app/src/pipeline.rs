@@ -5,17 +5,22 @@
 //! cannot follow, the channel fills, the capture thread waits, and the kernel ring is the one place
 //! that may lose; it counts.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use capture::gpus::Gpu;
 use capture::plan::Plan;
 use capture::session::{Notice, Options, Session, Stacks};
 use engine::event::Event;
+use engine::snapshot::Snapshot;
+use engine::units::Moment;
+
+use crate::threads::Worker;
+use crate::{fault, output};
 
 /// How long the ring may fill before it is read. It is read at once when it is a quarter full.
 const POLL: Duration = Duration::from_millis(10);
@@ -34,23 +39,31 @@ pub(crate) enum Message {
     Gpus(Vec<Gpu>),
     /// Things the user should know.
     Notice(Notice),
-    /// Capture broke; nothing follows.
-    Failed(capture::Error),
+    /// The capture thread ended early; nothing follows.
+    Failed(anyhow::Error),
 }
 
 /// A trace that runs.
 pub(crate) struct Live {
     messages: Receiver<Message>,
-    stop: Arc<AtomicBool>,
-    /// The most that is taken of stacks, as a number of [`LIMITS`].
-    stacks: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<()>>,
+    controls: Arc<Controls>,
+    /// The capture thread, until its end was noticed.
+    thread: Cell<Option<Worker>>,
     /// How the probes are attached.
     pub(crate) plan: Plan,
     /// The GPUs of this host.
     pub(crate) gpus: Vec<Gpu>,
     /// Whether launches and copies are counted.
     pub(crate) counts_work: bool,
+}
+
+/// Shared with the capture thread.
+struct Controls {
+    stop: AtomicBool,
+    /// The most that is taken of stacks, as a number of [`LIMITS`].
+    stacks: AtomicUsize,
+    /// Time of the newest events that were sent: until then nothing is missing.
+    complete_until: AtomicU64,
 }
 
 impl Live {
@@ -64,12 +77,17 @@ impl Live {
         options: Options,
         prepare: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<Self> {
+        if let Some(warning) = capture::fault::warning() {
+            output::complain(&warning);
+        }
         let (sender, messages) = sync_channel(QUEUE);
         let (ready, started) = sync_channel(1);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let stacks = Arc::new(AtomicUsize::new(LIMITS.len()));
-        let limit = Arc::clone(&stacks);
+        let controls = Arc::new(Controls {
+            stop: AtomicBool::new(false),
+            stacks: AtomicUsize::new(LIMITS.len()),
+            complete_until: AtomicU64::new(capture::monotonic().0),
+        });
+        let shared = Arc::clone(&controls);
         let counts_work = options.work.is_some();
         let start = move || -> Result<Session> {
             prepare()?;
@@ -78,16 +96,18 @@ impl Live {
         let run = move || match start() {
             Ok(session) => {
                 let _ = ready.send(Ok((session.plan().clone(), session.gpus().to_vec())));
-                capture_loop(session, &sender, &stopped, &limit);
+                capture_loop(session, &sender, &shared)
             }
             Err(error) => {
                 let _ = ready.send(Err(error));
+                Ok(())
             }
         };
-        let thread = std::thread::Builder::new().name("capture".into()).spawn(run)?;
-        let (plan, gpus) =
-            started.recv().map_err(|_| anyhow!("the capture thread died at its start"))??;
-        Ok(Self { messages, stop, stacks, thread: Some(thread), plan, gpus, counts_work })
+        let thread = Worker::spawn("capture", run)?;
+        let Ok(outcome) = started.recv() else { return Err(thread.failure()) };
+        let (plan, gpus) = outcome?;
+        let thread = Cell::new(Some(thread));
+        Ok(Self { messages, controls, thread, plan, gpus, counts_work })
     }
 
     /// The next message, if one comes before `deadline`.
@@ -97,71 +117,91 @@ impl Live {
             Ok(message) => Some(message),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                // Nothing will come; do not spin.
-                std::thread::sleep(wait);
-                None
+                let failed = self.thread.take().map(|thread| Message::Failed(thread.failure()));
+                if failed.is_none() {
+                    // Its end was reported before; do not spin.
+                    std::thread::sleep(wait);
+                }
+                failed
             }
         }
+    }
+
+    /// The time up to which every event was sent.
+    pub(crate) fn complete_until(&self) -> Moment {
+        Moment(self.controls.complete_until.load(Ordering::Acquire))
     }
 
     /// From now on no more than these stacks are taken, of what was asked for at the start.
     pub(crate) fn limit_stacks(&self, most: Stacks) {
         let limit = LIMITS.iter().position(|limit| *limit == most).unwrap_or(LIMITS.len());
-        self.stacks.store(limit, Ordering::Relaxed);
+        self.controls.stacks.store(limit, Ordering::Relaxed);
     }
 
     /// Detaches the probes, then hands over what was still on its way.
-    pub(crate) fn finish(mut self) -> Vec<Message> {
-        self.stop.store(true, Ordering::Release);
-        let rest: Vec<Message> = self.messages.iter().collect();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+    /// Also the time up to which nothing is missing.
+    pub(crate) fn finish(self) -> (Vec<Message>, Moment) {
+        self.controls.stop.store(true, Ordering::Release);
+        let mut rest: Vec<Message> = self.messages.iter().collect();
+        if let Some(Err(error)) = self.thread.take().map(Worker::join) {
+            rest.push(Message::Failed(error));
         }
-        rest
+        let complete_until = self.complete_until();
+        (rest, complete_until)
     }
 }
 
+/// Marks a snapshot as the state when capture ended early: nothing after it was seen. What a process that
+/// had exited before did is still exact.
+pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Moment) {
+    snapshot.certainty.capture_ended = Some(at);
+    for process in snapshot.processes.iter_mut().filter(|process| process.ended.is_none()) {
+        process.certainty.capture_ended = Some(at);
+    }
+}
+
+/// Reads until it is told to stop, or nobody receives any more.
 fn capture_loop(
     mut session: Session,
     sender: &SyncSender<Message>,
-    stop: &AtomicBool,
-    stacks: &AtomicUsize,
-) {
+    controls: &Controls,
+) -> Result<()> {
     let mut limit = LIMITS.len();
     let mut has_gpus = !session.gpus().is_empty();
     loop {
-        let wanted = stacks.load(Ordering::Relaxed);
+        fault::point();
+        let wanted = controls.stacks.load(Ordering::Relaxed);
         if wanted != limit {
             limit = wanted;
-            let most = LIMITS.get(limit).copied().unwrap_or(Stacks::Full);
-            if let Err(error) = session.limit_stacks(most) {
-                let _ = sender.send(Message::Failed(error));
-                return;
-            }
+            session.limit_stacks(LIMITS.get(limit).copied().unwrap_or(Stacks::Full))?;
         }
-        let last = stop.load(Ordering::Acquire);
+        let last = controls.stop.load(Ordering::Acquire);
+        let begun = capture::monotonic();
         let outcome = if last { session.finish() } else { session.poll(POLL) };
+        let mut news = Vec::new();
         if !has_gpus && !session.gpus().is_empty() {
             has_gpus = true;
-            if sender.send(Message::Gpus(session.gpus().to_vec())).is_err() {
-                return;
-            }
+            news.push(Message::Gpus(session.gpus().to_vec()));
         }
-        for notice in session.notices() {
-            if sender.send(Message::Notice(notice)).is_err() {
-                return;
+        news.extend(session.notices().into_iter().map(Message::Notice));
+        let mut complete_until = begun;
+        let failure = match outcome {
+            Ok(events) => {
+                complete_until = events.last().map_or(begun, |event| event.at.max(begun));
+                news.extend(Some(events).filter(|it| !it.is_empty()).map(Message::Events));
+                None
             }
-        }
-        let message = match outcome {
-            Ok(events) if events.is_empty() => None,
-            Ok(events) => Some(Message::Events(events)),
-            Err(error) => {
-                let _ = sender.send(Message::Failed(error));
-                return;
-            }
+            Err(error) => Some(error),
         };
-        if message.is_some_and(|message| sender.send(message).is_err()) || last {
-            return;
+        if news.into_iter().any(|message| sender.send(message).is_err()) {
+            return Ok(());
+        }
+        if let Some(error) = failure {
+            bail!(error);
+        }
+        controls.complete_until.store(complete_until.0, Ordering::Release);
+        if last {
+            return Ok(());
         }
     }
 }

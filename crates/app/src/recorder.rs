@@ -103,6 +103,15 @@ impl Recorder {
         Outcome::Fine
     }
 
+    /// Nothing follows, because capture ended early: writes what there is, without an end.
+    pub(crate) fn interrupt(mut self) -> Outcome {
+        self.attempt(Writer::flush);
+        if let Some(writer) = self.writer.take() {
+            output::complain(&summary(&self.path, &writer));
+        }
+        Outcome::Incomplete
+    }
+
     fn attempt(&mut self, write: impl FnOnce(&mut Writer<File>) -> io::Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         if let Err(error) = write(writer) {

@@ -10,6 +10,7 @@ pub mod command;
 mod containers;
 pub mod decode;
 mod error;
+pub mod fault;
 pub mod gpus;
 pub mod hooks;
 pub mod host;

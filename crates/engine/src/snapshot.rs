@@ -113,8 +113,7 @@ pub struct GpuView {
 /// What is not known exactly.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Certainty {
-    /// Records the kernel could not deliver: in a snapshot all of the trace, also those of processes
-    /// that are gone; in a process its own.
+    /// Records the kernel could not deliver: of the whole trace, or of one process.
     pub lost: Loss,
     /// Bounds of the true live device bytes: equal when nothing was lost. Memory from before
     /// tracing began is outside of them, and so is what launches allocate of graphs of whose making
@@ -123,11 +122,12 @@ pub struct Certainty {
     pub live_at_least: Bytes,
     /// See `live_at_least`.
     pub live_at_most: Bytes,
-    /// Allocations that another allocation at the same address showed to be freed, and whose free
-    /// call was not seen (yet).
+    /// Allocations whose address was given out again and whose free was not seen (yet).
     pub unseen_frees: u64,
     /// A process had the driver before tracing began: what it allocated then is not counted.
     pub before_trace: bool,
+    /// When capture ended early: nothing after it was seen.
+    pub capture_ended: Option<Moment>,
 }
 
 /// Losses added up.
@@ -170,7 +170,8 @@ impl Certainty {
     /// Whether every figure is exact.
     #[must_use]
     pub const fn exact(&self) -> bool {
-        self.lost.events() == 0 && self.live_at_least.0 == self.live_at_most.0 && !self.before_trace
+        let complete = !self.before_trace && self.capture_ended.is_none();
+        complete && self.lost.events() == 0 && self.live_at_least.0 == self.live_at_most.0
     }
 }
 

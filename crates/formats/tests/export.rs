@@ -230,6 +230,7 @@ fn snapshot() -> Snapshot {
             live_at_most: Bytes(26 << 20),
             unseen_frees: 0,
             before_trace: true,
+            capture_ended: None,
         },
         processes: vec![rich(), ProcessView { ended: Some(End::Exited), ..process(4713, "clean") }],
         out_of_memory: vec![OutOfMemory {

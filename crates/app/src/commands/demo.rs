@@ -82,7 +82,10 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
     play(options, &simulator, &live, &mut report, &mut players)?;
     players.stop();
     say("The last report: what every program had not freed when it ended.")?;
-    report.finish(live)?;
+    let (_, outcome) = report.finish(live)?;
+    if outcome != Outcome::Fine {
+        return Ok(outcome);
+    }
     say(
         "Try next, on a machine with a GPU:\n  sudo vramscope trace\n  sudo vramscope trace -p PID \
          --older 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
@@ -102,7 +105,7 @@ fn play(
     let end = start + options.duration;
     let mut scenes = SCENES.iter().peekable();
     let mut next_report = start + INTERVAL;
-    while Instant::now() < end {
+    while Instant::now() < end && !report.has_failed() {
         while let Some(scene) =
             scenes.next_if(|scene| start.elapsed() >= options.duration * scene.at / 100)
         {
@@ -115,7 +118,7 @@ fn play(
         }
         let soon = Instant::now() + Duration::from_millis(50);
         if let Some(message) = live.next(soon.min(next_report)) {
-            report.take(message)?;
+            report.take(message);
         }
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! The engine thread of a live verb: events into the ledger, reports out of it.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use capture::gpus::Gpu;
 use capture::hooks::function_name;
 use capture::session::Notice;
 use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, View};
+use engine::units::Moment;
 use formats::WallClock;
 use formats::export::text::Style;
 use formats::export::{GpuName, Names};
@@ -17,7 +18,7 @@ use super::print::print;
 pub(crate) use super::print::{Format, Subject};
 use crate::Outcome;
 use crate::output::{self, Results};
-use crate::pipeline::{Live, Message};
+use crate::pipeline::{Live, Message, end_capture};
 use crate::recorder::Recorder;
 
 /// The ledger and what is needed to report it.
@@ -32,6 +33,8 @@ pub(crate) struct LiveReport {
     out: Results,
     ended: Ended,
     recorder: Option<Recorder>,
+    /// Why capture ended early.
+    failure: Option<anyhow::Error>,
     /// Tell which libraries are watched.
     pub(crate) verbose: bool,
 }
@@ -57,6 +60,7 @@ impl LiveReport {
             out,
             ended: Ended::default(),
             recorder: None,
+            failure: None,
             verbose: true,
         }
     }
@@ -71,6 +75,11 @@ impl LiveReport {
         self.recorder.as_ref().is_some_and(Recorder::is_running)
     }
 
+    /// Whether capture ended early: nothing follows but the last report.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
     /// To be called several times a second.
     pub(crate) fn keep_up(&mut self) {
         if let Some(recorder) = &mut self.recorder {
@@ -79,7 +88,7 @@ impl LiveReport {
     }
 
     /// Applies a message of the capture thread.
-    pub(crate) fn take(&mut self, message: Message) -> Result<()> {
+    pub(crate) fn take(&mut self, message: Message) {
         match message {
             Message::Events(events) => {
                 for event in &events {
@@ -96,9 +105,8 @@ impl LiveReport {
             Message::Gpus(gpus) => self.names.gpus = gpu_names(&gpus),
             Message::Notice(notice) if self.verbose || notice.is_trouble() => tell(&notice),
             Message::Notice(_) => {}
-            Message::Failed(error) => return Err(anyhow!(error)),
+            Message::Failed(error) => self.failure = Some(error),
         }
-        Ok(())
     }
 
     /// Reports what is live now.
@@ -114,15 +122,22 @@ impl LiveReport {
     }
 
     /// Detaches the probes and makes the last report, which is the whole story: processes that
-    /// ended on the way are in it again. A recording that failed makes the outcome incomplete.
+    /// ended on the way are in it again. A recording that failed makes the outcome incomplete, and so
+    /// does a capture that ended early: then the report is of that time, and not exact.
     pub(crate) fn finish(mut self, live: Live) -> Result<(Snapshot, Outcome)> {
-        for message in live.finish() {
-            self.take(message)?;
+        let (rest, complete_until) = live.finish();
+        for message in rest {
+            self.take(message);
         }
-        let now = capture::monotonic();
-        let outcome = self.recorder.take().map_or(Outcome::Fine, |recorder| recorder.finish(now));
+        let now = if self.has_failed() { complete_until } else { capture::monotonic() };
+        let mut outcome = self.finish_recording(now);
         let view = View { ended_sites: true, ..self.view };
         let mut last = self.ledger.snapshot(now, &view);
+        if let Some(error) = self.failure.take() {
+            end_capture(&mut last, now);
+            outcome = Outcome::Incomplete;
+            output::complain(&format!("error: {}", output::reasons(&error)));
+        }
         self.ended.recall_into(&mut last);
         self.style.last = true;
         self.print(&last)?;
@@ -133,6 +148,15 @@ impl LiveReport {
             ));
         }
         Ok((last, outcome))
+    }
+
+    /// Ends the recording. Where capture failed it has no end, as after a crash, and is readable.
+    fn finish_recording(&mut self, now: Moment) -> Outcome {
+        match self.recorder.take() {
+            Some(recorder) if self.has_failed() => recorder.interrupt(),
+            Some(recorder) => recorder.finish(now),
+            None => Outcome::Fine,
+        }
     }
 
     fn print(&mut self, snapshot: &Snapshot) -> Result<()> {

@@ -12,6 +12,7 @@ use engine::event::Event;
 use engine::ledger::Ledger;
 use engine::metrics::{Board, Gpu, Input, Limits};
 use engine::snapshot::View;
+use engine::units::Moment;
 use formats::WallClock;
 use formats::export::Names;
 use formats::export::verdict::short_place;
@@ -19,7 +20,7 @@ use formats::recording::Functions;
 use rustix::thread::CapabilitySet;
 
 use super::live::{gpu_names, tell};
-use crate::pipeline::{Live, Message};
+use crate::pipeline::{Live, Message, end_capture};
 use crate::serve::budget::{Budget, Standing, Step};
 use crate::serve::config::{self, Config, Size, trace};
 use crate::serve::{
@@ -84,16 +85,20 @@ fn serve(config: Config, interrupted: &AtomicBool) -> Result<Outcome> {
     }
     // The capture thread has what it needs; this one only counts.
     rights::only(CapabilitySet::empty())?;
-    let mut agent = Agent::new(&live, Arc::clone(&shared), desk);
-    let outcome = agent.run(&live, &parts, interrupted);
-    agent.end(live.finish());
+    let mut agent = Agent::new(&live.gpus, live.counts_work, Arc::clone(&shared), desk);
+    let mut outcome = agent.run(&live, &parts, interrupted);
+    if let Err(error) = &outcome {
+        agent.fail(error, live.complete_until());
+    }
+    let (rest, complete_until) = live.finish();
+    outcome = outcome.and(agent.end(rest, complete_until));
     shared.feed.close();
     for part in parts {
         if let Err(name) = part.join() {
             output::complain(&format!("the part `{name}` of the agent failed"));
         }
     }
-    outcome.map(|()| Outcome::Fine)
+    Ok(if outcome.is_ok() { Outcome::Fine } else { Outcome::Incomplete })
 }
 
 /// The settings of the file, with what the command line says in their place.
@@ -168,13 +173,24 @@ struct Agent {
     events: u64,
     /// Probes are on a driver.
     tracing: bool,
+    /// When capture ended early.
+    capture_ended: Option<Moment>,
+    /// The capture thread failed.
+    capture_failed: bool,
+    /// The agent ends because something failed.
+    has_failed: bool,
     usage: Usage,
 }
 
 impl Agent {
-    fn new(live: &Live, shared: Arc<Shared>, desk: incidents::Desk) -> Self {
+    fn new(
+        gpus: &[capture::gpus::Gpu],
+        counts_work: bool,
+        shared: Arc<Shared>,
+        desk: incidents::Desk,
+    ) -> Self {
         let clock = WallClock::now(capture::monotonic());
-        let gpus = gpu_names(&live.gpus);
+        let gpus = gpu_names(gpus);
         let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
         let ledger = Ledger::new().forgetting_ended();
         let trace = &shared.config.trace;
@@ -189,7 +205,7 @@ impl Agent {
             shared,
             board: Board::new(Limits { processes, containers, sites, suspects }),
             gpus: figures::gpus(&names),
-            ledger: if live.counts_work { ledger.following_work() } else { ledger },
+            ledger: if counts_work { ledger.following_work() } else { ledger },
             names: Arc::new(names),
             desk,
             budget,
@@ -197,6 +213,9 @@ impl Agent {
             sequence: 0,
             events: 0,
             tracing: false,
+            capture_ended: None,
+            capture_failed: false,
+            has_failed: false,
             usage: Usage::default(),
         }
     }
@@ -215,21 +234,41 @@ impl Agent {
                 }
             }
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
-            match message {
-                Message::Events(events) => self.apply(&events),
-                Message::Gpus(gpus) => {
-                    let gpus = gpu_names(&gpus);
-                    self.names = Arc::new(Names { gpus, ..Names::clone(&self.names) });
-                    self.gpus = figures::gpus(&self.names);
-                }
-                Message::Notice(notice) => {
-                    self.tracing |= matches!(notice, Notice::Attached { .. });
-                    tell(&notice);
-                }
-                Message::Failed(error) => return Err(anyhow!(error)),
+            self.take(message)?;
+        }
+        Ok(())
+    }
+
+    /// Applies a message of the capture thread.
+    fn take(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Events(events) => self.apply(&events),
+            Message::Gpus(gpus) => {
+                let gpus = gpu_names(&gpus);
+                self.names = Arc::new(Names { gpus, ..Names::clone(&self.names) });
+                self.gpus = figures::gpus(&self.names);
+            }
+            Message::Notice(notice) => {
+                self.tracing |= matches!(notice, Notice::Attached { .. });
+                tell(&notice);
+            }
+            Message::Failed(error) => {
+                self.capture_failed = true;
+                return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Logs why the agent ends, and publishes that it is not ready and, where capture failed, not exact.
+    fn fail(&mut self, error: &anyhow::Error, complete_until: Moment) {
+        output::complain(&format!(
+            "error: {}; the agent ends, so that it is started again",
+            output::reasons(error)
+        ));
+        self.has_failed = true;
+        self.capture_ended = self.capture_failed.then_some(complete_until);
+        self.publish();
     }
 
     fn apply(&mut self, events: &[Event]) {
@@ -269,7 +308,7 @@ impl Agent {
             cpu_percent: self.budget.cpu_percent(),
             memory: self.usage.memory,
             started: started.as_secs_f64(),
-            tracing: self.tracing,
+            tracing: self.tracing && !self.has_failed,
             events: self.events,
             steps: self.budget.steps().to_vec(),
         }
@@ -277,15 +316,18 @@ impl Agent {
 
     /// What was still on its way is applied, and what was noticed of it handed over, before nothing is
     /// published any more.
-    fn end(&mut self, rest: Vec<Message>) {
+    fn end(&mut self, rest: Vec<Message>, complete_until: Moment) -> Result<()> {
+        let mut outcome = Ok(());
         for message in rest {
-            if let Message::Events(events) = message {
-                self.apply(&events);
+            if let Err(error) = self.take(message) {
+                self.fail(&error, complete_until);
+                outcome = Err(error);
             }
         }
         if self.desk.hurry() {
             self.publish();
         }
+        outcome
     }
 
     /// The clock of the host may be set while the agent runs.
@@ -300,7 +342,11 @@ impl Agent {
         self.sequence += 1;
         self.set_clock();
         let own = self.standing();
-        let mut snapshot = self.ledger.snapshot(capture::monotonic(), &VIEW);
+        let now = self.capture_ended.unwrap_or_else(capture::monotonic);
+        let mut snapshot = self.ledger.snapshot(now, &VIEW);
+        if let Some(at) = self.capture_ended {
+            end_capture(&mut snapshot, at);
+        }
         self.shared.pods.name(&mut snapshot);
         let figures = self.board.observe(&Input {
             snapshot: &snapshot,
@@ -316,5 +362,35 @@ impl Agent {
             own,
         });
         self.desk.published(&published, &self.ledger);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(state: &std::path::Path) -> (Agent, Part) {
+        let mut config = Config::default();
+        config.incidents.state = state.into();
+        let shared = Shared::new(config);
+        let (desk, writer) = incidents::Desk::start(&shared).unwrap();
+        (Agent::new(&[], false, shared, desk), writer)
+    }
+
+    #[test]
+    fn failures_and_notices_at_the_end_are_not_dropped() {
+        let state = tempfile::tempdir().unwrap();
+        let (mut agent, writer) = agent(state.path());
+        let attached = Notice::Attached { path: "/x".into(), functions: 1, stepped: 0 };
+        agent.end(vec![Message::Notice(attached)], Moment(7)).unwrap();
+        assert!(agent.standing().tracing);
+        let failed = Message::Failed(anyhow!("the ring is gone"));
+        let error = agent.end(vec![failed], Moment(7)).unwrap_err();
+        assert_eq!(error.to_string(), "the ring is gone");
+        let published = agent.shared.feed.newest().unwrap();
+        assert!(!published.own.tracing && !published.snapshot.certainty.exact());
+        assert_eq!(published.snapshot.certainty.capture_ended, Some(Moment(7)));
+        agent.shared.feed.close();
+        writer.join().unwrap();
     }
 }

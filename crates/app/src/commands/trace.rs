@@ -260,7 +260,9 @@ impl Trace<'_> {
             }
             self.report.keep_up();
             // Who only records has nothing to do once that failed.
-            let ended = self.targets_ended()? || (self.records_only && !self.report.records());
+            let ended = self.targets_ended()?
+                || self.report.has_failed()
+                || (self.records_only && !self.report.records());
             if ended || [end, give_up].into_iter().flatten().any(|deadline| now >= deadline) {
                 return Ok(());
             }
@@ -271,7 +273,7 @@ impl Trace<'_> {
             }
             let deadline = end.map_or(next_report, |end| end.min(next_report));
             if let Some(message) = live.next(deadline.min(now + ATTENTION)) {
-                self.report.take(message)?;
+                self.report.take(message);
             }
         }
     }

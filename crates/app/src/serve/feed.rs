@@ -8,6 +8,7 @@ use engine::snapshot::Snapshot;
 use formats::export::Names;
 
 use super::budget::Standing;
+use crate::fault;
 
 /// Everything at one moment. One a second, and one at once when something ran out of memory.
 pub(crate) struct Published {
@@ -58,12 +59,14 @@ impl Feed {
 
     /// Whether nothing follows.
     pub(crate) fn is_closed(&self) -> bool {
+        fault::point();
         self.lock().closed
     }
 
     /// One with a higher number than `seen`, when there is one within `timeout`. Those in between are
     /// passed over: a slow reader never holds up the engine thread.
     pub(crate) fn newer(&self, seen: u64, timeout: Duration) -> Option<Arc<Published>> {
+        fault::point();
         let end = Instant::now() + timeout;
         let mut newest = self.lock();
         loop {

@@ -527,6 +527,7 @@ impl Ledger {
             live_at_most: self.live().plus(unlisted).bytes(),
             unseen_frees: self.shown().map(|process| process.superseded.count).sum(),
             before_trace: self.shown().any(|process| process.before_trace),
+            capture_ended: None,
         }
     }
 }

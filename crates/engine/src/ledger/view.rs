@@ -111,6 +111,7 @@ fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
         live_at_most: process.totals.live.plus(unlisted).bytes(),
         unseen_frees: process.superseded.count,
         before_trace: process.before_trace,
+        capture_ended: None,
     }
 }
 

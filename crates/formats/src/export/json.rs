@@ -80,6 +80,9 @@ struct Uncertainty {
     allocated_before_trace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<String>,
+    /// Only where capture ended early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture_ended: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -293,6 +296,7 @@ impl Uncertainty {
             unseen_frees: certainty.unseen_frees,
             allocated_before_trace: certainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
+            capture_ended: certainty.capture_ended.map(|moment| names.clock.precise(moment)),
         })
     }
 }

@@ -388,6 +388,7 @@ fn uncertainty(
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
+    capture_ended(out, certainty, names, style)?;
     let lost = &certainty.lost;
     if lost.events() == 0 {
         return Ok(());
@@ -405,5 +406,18 @@ fn uncertainty(
         certainty.live_at_least,
         certainty.live_at_most,
     );
+    writeln!(out, "{}", style.alarm(&text))
+}
+
+/// The line about a capture that ended early.
+pub(super) fn capture_ended(
+    out: &mut dyn Write,
+    certainty: &Certainty,
+    names: &Names,
+    style: Style,
+) -> io::Result<()> {
+    let Some(at) = certainty.capture_ended else { return Ok(()) };
+    let time = names.clock.short(at);
+    let text = format!("NOT EXACT: capture ended at {time}; what happened after it was not seen");
     writeln!(out, "{}", style.alarm(&text))
 }

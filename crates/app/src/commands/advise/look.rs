@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use capture::hooks::function_name;
 use capture::session::{Options, Stacks, Target, Tensors, Work};
 use engine::ledger::Ledger;
@@ -42,7 +42,7 @@ pub(super) fn look(options: &Advise, view: &View) -> Result<(Snapshot, Names)> {
         }
     }
     let at = capture::monotonic();
-    for message in live.finish() {
+    for message in live.finish().0 {
         take(&mut ledger, message)?;
     }
     Ok((ledger.snapshot(at, view), names))
@@ -53,7 +53,7 @@ fn take(ledger: &mut Ledger, message: Message) -> Result<()> {
         Message::Events(events) => events.iter().for_each(|event| ledger.apply(event)),
         Message::Notice(notice) if notice.is_trouble() => tell(&notice),
         Message::Gpus(_) | Message::Notice(_) => {}
-        Message::Failed(error) => return Err(anyhow!(error)),
+        Message::Failed(error) => return Err(error),
     }
     Ok(())
 }

@@ -190,6 +190,7 @@ impl Naive {
                 live_at_most: total,
                 unseen_frees: running.iter().map(|p| p.superseded.len() as u64).sum(),
                 before_trace: running.iter().any(|process| process.before_trace),
+                capture_ended: None,
             },
             processes: shown.iter().map(|process| process.view(at, view, self)).collect(),
             out_of_memory: Vec::new(),

@@ -61,6 +61,7 @@ impl Process {
                 live_at_most: total,
                 unseen_frees: self.superseded.len() as u64,
                 before_trace: self.before_trace,
+                capture_ended: None,
             },
         }
     }

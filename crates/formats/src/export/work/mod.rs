@@ -77,7 +77,8 @@ pub(crate) fn bandwidth_at(view: &CopyView, share: f64) -> Option<u64> {
 /// Whether every launch and copy since the trace began is counted.
 pub(crate) fn exact(snapshot: &Snapshot) -> bool {
     let lost = &snapshot.certainty.lost;
-    lost.launches == 0 && lost.copies == 0 && lost.events() == 0
+    let complete = snapshot.certainty.capture_ended.is_none();
+    complete && lost.launches == 0 && lost.copies == 0 && lost.events() == 0
 }
 
 #[cfg(test)]

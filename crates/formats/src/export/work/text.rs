@@ -8,7 +8,7 @@ use engine::units::Bytes;
 use engine::work::Shape;
 
 use super::super::Names;
-use super::super::text::Style;
+use super::super::text::{Style, capture_ended};
 use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, why_nameless};
 use crate::plain::plain;
 
@@ -37,7 +37,7 @@ pub fn report(
     if none {
         writeln!(out, "NO LAUNCH AND NO COPY.")?;
     }
-    losses(out, snapshot, style)
+    losses(out, snapshot, names, style)
 }
 
 fn is_worth_showing(work: &WorkView, view: &ProcessView) -> bool {
@@ -166,7 +166,8 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
     Ok(())
 }
 
-fn losses(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+fn losses(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
+    capture_ended(out, &snapshot.certainty, names, style)?;
     let lost = &snapshot.certainty.lost;
     if lost.launches > 0 || lost.copies > 0 {
         let line = format!(

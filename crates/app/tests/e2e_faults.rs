@@ -1,0 +1,212 @@
+//! Threads that die: every verb and the agent notice it, name the thread, and exit with an error.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::agent::{Agent, serve};
+use harness::files::stderr;
+use harness::{Bound, Player, Stage, VRAMSCOPE, simulator, until};
+use serde_json::Value;
+
+/// How soon a process with a dead thread must have ended.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A fault that happens when the test says so.
+struct Fault {
+    file: PathBuf,
+    value: String,
+}
+
+impl Fault {
+    fn new(stage: &Stage, kind: &str, thread: &str) -> Self {
+        let file = stage.folder.path().join("fault");
+        let value = format!("{kind}:{thread}:{}", file.display());
+        Self { file, value }
+    }
+
+    fn happen(&self) {
+        std::fs::write(&self.file, "").unwrap();
+    }
+}
+
+/// A verb of vramscope that runs, with its output in files.
+struct Running {
+    child: Bound,
+    out: PathBuf,
+    messages: PathBuf,
+}
+
+impl Running {
+    fn start(stage: &Stage, fault: &Fault, command: &mut Command) -> Self {
+        let path = |name: &str| stage.folder.path().join(name);
+        let (out, messages) = (path("out"), path("messages"));
+        command.env("VRAMSCOPE_FAULT", &fault.value).stdin(Stdio::null());
+        command.stdout(std::fs::File::create(&out).unwrap());
+        command.stderr(std::fs::File::create(&messages).unwrap());
+        Self { child: Bound::start(command), out, messages }
+    }
+
+    fn messages(&self) -> String {
+        std::fs::read_to_string(&self.messages).unwrap()
+    }
+
+    /// The whole lines of its output so far.
+    fn reports(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.out).unwrap();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn until<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
+        until(what, || self.messages(), look)
+    }
+
+    /// Its exit code, once it has ended.
+    fn code(&mut self) -> i32 {
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(Instant::now() < end, "it still runs:\n{}", self.messages());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A workload that allocates and frees without end.
+fn spam(stage: &Stage) -> Player {
+    stage.workload(&["spam", "--throughput", "500", "--duration", "120", "--free-ratio", "0.9"])
+}
+
+#[test]
+fn trace_exits_with_2_when_capture_panics() {
+    let stage = Stage::new();
+    let recording = stage.folder.path().join("run.arrows");
+    let player = spam(&stage);
+    let fault = Fault::new(&stage, "panic", "capture");
+    let mut command = Command::new(VRAMSCOPE);
+    command.args(["trace", "--json", "--interval", "100ms", "--record", text(&recording)]);
+    command.arg("--driver").arg(&stage.driver).args(["-p", &player.pid().to_string()]);
+    let mut trace = Running::start(&stage, &fault, &mut command);
+    let seen = |report: &Value| report["processes"][0]["allocations_total"].as_u64() > Some(100);
+    trace.until("reports", || trace.reports().last().is_some_and(seen).then_some(()));
+    assert!(trace.messages().contains("VRAMSCOPE_FAULT is set"), "{}", trace.messages());
+    fault.happen();
+    assert_eq!(trace.code(), 2, "{}", trace.messages());
+    let messages = trace.messages();
+    assert!(
+        messages.contains("error: the thread `capture` panicked: injected fault"),
+        "{messages}"
+    );
+    let reports = trace.reports();
+    let last = reports.last().unwrap();
+    assert_eq!(last["exact"], false, "{last}");
+    assert!(last["uncertainty"]["capture_ended"].is_string(), "{last}");
+    assert_eq!(last["uncertainty"]["capture_ended"], last["time"]);
+    assert_eq!(last["processes"][0]["exact"], false);
+    // The recording has what the reports said, and ends there.
+    let mut replay = Command::new(VRAMSCOPE);
+    replay.arg("report").arg(&recording).args(["--analysis", "trace", "--format", "json"]);
+    let replay = replay.output().unwrap();
+    assert!(replay.status.success(), "{}", stderr(&replay));
+    assert!(stderr(&replay).contains("cut off"), "{}", stderr(&replay));
+    let replayed: Value = serde_json::from_slice(&replay.stdout).unwrap();
+    let total = |report: &Value| report["processes"][0]["allocations_total"].as_u64().unwrap();
+    assert_eq!(total(&replayed), total(last), "{messages}");
+    assert!(player.child.is_running(), "the traced program noticed");
+}
+
+#[test]
+fn record_and_kernels_exit_with_2_when_capture_panics() {
+    let stage = Stage::new();
+    let player = spam(&stage);
+    let recording = stage.folder.path().join("run.arrows");
+    for verb in [&["record", "-o", text(&recording)][..], &["kernels", "--json"]] {
+        let fault = Fault::new(&stage, "panic", "capture");
+        let mut command = Command::new(VRAMSCOPE);
+        command.args(verb).arg("--driver").arg(&stage.driver);
+        command.args(["-p", &player.pid().to_string()]);
+        let mut running = Running::start(&stage, &fault, &mut command);
+        running.until("the probes", || running.messages().contains("watching").then_some(()));
+        fault.happen();
+        assert_eq!(running.code(), 2, "{verb:?}: {}", running.messages());
+        let messages = running.messages();
+        assert!(messages.contains("the thread `capture` panicked: injected fault"), "{messages}");
+        std::fs::remove_file(&fault.file).unwrap();
+    }
+    let replay = Command::new(VRAMSCOPE).arg("report").arg(&recording).output().unwrap();
+    assert!(replay.status.success(), "{}", stderr(&replay));
+}
+
+#[test]
+fn command_survives_the_death_of_capture() {
+    let stage = Stage::new();
+    let fault = Fault::new(&stage, "panic", "capture");
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["trace", "--interval", "100ms", "--driver"]).arg(&stage.driver).arg("--");
+    command.arg(simulator().join("workload"));
+    command.args(["hold", "--count", "3", "--size", "4096", "--wait-ms", "4000"]);
+    let mut trace = Running::start(&stage, &fault, &mut command);
+    trace.until("the command", || trace.messages().contains("watching").then_some(()));
+    fault.happen();
+    assert_eq!(trace.code(), 2, "{}", trace.messages());
+    let messages = trace.messages();
+    assert!(messages.contains("runs on, untraced"), "{messages}");
+    let mut report = String::new();
+    std::fs::File::open(&trace.out).unwrap().read_to_string(&mut report).unwrap();
+    assert!(report.contains("NOT EXACT: capture ended at"), "{report}");
+    // The driver writes its account when the command ends by itself.
+    until("the end of the command", || messages.clone(), || stage.oracles().into_values().next());
+}
+
+/// Fails unless the agent is never ready again, and ends with exit code 2.
+fn ends_with_2(agent: &mut Agent) -> String {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(status) = agent.child.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(2), "{}", agent.messages());
+            return agent.messages();
+        }
+        let was_noticed = agent.messages().contains("error: ");
+        let answer = harness::http::get(&agent.address, "/readyz", "");
+        let is_ready = answer.is_ok_and(|answer| answer.status == 200);
+        assert!(!(was_noticed && is_ready), "ready after the error:\n{}", agent.messages());
+        assert!(Instant::now() < end, "it still runs:\n{}", agent.messages());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn agent_exits_with_2_when_capture_panics() {
+    let stage = Stage::new();
+    let player = spam(&stage);
+    let fault = Fault::new(&stage, "panic", "capture");
+    let mut command = serve(&stage, &[]);
+    command.env("VRAMSCOPE_FAULT", &fault.value);
+    let mut agent = Agent::run(&mut command, stage.folder.path());
+    agent.process(player.pid(), |process| process["allocations_total"].as_u64() > Some(100));
+    fault.happen();
+    let begun = Instant::now();
+    agent.until("the reason", |agent| {
+        agent.messages().contains("error: the thread `capture` panicked").then_some(())
+    });
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let messages = ends_with_2(&mut agent);
+    assert!(messages.contains("panicked: injected fault; the agent ends"), "{messages}");
+    assert!(player.child.is_running(), "the traced program noticed");
+}
