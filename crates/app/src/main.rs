@@ -42,6 +42,8 @@ fn main() -> ExitCode {
     if let Some(code) = commands::launch::intercept() {
         return code;
     }
+    #[cfg(feature = "capture")]
+    threads::report_panics();
     match cli::run() {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),

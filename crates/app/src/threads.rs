@@ -1,10 +1,13 @@
 //! Threads whose end is noticed, with the reason.
 
 use std::any::Any;
-use std::thread::{Builder, JoinHandle};
+use std::panic;
+use std::thread::{self, Builder, JoinHandle};
 
 use anyhow::{Context, Result, anyhow};
 use formats::plain::plain;
+
+use crate::output;
 
 /// A thread that works until it is asked to stop.
 pub(crate) struct Worker {
@@ -46,6 +49,21 @@ impl Worker {
         let name = self.name;
         self.join().err().unwrap_or_else(|| anyhow!("the thread `{name}` ended without an error"))
     }
+}
+
+/// From now on a panic is one message, which never waits for a reader that hangs. With `RUST_BACKTRACE` the
+/// usual report with its backtrace is printed instead.
+pub(crate) fn report_panics() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            return usual(info);
+        }
+        let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let current = thread::current();
+        let (name, why) = (current.name().unwrap_or("?"), message(info.payload()));
+        output::complain(&format!("the thread `{name}` panicked{place}: {why}"));
+    }));
 }
 
 /// The message of a panic.

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::agent::{Agent, serve};
+use harness::agent::{Agent, serve, settings};
 use harness::files::stderr;
-use harness::{Bound, Player, Stage, VRAMSCOPE, simulator, until};
+use harness::{Bound, Player, Stage, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;
 
 /// How soon a process with a dead thread must have ended.
@@ -209,4 +209,112 @@ fn agent_exits_with_2_when_capture_panics() {
     let messages = ends_with_2(&mut agent);
     assert!(messages.contains("panicked: injected fault; the agent ends"), "{messages}");
     assert!(player.child.is_running(), "the traced program noticed");
+}
+
+/// Settings that start every thread that the agent can have. Nothing listens on port 9.
+fn everything(stage: &Stage) -> String {
+    let folder = |name: &str| stage.folder.path().join(name).display().to_string();
+    format!(
+        "[[alerts.rule]]\nname = 'runs'\nmetric = 'vramscope_ready'\nabove = 0\n\
+         [[alerts.action]]\nkind = 'webhook'\nurl = 'http://127.0.0.1:9/'\nrepeat_every = '1s'\n\
+         retries = 0\nat_most = 1000\n\
+         [[alerts.action]]\nkind = 'command'\ncommand = ['/bin/true']\n\
+         [kubernetes]\nkubelet = 'http://127.0.0.1:9/'\n\
+         [onward.otlp]\nendpoint = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
+         [onward.pyroscope]\nurl = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
+         [onward.profiles]\nfolder = '{}'\ninterval = '1s'\n\
+         [onward.parquet]\nfolder = '{}'\ninterval = '1s'\n",
+        folder("profiles"),
+        folder("tables")
+    )
+}
+
+/// An agent with every thread, one of which fails when the test says so.
+fn agent_with(stage: &Stage, fault: &Fault) -> Agent {
+    let config = settings(stage, &everything(stage));
+    let mut command = serve(stage, &["--config", &config]);
+    command.env("VRAMSCOPE_FAULT", &fault.value);
+    Agent::run(&mut command, stage.folder.path())
+}
+
+#[test]
+fn agent_exits_with_2_when_any_of_its_threads_panics() {
+    let threads = [
+        "http",
+        "alerts",
+        "alert-webhook",
+        "alert-command",
+        "incidents",
+        "kubelet",
+        "onward-otlp",
+        "onward-pyroscope",
+        "onward-files",
+        "onward-parquet",
+        "messages",
+    ];
+    for some in threads.chunks(4) {
+        std::thread::scope(|scope| {
+            for thread in some {
+                scope.spawn(move || agent_exits_when_thread_panics(thread));
+            }
+        });
+    }
+}
+
+fn agent_exits_when_thread_panics(thread: &str) {
+    let stage = Stage::new();
+    let fault = Fault::new(&stage, "panic", thread);
+    let mut agent = agent_with(&stage, &fault);
+    let names = threads(&agent);
+    assert!(names.iter().any(|name| thread.starts_with(name)), "{thread}: {names:?}");
+    fault.happen();
+    let begun = Instant::now();
+    let reason = format!("the thread `{thread}` panicked: injected fault");
+    let is_noticed = |line: &str| line.starts_with("vramscope: error: ") && line.contains(&reason);
+    let look = || agent.messages().lines().any(is_noticed).then_some(());
+    until(&reason, || agent.messages(), look);
+    assert!(begun.elapsed() < Duration::from_secs(6), "{thread}: {:?}", begun.elapsed());
+    ends_with_2(&mut agent);
+}
+
+/// The names of its threads; the kernel keeps 15 letters.
+fn threads(agent: &Agent) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap();
+        name.trim_end().to_owned()
+    };
+    tasks.map(name).collect()
+}
+
+#[test]
+fn agent_ends_without_a_thread_that_hangs() {
+    let stage = Stage::new();
+    let fault = Fault::new(&stage, "hang", "onward-files");
+    let mut agent = agent_with(&stage, &fault);
+    fault.happen();
+    // It hangs now, or when it looks whether the agent ends.
+    send_signal(agent.pid(), 15);
+    let messages = ends_with_2(&mut agent);
+    assert!(messages.contains("the thread `onward-files` does not end"), "{messages}");
+}
+
+#[test]
+fn page_that_panics_is_reported_and_the_agent_continues() {
+    let stage = Stage::new();
+    let fault = Fault::new(&stage, "panic", "page");
+    let agent = agent_with(&stage, &fault);
+    fault.happen();
+    send_signal(agent.pid(), 10);
+    let reason = "could not be made: the thread `page` panicked: injected fault";
+    agent.until("the message", |agent| agent.messages().contains(reason).then_some(()));
+    let incidents = stage.folder.path().join("state/incidents");
+    agent.until("the incident", |_| {
+        let incident = std::fs::read_dir(&incidents).ok()?.next()?.ok()?.path();
+        let object = std::fs::read_to_string(incident.join("incident.json")).ok()?;
+        let object: Value = serde_json::from_str(&object).ok()?;
+        (object["page"] == reason).then_some(())
+    });
+    assert_eq!(agent.get("/readyz").status, 200);
+    agent.end(15);
 }

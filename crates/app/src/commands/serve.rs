@@ -38,6 +38,9 @@ const ATTENTION: Duration = Duration::from_millis(50);
 /// How long messages may take at the end.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// How long the threads of the agent may take to end; Docker kills after 10 seconds.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
+
 /// What snapshots list: totals are never cut.
 const VIEW: View = View { top: 10, top_sites: 200, ..View::DEFAULT };
 
@@ -63,7 +66,7 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     }
     rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
     let messages = Messages::divert()?;
-    let outcome = serve(config, &interrupted);
+    let outcome = serve(config, &messages, &interrupted);
     if let Err(error) = &outcome {
         output::complain(&format!("error: {}", output::reasons(error)));
     }
@@ -71,7 +74,7 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     Ok(outcome.unwrap_or(Outcome::Incomplete))
 }
 
-fn serve(config: Config, interrupted: &AtomicBool) -> Result<Outcome> {
+fn serve(config: Config, messages: &Messages, interrupted: &AtomicBool) -> Result<Outcome> {
     let shared = Shared::new(config);
     let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
     parts.extend(onward::start(&shared)?);
@@ -86,16 +89,18 @@ fn serve(config: Config, interrupted: &AtomicBool) -> Result<Outcome> {
     // The capture thread has what it needs; this one only counts.
     rights::only(CapabilitySet::empty())?;
     let mut agent = Agent::new(&live.gpus, live.counts_work, Arc::clone(&shared), desk);
-    let mut outcome = agent.run(&live, &parts, interrupted);
+    let mut outcome = agent.run(&live, &mut parts, messages, interrupted);
     if let Err(error) = &outcome {
         agent.fail(error, live.complete_until());
     }
     let (rest, complete_until) = live.finish();
     outcome = outcome.and(agent.end(rest, complete_until));
     shared.feed.close();
+    let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
     for part in parts {
-        if let Err(name) = part.join() {
-            output::complain(&format!("the part `{name}` of the agent failed"));
+        if let Err(error) = part.join_until(deadline) {
+            output::complain(&format!("error: {}", output::reasons(&error)));
+            outcome = Err(error);
         }
     }
     Ok(if outcome.is_ok() { Outcome::Fine } else { Outcome::Incomplete })
@@ -220,7 +225,13 @@ impl Agent {
         }
     }
 
-    fn run(&mut self, live: &Live, parts: &[Part], interrupted: &AtomicBool) -> Result<()> {
+    fn run(
+        &mut self,
+        live: &Live,
+        parts: &mut Vec<Part>,
+        messages: &Messages,
+        interrupted: &AtomicBool,
+    ) -> Result<()> {
         let mut next = Instant::now();
         while !interrupted.load(Ordering::Relaxed) {
             let due = self.desk.due().map_or(next, |due| due.min(next));
@@ -229,8 +240,11 @@ impl Agent {
                 self.publish();
                 next = (next + TICK).max(Instant::now());
                 // Half an agent is worse than one that is started again.
-                if let Some(name) = parts.iter().find_map(Part::over) {
-                    bail!("the part `{name}` of the agent ended by itself; start the agent again");
+                if let Some(ended) = parts.iter().position(Part::is_finished) {
+                    return Err(parts.swap_remove(ended).failure());
+                }
+                if let Some(error) = messages.failure() {
+                    return Err(error);
                 }
             }
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
@@ -391,6 +405,6 @@ mod tests {
         assert!(!published.own.tracing && !published.snapshot.certainty.exact());
         assert_eq!(published.snapshot.certainty.capture_ended, Some(Moment(7)));
         agent.shared.feed.close();
-        writer.join().unwrap();
+        writer.join_until(Instant::now() + SHUTDOWN_TIMEOUT).unwrap();
     }
 }

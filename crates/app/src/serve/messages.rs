@@ -2,16 +2,17 @@
 //! them. A full pipe, or a log driver that hangs, would hold up the engine otherwise.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::thread::CapabilitySet;
 
 use super::rights;
-use crate::output;
+use crate::threads::Worker;
+use crate::{fault, output};
 
 /// Messages that may wait; beyond, they are dropped, and counted.
 const QUEUE: usize = 256;
@@ -20,6 +21,8 @@ const QUEUE: usize = 256;
 pub(crate) struct Messages {
     queue: SyncSender<String>,
     counts: Arc<Counts>,
+    /// Until its end was noticed.
+    thread: Mutex<Option<Worker>>,
 }
 
 #[derive(Default)]
@@ -43,23 +46,32 @@ impl Messages {
         let (queue, lines) = sync_channel(QUEUE);
         let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
-        std::thread::Builder::new()
-            .name("messages".into())
-            .spawn(move || {
-                // It keeps no right; one that cannot be given up does not make messages worse.
-                let _ = rights::only(CapabilitySet::empty());
-                write(&lines, to, &shared);
-            })
-            .context("cannot start the thread `messages`")?;
-        Ok(Self { queue, counts })
+        let thread = Worker::spawn("messages", move || {
+            // It keeps no right; one that cannot be given up does not make messages worse.
+            let _ = rights::only(CapabilitySet::empty());
+            write(&lines, to, &shared);
+            Ok(())
+        })?;
+        Ok(Self { queue, counts, thread: Mutex::new(Some(thread)) })
     }
 
     fn tell(&self, line: String) {
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.queue.try_send(line).is_err() {
+        let refused = self.queue.try_send(line);
+        if let Err(refused) = refused {
             self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            match refused {
+                TrySendError::Full(_) => drop(self.counts.dropped.fetch_add(1, Ordering::Relaxed)),
+                // The agent is about to end for it; its last messages may be worth waiting for.
+                TrySendError::Disconnected(line) => drop(writeln!(io::stderr(), "{line}")),
+            }
         }
+    }
+
+    /// Why the thread that writes ended, if it did.
+    pub(crate) fn failure(&self) -> Option<anyhow::Error> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(thread.take_if(|thread| thread.is_finished())?.failure())
     }
 
     /// Waits until everything is written, but not for longer than that.
@@ -73,6 +85,7 @@ impl Messages {
 
 fn write(lines: &Receiver<String>, mut to: impl Write, counts: &Counts) {
     for line in lines {
+        fault::point();
         // A closed stderr is nobody's problem.
         let _ = writeln!(to, "{line}");
         let dropped = counts.dropped.swap(0, Ordering::Relaxed);

@@ -1,26 +1,26 @@
 //! A part of the agent: a thread with a name, that ends when nothing is published any more.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
 
 use super::{Shared, rights};
-use crate::output;
+use crate::threads::Worker;
+
+/// How often the end of a part is checked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A part that runs.
-pub(crate) struct Part {
-    name: &'static str,
-    thread: JoinHandle<()>,
-}
+pub(crate) struct Part(Worker);
 
 impl Part {
-    /// Starts it, without any rights. It must end soon after the feed is closed.
+    /// Starts it, without any rights. It must end soon after the feed is closed, and not before.
     pub(crate) fn spawn(
         name: &'static str,
         shared: &Arc<Shared>,
-        work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+        work: impl FnOnce(&Arc<Shared>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         Self::spawn_with(CapabilitySet::empty(), name, shared, work)
     }
@@ -30,26 +30,60 @@ impl Part {
         kept: CapabilitySet,
         name: &'static str,
         shared: &Arc<Shared>,
-        work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+        work: impl FnOnce(&Arc<Shared>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let shared = Arc::clone(shared);
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || match rights::only(kept) {
-                Ok(()) => work(&shared),
-                Err(error) => output::complain(&format!("{name}: {}", output::reasons(&error))),
-            })
-            .with_context(|| format!("cannot start the thread `{name}`"))?;
-        Ok(Self { name, thread })
+        let run = move || {
+            let outcome = rights::only(kept).and_then(|()| work(&shared));
+            outcome.with_context(|| format!("the thread `{name}` failed"))
+        };
+        Worker::spawn(name, run).map(Self)
     }
 
-    /// Waits for its end. A part that panicked is named.
-    pub(crate) fn join(self) -> Result<(), &'static str> {
-        self.thread.join().map_err(|_| self.name)
+    /// Whether it has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.is_finished()
     }
 
-    /// Its name, if it has ended.
-    pub(crate) fn over(&self) -> Option<&'static str> {
-        self.thread.is_finished().then_some(self.name)
+    /// The reason of an end before the feed was closed.
+    pub(crate) fn failure(self) -> anyhow::Error {
+        self.0.failure()
+    }
+
+    /// Waits for its end, but not for longer than that. A panic, and a thread that does not end, are errors.
+    pub(crate) fn join_until(self, deadline: Instant) -> Result<()> {
+        while !self.0.is_finished() {
+            if Instant::now() >= deadline {
+                bail!("the thread `{}` does not end; the agent ends without it", self.0.name());
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        self.0.join()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::config::Config;
+
+    #[test]
+    fn part_that_does_not_end_is_left_with_an_error() {
+        let shared = Shared::new(Config::default());
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let part = Part::spawn("slow", &shared, move |_| {
+            let _ = wait.recv();
+            Ok(())
+        });
+        let error = part.unwrap().join_until(Instant::now()).unwrap_err().to_string();
+        assert_eq!(error, "the thread `slow` does not end; the agent ends without it");
+        drop(release);
+    }
+
+    #[test]
+    fn part_that_fails_holds_its_name_and_reason() {
+        let shared = Shared::new(Config::default());
+        let part = Part::spawn("http", &shared, |_| bail!("no port")).unwrap();
+        assert_eq!(format!("{:#}", part.failure()), "the thread `http` failed: no port");
     }
 }

@@ -9,9 +9,9 @@ use formats::plain::plain;
 use super::Board;
 use super::notice::Notice;
 use super::outlet::Message;
-use crate::output;
 use crate::serve::config::alerts::Action;
 use crate::serve::program::Running;
+use crate::{fault, output};
 
 /// How soon the end of a command is noticed.
 const ATTENTION: Duration = Duration::from_millis(20);
@@ -49,6 +49,7 @@ impl Runner {
         let mut running: Vec<One> = Vec::new();
         let mut is_open = true;
         while is_open || !running.is_empty() {
+            fault::point();
             running.retain_mut(|one| !self.is_over(one, board));
             if stop.load(Ordering::Relaxed) {
                 let latest = Instant::now() + GRACE;

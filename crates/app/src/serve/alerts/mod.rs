@@ -46,19 +46,22 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     Part::spawn("alerts", shared, move |shared| run(shared, outlets))
 }
 
-fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) {
+fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) -> Result<()> {
     let config = &shared.config.alerts;
     if !config.enabled {
         // A part that ends takes the agent with it.
         while !shared.feed.is_closed() {
             let _ = shared.feed.newer(u64::MAX, PATIENCE);
         }
-        return;
+        return Ok(());
     }
     let mut watch = Watch::new(config, outlets);
     let mut seen = 0;
     let mut passed_over = 0;
     loop {
+        if let Some(error) = watch.failure() {
+            return Err(error);
+        }
         let Some(published) = shared.feed.newer(seen, PATIENCE) else {
             if shared.feed.is_closed() {
                 break;
@@ -74,4 +77,5 @@ fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) {
         }
     }
     watch.finish(GRACE);
+    Ok(())
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use engine::alert::Alert;
 use engine::units::Moment;
 use formats::WallClock;
@@ -18,10 +17,10 @@ use super::sync::{Sync, VALID};
 use super::teller::{Pace, Teller};
 use super::webhook::Sender;
 use super::{Board, log, shapes};
-use crate::output;
 use crate::serve::config::Span;
 use crate::serve::config::alerts::{Action, Format, Kind};
 use crate::serve::{Shared, rights};
+use crate::threads;
 
 /// Messages that may wait for a slow receiver; beyond, they are dropped, and counted.
 const QUEUE: usize = 64;
@@ -159,6 +158,12 @@ impl Outlet {
         }
     }
 
+    /// Why its thread ended, if it did.
+    pub(super) fn failure(&mut self) -> Option<anyhow::Error> {
+        let ended = self.worker.take_if(|worker| worker.thread.is_finished())?;
+        Some(ended.thread.failure())
+    }
+
     /// Nothing follows.
     pub(super) fn close(&self) {
         if let Some(worker) = &self.worker {
@@ -178,26 +183,24 @@ impl Outlet {
 struct Worker {
     queue: SyncSender<Message>,
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: threads::Worker,
 }
 
 impl Worker {
     fn start(
-        name: &str,
+        name: &'static str,
         shared: &Arc<Shared>,
         work: impl FnOnce(&Receiver<Message>, &Shared, &AtomicBool) + Send + 'static,
     ) -> Result<Self> {
         let (queue, inbox) = sync_channel(QUEUE);
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, told) = (Arc::clone(shared), Arc::clone(&stop));
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || match rights::only(CapabilitySet::empty()) {
-                // A command that is run has the rights of this thread.
-                Ok(()) => work(&inbox, &shared, &told),
-                Err(error) => output::complain(&format!("alerts: {}", output::reasons(&error))),
-            })
-            .with_context(|| format!("cannot start the thread `{name}`"))?;
+        let thread = threads::Worker::spawn(name, move || {
+            // A command that is run has the rights of this thread.
+            rights::only(CapabilitySet::empty())?;
+            work(&inbox, &shared, &told);
+            Ok(())
+        })?;
         Ok(Self { queue, stop, thread })
     }
 

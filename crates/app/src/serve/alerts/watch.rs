@@ -45,6 +45,11 @@ impl Watch {
         self.book.passed_over()
     }
 
+    /// Why the thread of an outlet ended, if one did.
+    pub(super) fn failure(&mut self) -> Option<anyhow::Error> {
+        self.outlets.iter_mut().find_map(Outlet::failure)
+    }
+
     /// Nothing follows: what is on its way may take this long.
     pub(super) fn finish(self, grace: Duration) {
         let end = Instant::now() + grace;

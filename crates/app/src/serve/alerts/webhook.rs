@@ -11,9 +11,9 @@ use ureq::tls::{RootCerts, TlsConfig};
 
 use super::Board;
 use super::outlet::Message;
-use crate::output;
 use crate::serve::config::alerts::{Action, header};
 use crate::serve::secret;
+use crate::{fault, output};
 
 /// Before the first repetition; four times as long before each further one.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -75,6 +75,7 @@ impl Sender {
     /// Sends what comes in until nothing more can.
     pub(super) fn run(&self, inbox: &Receiver<Message>, board: &Board, stop: &AtomicBool) {
         while let Ok(message) = inbox.recv() {
+            fault::point();
             match self.send(&message, stop) {
                 Ok(()) => board.count("webhook", "sent"),
                 Err(why) => {

@@ -82,9 +82,5 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     }
     output::complain(&format!("listening on {scheme}://{address}"));
     let door = Door::new(Arc::clone(shared), address, token);
-    Part::spawn("http", shared, move |_| {
-        if let Err(error) = listen::run(listener, tls, door) {
-            output::complain(&format!("HTTP: {error}; there are no answers any more"));
-        }
-    })
+    Part::spawn("http", shared, move |_| Ok(listen::run(listener, tls, door)?))
 }

@@ -3,16 +3,16 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use formats::export::incident::{PAGE, RECORDING};
 use formats::export::page::Opens;
 use formats::import::gather::Only;
 
 use super::folder;
 use crate::commands::picture::{self, Wanted};
-use crate::{cli, output};
+use crate::threads::Worker;
+use crate::{cli, fault, output};
 
 /// Pages that may wait.
 const WAITING: usize = 8;
@@ -21,7 +21,7 @@ const WAITING: usize = 8;
 #[derive(Default)]
 pub(crate) struct Pages {
     waiting: VecDeque<(u64, PathBuf, Opens)>,
-    running: Option<(u64, JoinHandle<Result<()>>)>,
+    running: Option<(u64, Worker)>,
 }
 
 /// How a page came out: the number of its incident, and what the folder says of it.
@@ -45,10 +45,16 @@ impl Pages {
         if self.running.is_none()
             && let Some((number, folder, opens)) = self.waiting.pop_front()
         {
-            let work = move || make(&folder, opens);
-            match std::thread::Builder::new().name("page".into()).spawn(work) {
+            let work = move || {
+                fault::point();
+                make(&folder, opens)
+            };
+            match Worker::spawn("page", work) {
                 Ok(thread) => self.running = Some((number, thread)),
-                Err(error) => return made.or(Some((number, format!("not made: {error}")))),
+                Err(error) => {
+                    return made
+                        .or(Some((number, format!("not made: {}", output::reasons(&error)))));
+                }
             }
         }
         made
@@ -63,12 +69,11 @@ impl Pages {
     }
 }
 
-fn outcome(thread: JoinHandle<Result<()>>) -> String {
-    let made = thread.join().unwrap_or_else(|_| Err(anyhow!("the thread that makes it failed")));
-    match made {
-        Ok(()) => "written".into(),
-        Err(error) => format!("could not be made: {}", output::reasons(&error)),
-    }
+fn outcome(thread: Worker) -> String {
+    let Err(error) = thread.join() else { return "written".into() };
+    let why = format!("could not be made: {}", output::reasons(&error));
+    output::complain(&format!("the page of an incident {why}"));
+    why
 }
 
 fn make(path: &Path, opens: Opens) -> Result<()> {

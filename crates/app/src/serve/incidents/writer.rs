@@ -36,7 +36,7 @@ const ATTENTION: Duration = Duration::from_millis(100);
 const KEPT: usize = 10;
 
 /// Takes orders until nothing is published any more.
-pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) {
+pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) -> Result<()> {
     let mut writer = Writer::new(Arc::clone(shared));
     let mut seen = 0;
     loop {
@@ -56,7 +56,7 @@ pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) {
         if shared.feed.is_closed() {
             orders.try_iter().for_each(|order| writer.take(order));
             writer.finish_pages();
-            return;
+            return Ok(());
         }
     }
 }

@@ -69,7 +69,11 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Option<Part>> {
     if shared.config.kubernetes.kubelet.is_none() {
         return Ok(None);
     }
-    Part::spawn("kubelet", shared, |shared| Asker::default().run(shared)).map(Some)
+    Part::spawn("kubelet", shared, |shared| {
+        Asker::default().run(shared);
+        Ok(())
+    })
+    .map(Some)
 }
 
 /// Asks when there is a container without a name, and not too often.

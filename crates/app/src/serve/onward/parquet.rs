@@ -35,6 +35,7 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Parquet, host: &str) -> Res
             tell(shared, &mut voice, &done);
         }
         tell(shared, &mut voice, &writer.finish());
+        Ok(())
     })
 }
 

@@ -49,6 +49,7 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Re
             }
             prune(std::slice::from_ref(&writer.folder), &is_ours, writer.limits, SystemTime::now());
         }
+        Ok(())
     })
 }
 

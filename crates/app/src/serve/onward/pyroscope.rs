@@ -41,6 +41,7 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Pyroscope, host: &str) -> R
             let headers = [("Content-Type", "application/octet-stream")];
             client.post(url, &headers, body, at_most).map(|_| None)
         });
+        Ok(())
     })
 }
 

@@ -45,6 +45,7 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Otlp, host: &str) -> Result
         delivery.run(shared, make, |body: &Vec<u8>, at_most| {
             client.post(&url, headers, body, at_most).map(|answer| rejected(&answer))
         });
+        Ok(())
     })
 }
 
