@@ -126,6 +126,10 @@ pub struct Evidence {
     pub median_age: Option<Nanos>,
     /// See `median_age`.
     pub oldest: Option<Nanos>,
+    /// The mean age of what is live.
+    pub mean_age: Nanos,
+    /// The mean life of what was freed.
+    pub mean_life: Option<Nanos>,
     /// The middle of the lives of what was freed, and the longest.
     pub median_life: Option<Nanos>,
     /// See `median_life`.

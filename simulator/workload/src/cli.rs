@@ -106,6 +106,9 @@ pub(crate) struct Torch {
     /// How long a step takes
     #[arg(long, default_value_t = 0)]
     pub(crate) step_ms: u64,
+    /// The size of the tensor that each step of `torch-leak` keeps
+    #[arg(long, default_value_t = 1500)]
+    pub(crate) keep_bytes: u64,
     /// Print `ready` and wait for a line when the weights are there
     #[arg(long)]
     pub(crate) wait_loaded: bool,

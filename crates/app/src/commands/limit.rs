@@ -52,7 +52,7 @@ impl Limit {
             Self::Suspects(suspects) => {
                 let leaks = |judged: &&Judgement| judged.verdict == Verdict::Leak;
                 let besides = facts.judged.iter().filter(leaks).count();
-                match suspects.finish(&facts.stacks).suspects.len() + besides {
+                match facts.findings(*suspects).suspects.len() + besides {
                     0 => return Outcome::Fine,
                     1 => output::complain("1 place is suspected of a leak"),
                     n => output::complain(&format!("{n} places are suspected of a leak")),

@@ -95,7 +95,7 @@ pub(crate) fn write_page(wanted: &Wanted<'_>, opens: Opens, out: &mut dyn Write)
         overview: &summary.finish(0),
         leakage: &leakage,
         usage: &picture.usage,
-        findings: &suspects.finish(&picture.input.facts.stacks),
+        findings: &picture.input.facts.findings(suspects),
         fragmentation: &fragmentation::answer(&picture.input.facts, None),
         drawn: &picture.drawn,
         courses: &picture.courses,

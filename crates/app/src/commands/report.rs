@@ -215,9 +215,7 @@ impl Question {
                 let overlays = overlay::read(&options.overlay, &courses, input)?;
                 write(Answer::Usage(&courses, &overlays))
             }
-            Self::Suspects(suspects) => {
-                write(Answer::Suspects(&suspects.finish(&input.facts.stacks)))
-            }
+            Self::Suspects(suspects) => write(Answer::Suspects(&input.facts.findings(suspects))),
             Self::Rest => {
                 let answer = fragmentation::answer(&input.facts, options.would_fit);
                 if options.would_fit.is_some() && answer.would_fit.is_empty() {

@@ -1,5 +1,8 @@
-//! What is thought of the places of a file, and what was unusual in it: the same judge as of a running
-//! trace, see [`super::leak`] and [`super::unusual`].
+//! Verdicts on the sites of a file, and what was unusual in it.
+//!
+//! [`Suspects`] judges the changes of other tools' files, with the classifier of a running trace: see
+//! [`super::leak`] and [`super::unusual`]. A recording has the events of its trace, so the ledger judges
+//! it, and its [`Findings`] are made of the ledger's verdicts.
 
 use std::cmp::Reverse;
 
@@ -11,9 +14,8 @@ use super::{Amount, Measure, Place, Running};
 use crate::change::{Change, How, Turn};
 use crate::ids::{Pid, SiteId, Tid};
 use crate::kind::Kind;
-use crate::stack::Stacks;
 use crate::units::{Bytes, Moment, Nanos};
-use crate::verdict::{Evidence, Sureness, Unusual, Verdict};
+use crate::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
 
 /// Places that are kept apart. Those of other stacks are judged with what has none.
 const KEPT: usize = 65_536;
@@ -35,10 +37,19 @@ pub struct Judged {
     pub sureness: Sureness,
     /// What it rests on.
     pub evidence: Evidence,
-    /// How old the live ones are, on average.
-    pub mean_age: Nanos,
-    /// How old the freed ones became, on average.
-    pub mean_life: Option<Nanos>,
+}
+
+impl Judged {
+    /// A verdict of the ledger; `None` for one that is not about memory of one process. `site` is
+    /// its stack in the table of the file.
+    #[must_use]
+    pub fn of(judgement: Judgement, site: Option<SiteId>) -> Option<Self> {
+        let Subject::Memory(kind) = judgement.subject else { return None };
+        let Judgement { pid, device, verdict, sureness, evidence, .. } = judgement;
+        let live = Amount { bytes: evidence.live, allocations: evidence.live_count };
+        let place = Place { pid: pid?, device, kind, site };
+        Some(Self { place, live, verdict, sureness, evidence })
+    }
 }
 
 /// Something unusual.
@@ -52,6 +63,15 @@ pub struct Odd {
     pub tid: Option<Tid>,
     /// What it is.
     pub what: Unusual,
+}
+
+impl Odd {
+    /// An anomaly of the ledger. `site` is its stack in the table of the file.
+    #[must_use]
+    pub fn of(anomaly: &Anomaly, site: Option<SiteId>) -> Self {
+        let Anomaly { at, pid, tid, device, kind, what, .. } = *anomaly;
+        Self { at, place: Place { pid, device, kind, site }, tid, what }
+    }
 }
 
 /// Everything that was found.
@@ -244,25 +264,14 @@ impl Suspects {
         number
     }
 
-    /// What was found. The stacks are those of the file.
+    /// What was found.
     #[must_use]
-    pub fn finish(self, stacks: &Stacks) -> Findings {
+    pub fn finish(self) -> Findings {
         let Self { origin, end, tracks, processes, .. } = self;
         let origin = origin.unwrap_or(end);
-        let has_tensors = |pid: Pid| {
-            tracks.iter().any(|track| track.place.pid == pid && track.place.kind == Kind::Torch)
-        };
         let mut findings = Findings::default();
         for track in tracks.iter().filter(|track| track.allocations > 0) {
-            let mut judged = track.judge(origin, end);
-            let frames = |site: SiteId| leak::is_torch_cache(stacks.frames(site));
-            if judged.verdict == Verdict::Leak
-                && track.place.kind != Kind::Torch
-                && track.place.site.is_some_and(frames)
-                && has_tensors(track.place.pid)
-            {
-                (judged.verdict, judged.sureness) = (Verdict::Cache, Sureness::Likely);
-            }
+            let judged = track.judge(origin, end);
             if judged.verdict == Verdict::Leak {
                 findings.suspects.push(judged);
             } else {
@@ -341,6 +350,11 @@ impl Track {
             live_count: self.count,
             begun: self.allocations,
             ended: self.freed,
+            mean_age: match self.count {
+                0 => Nanos(0),
+                count => until - Moment(self.began_sum.mean(count)),
+            },
+            mean_life: (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed))),
             first: self.first - origin,
             last: self.last - origin,
             now: until - origin,
@@ -353,11 +367,6 @@ impl Track {
             verdict,
             sureness,
             evidence,
-            mean_age: match self.count {
-                0 => Nanos(0),
-                count => until - Moment(self.began_sum.mean(count)),
-            },
-            mean_life: (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed))),
         }
     }
 }

@@ -228,6 +228,8 @@ fn case<'a>(row: &'a Row, process: &Process, at: Moment, named: bool) -> Case<'a
         live_count: row.count,
         begun: row.allocations,
         ended: row.freed,
+        mean_age: row.mean_age(at),
+        mean_life: row.mean_life(),
         first: row.first - start,
         last: row.last - start,
         now: at - start,

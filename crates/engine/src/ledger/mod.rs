@@ -74,7 +74,7 @@ use crate::ids::{GpuId, Pid};
 use crate::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
 use crate::stack::Sites;
 use crate::units::{Bytes, Moment};
-use crate::verdict::Anomaly;
+use crate::verdict::{Anomaly, Judgement};
 
 use ended::Ended;
 use graph::Full;
@@ -89,9 +89,9 @@ use totals::Sum;
 /// Suspects that a snapshot lists.
 const SUSPECTS: usize = 32;
 
-/// Other places of a process that are kept when it ends, and judgements of ended ones altogether.
-const PAST_JUDGED: usize = 16;
-const PAST_KEPT: usize = 1024;
+/// Verdicts on other sites of a process that are kept when it ends, and those of ended ones altogether.
+const PAST_JUDGED: usize = 512;
+const PAST_KEPT: usize = 4096;
 
 /// The pid of losses that could not be attributed to a process.
 const NOBODY: Pid = Pid(0);
@@ -334,21 +334,35 @@ impl Ledger {
     /// What is thought of places; the last report also has those of processes that ended, as they
     /// were then.
     fn judge(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
-        let mut judged = Judged::default();
-        for process in self.running.values().filter(|process| !process.silent) {
-            let mut own = judgements::of(process, at, view.top_sites, &self.sites);
-            own.project(process, &self.free);
-            judged.append(own);
-        }
         for process in ended.iter().filter(|_| !self.forgets_ended) {
             self.past_judged.append(judgements::of(process, at, PAST_JUDGED, &self.sites));
         }
         self.past_judged = std::mem::take(&mut self.past_judged).ranked(PAST_KEPT, PAST_KEPT);
-        if view.ended_sites {
+        let judged = self.judged(at, view.top_sites, view.ended_sites);
+        judged.ranked(SUSPECTS, view.top_sites)
+    }
+
+    /// Verdicts on processes that run, `others` of each besides its suspects; with `past` also those on
+    /// processes that snapshots had as ended.
+    fn judged(&mut self, at: Moment, others: usize, past: bool) -> Judged {
+        let mut judged = Judged::default();
+        for process in self.running.values().filter(|process| !process.silent) {
+            let mut own = judgements::of(process, at, others, &self.sites);
+            own.project(process, &self.free);
+            judged.append(own);
+        }
+        if past {
             self.past_judged.name_again(&self.sites);
             judged.append(self.past_judged.clone());
         }
-        judged.ranked(SUSPECTS, view.top_sites)
+        judged
+    }
+
+    /// Every verdict that the last report of a trace chooses from: suspects, then the others. To be
+    /// called after the last snapshot, at the same moment.
+    pub fn verdicts(&mut self, at: Moment) -> (Vec<Judgement>, Vec<Judgement>) {
+        let judged = self.judged(at, PAST_JUDGED, true).ranked(usize::MAX, usize::MAX);
+        (judged.suspects, judged.others)
     }
 
     /// What was unusual since the last snapshot; in the last report all that is remembered.

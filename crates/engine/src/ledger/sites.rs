@@ -11,7 +11,7 @@ use crate::change::How;
 use crate::ids::{DeviceId, SiteId, Tid};
 use crate::kind::Kind;
 use crate::object::ObjectKind;
-use crate::units::Moment;
+use crate::units::{Moment, Nanos};
 
 use super::allocation::Entry;
 use super::totals::Sum;
@@ -109,6 +109,9 @@ pub(super) struct Row {
     pub(super) freed: u64,
     pub(super) first: Moment,
     pub(super) last: Moment,
+    /// The times at which the live ones began, added up; and the lives of the freed ones.
+    began_sum: Sum,
+    life_sum: Sum,
     /// How long what was freed had lived.
     pub(super) spans: Spans,
     pub(super) course: Course,
@@ -134,6 +137,8 @@ impl Row {
             freed: 0,
             first: at,
             last: at,
+            began_sum: Sum::default(),
+            life_sum: Sum::default(),
             spans: Spans::default(),
             course: Course::default(),
             threads: Threads::Nobody,
@@ -160,6 +165,16 @@ impl Row {
         }
     }
 
+    /// The mean age of what is live.
+    pub(super) fn mean_age(&self, at: Moment) -> Nanos {
+        if self.count == 0 { Nanos(0) } else { at - Moment(self.began_sum.mean(self.count)) }
+    }
+
+    /// The mean life of what was freed, where anything was.
+    pub(super) fn mean_life(&self) -> Option<Nanos> {
+        (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed)))
+    }
+
     /// What one of that size adds to the quantity.
     const fn size(&self, bytes: u64) -> u64 {
         match self.held {
@@ -180,6 +195,8 @@ impl Row {
         self.freed = self.freed.saturating_add(other.freed);
         self.first = self.first.min(other.first);
         self.last = self.last.max(other.last);
+        self.began_sum = self.began_sum.plus(other.began_sum);
+        self.life_sum = self.life_sum.plus(other.life_sum);
         self.spans.absorb(&other.spans);
         self.threads = self.threads.and(other.threads);
         self.devices = self.devices.and(other.devices);
@@ -268,6 +285,7 @@ impl SiteTable {
         row.course.begin(at - start, row.quantity(), row.size(bytes));
         row.allocations += 1;
         row.count += 1;
+        row.began_sum.add(at.0);
         row.last = row.last.max(at);
         row.grow(bytes, at);
         row
@@ -287,8 +305,10 @@ impl SiteTable {
         row.course.finish(began - start, at - start, row.quantity(), row.size(bytes));
         row.count = row.count.saturating_sub(1);
         row.live.take(bytes);
+        row.began_sum.take(began.0);
         if matches!(how, How::Freed | How::Replaced) {
             row.freed += 1;
+            row.life_sum.add((at - began).0);
             row.spans.add(at - began);
         }
     }
@@ -449,7 +469,6 @@ mod tests {
     use super::super::allocation::New;
     use super::*;
     use crate::ids::Key;
-    use crate::units::Nanos;
 
     fn entry(site: u32, bytes: u64) -> Entry {
         let new = New::plain(Key::address(1), Kind::Device, bytes);

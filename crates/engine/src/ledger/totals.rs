@@ -46,6 +46,11 @@ impl Sum {
         Self(self.0.saturating_mul(u128::from(count)))
     }
 
+    /// The sum divided by a count.
+    pub(super) fn mean(self, count: u64) -> u64 {
+        u64::try_from(self.0 / u128::from(count.max(1))).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn bytes(self) -> Bytes {
         Bytes(u64::try_from(self.0).unwrap_or(u64::MAX))
     }

@@ -105,7 +105,10 @@ proptest! {
         }
         let (first, last, now) = (Nanos(first), Nanos(last), Nanos(now));
         let (course, spans) = (&course, &spans);
-        let case = Case { course, spans, live, live_count, begun, ended, first, last, now, over, named };
+        let (mean_age, mean_life) = (now, None);
+        let case = Case {
+            course, spans, live, live_count, begun, ended, mean_age, mean_life, first, last, now, over, named,
+        };
         let (verdict, _, evidence) = judge(&case);
         prop_assert!(evidence.lows.len() <= 32);
         prop_assert!(verdict != Verdict::Leak || evidence.growing_steps > 0);

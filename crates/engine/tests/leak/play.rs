@@ -155,6 +155,8 @@ impl Play {
             live_count,
             begun,
             ended,
+            mean_age: Nanos(0),
+            mean_life: None,
             first,
             last,
             now: nanos(now),

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use engine::analysis::Place;
+use engine::analysis::suspects::{Findings, Suspects};
 use engine::cache::{CacheSettings, PoolSums, Segment};
 use engine::change::{Change, How, Turn};
 use engine::ids::{DeviceId, Pid};
@@ -36,8 +38,10 @@ pub struct Facts {
     pub pools: Vec<PoolSums>,
     /// Requests that failed for want of memory; the first ones where there are very many.
     pub refused: Vec<Refused>,
-    /// What is thought of places that made objects or tensors, leaks first.
+    /// Verdicts on sites that made objects or tensors, leaks first.
     pub judged: Vec<Judgement>,
+    /// Verdicts on memory and anomalies of a recording.
+    pub findings: Option<Findings>,
     /// What the reader could not use.
     pub warnings: Vec<Warning>,
     /// The moments of the first and last change.
@@ -60,6 +64,12 @@ impl Facts {
     #[must_use]
     pub fn exact(&self) -> bool {
         !self.warnings.iter().any(|warning| warning.inexact)
+    }
+
+    /// Verdicts on memory and anomalies: the recording's own, else those on the changes of the file.
+    #[must_use]
+    pub fn findings(&self, changes: Suspects) -> Findings {
+        self.findings.clone().unwrap_or_else(|| changes.finish())
     }
 
     /// The moment that times are told from: that of the wall clock, else the first change.
@@ -170,6 +180,17 @@ impl Sink for Gather<'_> {
         if self.only.pid.is_none_or(|pid| judged.pid == Some(pid)) {
             self.facts.judged.push(judged);
         }
+    }
+
+    fn findings(&mut self, mut findings: Findings) {
+        let Only { pid, device } = self.only;
+        let wanted = |place: &Place| {
+            pid.is_none_or(|pid| pid == place.pid) && (device.is_none() || device == place.device)
+        };
+        findings.suspects.retain(|one| wanted(&one.place));
+        findings.others.retain(|one| wanted(&one.place));
+        findings.unusual.retain(|one| wanted(&one.place));
+        self.facts.findings = Some(findings);
     }
 
     fn pool(&mut self, pool: &PoolSums) {

@@ -14,6 +14,7 @@ pub use recognise::{open, recognise};
 use std::path::PathBuf;
 
 use engine::analysis::Measure;
+use engine::analysis::suspects::Findings;
 use engine::cache::{CacheLevels, CacheSettings, PoolSums, Segment};
 use engine::change::Change;
 use engine::ids::{DeviceId, Pid, SiteId};
@@ -77,8 +78,10 @@ pub trait Sink {
     fn cache_settings(&mut self, _settings: &CacheSettings) {}
     /// What the cache's own statistics say of one device.
     fn cache_levels(&mut self, _levels: &CacheLevels) {}
-    /// What is thought of a place that made objects or tensors; memory is judged by its changes.
+    /// The verdict on a site that made objects or tensors.
     fn judged(&mut self, _judged: Judgement) {}
+    /// Verdicts on memory and anomalies, where the reader has them; else changes are judged.
+    fn findings(&mut self, _findings: Findings) {}
     /// A request for device memory failed for want of memory.
     fn refused(&mut self, _refused: &Refused) {}
     /// Something that the reader could not use, or that makes figures inexact.

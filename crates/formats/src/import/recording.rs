@@ -5,16 +5,16 @@ use std::io::Read;
 use std::path::Path;
 
 use engine::analysis::is_host;
+use engine::analysis::suspects::{Findings, Judged, Odd};
 use engine::cache::PoolSums;
 use engine::change::{Change, Turn};
-use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, VmmCall, What};
+use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, What};
 use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
-use engine::object::ObjectCall;
-use engine::snapshot::{ProcessView, Snapshot, View};
-use engine::tensor::TensorTurn;
+use engine::snapshot::{ProcessView, View};
+use engine::stack::{SiteName, site_name};
 use engine::units::Moment;
-use engine::verdict::Subject;
+use engine::verdict::{Anomaly, Subject};
 
 use super::{Error, Imported, Refused, Sink, Source, Warning};
 use crate::export::GpuName;
@@ -34,6 +34,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         ledger: Ledger::observed(),
         changes: Vec::new(),
         sites: HashMap::new(),
+        names: HashMap::new(),
         gpus: Vec::new(),
         devices: BTreeMap::new(),
         differing: 0,
@@ -68,6 +69,8 @@ struct Import<'a> {
     changes: Vec<Change>,
     /// The recording's numbers of stacks, and those of the sink.
     sites: HashMap<SiteId, SiteId>,
+    /// The same by the names of the ledger.
+    names: HashMap<u64, SiteId>,
     gpus: Vec<GpuName>,
     /// Which GPUs the devices are, by the first process that told.
     devices: BTreeMap<DeviceId, GpuId>,
@@ -98,7 +101,7 @@ impl Import<'_> {
             }
             Row::Clock(clock) => self.sink.clock(clock.start(), clock.utc_nanos()),
             Row::Gpu(gpu) => self.gpus.push(gpu),
-            Row::Event(event) => self.apply(event),
+            Row::Event(event) => self.apply(&event),
             Row::Tick(at) => {
                 self.last = self.last.max(at);
                 let snapshot = self.ledger.snapshot(at, &VIEW);
@@ -110,44 +113,29 @@ impl Import<'_> {
         }
     }
 
-    fn apply(&mut self, mut event: Event) {
+    fn apply(&mut self, event: &Event) {
         self.events += 1;
         self.last = self.last.max(event.at);
-        match &mut event.what {
+        match &event.what {
             What::Process(facts) => {
                 self.before_trace += u64::from(facts.before_trace);
                 self.sink.process(event.pid, &facts.name);
             }
-            What::Allocate(call) => call.site = self.site(call.site),
-            What::Vmm(VmmCall::Create { site, .. }) => *site = self.site(*site),
-            What::Site(facts) => {
-                self.tell(facts);
-                if let Some(site) = self.site(Some(facts.site)) {
-                    facts.site = site;
-                    self.ledger.apply(&event);
-                }
-                return;
-            }
-            What::Object(ObjectCall::Created { site, .. }) => *site = self.site(*site),
-            What::Tensor(call) => match &mut call.what {
-                TensorTurn::Began { site, .. } | TensorTurn::Refused { site, .. } => {
-                    *site = self.site(*site);
-                }
-                TensorTurn::Ended { .. } => {}
-            },
+            What::Site(facts) => self.tell(facts),
             What::Gpus(gpus) => self.name_devices(gpus),
-            What::Failed(call) => call.site = self.site(call.site),
             _ => {}
         }
         if let What::Failed(Failed { code: OUT_OF_MEMORY, asked: Some((kind, bytes)), .. }) =
             event.what
             && kind.takes_device_memory()
         {
-            self.refused(&event, bytes);
+            self.refused(event, bytes);
         }
-        self.ledger.apply(&event);
+        self.ledger.apply(event);
         self.ledger.take_changes(&mut self.changes);
         for mut change in self.changes.drain(..) {
+            // The ledger keeps the recording's numbers: its verdicts are those of the trace.
+            change.site = change.site.and_then(|site| self.sites.get(&site).copied());
             // Host memory has the context of the thread that took it, and lies on no device.
             if is_host(change.kind) {
                 change.device = None;
@@ -161,7 +149,7 @@ impl Import<'_> {
 
     fn refused(&mut self, event: &Event, bytes: u64) {
         let What::Failed(Failed { device, site, .. }) = event.what else { return };
-        let (at, pid) = (event.at, event.pid);
+        let (at, pid, site) = (event.at, event.pid, self.site(site));
         self.sink.refused(&Refused { at, pid, device, bytes, free_bytes: None, site });
     }
 
@@ -172,11 +160,42 @@ impl Import<'_> {
         }
         let stacks = self.sink.stacks();
         let frames: Vec<_> = facts.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
-        self.sites.insert(facts.site, stacks.site(&frames));
+        let site = stacks.site(&frames);
+        self.sites.insert(facts.site, site);
+        self.names.entry(site_name(&facts.frames)).or_insert(site);
     }
 
     fn site(&self, recorded: Option<SiteId>) -> Option<SiteId> {
         self.sites.get(&recorded?).copied()
+    }
+
+    /// The sink's stack of a site that the ledger names.
+    fn named(&self, site: SiteName) -> Option<SiteId> {
+        match site {
+            SiteName::Told(name) => self.names.get(&name).copied(),
+            SiteName::Pending(site) => self.site(Some(site)),
+            SiteName::Unknown | SiteName::Other => None,
+        }
+    }
+
+    /// Verdicts and anomalies of the whole recording, as its live report has them.
+    fn judge(&mut self, anomalies: &[Anomaly]) {
+        let (suspects, others) = self.ledger.verdicts(self.last);
+        let mut findings = Findings {
+            unusual: anomalies.iter().map(|one| Odd::of(one, self.named(one.site))).collect(),
+            ..Findings::default()
+        };
+        for (judged, into) in [(suspects, &mut findings.suspects), (others, &mut findings.others)] {
+            for one in judged {
+                if matches!(one.subject, Subject::Memory(_)) {
+                    let site = self.named(one.site);
+                    into.extend(Judged::of(one, site));
+                } else {
+                    self.sink.judged(one);
+                }
+            }
+        }
+        self.sink.findings(findings);
     }
 
     fn name_devices(&mut self, gpus: &[Option<GpuId>]) {
@@ -212,12 +231,9 @@ impl Import<'_> {
 
     /// The last snapshot, and what makes figures inexact.
     fn finish(&mut self) {
-        let view = View { ended_sites: true, top_sites: JUDGED, ..VIEW };
-        let mut last: Snapshot = self.ledger.snapshot(self.last, &view);
-        let judged = last.suspects.drain(..).chain(last.judgements.drain(..));
-        for judged in judged.filter(|judged| !matches!(judged.subject, Subject::Memory(_))) {
-            self.sink.judged(judged);
-        }
+        let view = View { ended_sites: true, ..VIEW };
+        let last = self.ledger.snapshot(self.last, &view);
+        self.judge(&last.anomalies);
         self.keep_pools(last.processes.iter(), self.last);
         for pool in &self.pools {
             self.sink.pool(pool);
@@ -243,9 +259,6 @@ impl Import<'_> {
         }
     }
 }
-
-/// Places besides suspects whose verdict is told.
-const JUDGED: usize = 100;
 
 /// Sums alone.
 const VIEW: View = View {

@@ -249,7 +249,7 @@ impl Story {
     pub(crate) fn findings(&self) -> Findings {
         let mut suspects = Suspects::new(Measure::Device);
         self.changes.iter().for_each(|change| suspects.change(change));
-        suspects.finish(&self.facts.stacks)
+        suspects.finish()
     }
 
     pub(crate) fn overview(&self) -> Overview {

@@ -109,8 +109,8 @@ fn activations(cache: &Cache, device: i32, step: u64) -> anyhow::Result<Vec<u64>
 }
 
 #[inline(never)]
-fn keep_history(cache: &Cache, device: i32) -> anyhow::Result<u64> {
-    black_box(cache.tensor(device, 1500))
+fn keep_history(cache: &Cache, device: i32, bytes: u64) -> anyhow::Result<u64> {
+    black_box(cache.tensor(device, bytes))
 }
 
 /// Weights that stay to the end, tensors of each step that go, and one of each step that is kept.
@@ -126,7 +126,7 @@ pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Re
     for step in 0..options.steps {
         let used = activations(&cache, device, step)?;
         if leaks {
-            keep_history(&cache, device)?;
+            keep_history(&cache, device, options.keep_bytes)?;
         }
         // SAFETY: the function only looks at its arguments.
         unsafe { (cache.host_block)(0x1000 + step, 64) };

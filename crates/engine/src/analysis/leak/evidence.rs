@@ -29,6 +29,8 @@ pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, era: Option<&Er
         watched: Nanos(past.watched()),
         median_age: median_age(past),
         oldest: oldest(past),
+        mean_age: case.mean_age,
+        mean_life: case.mean_life,
         median_life: case.spans.median(),
         longest_life: case.spans.longest(),
         overdue: overdue(past),

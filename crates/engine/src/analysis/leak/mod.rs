@@ -43,6 +43,10 @@ pub struct Case<'a> {
     pub begun: u64,
     /// Of those: freed by the program.
     pub ended: u64,
+    /// The mean age of what is live.
+    pub mean_age: Nanos,
+    /// The mean life of what was freed; `None` where nothing was.
+    pub mean_life: Option<Nanos>,
     /// When the first and the last began.
     pub first: Nanos,
     /// See `first`.

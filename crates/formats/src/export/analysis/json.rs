@@ -277,10 +277,10 @@ fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
         "began": evidence.begun,
         "freed": evidence.ended,
         "overdue_bytes": evidence.overdue,
-        "mean_age_ns": one.mean_age.0,
+        "mean_age_ns": evidence.mean_age.0,
         "median_age_ns": nanos(evidence.median_age),
         "oldest_ns": nanos(evidence.oldest),
-        "mean_life_ns": nanos(one.mean_life),
+        "mean_life_ns": nanos(evidence.mean_life),
         "median_life_ns": nanos(evidence.median_life),
         "longest_life_ns": nanos(evidence.longest_life),
     });

@@ -1,0 +1,149 @@
+//! A recording gives the verdicts of the live report: for memory, tensors and objects.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use harness::{Stage, VRAMSCOPE};
+use serde_json::Value;
+
+/// A verdict with the numbers that it rests on.
+#[derive(Debug, PartialEq)]
+struct Given {
+    verdict: String,
+    sureness: String,
+    per_hour: u64,
+    live: u64,
+    begun: u64,
+    ended: u64,
+}
+
+/// Verdicts by process, kind and call stack.
+type Verdicts = BTreeMap<(u64, String, String), Given>;
+
+fn key(entry: &Value) -> (u64, String, String) {
+    let kind = entry["kind"].as_str().unwrap().to_owned();
+    (entry["pid"].as_u64().unwrap(), kind, entry["frames"].to_string())
+}
+
+fn given(entry: &Value, [per_hour, live, begun, ended]: [&Value; 4]) -> Given {
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{entry}"));
+    Given {
+        verdict: entry["verdict"].as_str().unwrap().to_owned(),
+        sureness: entry["sureness"].as_str().unwrap().to_owned(),
+        per_hour: number(per_hour),
+        live: number(live),
+        begun: number(begun),
+        ended: number(ended),
+    }
+}
+
+fn list<'a>(report: &'a Value, names: &[&str]) -> Vec<&'a Value> {
+    names.iter().flat_map(|name| report[*name].as_array().unwrap()).collect()
+}
+
+fn of_trace(report: &Value) -> Verdicts {
+    let entries = list(report, &["suspects", "judgements"]).into_iter().map(|entry| {
+        let rate = entry.get("bytes_per_hour").unwrap_or(&entry["objects_per_hour"]);
+        let evidence = &entry["evidence"];
+        let numbers = [rate, &evidence["live"], &evidence["begun"], &evidence["ended"]];
+        (key(entry), given(entry, numbers))
+    });
+    entries.collect()
+}
+
+fn of_recording(report: &Value) -> Verdicts {
+    let memory = list(report, &["suspects", "judgements"]).into_iter().map(|entry| {
+        let evidence = &entry["evidence"];
+        let rate = &evidence["bytes_per_hour"];
+        let numbers = [rate, &entry["bytes"], &evidence["began"], &evidence["freed"]];
+        (key(entry), given(entry, numbers))
+    });
+    let others = list(report, &["tensors_and_objects"]).into_iter().map(|entry| {
+        let numbers = ["per_hour", "live", "began", "ended"].map(|name| &entry[name]);
+        (key(entry), given(entry, numbers))
+    });
+    memory.chain(others).collect()
+}
+
+fn report_of(file: &Path) -> Value {
+    let mut command = Command::new(VRAMSCOPE);
+    command.arg("report").arg(file).args(["--analysis", "suspects", "--format", "json"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs a workload to its end; the recording has to give the verdicts of the last report.
+fn assert_one_answer(stage: &Stage, options: &[&str], workload: &str) -> Verdicts {
+    let file = stage.folder.path().join("run.arrows");
+    let record = [options, &["--record", file.to_str().unwrap()]].concat();
+    let traced = stage.trace(&record, &workload.split(' ').collect::<Vec<_>>());
+    assert!(traced.status.success(), "{}", traced.messages);
+    let (live, recorded) = (of_trace(traced.last()), of_recording(&report_of(&file)));
+    assert!(!live.is_empty(), "{workload}: {}", traced.last());
+    assert_eq!(live, recorded, "{workload}");
+    live
+}
+
+/// As real drivers, this one takes its time to begin; the probes are in place meanwhile.
+fn stage() -> Stage {
+    Stage::new().env("SIM_INIT_MS", "500")
+}
+
+/// Keeps a tensor that has a segment of its own in each step.
+const LEAK: &str = "torch-leak --steps 200 --step-ms 20 --keep-bytes 12000000";
+
+#[test]
+fn recorded_torch_runs_get_the_live_verdicts() {
+    std::thread::scope(|scope| {
+        for workload in [
+            LEAK,
+            "torch-leak --steps 200 --step-ms 20 --keep-bytes 3000000",
+            "torch-leak --steps 200 --step-ms 20",
+            "torch-clean --steps 200 --step-ms 20",
+            "torch-clean --steps 200 --step-ms 20 --empty-cache",
+            "torch-spam --pairs 2000 --stacks 8",
+        ] {
+            scope.spawn(move || assert_one_answer(&stage(), &["--torch"], workload));
+        }
+        scope.spawn(|| assert_one_answer(&stage(), &["--torch=totals"], LEAK));
+        let stage = stage().env("SIM_TORCH_BACKEND", "async");
+        scope.spawn(move || assert_one_answer(&stage, &["--torch"], LEAK));
+    });
+}
+
+#[test]
+fn recorded_runs_without_torch_get_the_live_verdicts() {
+    std::thread::scope(|scope| {
+        for workload in [
+            "leaks fast-leak --seconds 6",
+            "leaks lru-cache --seconds 6",
+            "leaks stream-leak --seconds 6",
+            "leak3 --work-ms 2500 --wait-ms 100",
+        ] {
+            scope.spawn(move || assert_one_answer(&Stage::new(), &[], workload));
+        }
+    });
+}
+
+#[test]
+fn recorded_running_process_gets_the_live_verdicts() {
+    let stage = stage();
+    let workload = "torch-leak --wait-loaded --steps 3000 --step-ms 20 --keep-bytes 12000000";
+    let mut player = stage.workload(&workload.split(' ').collect::<Vec<_>>());
+    player.wait_ready();
+    let (pid, file) = (player.pid().to_string(), stage.folder.path().join("run.arrows"));
+    let options = ["--torch", "--record", file.to_str().unwrap(), "-p", &pid];
+    let mut tracer = stage.start_trace(&options);
+    tracer.next();
+    player.go();
+    let started = std::time::Instant::now();
+    tracer.wait_for("five seconds", |_| started.elapsed().as_secs() >= 5);
+    let live = of_trace(tracer.stop().last());
+    assert_eq!(live, of_recording(&report_of(&file)));
+    assert!(!live.is_empty());
+}
