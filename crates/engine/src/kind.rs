@@ -124,6 +124,20 @@ impl Kind {
         matches!(self, Self::Async | Self::HostAsync)
     }
 
+    /// Whether the driver frees it when the context it was allocated in ends.
+    #[must_use]
+    pub const fn ends_with_context(self) -> bool {
+        matches!(
+            self,
+            Self::Device
+                | Self::Array
+                | Self::Managed
+                | Self::Pinned
+                | Self::Registered
+                | Self::Imported
+        )
+    }
+
     /// Whether it is a variable of a module, which the program cannot free.
     #[must_use]
     pub const fn is_static(self) -> bool {

@@ -128,6 +128,8 @@ pub struct Certainty {
     pub before_trace: bool,
     /// When capture ended early: nothing after it was seen.
     pub capture_ended: Option<Moment>,
+    /// Allocations that may have ended with a context, because the context they are in is not known.
+    pub unknown_context: u64,
 }
 
 /// Losses added up.
@@ -170,8 +172,11 @@ impl Certainty {
     /// Whether every figure is exact.
     #[must_use]
     pub const fn exact(&self) -> bool {
-        let complete = !self.before_trace && self.capture_ended.is_none();
-        complete && self.lost.events() == 0 && self.live_at_least.0 == self.live_at_most.0
+        self.lost.events() == 0
+            && self.live_at_least.0 == self.live_at_most.0
+            && !self.before_trace
+            && self.unknown_context == 0
+            && self.capture_ended.is_none()
     }
 }
 

@@ -231,6 +231,7 @@ fn snapshot() -> Snapshot {
             unseen_frees: 0,
             before_trace: true,
             capture_ended: None,
+            unknown_context: 0,
         },
         processes: vec![rich(), ProcessView { ended: Some(End::Exited), ..process(4713, "clean") }],
         out_of_memory: vec![OutOfMemory {

@@ -164,6 +164,17 @@ impl Contexts {
         Some(old)
     }
 
+    /// Whether a release of a device's primary context leaves it to other users.
+    pub(super) fn is_shared(&self, device: DeviceId) -> bool {
+        let known = self.primaries.iter().find(|primary| primary.device == device);
+        self.counted && known.is_some_and(|primary| primary.users > 1)
+    }
+
+    /// Whether a device has no primary context: every retain was seen, and there was none.
+    pub(super) fn has_no_primary(&self, device: DeviceId) -> bool {
+        self.counted && self.primary(device).is_none() && self.guess_primary(device).is_none()
+    }
+
     /// One user less of a device's primary context.
     pub(super) fn release(&mut self, device: DeviceId) -> Release {
         if !self.counted {

@@ -10,8 +10,25 @@ use super::process::Process;
 use super::totals::Sum;
 
 impl Process {
-    /// A context began or ended.
-    pub(super) fn change(&mut self, event: &Event, change: ContextChange) {
+    /// A context began or ended. Returns the number of objects that may have ended with it and that
+    /// were not in doubt before.
+    pub(super) fn change(&mut self, event: &Event, change: ContextChange) -> u64 {
+        let ends = match change {
+            ContextChange::Created { .. }
+            | ContextChange::PrimaryRetained { .. }
+            | ContextChange::Learned { .. } => false,
+            ContextChange::Destroyed { .. } => true,
+            ContextChange::PrimaryReleased { device } => !self.contexts.is_shared(device),
+            ContextChange::PrimaryReset { device } => !self.contexts.has_no_primary(device),
+        };
+        if ends {
+            self.context_ends.one(event.at);
+        }
+        self.apply_change(event, change);
+        if ends { self.objects.doubt_unknown_contexts() } else { 0 }
+    }
+
+    fn apply_change(&mut self, event: &Event, change: ContextChange) {
         match change {
             ContextChange::Created { context, device } => {
                 self.create_context(context, device, event.at);
@@ -61,21 +78,34 @@ impl Process {
                 self.losses.conclude(bytes);
             }
             Release::Shared => {}
-            Release::Unknown => self.losses.doubt(event.at, self.totals.live),
+            Release::Unknown => self.doubt_contexts(event),
         }
     }
 
     fn reset_primary(&mut self, event: &Event, device: DeviceId) {
         if let Some(index) = self.contexts.primary(device) {
             self.release(index, event.entered);
+            // After a loss, the primary context may be another one than the last one retained.
+            if self.losses.broken() {
+                self.doubt_contexts(event);
+            }
         } else if !self.losses.broken()
             && let Some(index) = self.contexts.guess_primary(device)
         {
             let bytes = self.release(index, event.entered);
             self.losses.conclude(bytes);
+        } else if !self.contexts.has_no_primary(device) {
+            self.doubt_contexts(event);
         }
-        // After a loss, the primary context may be another one than the last one retained.
-        self.losses.doubt(event.at, self.totals.live);
+    }
+
+    /// A context ended that cannot be named.
+    fn doubt_contexts(&mut self, event: &Event) {
+        if self.losses.broken() {
+            self.losses.doubt(event.at, self.totals.live);
+        } else {
+            self.context_ends.any(event.at);
+        }
     }
 
     /// Ends what was allocated in a context up to a moment, without calls; gives the device memory

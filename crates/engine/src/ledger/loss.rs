@@ -37,7 +37,8 @@
 //! have ended everything. And either can only have ended what was allocated before the loss was
 //! counted, so entries that came later are safe: a [`Mark`] keeps the sum of the others as they go.
 //! Where the ledger later meets the release or reset of a primary context that it cannot judge
-//! because of a loss, everything of that moment is in doubt again.
+//! because of a loss, everything of that moment is in doubt again. What the end of a context leaves in
+//! doubt without a loss is kept by [`super::context_ends`].
 //!
 //! Some entries are never safe once a record was lost. Stream-ordered memory that is seen later may
 //! be a node of a capture whose beginning was lost, or host memory of a pool whose creation was. What
@@ -220,10 +221,11 @@ impl Losses {
         self.others() > 0
     }
 
-    /// Bytes of lost allocations of this process, and of ends that were concluded in vain.
-    pub(super) fn unlisted(&self) -> Sum {
+    /// Bytes of lost allocations of this process, and of ends whose conclusion may be wrong: after a
+    /// loss, or in a process that was there before the trace.
+    pub(super) fn unlisted(&self, before_trace: bool) -> Sum {
         let lost = Sum::from(self.own.allocated_bytes);
-        if self.broken() { lost.plus(self.concluded) } else { lost }
+        if self.broken() || before_trace { lost.plus(self.concluded) } else { lost }
     }
 
     /// Listed bytes that other records than frees can have ended.

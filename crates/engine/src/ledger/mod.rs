@@ -4,6 +4,7 @@
 //! Ledger ─ Process ┬ Allocations   slab of entries + index by the driver's name   allocation.rs
 //!                  ├ Threads       who allocated; order by age and by size        thread.rs sizes.rs
 //!                  ├ Contexts      device, lifetime, users of primary contexts    context.rs lifetime.rs
+//!                  ├ ContextEnds   what the end of a context leaves in doubt      context_ends.rs
 //!                  ├ Physical      references, mappings, reserved addresses       physical.rs
 //!                  ├ Pools         what stream-ordered memory comes from          pool.rs
 //!                  ├ Graphs        captures, memory nodes, what launches change   graph.rs
@@ -32,6 +33,7 @@
 
 mod allocation;
 mod context;
+mod context_ends;
 mod device;
 mod ended;
 mod freed;
@@ -243,7 +245,12 @@ impl Ledger {
                     self.run_out(event, failed);
                 }
             }
-            What::Context(change) => self.process(event).change(event, *change),
+            What::Context(change) => {
+                let objects = self.process(event).change(event, *change);
+                if objects > 0 {
+                    self.lose(event, &Lost { objects, ..Lost::default() });
+                }
+            }
             What::Gpus(gpus) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.devices.set_gpus(gpus);
@@ -521,6 +528,7 @@ impl Ledger {
             let losses = &process.losses;
             unlisted = unlisted.plus(process.unlisted());
             ended = ended.plus(losses.ended_with_context());
+            ended = ended.plus(process.context_ends.doubtful_bytes());
             ended = ended.plus(view::freed_unseen(process, &[&losses.own]));
             let Loss { allocations, frees, .. } = losses.shared;
             if process.ends_among(allocations, frees) > 0 {
@@ -542,6 +550,7 @@ impl Ledger {
             unseen_frees: self.shown().map(|process| process.superseded.count).sum(),
             before_trace: self.shown().any(|process| process.before_trace),
             capture_ended: None,
+            unknown_context: self.shown().map(|process| process.context_ends.doubtful()).sum(),
         }
     }
 }

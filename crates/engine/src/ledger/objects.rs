@@ -31,6 +31,10 @@ struct Live {
     began: Moment,
     context: Option<ContextId>,
     site: Option<SiteId>,
+    /// It ends with its context, and which one that is is not known.
+    contextless: bool,
+    /// A context ended since, which may have been its own.
+    doubtful: bool,
 }
 
 /// What happened to objects of one kind.
@@ -55,6 +59,8 @@ pub(super) struct Objects {
     owed: HashMap<Name, u64>,
     /// Live objects of each context, so that the end of one that has none costs nothing.
     of_contexts: HashMap<ContextId, u64>,
+    /// Live objects whose context is not known and that no end of a context has put in doubt.
+    contextless: u64,
 }
 
 impl Objects {
@@ -82,6 +88,7 @@ impl Objects {
         if let Some(context) = new.context {
             *self.of_contexts.entry(context).or_insert(0) += 1;
         }
+        self.contextless += u64::from(new.contextless);
         sites.begin(new.site, Held::Object(name.0), 1, new.began);
     }
 
@@ -115,6 +122,7 @@ impl Objects {
         let counts = self.count(name.0);
         counts.live -= 1;
         counts.released += u64::from(how == How::Released);
+        self.contextless -= u64::from(gone.contextless && !gone.doubtful);
         if let Some(context) = gone.context
             && let Some(count) = self.of_contexts.get_mut(&context)
         {
@@ -141,6 +149,15 @@ impl Objects {
         }
     }
 
+    /// A context ended: it may have been that of any object whose context is not known. Returns how
+    /// many were not in doubt before. Looks at all objects where there are such.
+    pub(super) fn doubt_unknown_contexts(&mut self) -> u64 {
+        if self.contextless > 0 {
+            self.live.values_mut().for_each(|live| live.doubtful |= live.contextless);
+        }
+        std::mem::take(&mut self.contextless)
+    }
+
     /// Kinds of which there is something to tell.
     pub(super) fn views(&self) -> Vec<ObjectView> {
         let view = |(kind, counts): (ObjectKind, &Counts)| {
@@ -165,7 +182,8 @@ impl Process {
         match call {
             ObjectCall::Created { kind, handle, context, site } => {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
-                let new = Live { began: event.at, context, site };
+                let contextless = context.is_none() && kind.ends_with_context();
+                let new = Live { began: event.at, context, site, contextless, doubtful: false };
                 self.objects.create((kind, handle), new, &mut self.sites);
             }
             ObjectCall::Destroyed { kind, handle } => {
@@ -185,7 +203,10 @@ mod tests {
     use super::*;
 
     fn event(handle: u64) -> (Name, Live) {
-        ((ObjectKind::Event, handle), Live { began: Moment(handle), context: None, site: None })
+        let (context, site) = (None, None);
+        let began = Moment(handle);
+        let new = Live { began, context, site, contextless: true, doubtful: false };
+        ((ObjectKind::Event, handle), new)
     }
 
     #[test]

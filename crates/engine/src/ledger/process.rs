@@ -17,6 +17,7 @@ use crate::work;
 
 use super::allocation::{Allocations, Entry, NIL, New, Slot};
 use super::context::Contexts;
+use super::context_ends::ContextEnds;
 use super::device::Devices;
 use super::freed::Freed;
 use super::graph::{Full, Graphs};
@@ -74,6 +75,7 @@ pub(super) struct Process {
     pub(super) call: (Moment, Moment),
     pub(super) losses: Losses,
     pub(super) contexts: Contexts,
+    pub(super) context_ends: ContextEnds,
     pub(super) physical: Physical,
     pub(super) pools: Pools,
     pub(super) graphs: Graphs,
@@ -130,6 +132,7 @@ impl Process {
             call: (at, at),
             losses: Losses::default(),
             contexts: Contexts::new(!facts.before_trace),
+            context_ends: ContextEnds::default(),
             physical: Physical::default(),
             pools: Pools::default(),
             graphs: Graphs::default(),
@@ -266,6 +269,7 @@ impl Process {
             self.peak.add(self.call.0, self.call.1, entry.bytes);
         }
         self.losses.begin(&entry);
+        self.context_ends.begin(&entry);
         if self.observer.is_some() {
             self.tell_begin(slot, new.stream);
         }
@@ -423,6 +427,7 @@ impl Process {
             self.peak.take(self.call.0, self.call.1, entry.bytes);
         }
         self.losses.end(entry);
+        self.context_ends.end(entry, how);
         let key = entry.key();
         if key.space == Space::Handle {
             self.physical.forget(HandleId(key.value));
@@ -441,7 +446,7 @@ impl Process {
 
     /// Device memory that may be live and is not listed; see [`super::loss`].
     pub(super) fn unlisted(&self) -> Sum {
-        let known = self.losses.unlisted();
+        let known = self.losses.unlisted(self.before_trace);
         if !self.losses.broken() {
             return known;
         }

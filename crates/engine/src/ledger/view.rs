@@ -103,7 +103,7 @@ fn peak_bounds(process: &Process) -> Option<(Bytes, Bytes)> {
 fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
     let losses = &process.losses;
     let freed = freed_unseen(process, &[&losses.own, &losses.shared]);
-    let ended = losses.ended_with_context().plus(freed);
+    let ended = losses.ended_with_context().plus(freed).plus(process.context_ends.doubtful_bytes());
     let unlisted = process.unlisted().plus(Sum::from(unattributed.allocated_bytes));
     Certainty {
         lost: losses.own,
@@ -112,6 +112,7 @@ fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
         unseen_frees: process.superseded.count,
         before_trace: process.before_trace,
         capture_ended: None,
+        unknown_context: process.context_ends.doubtful(),
     }
 }
 

@@ -166,3 +166,65 @@ fn no_device_is_unknown_any_more_when_all_are_learned() {
     let snapshot = after("1.1 alloc 0x10 8M device C1 \n 1.1 ctx learn C1 gpu1");
     assert_eq!(devices(only(&snapshot)), [(1, 8, 8)]);
 }
+
+#[test]
+fn context_end_leaves_unknown_contexts_in_doubt() {
+    let trace = "1 process 100
+                 1.1 ctx create C1 gpu0
+                 1.1 alloc 0x10 1M device C1
+                 1.1 alloc 0x20 2M device
+                 1.1 alloc 0x30 4M pinned
+                 1.1 alloc 0x40 8M async";
+    let snapshot = after(trace);
+    assert!(snapshot.certainty.exact());
+    let destroyed = format!("{trace}\n 1.1 ctx destroy C1");
+    for certainty in [after(&destroyed).certainty, only(&after(&destroyed)).certainty.clone()] {
+        assert!(!certainty.exact());
+        assert_eq!((certainty.unknown_context, bounds(&certainty)), (2, (8, 10)));
+    }
+    // A free that is seen shows that its memory had not ended.
+    let freed = format!("{destroyed}\n 1.1 free 0x20 \n 1.1 free 0x30");
+    assert!(after(&freed).certainty.exact());
+}
+
+#[test]
+fn unknown_context_stays_in_doubt_when_its_address_is_reused() {
+    let trace = "1 process 100
+                 1.1 ctx create C1 gpu0
+                 1.1 alloc 0x20 2M device
+                 1.1 ctx destroy C1
+                 1.1 alloc 0x20 4M device";
+    let snapshot = after(trace);
+    assert_eq!(bounds(&snapshot.certainty), (4, 4));
+    assert_eq!(snapshot.certainty.unknown_context, 1, "whether it was released is not known");
+    assert!(!snapshot.certainty.exact());
+}
+
+#[test]
+fn unnamed_end_of_a_context_leaves_everything_in_contexts_in_doubt() {
+    // The process was there before the trace: how many users the context has is not known.
+    let snapshot = after(
+        "1 process 100 before
+         1.1 ctx retain C1 gpu0
+         1.1 alloc 0x10 1M device C1
+         1.1 alloc 0x20 2M async C1
+         1.1 ctx release gpu0",
+    );
+    assert_eq!(bounds(&snapshot.certainty), (2, 3));
+    assert_eq!(snapshot.certainty.unknown_context, 1);
+}
+
+#[test]
+fn context_end_leaves_objects_of_unknown_contexts_in_doubt() {
+    let trace = "1 process 100
+                 1.1 ctx create C1 gpu0
+                 1.1 create event 0x10
+                 1.1 create event 0x20 C1
+                 1.1 create graph 0x30
+                 1.1 ctx destroy C1";
+    let snapshot = after(trace);
+    assert!(snapshot.certainty.exact(), "memory is");
+    assert_eq!(snapshot.certainty.lost.objects, 1);
+    let again = format!("{trace}\n 1.1 ctx create C1 gpu0 \n 1.1 ctx destroy C1");
+    assert_eq!(after(&again).certainty.lost.objects, 1, "once");
+}

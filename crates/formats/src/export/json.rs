@@ -77,6 +77,7 @@ struct Uncertainty {
     lost_other: u64,
     lost_stacks: u64,
     unseen_frees: u64,
+    unknown_context: u64,
     allocated_before_trace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<String>,
@@ -294,6 +295,7 @@ impl Uncertainty {
             lost_other: lost.other,
             lost_stacks: lost.stacks,
             unseen_frees: certainty.unseen_frees,
+            unknown_context: certainty.unknown_context,
             allocated_before_trace: certainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
             capture_ended: certainty.capture_ended.map(|moment| names.clock.precise(moment)),

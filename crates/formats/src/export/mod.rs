@@ -49,6 +49,7 @@ pub(crate) fn listed(snapshot: &Snapshot) -> (Bytes, Certainty) {
             certainty.live_at_least = add(certainty.live_at_least, own.live_at_least);
             certainty.live_at_most = add(certainty.live_at_most, own.live_at_most);
             certainty.before_trace |= own.before_trace;
+            certainty.unknown_context += own.unknown_context;
         }
     }
     (Bytes(live), certainty)

@@ -390,8 +390,16 @@ fn uncertainty(
 ) -> io::Result<()> {
     capture_ended(out, certainty, names, style)?;
     let lost = &certainty.lost;
-    if lost.events() == 0 {
+    if lost.events() == 0 && certainty.unknown_context == 0 {
         return Ok(());
+    }
+    if lost.events() == 0 {
+        let text = format!(
+            "NOT EXACT: {} allocations are in contexts that are not known, and may have been released; \
+             the live total is between {} and {}",
+            certainty.unknown_context, certainty.live_at_least, certainty.live_at_most,
+        );
+        return writeln!(out, "{}", style.alarm(&text));
     }
     let since = lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
     let text = format!(

@@ -17,7 +17,7 @@ use engine::units::Moment;
 use engine::verdict::{Anomaly, Subject};
 
 use super::{Error, Imported, Refused, Sink, Source, Warning};
-use crate::export::GpuName;
+use crate::export::{GpuName, listed};
 use crate::recording::{Reader, Resolver, Row};
 
 /// Rows between two signs of progress.
@@ -41,6 +41,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         pools: Vec::new(),
         last: Moment(0),
         before_trace: 0,
+        unknown_context: 0,
         events: 0,
         producer: None,
     };
@@ -79,6 +80,8 @@ struct Import<'a> {
     pools: Vec<PoolSums>,
     last: Moment,
     before_trace: u64,
+    /// Allocations of processes that ended that may have been released with a context.
+    unknown_context: u64,
     events: u64,
     producer: Option<String>,
 }
@@ -106,6 +109,8 @@ impl Import<'_> {
                 self.last = self.last.max(at);
                 let snapshot = self.ledger.snapshot(at, &VIEW);
                 let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
+                let doubtful = ended.clone().map(|process| process.certainty.unknown_context);
+                self.unknown_context += doubtful.sum::<u64>();
                 self.keep_pools(ended, at);
             }
             Row::End(at) => self.last = self.last.max(at),
@@ -246,6 +251,10 @@ impl Import<'_> {
             (
                 "processes ran before the trace began; what they allocated then is not in the file",
                 self.before_trace,
+            ),
+            (
+                "allocations are in contexts that are not known and may have ended with one",
+                self.unknown_context + listed(&last).1.unknown_context,
             ),
             (
                 "processes count the GPUs otherwise than the first one; names of devices are those \

@@ -1,7 +1,8 @@
 //! Contexts begin and end.
 
 use engine::event::{ContextChange, Event};
-use engine::ids::{ContextId, DeviceId};
+use engine::ids::{ContextId, DeviceId, Space};
+use engine::kind::Kind;
 use engine::units::Moment;
 
 use super::process::Context;
@@ -41,7 +42,53 @@ impl Process {
         }
     }
 
-    pub(super) fn change(&mut self, event: &Event, change: ContextChange) {
+    /// Returns the number of objects that are in doubt since.
+    pub(super) fn change(&mut self, event: &Event, change: ContextChange) -> u64 {
+        let ends = match change {
+            ContextChange::Destroyed { .. } => true,
+            ContextChange::PrimaryReset { device } => {
+                let known = self.primaries.contains_key(&device);
+                known || !self.counted || self.guess(device).is_some()
+            }
+            ContextChange::PrimaryReleased { device } => {
+                let users = self.primaries.get(&device).map_or(0, |(_, users)| *users);
+                !self.counted || users <= 1
+            }
+            _ => false,
+        };
+        if ends {
+            self.doubt.0 = event.at.max(self.newest);
+        }
+        self.apply_change(event, change);
+        if ends { self.doubt_objects() } else { 0 }
+    }
+
+    /// Without a loss, what is in any context is in doubt when one ends that is not known.
+    fn doubt_all(&mut self, event: &Event) {
+        if self.lost.other == 0 && self.shared_other == 0 {
+            self.doubt.1 = event.at.max(self.newest);
+        }
+    }
+
+    /// Whether an allocation may have ended with a context.
+    pub(super) fn is_in_doubt(&self, live: &Live) -> bool {
+        let kinds = [
+            Kind::Device,
+            Kind::Array,
+            Kind::Managed,
+            Kind::Pinned,
+            Kind::Registered,
+            Kind::Imported,
+        ];
+        let until = if live.context.is_none() { self.doubt.0 } else { self.doubt.1 };
+        kinds.contains(&live.kind) && live.key.space != Space::Handle && live.at <= until
+    }
+
+    pub(super) fn in_doubt(&self) -> u64 {
+        self.live.iter().filter(|live| self.is_in_doubt(live)).count() as u64 + self.open
+    }
+
+    fn apply_change(&mut self, event: &Event, change: ContextChange) {
         match change {
             ContextChange::Created { context, device } => {
                 self.release(context, event.at);
@@ -70,6 +117,8 @@ impl Process {
                     if users == 1 {
                         self.release(context, event.entered);
                     }
+                } else {
+                    self.doubt_all(event);
                 }
             }
             ContextChange::PrimaryReset { device } => self.reset(event, device),
@@ -97,14 +146,21 @@ impl Process {
         if let Some((context, _)) = self.primaries.get(&device).copied() {
             self.release(context, event.entered);
         } else if self.lost.other == 0 && self.shared_other == 0 {
-            let on = |(_, known): &(&ContextId, &Context)| {
-                known.device == Some(device) && known.created_at.is_none()
-            };
-            let candidates: Vec<_> = self.contexts.iter().filter(on).map(|(id, _)| *id).collect();
-            if let [only] = candidates[..] {
+            if let Some(only) = self.guess(device) {
                 self.release(only, event.entered);
+            } else if !self.counted {
+                self.doubt_all(event);
             }
         }
+    }
+
+    /// The only context of a device that can be its primary one.
+    fn guess(&self, device: DeviceId) -> Option<ContextId> {
+        let on = |(_, known): &(&ContextId, &Context)| {
+            known.device == Some(device) && known.created_at.is_none()
+        };
+        let candidates: Vec<_> = self.contexts.iter().filter(on).map(|(id, _)| *id).collect();
+        if let [only] = candidates[..] { Some(only) } else { None }
     }
 
     /// Nobody will tell the device of stream-ordered memory of a context that is gone.

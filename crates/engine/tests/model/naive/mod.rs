@@ -138,7 +138,12 @@ impl Naive {
             What::Vmm(call) => self.called(event).vmm(event, *call),
             What::Pool(call) => self.called(event).pool(event, *call),
             What::Graph(call) => self.called(event).graph(event, *call),
-            What::Context(change) => self.called(event).change(event, *change),
+            What::Context(change) => {
+                let objects = self.called(event).change(event, *change);
+                if objects > 0 {
+                    self.lose(event, &Lost { objects, ..Lost::default() });
+                }
+            }
             What::Gpus(gpus) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.gpus = gpus.to_vec();
@@ -191,6 +196,7 @@ impl Naive {
                 unseen_frees: running.iter().map(|p| p.superseded.len() as u64).sum(),
                 before_trace: running.iter().any(|process| process.before_trace),
                 capture_ended: None,
+                unknown_context: running.iter().map(Process::in_doubt).sum(),
             },
             processes: shown.iter().map(|process| process.view(at, view, self)).collect(),
             out_of_memory: Vec::new(),

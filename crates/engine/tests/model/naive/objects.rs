@@ -17,6 +17,8 @@ pub(super) struct Object {
     context: Option<ContextId>,
     site: Option<SiteId>,
     at: Moment,
+    /// A context ended since, and the object's context is not known.
+    doubtful: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -103,7 +105,8 @@ impl Process {
                         | ObjectKind::Pool
                 );
                 let context = context.filter(|id| id.0 != 0 && !keeps);
-                self.objects.push(Object { kind, handle, context, site, at: event.at });
+                let (at, doubtful) = (event.at, keeps);
+                self.objects.push(Object { kind, handle, context, site, at, doubtful });
                 let turn = Turn::Created;
                 self.object_log.push(ObjectLine { at: event.at, site, kind, turn });
             }
@@ -130,6 +133,13 @@ impl Process {
         while let Some(position) = self.objects.iter().position(gone) {
             self.end_object(position, Turn::Released);
         }
+    }
+
+    /// Returns the number of objects that were not in doubt before.
+    pub(super) fn doubt_objects(&mut self) -> u64 {
+        let unknown = |object: &&mut Object| object.context.is_none() && !object.doubtful;
+        let new = self.objects.iter_mut().filter(unknown);
+        new.map(|object| object.doubtful = true).count() as u64
     }
 
     pub(super) fn object_views(&self) -> Vec<ObjectView> {

@@ -87,6 +87,11 @@ pub(super) struct Process {
     pub(super) objects: Vec<Object>,
     pub(super) object_log: Vec<ObjectLine>,
     pub(super) owed_objects: Vec<(ObjectKind, u64)>,
+    /// What is in contexts that are not known, and in others, is in doubt up to these moments.
+    pub(super) doubt: (Moment, Moment),
+    /// What was in doubt when its address was allocated again.
+    pub(super) open: u64,
+    pub(super) newest: Moment,
     /// The moment of the call that is applied.
     pub(super) now: Moment,
 }
@@ -142,6 +147,9 @@ impl Process {
             objects: Vec::new(),
             object_log: Vec::new(),
             owed_objects: Vec::new(),
+            doubt: (Moment(0), Moment(0)),
+            open: 0,
+            newest: Moment(0),
             now: at,
         }
     }
@@ -205,12 +213,14 @@ impl Process {
         self.ended_threads.remove(&event.tid);
         self.make_room(live.key, event.at);
         self.write(live.site, live.kind, Did::Begin(live.bytes));
+        self.newest = self.newest.max(event.at);
         self.live.push(Live { at: event.at, tid: event.tid, ..live });
     }
 
     /// What is live under a name that is given out again is owed its free.
     pub(super) fn make_room(&mut self, key: Key, at: Moment) {
         if let Some(position) = self.find(key) {
+            self.open += u64::from(self.is_in_doubt(&self.live[position]));
             let old = self.end(position, true);
             for _ in 0..old.openings {
                 let context = old.context.filter(|_| !old.kind.is_pooled());

@@ -62,6 +62,7 @@ impl Process {
                 unseen_frees: self.superseded.len() as u64,
                 before_trace: self.before_trace,
                 capture_ended: None,
+                unknown_context: self.in_doubt(),
             },
         }
     }

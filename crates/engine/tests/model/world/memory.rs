@@ -94,6 +94,7 @@ impl World {
         let memory = Memory { key, kind, bytes, context, device, pool: None, openings: 1 };
         program.live.push(memory);
         program.totals.allocations += 1;
+        let context = context.filter(|_| dice.0.wrapping_mul(31) >= self.unknown_below);
         let (pool, stream, site) = (None, None, None);
         let allocate = Allocate { key, kind, bytes, context, device: None, pool, stream, site };
         self.called(pid, dice, What::Allocate(allocate));

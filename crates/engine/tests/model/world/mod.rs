@@ -116,6 +116,8 @@ pub(crate) struct World {
     story: Vec<(Event, bool)>,
     /// An event is lost when its die is below this.
     loss_below: u8,
+    /// The context of an allocation is not known when its die is below this.
+    unknown_below: u8,
 }
 
 impl World {
@@ -130,7 +132,16 @@ impl World {
             unique: 1000,
             story: Vec::new(),
             loss_below,
+            unknown_below: 0,
         }
+    }
+
+    pub(crate) fn with_unknown_contexts(self, unknown_below: u8) -> Self {
+        Self { unknown_below, ..self }
+    }
+
+    pub(crate) fn all_contexts_known(&self) -> bool {
+        self.unknown_below == 0
     }
 
     /// The device memory that a process really holds, by device.

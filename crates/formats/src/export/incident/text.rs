@@ -167,6 +167,8 @@ fn why_inexact(story: &Story<'_>) -> &'static str {
         "events were lost"
     } else if certainty.before_trace {
         "processes hold memory from before the trace, of which only the sum is known"
+    } else if certainty.unknown_context > 0 {
+        "a context ended, and the contexts of some allocations are not known"
     } else {
         "calls of several threads overlapped"
     }

@@ -1,0 +1,161 @@
+//! Allocations that the end of a context may have ended without being listed in that context.
+//!
+//! The driver frees what is in a context when the context ends. The ledger does the same with what it
+//! knows to be in that context. An allocation whose context is not known may have been in it: from
+//! then on it is in doubt, until a call frees it. And where it is not known which context ended, so
+//! is everything that belongs to contexts.
+
+use crate::change::How;
+use crate::ids::Space;
+use crate::units::Moment;
+
+use super::allocation::{Entry, NIL};
+use super::totals::Sum;
+
+/// Live allocations, and those of them that are in doubt.
+#[derive(Debug, Default)]
+struct Doubt {
+    live: u64,
+    bytes: Sum,
+    /// Allocations whose call returned up to this moment are in doubt.
+    until: Moment,
+    doubtful: u64,
+    doubtful_bytes: Sum,
+}
+
+impl Doubt {
+    fn covers(&self, entry: &Entry) -> bool {
+        entry.returned_at <= self.until
+    }
+
+    fn begin(&mut self, entry: &Entry) {
+        self.live += 1;
+        self.bytes.add(entry.device_bytes());
+        if self.covers(entry) {
+            self.doubtful += 1;
+            self.doubtful_bytes.add(entry.device_bytes());
+        }
+    }
+
+    /// Returns whether the allocation was in doubt.
+    fn end(&mut self, entry: &Entry) -> bool {
+        self.live -= 1;
+        self.bytes.take(entry.device_bytes());
+        if self.covers(entry) {
+            self.doubtful -= 1;
+            self.doubtful_bytes.take(entry.device_bytes());
+        }
+        self.covers(entry)
+    }
+
+    /// Everything that is listed is in doubt; none of it is younger than this moment.
+    fn raise(&mut self, until: Moment) {
+        self.until = until;
+        self.doubtful = self.live;
+        self.doubtful_bytes = self.bytes;
+    }
+}
+
+/// What ends of contexts leave open in one process.
+#[derive(Debug, Default)]
+pub(super) struct ContextEnds {
+    /// Allocations in contexts that are known.
+    known: Doubt,
+    /// Allocations in contexts that are not known.
+    unknown: Doubt,
+    /// Allocations in doubt whose address was allocated again: a free that was not seen yet ended
+    /// them, or a context did.
+    open: u64,
+    /// The latest return of an allocating call.
+    newest: Moment,
+}
+
+impl ContextEnds {
+    fn of(&mut self, entry: &Entry) -> Option<&mut Doubt> {
+        if !entry.kind.ends_with_context() || entry.key().space == Space::Handle {
+            return None;
+        }
+        Some(if entry.context() == NIL { &mut self.unknown } else { &mut self.known })
+    }
+
+    /// An allocation began.
+    pub(super) fn begin(&mut self, entry: &Entry) {
+        self.newest = self.newest.max(entry.returned_at);
+        if let Some(doubt) = self.of(entry) {
+            doubt.begin(entry);
+        }
+    }
+
+    /// An allocation ended.
+    pub(super) fn end(&mut self, entry: &Entry, how: How) {
+        let doubtful = self.of(entry).is_some_and(|doubt| doubt.end(entry));
+        self.open += u64::from(doubtful && how == How::Replaced);
+    }
+
+    /// A context that is known ended.
+    pub(super) fn one(&mut self, at: Moment) {
+        self.unknown.raise(at.max(self.newest));
+    }
+
+    /// A context may have ended, and it is not known which one.
+    pub(super) fn any(&mut self, at: Moment) {
+        self.one(at);
+        self.known.raise(at.max(self.newest));
+    }
+
+    /// Allocations that may have ended with a context, or did and are not counted as released.
+    pub(super) fn doubtful(&self) -> u64 {
+        self.known.doubtful + self.unknown.doubtful + self.open
+    }
+
+    /// Listed device memory that may have ended with a context.
+    pub(super) fn doubtful_bytes(&self) -> Sum {
+        self.known.doubtful_bytes.plus(self.unknown.doubtful_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::New;
+    use super::*;
+    use crate::ids::Key;
+    use crate::kind::Kind;
+    use crate::units::Bytes;
+
+    fn entry(kind: Kind, context: u32, at: u64) -> Entry {
+        let new = New { owner: context, ..New::plain(Key::address(at), kind, at) };
+        Entry::new(&new, Moment(at), 0)
+    }
+
+    fn doubt(ends: &ContextEnds) -> (u64, Bytes) {
+        (ends.doubtful(), ends.doubtful_bytes().bytes())
+    }
+
+    #[test]
+    fn end_of_context_leaves_unknown_contexts_in_doubt() {
+        let mut ends = ContextEnds::default();
+        let held = [(Kind::Device, NIL, 10), (Kind::Pinned, NIL, 20), (Kind::Device, 7, 30)];
+        let held = held.map(|(kind, context, at)| entry(kind, context, at));
+        held.iter().for_each(|entry| ends.begin(entry));
+        assert_eq!(doubt(&ends), (0, Bytes(0)));
+        ends.one(Moment(40));
+        assert_eq!(doubt(&ends), (2, Bytes(10)));
+        // Allocated later, and seen before: neither changes what the end left open.
+        ends.begin(&entry(Kind::Device, NIL, 50));
+        ends.begin(&entry(Kind::Device, NIL, 35));
+        assert_eq!(doubt(&ends), (3, Bytes(45)));
+        ends.end(&held[0], How::Freed);
+        ends.end(&held[1], How::Replaced);
+        assert_eq!(doubt(&ends), (2, Bytes(35)));
+    }
+
+    #[test]
+    fn unnamed_end_leaves_all_contexts_in_doubt() {
+        let mut ends = ContextEnds::default();
+        for kind in [Kind::Device, Kind::Array, Kind::Physical, Kind::Async, Kind::Graph] {
+            ends.begin(&entry(kind, 7, 10));
+        }
+        ends.any(Moment(20));
+        assert_eq!(doubt(&ends), (2, Bytes(20)));
+    }
+}
