@@ -53,6 +53,8 @@ pub(crate) enum Program {
     Oom(Oom),
     /// Contexts with memory in them: created, pushed, popped, destroyed, reset
     Contexts,
+    /// Contexts pushed many levels deep, with memory at the top and after the pops
+    ContextStack(ContextStack),
     /// One allocation of each kind; some are freed
     Kinds,
     /// A process that forks, and a child that uses the driver anew
@@ -95,6 +97,14 @@ pub(crate) struct Leak3 {
     /// Time between the frees and the end
     #[arg(long, default_value_t = 2000)]
     pub(crate) wait_ms: u64,
+}
+
+/// Options of `context-stack`.
+#[derive(Args)]
+pub(crate) struct ContextStack {
+    /// Contexts pushed on top of the two that are created
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depth: u32,
 }
 
 /// Options of the programs with tensors.

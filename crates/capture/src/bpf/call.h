@@ -56,7 +56,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	}
 	/* Some frameworks set the same context again and again: nothing changes, whatever the
 	 * driver says to it. */
-	if (hooks[hook].action == VS_ACTION_CONTEXT_SET && thread->context_known &&
+	if (hooks[hook].action == VS_ACTION_CONTEXT_SET && context_known(thread) &&
 	    context_top(thread) == PT_REGS_PARM1(ctx))
 		return 1;
 
@@ -128,7 +128,7 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 	}
 	*out = record->outs[0];
 	record->context = context_top(thread);
-	if (thread->context_known)
+	if (context_known(thread))
 		record->flags |= VS_CONTEXT_KNOWN;
 	record->device = thread->device;
 	if (thread->device >= 0)

@@ -3,33 +3,34 @@
  * The stack of contexts of each thread, kept here because these calls are hot in some frameworks.
  * Each allocation carries the context on top; only creation, destruction and what a query reveals
  * reach user space.
+ *
+ * The driver's stack has no limit. The levels at the top are kept, and the number of all: a thread
+ * that only pushes is followed for good, and pops below the kept levels make the context unknown
+ * until the thread sets one, pushes one, or has popped everything.
  */
 #ifndef VS_CONTEXT_H
 #define VS_CONTEXT_H
 
-static __always_inline __u64 context_top(struct thread_state *thread)
+static __always_inline bool context_known(const struct thread_state *thread)
 {
-	__u32 depth = thread->depth;
+	return thread->known || (!thread->depth && thread->from_empty);
+}
 
-	if (!depth || depth > VS_CONTEXTS)
+/* The current context; 0 where there is none, or where it is not known. */
+static __always_inline __u64 context_top(const struct thread_state *thread)
+{
+	if (!thread->known)
 		return 0;
-	return thread->contexts[(depth - 1) & (VS_CONTEXTS - 1)];
+	return thread->contexts[(thread->depth - 1) & (VS_CONTEXTS - 1)];
 }
 
 static __always_inline void context_push(struct thread_state *thread, __u64 context)
 {
-	__u32 depth = thread->depth;
-
 	thread->device = -1;
-	if (depth >= VS_CONTEXTS) {
-		/* Deeper than is kept: forget the stack until something tells it again. */
-		thread->depth = 0;
-		thread->context_known = 0;
-		return;
-	}
-	thread->contexts[depth & (VS_CONTEXTS - 1)] = context;
-	thread->depth = depth + 1;
-	thread->context_known = 1;
+	thread->contexts[thread->depth & (VS_CONTEXTS - 1)] = context;
+	thread->depth++;
+	if (thread->known < VS_CONTEXTS)
+		thread->known++;
 }
 
 static __always_inline void context_pop(struct thread_state *thread)
@@ -37,24 +38,50 @@ static __always_inline void context_pop(struct thread_state *thread)
 	thread->device = -1;
 	if (thread->depth)
 		thread->depth--;
-	/* What lies below the first context that was seen is not known for a thread that ran
-	 * before the probes did. */
-	if (!thread->depth && !thread->began_empty)
-		thread->context_known = 0;
+	if (thread->known)
+		thread->known--;
 }
 
-/* cuCtxSetCurrent replaces the top; a null context empties that place. */
+/* Something happened to the stack that was not seen. */
+static __always_inline void context_forget(struct thread_state *thread)
+{
+	thread->device = -1;
+	thread->depth = 0;
+	thread->known = 0;
+	thread->from_empty = 0;
+}
+
+/* cuCtxSetCurrent replaces the top, or pushes onto an empty stack; with null it pops. */
 static __always_inline void context_set(struct thread_state *thread, __u64 context)
 {
-	if (thread->context_known && context_top(thread) == context)
+	if (context_known(thread) && context_top(thread) == context)
 		return;
-	if (thread->depth)
-		thread->depth--;
-	thread->device = -1;
+	context_pop(thread);
 	if (context)
 		context_push(thread, context);
+}
+
+/* A query returned the current context. Where that is not what was known, the levels below are not
+ * known either. */
+static __always_inline void context_reveal(struct thread_state *thread, __u64 context)
+{
+	if (context_known(thread) && context_top(thread) == context)
+		return;
+	if (context_known(thread) || !context)
+		context_forget(thread);
+	if (context)
+		context_set(thread, context);
 	else
-		thread->context_known = 1;
+		thread->from_empty = 1;
+}
+
+/* A destroyed context is popped where it is the current one. Other levels keep it. */
+static __always_inline void context_destroy(struct thread_state *thread, __u64 context)
+{
+	if (!context_known(thread))
+		context_forget(thread);
+	else if (context_top(thread) == context)
+		context_pop(thread);
 }
 
 /* A query told the device of a context that may be older than the probes. */
@@ -66,7 +93,7 @@ static __always_inline void context_learn(struct thread_state *thread, __u64 con
 	__s32 *known;
 
 	if (!context) {
-		if (!thread->context_known)
+		if (!context_known(thread))
 			thread->device = device;
 		return;
 	}
@@ -98,14 +125,16 @@ static __always_inline void context_apply(struct thread_state *thread, __u8 acti
 		context_pop(thread);
 		break;
 	case VS_ACTION_CONTEXT_CREATE:
-		context_push(thread, out);
+		if (out)
+			context_push(thread, out);
+		else
+			context_forget(thread); /* which one could not be read */
 		break;
 	case VS_ACTION_CONTEXT_DESTROY:
-		if (thread->context_known && context_top(thread) == call->args[0])
-			context_pop(thread);
+		context_destroy(thread, call->args[0]);
 		break;
 	case VS_ACTION_CONTEXT_GET:
-		context_set(thread, out);
+		context_reveal(thread, out);
 		break;
 	default:
 		break;

@@ -154,21 +154,22 @@ struct inflight_call {
 
 struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
-	__u64 contexts[VS_CONTEXTS];
 	__u32 inflight;
-	__u32 depth;	     /* contexts on the stack */
-	__u32 context_known; /* the stack above is the truth */
-	__s32 device;	     /* told by a query while the context is unknown; -1: not told */
-	__u32 ready;	     /* the fields below and above were set up */
-	__u32 began_empty;   /* the thread started after the probes, so without a context */
-	__u32 captures;	     /* captures that the thread began */
-	__u32 stacks;	     /* stacks that were sent of it */
-	__u32 announced;     /* its process was, so there is no need to look */
-	__u64 python;	     /* Python's own state of the thread, as it was found last */
+	__u32 depth; /* levels of the context stack, from its bottom or from where it was first seen
+		      */
+	__u32 known; /* levels that are known, from the top: min(depth, VS_CONTEXTS) at most */
+	__u32 from_empty; /* there is nothing below the levels in `depth` */
+	__s32 device;	  /* told by a query while the context is unknown; -1: not told */
+	__u32 ready;	  /* the fields below and above were set up */
+	__u32 captures;	  /* captures that the thread began */
+	__u32 stacks;	  /* stacks that were sent of it */
+	__u32 announced;  /* its process was, so there is no need to look */
+	__u64 python;	  /* Python's own state of the thread, as it was found last */
 	__u64 name[2];
 	/* Room for what is read of Python: before Linux 6.13 all functions of a probe that call
 	 * each other have 512 bytes of stack together. */
 	__u64 words[VS_WORDS];
+	__u64 contexts[VS_CONTEXTS]; /* a level is at its depth, modulo the size */
 };
 
 struct {
@@ -271,8 +272,8 @@ static __always_inline void thread_setup(struct thread_state *thread)
 
 	thread->ready = 1;
 	thread->device = -1;
-	thread->began_empty = now.attached_at && start > now.attached_at;
-	thread->context_known = thread->began_empty;
+	/* A thread that started after the probes started without a context. */
+	thread->from_empty = now.attached_at && start > now.attached_at;
 }
 
 static __always_inline void thread_forget(void)

@@ -20,8 +20,8 @@
 #define VS_NO_FIELD 65535
 /* "whatever program the process runs" */
 #define VS_ANY_PROGRAM 65535
-/* context slots a thread's stack of contexts has; deeper pushes make the device unknown */
-#define VS_CONTEXTS 8
+/* levels of a thread's context stack that are kept, counted from the top; a power of two */
+#define VS_CONTEXTS 256
 /* calls of one thread that can be inside the driver at once, nested */
 #define VS_INFLIGHT 4
 /* shapes of launches that are kept of each kernel, per CPU */

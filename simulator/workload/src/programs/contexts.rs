@@ -34,15 +34,44 @@ fn pop(driver: &Driver) -> Result<Handle> {
 /// Contexts come and go, with memory in them. What is left: 5 MiB in the first device's primary
 /// context, and 7 MiB and 2 MiB in a created context of the second device.
 pub(crate) fn run(driver: &'static Driver, first: c_int) -> anyhow::Result<()> {
-    driver.init()?;
-    let count = driver.devices()?;
-    let second = if count > first + 1 { first + 1 } else { first };
-    if second == first {
-        say("only one device: it takes both parts");
-    }
+    let second = second_device(driver, first)?;
     let kept = stacked(driver, first, second)?;
     primary(driver, first)?;
     nested(driver, second, kept)?;
+    Ok(())
+}
+
+/// Initializes the driver and returns the device after `first`, if there is one.
+fn second_device(driver: &Driver, first: c_int) -> Result<c_int> {
+    driver.init()?;
+    let count = driver.devices()?;
+    if count > first + 1 {
+        return Ok(first + 1);
+    }
+    say("only one device: it takes both parts");
+    Ok(first)
+}
+
+/// A stack of `depth` + 2 contexts. What is left: 2,000 and 8,000 bytes in a context of the first
+/// device; 1,000 and 4,000 bytes in a context of the second device are released with it.
+pub(crate) fn deep(driver: &'static Driver, first: c_int, depth: u32) -> anyhow::Result<()> {
+    let second = second_device(driver, first)?;
+    let lower = create(driver, first)?;
+    let upper = create(driver, second)?;
+    for level in (0..depth).rev() {
+        push(driver, if level % 2 == 0 { upper } else { lower })?;
+    }
+    driver.alloc(1000)?;
+    pop(driver)?;
+    push(driver, lower)?;
+    driver.alloc(2000)?;
+    pop(driver)?;
+    for _ in 1..depth {
+        pop(driver)?;
+    }
+    driver.alloc(4000)?;
+    destroy(driver, upper)?;
+    driver.alloc(8000)?;
     Ok(())
 }
 

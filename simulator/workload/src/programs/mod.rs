@@ -32,6 +32,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::Hold(options) => load::hold(device()?, options),
         Program::Oom(options) => load::oom(device()?, options),
         Program::Contexts => contexts::run(Driver::load()?, common.device),
+        Program::ContextStack(options) => {
+            contexts::deep(Driver::load()?, common.device, options.depth)
+        }
         Program::Kinds => simple::kinds(device()?),
         Program::Fork => process::fork(common.device),
         Program::Exec => process::exec(device()?, common),
