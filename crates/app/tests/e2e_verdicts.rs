@@ -97,11 +97,25 @@ fn stage() -> Stage {
 /// Keeps a tensor that has a segment of its own in each step.
 const LEAK: &str = "torch-leak --steps 200 --step-ms 20 --keep-bytes 12000000";
 
+/// The kinds of memory that a verdict names.
+fn kinds(verdicts: &Verdicts, verdict: &str) -> Vec<String> {
+    let found = verdicts.iter().filter(|(_, given)| given.verdict == verdict);
+    found.map(|((_, kind, _), _)| kind.clone()).collect()
+}
+
+#[test]
+fn cache_of_leaking_tensors_is_not_a_suspect_live_or_recorded() {
+    let live = assert_one_answer(&stage(), &["--torch"], LEAK);
+    assert_eq!(kinds(&live, "leak"), ["torch"], "{live:?}");
+    assert_eq!(kinds(&live, "cache"), ["device"], "{live:?}");
+    let live = assert_one_answer(&stage(), &[], LEAK);
+    assert_eq!(kinds(&live, "leak"), ["device"], "{live:?}");
+}
+
 #[test]
 fn recorded_torch_runs_get_the_live_verdicts() {
     std::thread::scope(|scope| {
         for workload in [
-            LEAK,
             "torch-leak --steps 200 --step-ms 20 --keep-bytes 3000000",
             "torch-leak --steps 200 --step-ms 20",
             "torch-clean --steps 200 --step-ms 20",

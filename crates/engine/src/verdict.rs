@@ -138,6 +138,45 @@ pub struct Evidence {
     pub overdue: u64,
     /// When the device will be full if it goes on like this, where its free memory is known.
     pub full_in: Option<Nanos>,
+    /// Of memory that PyTorch's cache took and that grows: what its tensors did, where they are known.
+    pub tensors: Option<CacheTensors>,
+}
+
+/// What the tensors of PyTorch's cache on one device did. Quantities are bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheTensors {
+    /// What the live ones hold, as PyTorch counts.
+    pub live: u64,
+    /// The most that they held at one time since the trace began.
+    pub peak: u64,
+    /// What the cache holds of the device.
+    pub cache: u64,
+    /// How fast the tensor sites grow that leak, per hour.
+    pub per_hour: u64,
+    /// How fast the cache grows by itself, per hour.
+    pub cache_per_hour: u64,
+    /// All tensors together are bounded: see [`crate::analysis::leak`].
+    pub bounded: bool,
+}
+
+impl CacheTensors {
+    /// Whether tensor sites that leak make up at least half of the growth of the cache.
+    #[must_use]
+    pub const fn explain_growth(&self) -> bool {
+        self.per_hour > 0 && self.per_hour >= self.cache_per_hour / 2
+    }
+
+    /// Whether the cache is no more than twice what its tensors, which do not grow, once held.
+    #[must_use]
+    pub const fn explain_size(&self) -> bool {
+        self.bounded && self.peak >= self.cache / 2
+    }
+
+    /// Whether the cache holds what it does because of its tensors. Else it is judged as any memory.
+    #[must_use]
+    pub const fn account_for_cache(&self) -> bool {
+        self.explain_growth() || self.explain_size()
+    }
 }
 
 /// What is thought of one place.

@@ -85,6 +85,7 @@ fn growing() -> Evidence {
         longest_life: Some(Nanos(SECOND)),
         overdue: 1100 << 20,
         full_in: Some(Nanos(11_520 * SECOND)),
+        tensors: None,
     }
 }
 

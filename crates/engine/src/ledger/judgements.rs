@@ -8,7 +8,7 @@ use crate::analysis::leak::{self, Case};
 use crate::ids::{DeviceId, GpuId, Tid};
 use crate::stack::{SiteName, Sites};
 use crate::units::{Bytes, Moment, Nanos};
-use crate::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
+use crate::verdict::{CacheTensors, Evidence, Judgement, Subject, Sureness, Verdict};
 
 use super::process::Process;
 use super::site_views::name;
@@ -57,6 +57,43 @@ impl Judged {
         });
         self.others.truncate(others);
         self
+    }
+
+    /// Judges suspects that PyTorch's cache took by their tensors, where these are known.
+    fn explain_cache(&mut self, process: &Process, at: Moment) {
+        let Some(torch) = process.torch.as_deref() else { return };
+        let (cache, mut suspects): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.suspects).into_iter().partition(is_cache);
+        let rate = |of: &[Judgement], device: Option<DeviceId>, tensors: bool| {
+            let wanted = |one: &&Judgement| {
+                one.device == device && tensors == (one.subject == Subject::Tensors)
+            };
+            let rates = of.iter().filter(wanted).map(|one| one.evidence.per_hour);
+            rates.fold(0, u64::saturating_add)
+        };
+        let by_device: Vec<_> = cache
+            .iter()
+            .map(|one| {
+                let tensors = torch.tensors(one.device, process, at)?;
+                Some(CacheTensors {
+                    per_hour: rate(&suspects, one.device, true),
+                    cache_per_hour: rate(&cache, one.device, false),
+                    ..tensors
+                })
+            })
+            .collect();
+        for (mut one, tensors) in cache.into_iter().zip(by_device) {
+            if let Some(tensors) = tensors {
+                let own = (one.verdict, one.sureness, std::mem::take(&mut one.evidence));
+                (one.verdict, one.sureness, one.evidence) = leak::judge_cache(own, tensors);
+            }
+            if one.verdict == Verdict::Leak {
+                suspects.push(one);
+            } else {
+                self.others.push(one);
+            }
+        }
+        self.suspects = suspects;
     }
 
     /// When devices will be full, where it is known what is free of them.
@@ -110,7 +147,6 @@ pub(super) fn of(process: &Process, at: Moment, others: usize, told: &Sites) -> 
         let bytes = place.subject.is_bytes();
         (Reverse((bytes, place.live, place.peak)), place.name, place.subject)
     });
-    let has_tensors = places.iter().any(|place| place.subject == Subject::Tensors);
     let mut judged = Judged::default();
     let mut looked_at = 0;
     for place in places {
@@ -120,14 +156,20 @@ pub(super) fn of(process: &Process, at: Moment, others: usize, told: &Sites) -> 
         if !(listed || suspected) {
             continue;
         }
-        let one = place.judge(process, at, told, has_tensors);
+        let one = place.judge(process, at, told);
         if one.verdict == Verdict::Leak {
             judged.suspects.push(one);
         } else if listed {
             judged.others.push(one);
         }
     }
+    judged.explain_cache(process, at);
     judged
+}
+
+/// Whether memory was taken by PyTorch's cache.
+fn is_cache(one: &Judgement) -> bool {
+    matches!(one.subject, Subject::Memory(_)) && leak::is_torch_cache(one.frames.iter())
 }
 
 /// The rows that are judged; see [`ROWS`].
@@ -180,7 +222,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    fn judge(&self, process: &Process, at: Moment, told: &Sites, has_tensors: bool) -> Judgement {
+    fn judge(&self, process: &Process, at: Moment, told: &Sites) -> Judgement {
         let mut rows = self.rows.iter().map(|(_, _, row)| *row);
         let one = rows.next();
         let merged = (self.rows.len() > 1).then(|| {
@@ -192,18 +234,10 @@ impl<'a> Place<'a> {
         let row = merged.as_ref().or(one);
         let frames = told.frames_of(self.name);
         let named = !matches!(self.name, SiteName::Unknown | SiteName::Other);
-        let (mut verdict, mut sureness, evidence) = row.map_or_else(
+        let (verdict, sureness, evidence) = row.map_or_else(
             || (Verdict::NotEnoughData, Sureness::Possible, Evidence::default()),
             |row| leak::judge(&case(row, process, at, named)),
         );
-        let is_memory = matches!(self.subject, Subject::Memory(_));
-        if verdict == Verdict::Leak
-            && has_tensors
-            && is_memory
-            && leak::is_torch_cache(frames.iter())
-        {
-            (verdict, sureness) = (Verdict::Cache, Sureness::Likely);
-        }
         Judgement {
             pid: Some(process.key.pid),
             process: process.name.clone(),

@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::analysis::leak::{Course, is_bounded};
 use crate::change::How;
 use crate::event::Event;
 use crate::ids::{DeviceId, SiteId};
@@ -14,6 +15,7 @@ use crate::tensor::{
     TorchDeviceView, TorchView,
 };
 use crate::units::{Bytes, Moment};
+use crate::verdict::CacheTensors;
 
 use super::allocation::NIL;
 use super::process::Process;
@@ -46,13 +48,15 @@ impl Block {
 }
 
 /// What is known of one device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Device {
     device: DeviceId,
     allocated: u64,
     reserved: u64,
     peak: u64,
     peak_at: Moment,
+    /// What was allocated over time.
+    level: Course,
     seen: Sum,
     blocks: u64,
     given: u64,
@@ -69,6 +73,7 @@ impl Device {
             reserved: 0,
             peak: 0,
             peak_at: Moment(0),
+            level: Course::default(),
             seen: Sum::default(),
             blocks: 0,
             given: 0,
@@ -78,7 +83,8 @@ impl Device {
         }
     }
 
-    fn tell(&mut self, call: &TensorCall, at: Moment) {
+    fn tell(&mut self, call: &TensorCall, at: Moment, start: Moment) {
+        self.level.level(at - start, self.allocated, call.allocated);
         self.allocated = call.allocated;
         self.reserved = call.reserved;
         if call.allocated > self.peak {
@@ -156,7 +162,7 @@ impl Torch {
 
     fn note(&mut self, event: &Event, call: &TensorCall, sites: &mut SiteTable) {
         let at = event.at;
-        self.device(call.device).tell(call, at);
+        self.device(call.device).tell(call, at, sites.start());
         match call.what {
             TensorTurn::Began { address, bytes, site } => {
                 // Its end was lost: nothing is given out twice.
@@ -183,6 +189,29 @@ impl Torch {
         Some(Bytes(held(found, process).saturating_sub(found.allocated)))
     }
 
+    /// What tensors of a device did, or of the only one where the device is not known; without
+    /// figures of their growth and of that of the cache.
+    pub(super) fn tensors(
+        &self,
+        device: Option<DeviceId>,
+        process: &Process,
+        at: Moment,
+    ) -> Option<CacheTensors> {
+        let found = match (device, &self.devices[..]) {
+            (Some(device), all) => all.iter().find(|one| one.device == device)?,
+            (None, [only]) => only,
+            (None, _) => return None,
+        };
+        Some(CacheTensors {
+            live: found.allocated,
+            peak: found.peak,
+            cache: held(found, process),
+            per_hour: 0,
+            cache_per_hour: 0,
+            bounded: is_bounded(&found.level, at - process.sites.start(), found.allocated),
+        })
+    }
+
     /// What a snapshot shows of it.
     pub(super) fn view(&self, process: &Process) -> TorchView {
         let losses = &process.losses;
@@ -191,7 +220,7 @@ impl Torch {
             devices: self
                 .devices
                 .iter()
-                .map(|device| show(&Device { reserved: held(device, process), ..*device }, &in_use))
+                .map(|device| show(device, held(device, process), &in_use))
                 .collect(),
             lost: losses.own.tensors.saturating_add(losses.shared.tensors),
             unlisted: self.unlisted,
@@ -232,11 +261,15 @@ fn held(device: &Device, process: &Process) -> u64 {
     device.reserved.min(live.bytes().0)
 }
 
-fn show(device: &Device, in_use: &Result<Vec<InUse>, NoFragmentation>) -> TorchDeviceView {
+fn show(
+    device: &Device,
+    reserved: u64,
+    in_use: &Result<Vec<InUse>, NoFragmentation>,
+) -> TorchDeviceView {
     TorchDeviceView {
         device: device.device,
         allocated: Bytes(device.allocated),
-        reserved: Bytes(device.reserved),
+        reserved: Bytes(reserved),
         peak: Bytes(device.peak),
         peak_at: device.peak_at,
         blocks: device.blocks,
@@ -245,7 +278,7 @@ fn show(device: &Device, in_use: &Result<Vec<InUse>, NoFragmentation>) -> TorchD
         taken_total: device.taken,
         unknown_taken: device.unknown_taken,
         refused: device.refused,
-        fragmentation: fragmentation(device, in_use),
+        fragmentation: fragmentation(device, reserved, in_use),
     }
 }
 
@@ -253,6 +286,7 @@ fn show(device: &Device, in_use: &Result<Vec<InUse>, NoFragmentation>) -> TorchD
 /// follows from what the allocator says that it holds.
 fn fragmentation(
     device: &Device,
+    reserved: u64,
     in_use: &Result<Vec<InUse>, NoFragmentation>,
 ) -> Result<Fragmentation, NoFragmentation> {
     if device.seen.bytes() != Bytes(device.allocated) {
@@ -267,7 +301,7 @@ fn fragmentation(
     }
     let used = own.free.plus(device.seen);
     Ok(Fragmentation {
-        whole: Sum::from(device.reserved).minus(used).bytes(),
+        whole: Sum::from(reserved).minus(used).bytes(),
         fragmented: own.free.bytes(),
         largest_gap: Bytes(own.largest_gap),
     })

@@ -42,6 +42,7 @@ use engine::kind::Kind;
 use engine::ledger::Ledger;
 use engine::object::{ObjectCall, ObjectKind};
 use engine::stack::Frame;
+use engine::tensor::{TensorCall, TensorTurn};
 use engine::units::Moment;
 
 /// The ledger after a trace.
@@ -126,6 +127,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
         "graph" => What::Graph(graph(rest)),
         "gpus" => What::Gpus(rest.iter().map(|word| gpu(word)).collect()),
         "account" => What::DriverAccount { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
+        "tensor" => What::Tensor(tensor(rest)),
         "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "lost" => What::Lost(Lost {
             allocations: value(rest, "allocations").map_or(0, decimal),
@@ -338,4 +340,21 @@ fn size(word: &str) -> u64 {
 
 fn decimal(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| panic!("not a number: {word}"))
+}
+
+/// `tensor ADDRESS SIZE gpuN siteN of ALLOCATED RESERVED`, or `tensor ADDRESS SIZE gpuN ends of …`.
+fn tensor(rest: &[&str]) -> TensorCall {
+    let (address, bytes) = (key(rest[0]).value, size(rest[1]));
+    let site = find(rest, "site").map(|number| SiteId(number as u32));
+    let of = rest.iter().position(|word| *word == "of").unwrap();
+    TensorCall {
+        what: if rest.contains(&"ends") {
+            TensorTurn::Ended { address, bytes }
+        } else {
+            TensorTurn::Began { address, bytes, site }
+        },
+        device: device(rest).unwrap(),
+        allocated: size(rest[of + 1]),
+        reserved: size(rest[of + 2]),
+    }
 }

@@ -127,15 +127,70 @@ fn one_that_ended_while_it_grew_is_in_the_last_report_as_of_its_end() {
     assert!(report(&leaking(7, 8, "device"), 8).suspects.is_empty());
 }
 
+/// A process whose cache takes 1 MiB every tenth of a second at site 3, with a tensor at each step:
+/// of that site, and with so many MiB in all tensors after it.
+fn with_tensors(seconds: u64, tensor: impl Fn(u64) -> (u64, u64)) -> Snapshot {
+    let mut trace = leaking(7, seconds, "device");
+    for step in 0..seconds * 10 {
+        let (at, (site, allocated)) = (step * SECOND / 10 + 15, tensor(step));
+        let address = 0x100_0000 + step * 16;
+        let reserved = step + 1;
+        let line = format!("{address:#x} 1M gpu0 site{site} of {allocated}M {reserved}M @{at}");
+        writeln!(trace, "7.9 tensor {line}").unwrap();
+    }
+    trace += "0 told site3 libc10_cuda.so:malloc forward main\n 0 told site4 step main\n";
+    trace += "0 told site5 keep main\n";
+    report(&trace, seconds)
+}
+
+/// The verdict on the memory of the cache, with its evidence.
+fn cache(snapshot: &Snapshot) -> &engine::verdict::Judgement {
+    let all = || snapshot.suspects.iter().chain(&snapshot.judgements);
+    let is_cache = |one: &&engine::verdict::Judgement| &*one.frames[0].function == "malloc";
+    let mut found = all().filter(|one| !one.frames.is_empty()).filter(is_cache);
+    found.next().unwrap_or_else(|| panic!("{snapshot:?}"))
+}
+
 #[test]
-fn a_cache_of_tensors_is_not_accused_while_tensors_are_judged() {
-    let torch = "0 told site3 libc10_cuda.so:malloc main\n 0 told site4 step main\n";
-    let trace = leaking(7, 40, "device") + torch;
-    assert_eq!(report(&trace, 40).suspects.len(), 1);
-    let tensor = "7 alloc 0x99 1M torch gpu0 site5 @100\n";
-    let snapshot = report(&(trace + tensor), 40);
-    assert!(snapshot.suspects.is_empty(), "{:?}", snapshot.suspects);
-    assert_eq!(snapshot.judgements[0].verdict, Verdict::Cache);
+fn cache_that_grows_with_leaking_tensors_is_not_a_suspect() {
+    let snapshot = with_tensors(40, |step| (5, step + 1));
+    let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
+    assert_eq!((suspect.subject, &*suspect.frames[0].function), (Subject::Tensors, "keep"));
+    let cache = cache(&snapshot);
+    assert_eq!((cache.verdict, cache.evidence.ended), (Verdict::Cache, 0));
+    let tensors = cache.evidence.tensors.unwrap();
+    assert!(tensors.explain_growth() && !tensors.bounded, "{tensors:?}");
+    assert_eq!((tensors.live, tensors.cache), (400 * MIB, 400 * MIB));
+}
+
+#[test]
+fn cache_of_bounded_tensors_is_a_leak_if_they_never_held_half_of_it() {
+    let verdict = |allocated| {
+        // Tensors of many sites, none of which leaks.
+        let snapshot = with_tensors(40, |step| (100 + step, allocated));
+        let cache = cache(&snapshot);
+        let tensors = cache.evidence.tensors.unwrap();
+        assert!(tensors.bounded && !tensors.explain_growth(), "{tensors:?}");
+        assert_eq!(cache.verdict == Verdict::Leak, snapshot.suspects.len() == 1);
+        cache.verdict
+    };
+    assert_eq!(verdict(200), Verdict::Cache);
+    assert_eq!(verdict(199), Verdict::Leak);
+}
+
+#[test]
+fn cache_that_grows_with_tensors_of_many_sites_is_a_suspect() {
+    let snapshot = with_tensors(40, |step| (100 + step, step + 1));
+    let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
+    assert_eq!((suspect.verdict, suspect.subject), (Verdict::Leak, Subject::Memory(Kind::Device)));
+    assert!(!suspect.evidence.tensors.unwrap().bounded);
+}
+
+#[test]
+fn cache_without_known_tensors_is_judged_as_any_memory() {
+    let trace = leaking(7, 40, "device") + "0 told site3 libc10_cuda.so:malloc main\n";
+    let snapshot = report(&trace, 40);
+    assert_eq!((snapshot.suspects.len(), cache(&snapshot).evidence.tensors), (1, None));
 }
 
 fn with_a_huge_one(rest: &str) -> String {

@@ -124,6 +124,16 @@ impl Course {
         }
     }
 
+    /// A level that is not made of births and ends went from one value to another.
+    pub fn level(&mut self, at: Nanos, before: u64, after: u64) {
+        self.enter(at, before);
+        if let Some(window) = self.windows.last_mut() {
+            window.low = window.low.min(after);
+            window.high = window.high.max(after);
+            window.end = after;
+        }
+    }
+
     /// Nothing follows: gives back room for more.
     pub fn close(&mut self) {
         self.windows.shrink_to_fit();

@@ -35,6 +35,7 @@ pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, era: Option<&Er
         longest_life: case.spans.longest(),
         overdue: overdue(past),
         full_in: None,
+        tensors: None,
         lows,
     }
 }

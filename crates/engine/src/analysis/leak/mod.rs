@@ -6,9 +6,10 @@
 //! function of both and the moment; it can be asked at any time.
 //!
 //! The strongest evidence is *when those were born that are live*: `era` finds the growth that goes
-//! on, `shape` names what is no leak, `evidence` adds up what a verdict rests on. `docs/leaks.md` has
-//! the rules in words.
+//! on, `shape` names what is no leak, `evidence` adds up what a verdict rests on, `cache` says when the
+//! tensors of PyTorch's cache account for its memory. `docs/leaks.md` has the rules in words.
 
+mod cache;
 mod course;
 mod era;
 mod evidence;
@@ -16,12 +17,12 @@ mod majority;
 mod shape;
 mod spans;
 
+pub(crate) use cache::{is_bounded, is_torch_cache, judge_cache};
 pub use course::{Course, WINDOWS, Window};
 pub(crate) use majority::Majority;
 pub use spans::Spans;
 
 use crate::kind::Kind;
-use crate::stack::Frame;
 use crate::units::Nanos;
 use crate::verdict::{Evidence, Subject, Sureness, Verdict};
 
@@ -128,18 +129,6 @@ pub fn judge(case: &Case<'_>) -> (Verdict, Sureness, Evidence) {
     };
     let grows = era.filter(|_| verdict == Verdict::Leak);
     (verdict, sureness, evidence::of(&past, case, verdict, grows.as_ref()))
-}
-
-/// The library of PyTorch's caching allocator.
-const TORCH_CACHE: &str = "libc10_cuda.so";
-
-/// Whether a stack goes through PyTorch's caching allocator. Memory that it takes is not accused where
-/// tensors are judged: those explain why the cache grows.
-pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
-    frames.any(|frame| {
-        let module = frame.module.as_deref().unwrap_or_default();
-        module.rsplit('/').next() == Some(TORCH_CACHE)
-    })
 }
 
 /// What is judged of a kind of memory; none of what a program cannot free or does not own.

@@ -1,0 +1,99 @@
+//! Memory that PyTorch's cache took from the driver. The program never frees it itself, so by itself it
+//! often looks like a leak: its tensors account for it, or it stays one.
+
+use super::Course;
+use crate::stack::Frame;
+use crate::units::Nanos;
+use crate::verdict::{CacheTensors, Evidence, Sureness, Verdict};
+
+/// The library of PyTorch's caching allocator.
+const TORCH_CACHE: &str = "libc10_cuda.so";
+
+/// Windows from which on it can be seen that tensors do not grow.
+const ENOUGH: usize = 8;
+
+/// Whether a stack goes through PyTorch's caching allocator.
+pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
+    frames.any(|frame| {
+        let module = frame.module.as_deref().unwrap_or_default();
+        module.rsplit('/').next() == Some(TORCH_CACHE)
+    })
+}
+
+/// Whether a level is bounded: its highest value in the last quarter of its time is at most a thirtieth
+/// above its highest value before. `false` while that cannot be seen yet.
+pub(crate) fn is_bounded(level: &Course, now: Nanos, live: u64) -> bool {
+    let (_, _, windows) = level.until(now, live);
+    let (before, late) = windows.split_at(windows.len() - windows.len() / 4);
+    let highest = |part: &[super::Window]| part.iter().map(|window| window.high).max();
+    let (Some(before), Some(late)) = (highest(before), highest(late)) else { return false };
+    windows.len() >= ENOUGH && late <= before.saturating_add(before / 30)
+}
+
+/// The verdict on memory of the cache, from the one that it would have as any other memory.
+pub(crate) fn judge_cache(
+    (verdict, sureness, evidence): (Verdict, Sureness, Evidence),
+    tensors: CacheTensors,
+) -> (Verdict, Sureness, Evidence) {
+    let evidence = Evidence { tensors: Some(tensors), ..evidence };
+    if verdict == Verdict::Leak && tensors.account_for_cache() {
+        return (Verdict::Cache, Sureness::Likely, evidence);
+    }
+    (verdict, sureness, evidence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn level(values: impl Iterator<Item = u64>) -> (Course, Nanos, u64) {
+        let (mut course, mut before, mut at) = (Course::default(), 0, 0);
+        for value in values {
+            at += 10 * MIB;
+            course.level(Nanos(at), before, value);
+            before = value;
+        }
+        (course, Nanos(at), before)
+    }
+
+    fn bounded(values: impl Iterator<Item = u64>) -> bool {
+        let (course, now, live) = level(values);
+        is_bounded(&course, now, live)
+    }
+
+    #[test]
+    fn level_that_rises_in_the_last_quarter_is_not_bounded() {
+        assert!(bounded((0..200).map(|step| 100 + step % 7)));
+        assert!(bounded((0..200).map(|step| 100 + step.min(100))));
+        assert!(!bounded((0..200).map(|step| 100 + step)));
+        assert!(!bounded((0..200).map(|step| if step < 190 { 100 } else { 104 })));
+        assert!(!bounded((0..3).map(|_| 100)));
+        assert!(!bounded(std::iter::empty()));
+    }
+
+    #[test]
+    fn tensors_account_for_the_cache_by_growth_or_by_size() {
+        let leak = || (Verdict::Leak, Sureness::Certain, Evidence::default());
+        let tensors = CacheTensors {
+            live: 10,
+            peak: 50,
+            cache: 100,
+            per_hour: 0,
+            cache_per_hour: 8,
+            bounded: true,
+        };
+        let verdict = |tensors| judge_cache(leak(), tensors).0;
+        assert_eq!(verdict(tensors), Verdict::Cache);
+        assert_eq!(verdict(CacheTensors { peak: 49, ..tensors }), Verdict::Leak);
+        let growing = CacheTensors { bounded: false, ..tensors };
+        assert_eq!(verdict(growing), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { per_hour: 3, ..growing }), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { per_hour: 4, ..growing }), Verdict::Cache);
+        let other = (Verdict::Plateau, Sureness::Possible, Evidence::default());
+        let (verdict, sureness, evidence) = judge_cache(other, tensors);
+        assert_eq!((verdict, sureness), (Verdict::Plateau, Sureness::Possible));
+        assert_eq!(evidence.tensors, Some(tensors));
+    }
+}
