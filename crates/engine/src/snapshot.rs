@@ -93,6 +93,8 @@ pub struct Snapshot {
     pub tensor_sites_total: u64,
     /// Places that leak, the worst first.
     pub suspects: Vec<Judgement>,
+    /// How many there are; the list may be shorter.
+    pub suspects_total: u64,
     /// What is thought of the biggest other places.
     pub judgements: Vec<Judgement>,
     /// What was unusual since the last snapshot; in the last report all that is remembered.

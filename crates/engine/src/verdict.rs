@@ -108,6 +108,12 @@ pub struct Evidence {
     pub window: Nanos,
     /// The least that was live in each window since the place was first seen, the oldest first.
     pub lows: Vec<u64>,
+    /// The most that was ever live.
+    pub peak: u64,
+    /// The least and the most that was live since half of that time.
+    pub level: (u64, u64),
+    /// How often it rose and came back to its lowest level.
+    pub returns: u32,
     /// Steps from window to window.
     pub steps: u32,
     /// Of those: in which it grew, and in which it shrank.
@@ -122,19 +128,19 @@ pub struct Evidence {
     pub ended: u64,
     /// How long the place has been watched.
     pub watched: Nanos,
-    /// The middle of the ages of what is live, and the greatest.
+    /// At least half of what is live is as old as this. Ages are known to within a window.
     pub median_age: Option<Nanos>,
-    /// See `median_age`.
+    /// Nothing that is live is older than this.
     pub oldest: Option<Nanos>,
     /// The mean age of what is live.
     pub mean_age: Nanos,
     /// The mean life of what was freed.
     pub mean_life: Option<Nanos>,
-    /// The middle of the lives of what was freed, and the longest.
+    /// At least half of what was freed lived no longer than this. Known to within a factor of two.
     pub median_life: Option<Nanos>,
-    /// See `median_life`.
+    /// The longest life of what was freed.
     pub longest_life: Option<Nanos>,
-    /// Of what is live: that is older than nearly everything that was freed ever became.
+    /// Live and older than 99 of 100 that were freed; where fewer than 20 were, older than all of them.
     pub overdue: u64,
     /// When the device will be full if it goes on like this, where its free memory is known.
     pub full_in: Option<Nanos>,

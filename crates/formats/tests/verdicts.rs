@@ -70,6 +70,9 @@ fn growing() -> Evidence {
         live_count: 120,
         window: Nanos(2 * SECOND),
         lows: vec![0, 400 << 20, 800 << 20],
+        peak: 1300 << 20,
+        level: (700 << 20, 1300 << 20),
+        returns: 4,
         steps: 15,
         growing_steps: 14,
         shrinking_steps: 1,
@@ -138,6 +141,7 @@ fn snapshot() -> Snapshot {
     Snapshot {
         at: Moment(10 * SECOND),
         suspects: vec![tensors, Judgement { thread, ..objects }],
+        suspects_total: 2,
         judgements: Verdict::ALL.into_iter().skip(1).map(other).collect(),
         anomalies: vec![anomaly(size), anomaly(growth)],
         ..Snapshot::default()
@@ -188,9 +192,10 @@ fn no_name_of_a_program_reaches_the_terminal() {
 
 #[test]
 fn nobody_is_accused_where_nobody_is_suspected() {
-    let none = Snapshot { suspects: Vec::new(), ..snapshot() };
-    assert!(written(&none, true).contains("NO LEAK SUSPECTS (not enough data to judge 1 of"));
-    let judged = none.judgements.iter().filter(|one| one.verdict != Verdict::NotEnoughData);
+    let none = Snapshot { suspects: Vec::new(), suspects_total: 0, ..snapshot() };
+    assert!(written(&none, true).contains("NO LEAK SUSPECTS (too early to judge 2 of"));
+    let open = [Verdict::NotEnoughData, Verdict::RampUp];
+    let judged = none.judgements.iter().filter(|one| !open.contains(&one.verdict));
     let judged = Snapshot { judgements: judged.cloned().collect(), ..none.clone() };
     assert!(written(&judged, true).contains("NO LEAK SUSPECTS\n"));
     assert!(!written(&judged, false).contains("SUSPECT"));

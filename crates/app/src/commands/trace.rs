@@ -356,7 +356,7 @@ fn suspects(last: &Snapshot) -> bool {
             "leak ({}): process {pid} ({}), {place}: {}",
             judged.sureness.name(),
             judged.process,
-            verdict::sentence(judged),
+            verdict::sentence(judged.subject, judged.verdict, &judged.evidence),
         );
         output::complain(&plain(&text));
     }

@@ -30,6 +30,8 @@ const HOUR: u128 = 3_600_000_000_000;
 pub(super) struct Judged {
     pub(super) suspects: Vec<Judgement>,
     pub(super) others: Vec<Judgement>,
+    /// How many suspects there were before the list was cut.
+    pub(super) suspects_total: u64,
 }
 
 impl Judged {
@@ -45,6 +47,7 @@ impl Judged {
             let bytes = one.subject.is_bytes();
             (Reverse((one.sureness, bytes, one.evidence.per_hour)), one.pid, one.site, one.subject)
         });
+        self.suspects_total = self.suspects.len() as u64;
         self.suspects.truncate(suspects);
         self.others.sort_by_key(|one| {
             let bytes = one.subject.is_bytes();

@@ -305,6 +305,7 @@ impl Ledger {
             ran_out: std::mem::take(&mut self.ran_out).into_iter().collect(),
             anomalies: self.show_unusual(view, &ended),
             suspects: judged.suspects,
+            suspects_total: judged.suspects_total,
             judgements: judged.others,
             gpus: self.gpus(),
             ..shown_sites

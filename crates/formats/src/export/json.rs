@@ -56,6 +56,7 @@ struct Report {
     /// Records of objects that began or ended; figures about memory are exact without them.
     lost_objects: u64,
     suspects: Vec<JudgementObject>,
+    suspects_total: u64,
     judgements: Vec<JudgementObject>,
     anomalies: Vec<AnomalyObject>,
     /// Where blocks of PyTorch's cache came from; absent while there are none.
@@ -269,6 +270,7 @@ impl Report {
             lost_stacks: snapshot.certainty.lost.stacks,
             lost_objects: snapshot.certainty.lost.objects,
             suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
+            suspects_total: snapshot.suspects_total,
             judgements: snapshot
                 .judgements
                 .iter()

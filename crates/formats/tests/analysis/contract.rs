@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::analysis::leakage::Leakage;
+use engine::verdict::CacheTensors;
 use formats::export::analysis::Answer;
 use serde_json::Value;
 
@@ -97,11 +98,20 @@ fn fields(object: &Value, path: &str, all: &mut BTreeSet<String>) {
 fn the_contract_of_reports_is_what_is_printed() {
     let contracts = contracts();
     let (rich, judged) = (Story::rich(), Story::judged());
+    let mut findings = judged.findings();
+    findings.others[0].evidence.tensors = Some(CacheTensors {
+        live: 1,
+        peak: 2,
+        cache: 3,
+        per_hour: 4,
+        cache_per_hour: 5,
+        bounded: true,
+    });
     let objects = [
         object(&rich, Answer::Leakage(&Leakage::of(&rich.groups()))),
         object(&rich, Answer::Watermark(&rich.peaks())),
         object(&rich, Answer::Usage(&rich.courses(), &[overlay()])),
-        object(&judged, Answer::Suspects(&judged.findings())),
+        object(&judged, Answer::Suspects(&findings)),
         object(&rich, Answer::Summary(&rich.overview())),
         object(&rich, Answer::Fragmentation(&fragmentation())),
     ];

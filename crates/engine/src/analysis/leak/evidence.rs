@@ -1,7 +1,7 @@
 //! What a verdict rests on, in figures.
 
 use super::era::Era;
-use super::{Case, Past};
+use super::{Case, Past, shape};
 use crate::units::Nanos;
 use crate::verdict::{Evidence, Verdict};
 
@@ -16,6 +16,9 @@ pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, era: Option<&Er
         live: case.live,
         live_count: case.live_count,
         window: Nanos(past.length),
+        peak: past.windows.iter().map(|window| window.high).max().unwrap_or(case.live),
+        level: level(past, case.live),
+        returns: shape::returns(past),
         steps: (lows.len() as u32).saturating_sub(1),
         growing_steps: steps(std::cmp::Ordering::Greater),
         shrinking_steps: steps(std::cmp::Ordering::Less),
@@ -58,7 +61,14 @@ fn slope(past: &Past) -> u64 {
     u64::try_from(middle.max(0)).unwrap_or(u64::MAX)
 }
 
-/// The middle of the ages of what is live, to within a window.
+/// The least and the most that was live since half time.
+fn level(past: &Past, live: u64) -> (u64, u64) {
+    let late = || past.windows.iter().skip(past.windows.len() / 2);
+    let low = late().map(|window| window.low).min().unwrap_or(live);
+    (low, late().map(|window| window.high).max().unwrap_or(live))
+}
+
+/// What at least half of what is live is older than: its youngest window's end.
 fn median_age(past: &Past) -> Option<Nanos> {
     let counts = || past.windows.iter().map(|window| u64::from(window.kept_count));
     let half = counts().sum::<u64>().div_ceil(2);
@@ -67,11 +77,10 @@ fn median_age(past: &Past) -> Option<Nanos> {
         before += count;
         count > 0 && before >= half
     })?;
-    let (begins, ends) = past.bounds(found);
-    Some(Nanos(past.now.saturating_sub(begins / 2 + ends / 2)))
+    Some(Nanos(past.now.saturating_sub(past.bounds(found).1)))
 }
 
-/// The age of the oldest, to within a window.
+/// What nothing that is live is older than: the beginning of its oldest window.
 fn oldest(past: &Past) -> Option<Nanos> {
     let found = past.windows.iter().position(|window| window.kept_count > 0)?;
     Some(Nanos(past.now.saturating_sub(past.bounds(found).0)))

@@ -49,8 +49,9 @@ fn name(past: &Past, case: &Case<'_>) -> Verdict {
     if is_renewed(past, case) { Verdict::Cache } else { Verdict::Plateau }
 }
 
-/// How often it went up and came back to where it was, where it still does.
-fn returns(past: &Past) -> u32 {
+/// How often it went up and came back to where it was, where it still does. At least as often it did:
+/// a window does not say whether its least came before its most.
+pub(super) fn returns(past: &Past) -> u32 {
     let rest = past.windows.get(1..).unwrap_or_default();
     let lowest = rest.iter().map(|window| window.low).min().unwrap_or(0);
     let peak = rest.iter().map(|window| window.high).max().unwrap_or(0);
@@ -66,10 +67,15 @@ fn returns(past: &Past) -> u32 {
     }
     let (mut count, mut is_up) = (0, false);
     for window in rest {
-        is_up |= window.high >= up;
-        if is_up && window.low <= down {
+        let fell = if is_up {
+            window.low <= down
+        } else {
+            is_up = window.high >= up;
+            is_up && window.end <= down
+        };
+        if fell {
             count += 1;
-            is_up = false;
+            is_up = window.end >= up;
         }
     }
     count

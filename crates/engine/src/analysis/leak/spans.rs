@@ -53,12 +53,10 @@ impl Spans {
         self.counts.iter().any(|count| *count > 0).then_some(self.longest)
     }
 
-    /// The middle one, to within a factor of two.
+    /// A life that at least half of them were not longer than, at most twice the middle one.
     #[must_use]
     pub fn median(&self) -> Option<Nanos> {
-        let power = self.bucket(1, 2)?;
-        let from = 1_u64 << power;
-        Some(Nanos(from.saturating_add(from / 2)).min(self.longest))
+        self.bucket(1, 2).map(|power| self.top(power))
     }
 
     /// The age at which nearly everything that is ever freed has been: 99 of 100 lives were shorter,
@@ -68,9 +66,13 @@ impl Spans {
         if self.all() < MANY {
             return self.longest();
         }
-        let power = self.bucket(99, 100)?;
+        self.bucket(99, 100).map(|power| self.top(power))
+    }
+
+    /// The longest life of a bucket.
+    fn top(&self, power: u8) -> Nanos {
         let from = 1_u64 << power;
-        Some(Nanos(from.saturating_add(from - 1)).min(self.longest))
+        Nanos(from.saturating_add(from - 1)).min(self.longest)
     }
 
     fn all(&self) -> u64 {
@@ -103,7 +105,7 @@ mod tests {
             spans.add(Nanos(10));
         }
         // 199 of 200 lived between 8 and 15.
-        assert_eq!((spans.due(), spans.median()), (Some(Nanos(15)), Some(Nanos(12))));
+        assert_eq!((spans.due(), spans.median()), (Some(Nanos(15)), Some(Nanos(15))));
         spans.add(Nanos(u64::MAX));
         spans.add(Nanos(u64::MAX));
         assert_eq!(spans.due(), Some(Nanos(8191)));

@@ -19,7 +19,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::fragmentation::{Fragmentation, Pool};
-use super::suspects::first_low;
+use super::suspects::{first_low, subject as judged_subject};
 use super::{Answer, Comparison, Overlay, Subject};
 use crate::export::verdict;
 use crate::import::Warning;
@@ -256,7 +256,7 @@ fn besides(one: &Judgement) -> Value {
         "live_count": one.evidence.live_count,
         "began": one.evidence.begun,
         "ended": one.evidence.ended,
-        "sentence": verdict::sentence(one),
+        "sentence": verdict::sentence(one.subject, one.verdict, &one.evidence),
         "frames": one.frames.iter().map(frame).collect::<Vec<_>>(),
     })
 }
@@ -283,8 +283,18 @@ fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
         "mean_life_ns": nanos(evidence.mean_life),
         "median_life_ns": nanos(evidence.median_life),
         "longest_life_ns": nanos(evidence.longest_life),
+        "peak_bytes": evidence.peak,
+        "level_min_bytes": evidence.level.0,
+        "level_max_bytes": evidence.level.1,
+        "returns": evidence.returns,
+        "tensors": evidence.tensors.map(verdict::json::TensorsObject::new),
     });
     let object = with(group(subject, &one.place, one.live), "evidence", evidence);
+    let object = with(
+        object,
+        "sentence",
+        verdict::sentence(judged_subject(one.place.kind), one.verdict, &one.evidence),
+    );
     with(with(object, "verdict", one.verdict.name()), "sureness", one.sureness.name())
 }
 

@@ -5,7 +5,7 @@ use engine::kind::Kind;
 use engine::units::Bytes;
 use engine::verdict::{self, Evidence, Judgement, Sureness, Unusual, Verdict};
 
-use super::super::text::age;
+use super::super::text::{age, span};
 use super::super::verdict as verdict_words;
 use super::super::verdict::{kind as kind_of, words};
 use super::leakage::device_number;
@@ -45,11 +45,9 @@ fn headline(found: &Findings, leaks: usize) -> String {
              from a start"
                 .to_owned()
         }
-        0 => "No suspects: no place grows without an end in sight".to_owned(),
-        1 => "1 suspect: it grows without an end in sight, and what is old is still there".into(),
-        n => format!(
-            "{n} suspects: they grow without an end in sight, and what is old is still there"
-        ),
+        0 => "No suspects: no site meets the rules of a leak".to_owned(),
+        1 => "1 suspect: it keeps growing, and old allocations are still live".into(),
+        n => format!("{n} suspects: they keep growing, and old allocations are still live"),
     }
 }
 
@@ -95,26 +93,30 @@ fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
 fn because(one: &Judged) -> String {
     let evidence = &one.evidence;
     let Evidence { begun, ended, live_count, watched, .. } = *evidence;
-    let span = age(watched);
+    let watched = age(watched);
     match evidence.median_life {
         Some(life) => format!(
-            "in {span}, {ended} of {begun} were freed, after {} for the most part; {} are older than \
-             nearly all of those became",
-            age(life),
+            "in {watched}, {ended} of {begun} were freed, half of them within {}; {} are live and older \
+             than nearly all of those became",
+            span(life),
             Bytes(evidence.overdue),
         ),
-        None => format!("in {span}, none of {begun} was freed; {live_count} are live"),
+        None => format!("in {watched}, none of {begun} was freed; {live_count} are live"),
     }
 }
 
 fn advice(one: &Judged, subject: &Subject<'_>) -> String {
     let frames: Vec<_> =
         one.place.site.map(|site| subject.facts.stacks.frames(site).collect()).unwrap_or_default();
-    let judged = match one.place.kind {
+    verdict_words::advice(self::subject(one.place.kind), &one.evidence, &frames)
+}
+
+/// What is judged of a kind of memory.
+pub(super) const fn subject(kind: Kind) -> verdict::Subject {
+    match kind {
         Kind::Torch => verdict::Subject::Tensors,
         kind => verdict::Subject::Memory(kind),
-    };
-    verdict_words::advice(judged, &one.evidence, &frames)
+    }
 }
 
 /// Objects and tensors, which no change of the file tells of.
@@ -126,7 +128,7 @@ fn besides(subject: &Subject<'_>) -> Option<Section> {
         vec![
             Cell::Text(words(one.verdict).to_owned()),
             Cell::Text(kind_of(one.subject).to_owned()),
-            Cell::Text(verdict_words::live(one)),
+            Cell::Text(verdict_words::live(one.subject, &one.evidence)),
             Cell::Text(verdict_words::quantity(one.subject, one.evidence.per_hour)),
             Cell::Count(one.evidence.begun),
             Cell::Count(one.evidence.ended),
@@ -179,7 +181,7 @@ fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
         let (what, bytes, usual) = match odd.what {
             Unusual::Size { bytes, usual, of, of_site, live, .. } => {
                 let whose = if of_site { "its site" } else { "its process" };
-                let state = if live { "live" } else { "freed" };
+                let state = if live { "live" } else { "no longer live" };
                 (format!("size, against {of} of {whose}; {state}"), bytes, usual)
             }
             Unusual::Growth { bytes, within, usual } => {

@@ -1,6 +1,6 @@
 //! Verdicts and anomalies as objects.
 
-use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Unusual};
+use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusual};
 use serde::Serialize;
 
 use super::{advice, kind, sentence, unusual};
@@ -47,6 +47,10 @@ struct EvidenceObject {
     live_count: u64,
     window_ns: u64,
     lows: Vec<u64>,
+    peak: u64,
+    level_min: u64,
+    level_max: u64,
+    returns: u32,
     steps: u32,
     growing_steps: u32,
     shrinking_steps: u32,
@@ -62,6 +66,33 @@ struct EvidenceObject {
     #[serde(skip_serializing_if = "Option::is_none")]
     longest_life_ns: Option<u64>,
     overdue: u64,
+    /// Only of memory that PyTorch's cache took and that grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensors: Option<TensorsObject>,
+}
+
+/// What the tensors of PyTorch's cache did.
+#[derive(Serialize)]
+pub(in crate::export) struct TensorsObject {
+    live_bytes: u64,
+    peak_bytes: u64,
+    cache_bytes: u64,
+    bytes_per_hour: u64,
+    cache_bytes_per_hour: u64,
+    bounded: bool,
+}
+
+impl TensorsObject {
+    pub(in crate::export) fn new(of: CacheTensors) -> Self {
+        Self {
+            live_bytes: of.live,
+            peak_bytes: of.peak,
+            cache_bytes: of.cache,
+            bytes_per_hour: of.per_hour,
+            cache_bytes_per_hour: of.cache_per_hour,
+            bounded: of.bounded,
+        }
+    }
 }
 
 /// Something unusual.
@@ -119,7 +150,7 @@ impl JudgementObject {
             bytes_per_hour: bytes.then_some(per_hour),
             objects_per_hour: (!bytes).then_some(per_hour),
             seconds_until_full: full_in.map(|time| time.0 / 1_000_000_000),
-            sentence: sentence(judged),
+            sentence: sentence(judged.subject, judged.verdict, &judged.evidence),
             advice: accused.then(|| {
                 let frames: Vec<_> = judged.frames.iter().collect();
                 advice(judged.subject, &judged.evidence, &frames)
@@ -137,6 +168,10 @@ impl EvidenceObject {
             live_count: of.live_count,
             window_ns: of.window.0,
             lows: of.lows.clone(),
+            peak: of.peak,
+            level_min: of.level.0,
+            level_max: of.level.1,
+            returns: of.returns,
             steps: of.steps,
             growing_steps: of.growing_steps,
             shrinking_steps: of.shrinking_steps,
@@ -148,6 +183,7 @@ impl EvidenceObject {
             median_life_ns: of.median_life.map(|time| time.0),
             longest_life_ns: of.longest_life.map(|time| time.0),
             overdue: of.overdue,
+            tensors: of.tensors.map(TensorsObject::new),
         }
     }
 }

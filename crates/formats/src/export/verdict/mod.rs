@@ -7,7 +7,7 @@ use engine::kind::Kind;
 use engine::object::ObjectKind;
 use engine::stack::{Frame, Language, SiteName};
 use engine::units::Bytes;
-use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Unusual, Verdict};
+use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusual, Verdict};
 
 use super::analysis::frames;
 use super::text::{age, span};
@@ -43,9 +43,9 @@ pub fn objects(kind: ObjectKind, number: u64) -> String {
 
 /// What is live, in words.
 #[must_use]
-pub fn live(judged: &Judgement) -> String {
-    let Evidence { live, live_count, .. } = judged.evidence;
-    let (one, many) = match judged.subject {
+pub fn live(subject: Subject, evidence: &Evidence) -> String {
+    let Evidence { live, live_count, .. } = *evidence;
+    let (one, many) = match subject {
         Subject::Objects(kind) => return objects(kind, live),
         Subject::Tensors => ("tensor".to_owned(), "tensors".to_owned()),
         Subject::Memory(Kind::Device) => ("allocation".to_owned(), "allocations".to_owned()),
@@ -54,25 +54,99 @@ pub fn live(judged: &Judgement) -> String {
     format!("{} in {live_count} {}", Bytes(live), if live_count == 1 { one } else { many })
 }
 
-/// The verdict in one sentence.
+/// The verdict in one sentence. Every claim in it is a number of the evidence, or follows from them.
 #[must_use]
-pub fn sentence(judged: &Judgement) -> String {
-    let evidence = &judged.evidence;
-    let held = live(judged);
-    match judged.verdict {
+pub fn sentence(subject: Subject, verdict: Verdict, evidence: &Evidence) -> String {
+    let held = live(subject, evidence);
+    match verdict {
         Verdict::Leak => {
-            let rate = quantity(judged.subject, evidence.per_hour);
+            let rate = quantity(subject, evidence.per_hour);
             let full = evidence.full_in.map_or_else(String::new, |time| {
                 format!("; at this rate the device is full in {}", age(time))
             });
             format!("{held} live, and growing by {rate} an hour{full}")
         }
-        Verdict::Plateau => format!("{held}: grew, and stands still"),
-        Verdict::Cache => format!("{held}: renewed all the time, and bounded"),
-        Verdict::RampUp => format!("{held}: still growing, but as at a start"),
-        Verdict::Burst => format!("{held}: came in one go"),
-        Verdict::Periodic => format!("{held}: comes and goes"),
-        Verdict::NotEnoughData => format!("{held}: not enough data yet to tell"),
+        Verdict::Plateau => format!("{held}: {}", level(subject, evidence)),
+        Verdict::Cache => match &evidence.tensors {
+            Some(tensors) => format!("{held}: {}", cache(tensors)),
+            None => format!("{held}: {}; {}", level(subject, evidence), freed(subject, evidence)),
+        },
+        Verdict::RampUp => format!("{held}: {}", growth(subject, evidence)),
+        Verdict::Burst => {
+            format!("{held}: at most {} before", quantity(subject, evidence.peak))
+        }
+        Verdict::Periodic => format!(
+            "{held}: rose and fell at least {} times, to at most {}",
+            evidence.returns,
+            quantity(subject, evidence.peak)
+        ),
+        Verdict::NotEnoughData => format!(
+            "{held}: too little to judge, {} within {}",
+            begun(subject, evidence),
+            span(evidence.watched)
+        ),
+    }
+}
+
+/// What was live since half time.
+fn level(subject: Subject, evidence: &Evidence) -> String {
+    let (low, high) = evidence.level;
+    let [low, high] = [low, high].map(|amount| quantity(subject, amount));
+    if low == high {
+        format!("{low} since half time")
+    } else {
+        format!("between {low} and {high} since half time")
+    }
+}
+
+/// How what is growing has grown since half time.
+fn growth(subject: Subject, evidence: &Evidence) -> String {
+    let Evidence { lows, per_hour, .. } = evidence;
+    let [half, last] = [lows.get(lows.len() / 2), lows.last()]
+        .map(|low| quantity(subject, low.copied().unwrap_or(0)));
+    let rate = match per_hour {
+        0 => String::new(),
+        rate => format!(", by {} an hour", quantity(subject, *rate)),
+    };
+    format!(
+        "grew from {half} to {last} since half time{rate}; not long or steady enough for a leak"
+    )
+}
+
+/// Why memory of PyTorch's cache is not a leak.
+fn cache(tensors: &CacheTensors) -> String {
+    let CacheTensors { live, peak, per_hour, cache_per_hour, .. } = *tensors;
+    if tensors.explain_growth() {
+        return format!(
+            "PyTorch's cache; it grows by {} an hour, tensor sites that leak by {}",
+            Bytes(cache_per_hour),
+            Bytes(per_hour)
+        );
+    }
+    format!(
+        "PyTorch's cache; its tensors hold {}, at most {}, and are bounded",
+        Bytes(live),
+        Bytes(peak)
+    )
+}
+
+/// How many were ever made or allocated.
+fn begun(subject: Subject, evidence: &Evidence) -> String {
+    let begun = evidence.begun;
+    match subject {
+        Subject::Objects(_) => format!("{begun} made"),
+        Subject::Memory(_) | Subject::Tensors => format!("{begun} allocated"),
+    }
+}
+
+/// How many of those were freed or destroyed.
+fn freed(subject: Subject, evidence: &Evidence) -> String {
+    let Evidence { begun, ended, .. } = *evidence;
+    match (ended, subject) {
+        (0, Subject::Objects(_)) => format!("none of {begun} made here was destroyed"),
+        (0, _) => format!("none of {begun} allocated here was freed"),
+        (n, Subject::Objects(_)) => format!("{n} of {begun} made here were destroyed"),
+        (n, _) => format!("{n} of {begun} allocated here were freed"),
     }
 }
 
@@ -94,29 +168,23 @@ pub fn evidence(judged: &Judgement) -> Vec<String> {
             span(of.watched),
         ));
     }
-    let ended = match (of.ended, judged.subject) {
-        (0, Subject::Objects(_)) => format!("none of {} made here was destroyed", of.begun),
-        (0, _) => format!("none of {} allocated here was freed", of.begun),
-        (n, Subject::Objects(_)) => format!("{n} of {} made here were destroyed", of.begun),
-        (n, _) => format!("{n} of {} allocated here were freed", of.begun),
-    };
     let lived = match (of.median_life, of.longest_life) {
         (Some(middle), Some(longest)) => {
             format!(", half of them within {}, all within {}", span(middle), span(longest))
         }
         _ => String::new(),
     };
-    lines.push(format!("{ended}{lived}"));
+    lines.push(format!("{}{lived}", freed(judged.subject, of)));
     if let (Some(middle), Some(oldest)) = (of.median_age, of.oldest) {
         let overdue = match of.overdue {
             0 => String::new(),
             much => format!(
-                "; {} older than what is freed here ever got",
+                "; {} older than nearly all that were freed here became",
                 quantity(judged.subject, much)
             ),
         };
         lines.push(format!(
-            "half of what is live is older than {}, the oldest {}{overdue}",
+            "half of what is live is older than {}, the oldest at most {}{overdue}",
             span(middle),
             span(oldest)
         ));
@@ -172,7 +240,7 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
     let through = |module: &str| {
         frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
     };
-    let partly = evidence.ended > 0;
+    let Evidence { begun, ended, tensors, .. } = *evidence;
     match subject {
         Subject::Tensors => {
             "find what keeps the result of this line: a list, a dictionary, a closure or an \
@@ -180,20 +248,15 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
              with its graph keeps everything that it was computed from"
                 .to_owned()
         }
-        Subject::Memory(_) if through("libc10_cuda") => {
-            "this is PyTorch's cache, which grows because tensors are kept: trace with --torch to \
-             see which lines keep them"
-                .to_owned()
-        }
+        Subject::Memory(_) if tensors.is_some() || through("libc10_cuda") => of_cache(tensors),
         Subject::Memory(kind) => {
             let by = freed_by(kind);
-            if partly {
-                format!(
-                    "most is given back, some is not: look for a path after this call (an error, \
-                     an early return, a branch) that misses {by}"
-                )
-            } else {
-                format!("nothing of this call is ever given back: call {by} when it is done with")
+            match ended {
+                0 => format!("none of {begun} was freed: call {by} when each is no longer needed"),
+                n => format!(
+                    "{n} of {begun} were freed: look for a path after this call (an error, an early \
+                     return, a branch) that misses {by}"
+                ),
             }
         }
         Subject::Objects(kind) => {
@@ -201,6 +264,26 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
             let python = frames.iter().any(|frame| frame.language == Language::Python);
             let kept = if python { ", or keep one and use it again" } else { "" };
             format!("call {by} for each{kept}; each one costs host and often device memory")
+        }
+    }
+}
+
+/// What to try where memory of PyTorch's cache leaks.
+fn of_cache(tensors: Option<CacheTensors>) -> String {
+    match tensors {
+        None => {
+            "this is PyTorch's cache: trace with --torch to see which lines keep tensors".to_owned()
+        }
+        Some(CacheTensors { bounded: true, peak, cache, .. }) => format!(
+            "this is PyTorch's cache of {}, whose tensors never held more than {}: it may be \
+             fragmented. Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            Bytes(cache),
+            Bytes(peak)
+        ),
+        Some(_) => {
+            "this is PyTorch's cache, and its tensors grow, though no single line accounts for \
+                    that: compare the tensor sites of `trace --torch --by site` over time"
+                .to_owned()
         }
     }
 }
@@ -245,9 +328,10 @@ pub fn unusual(anomaly: &Anomaly) -> String {
     match anomaly.what {
         Unusual::Size { bytes, usual, of, of_site, live, .. } => {
             let whose = if of_site { "this site" } else { "this process" };
-            let live = if live { "" } else { " (freed since)" };
+            let live = if live { "" } else { " (no longer live)" };
+            let share = if of_site { "all" } else { "nine of ten" };
             format!(
-                "{bytes}{kind} at once{live}: {} {usual} (nine of ten of {of} allocations of {whose} were at most that)",
+                "{bytes}{kind} at once{live}: {} {usual} ({share} of {of} allocations of {whose} before were at most that)",
                 times(bytes, usual)
             )
         }

@@ -24,10 +24,10 @@ pub(in crate::export) fn short(
     style: Style,
 ) -> io::Result<()> {
     for judged in snapshot.suspects.iter().take(ON_THE_WAY) {
-        let text = format!("SUSPECT: {}: {}", at(judged), sentence(judged));
+        let text = format!("SUSPECT: {}: {}", at(judged), said(judged));
         writeln!(out, "{}", style.alarm(&text))?;
     }
-    more(out, snapshot.suspects.len(), ON_THE_WAY, "suspects", style)?;
+    more(out, snapshot.suspects_total, ON_THE_WAY as u64, "suspects", style)?;
     anomalies(out, &snapshot.anomalies, names, style)
 }
 
@@ -38,15 +38,19 @@ pub(in crate::export) fn whole(
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
-    if snapshot.suspects.is_empty() && snapshot.judgements.is_empty() {
+    if snapshot.suspects_total == 0 && snapshot.judgements.is_empty() {
         return anomalies(out, &snapshot.anomalies, names, style);
     }
     writeln!(out)?;
-    let open = snapshot.judgements.iter().filter(|judged| judged.verdict == Verdict::NotEnoughData);
-    let headline = match (snapshot.suspects.len(), open.count()) {
+    let open = snapshot
+        .judgements
+        .iter()
+        .filter(|judged| matches!(judged.verdict, Verdict::NotEnoughData | Verdict::RampUp));
+    let headline = match (snapshot.suspects_total, open.count()) {
         (0, 0) => style.bold("NO LEAK SUSPECTS"),
-        (0, n) => style
-            .bold(&format!("NO LEAK SUSPECTS (not enough data to judge {n} of the places below)")),
+        (0, n) => {
+            style.bold(&format!("NO LEAK SUSPECTS (too early to judge {n} of the sites below)"))
+        }
         (1, _) => style.alarm("1 LEAK SUSPECT"),
         (n, _) => style.alarm(&format!("{n} LEAK SUSPECTS")),
     };
@@ -54,16 +58,14 @@ pub(in crate::export) fn whole(
     for (index, judged) in snapshot.suspects.iter().enumerate() {
         suspect(out, index + 1, judged, style)?;
     }
+    let listed = snapshot.suspects.len() as u64;
+    more(out, snapshot.suspects_total, listed, "suspects", style)?;
     if !snapshot.judgements.is_empty() {
-        writeln!(out, "{}", style.bold("Other places that hold most"))?;
+        writeln!(out, "{}", style.bold("Other sites that hold most"))?;
     }
     for judged in &snapshot.judgements {
         let word = words(judged.verdict);
-        writeln!(
-            out,
-            "  {word:<16}{}",
-            style.dim(&format!("{}: {}", at(judged), sentence(judged)))
-        )?;
+        writeln!(out, "  {word:<16}{}", style.dim(&format!("{}: {}", at(judged), said(judged))))?;
     }
     anomalies(out, &snapshot.anomalies, names, style)
 }
@@ -75,6 +77,10 @@ fn at(judged: &Judgement) -> String {
     plain(&format!("{place} of {} ({pid})", judged.process)).into_owned()
 }
 
+fn said(judged: &Judgement) -> String {
+    sentence(judged.subject, judged.verdict, &judged.evidence)
+}
+
 fn suspect(out: &mut dyn Write, number: usize, judged: &Judgement, style: Style) -> io::Result<()> {
     let sure = judged.sureness.name();
     let verdict = judged.verdict.name();
@@ -84,7 +90,7 @@ fn suspect(out: &mut dyn Write, number: usize, judged: &Judgement, style: Style)
         .thread
         .as_ref()
         .map_or_else(String::new, |(tid, name)| format!(", all by thread {}:{tid}", plain(name)));
-    writeln!(out, "   {device}{}{thread}", sentence(judged))?;
+    writeln!(out, "   {device}{}{thread}", said(judged))?;
     for (index, line) in evidence(judged).iter().enumerate() {
         writeln!(out, "   {} {line}", if index == 0 { "evidence:" } else { "         " })?;
     }
@@ -116,10 +122,10 @@ fn anomalies(
         );
         writeln!(out, "{}", style.paint("33", &plain(&text)))?;
     }
-    more(out, anomalies.len(), ANOMALIES, "anomalies", style)
+    more(out, anomalies.len() as u64, ANOMALIES as u64, "anomalies", style)
 }
 
-fn more(out: &mut dyn Write, all: usize, shown: usize, what: &str, style: Style) -> io::Result<()> {
+fn more(out: &mut dyn Write, all: u64, shown: u64, what: &str, style: Style) -> io::Result<()> {
     match all.saturating_sub(shown) {
         0 => Ok(()),
         more => writeln!(out, "{}", style.dim(&format!("… and {more} more {what}"))),

@@ -58,9 +58,9 @@ function startGrowing() {
     tables.push([table, rows]);
   };
   if (suspects.length === 0) {
-    holder.append(el("p", { class: "empty" }, enough ? "No place grows without an end in sight." : "Not enough data: the file is too short, or too little happens in it, to tell growth from a start."));
+    holder.append(el("p", { class: "empty" }, enough ? "No site meets the rules of a leak." : "Not enough data: the file is too short, or too little happens in it, to tell growth from a start."));
   } else {
-    holder.append(el("p", { class: "note" }, "Places that grow without an end in sight, and whose old memory is still there. That is no proof: a cache that is not full yet looks the same."));
+    holder.append(el("p", { class: "note" }, "Sites that keep growing, and whose old allocations are still live. That is not proof: a cache that is not full yet looks the same."));
   }
   list(suspects, "growing", "Sites that leak", [
     { name: "grows by", figure: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },

@@ -1,0 +1,376 @@
+//! Every claim that reports print about a site holds for what the site did: random histories go through
+//! the ledger, and its words and numbers are compared with the history itself.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, What};
+use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::{Snapshot, View};
+use engine::units::{Bytes, Moment};
+use engine::verdict::{Evidence, Judgement, Unusual, Verdict};
+use formats::export::verdict;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+const MILLI: u64 = 1_000_000;
+const START: u64 = 77;
+
+/// What a site does for a time.
+#[derive(Clone, Debug)]
+struct Phase {
+    act: Act,
+    steps: u64,
+    step_ms: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Keep,
+    Churn,
+    KeepAndChurn,
+    FreeOldest,
+    FreeAll,
+    Idle,
+    Huge,
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    let act = prop_oneof![
+        4 => Just(Act::Keep),
+        2 => Just(Act::Churn),
+        3 => Just(Act::KeepAndChurn),
+        2 => Just(Act::FreeOldest),
+        1 => Just(Act::FreeAll),
+        1 => Just(Act::Idle),
+        1 => Just(Act::Huge),
+    ];
+    (act, 1..120_u64, 1..400_u64, 1..(1_u64 << 22)).prop_map(|(act, steps, step_ms, bytes)| Phase {
+        act,
+        steps,
+        step_ms,
+        bytes,
+    })
+}
+
+/// One allocation: when it began and ended, from the beginning of the trace.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    began: u64,
+    ended: Option<u64>,
+    bytes: u64,
+}
+
+/// Everything that a site did.
+#[derive(Default)]
+struct History {
+    lives: Vec<Life>,
+    /// When the level changed, and to what.
+    levels: Vec<(u64, u64)>,
+    now: u64,
+}
+
+impl History {
+    fn of(phases: &[Phase]) -> Self {
+        let mut history = Self { now: MILLI, ..Self::default() };
+        history.begin(1);
+        for Phase { act, steps, step_ms, bytes } in phases {
+            for _ in 0..*steps {
+                history.step(*act, *bytes);
+                history.now += step_ms * MILLI;
+            }
+        }
+        history
+    }
+
+    fn step(&mut self, act: Act, bytes: u64) {
+        match act {
+            Act::Keep => self.begin(bytes),
+            Act::Churn => self.churn(bytes),
+            Act::KeepAndChurn => {
+                self.begin(bytes);
+                self.churn(2 * bytes);
+            }
+            Act::FreeOldest => self.end_oldest(),
+            Act::FreeAll => {
+                while self.live().next().is_some() {
+                    self.end_oldest();
+                }
+            }
+            Act::Idle => {}
+            Act::Huge => self.churn(bytes << 12),
+        }
+    }
+
+    fn churn(&mut self, bytes: u64) {
+        self.begin(bytes);
+        self.now += MILLI / 2;
+        let last = self.lives.len() - 1;
+        self.end(last);
+    }
+
+    fn begin(&mut self, bytes: u64) {
+        self.now += 1;
+        self.lives.push(Life { began: self.now, ended: None, bytes });
+        self.note(|level| level + bytes);
+    }
+
+    fn end_oldest(&mut self) {
+        let oldest = self.lives.iter().position(|life| life.ended.is_none());
+        oldest.into_iter().for_each(|oldest| self.end(oldest));
+    }
+
+    fn end(&mut self, which: usize) {
+        self.now += 1;
+        self.lives[which].ended = Some(self.now);
+        let bytes = self.lives[which].bytes;
+        self.note(|level| level - bytes);
+    }
+
+    fn note(&mut self, change: impl Fn(u64) -> u64) {
+        let level = change(self.levels.last().map_or(0, |(_, level)| *level));
+        self.levels.push((self.now, level));
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Life> {
+        self.lives.iter().filter(|life| life.ended.is_none())
+    }
+
+    /// The lives of what was freed, the shortest first.
+    fn spans(&self) -> Vec<u64> {
+        let ended = self.lives.iter().filter_map(|life| Some(life.ended? - life.began));
+        let mut spans: Vec<_> = ended.collect();
+        spans.sort_unstable();
+        spans
+    }
+
+    /// Levels from a moment to another one: what was there before, and every change.
+    fn levels(&self, from: u64, to: u64) -> Vec<u64> {
+        let before = self.levels.iter().rev().find(|(at, _)| *at < from).map_or(0, |(_, l)| *l);
+        let inside = self.levels.iter().filter(|(at, _)| (from..to).contains(at));
+        std::iter::once(before).chain(inside.map(|(_, level)| *level)).collect()
+    }
+
+    fn events(&self, exits: bool) -> Vec<Event> {
+        let event = |at: u64, what| {
+            let at = Moment(START + at);
+            Event { pid: Pid(7), tid: Tid(8), entered: at, at, what }
+        };
+        let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
+        let mut events = vec![event(0, What::Process(facts))];
+        for (number, life) in (0x1000..).zip(&self.lives) {
+            let key = Key::address(number);
+            events.push(event(
+                life.began,
+                What::Allocate(Allocate {
+                    key,
+                    kind: Kind::Device,
+                    bytes: life.bytes,
+                    context: None,
+                    device: Some(DeviceId(0)),
+                    pool: None,
+                    stream: None,
+                    site: Some(SiteId(1)),
+                }),
+            ));
+            let free = What::Free(Free { key, by: FreeBy::Free, stream: None });
+            events.extend(life.ended.map(|ended| event(ended, free)));
+        }
+        events.sort_by_key(|event| event.at);
+        events.extend(exits.then(|| event(self.now, What::Exit)));
+        events
+    }
+
+    fn snapshot(&self, exits: bool) -> Snapshot {
+        let mut ledger = Ledger::new();
+        self.events(exits).iter().for_each(|event| ledger.apply(event));
+        let view = View { ended_sites: true, ..View::default() };
+        ledger.snapshot(Moment(START + self.now), &view)
+    }
+
+    /// The windows that an evidence is about, from and to.
+    fn windows(&self, evidence: &Evidence) -> Vec<(u64, u64)> {
+        let (length, count) = (evidence.window.0, evidence.lows.len() as u64);
+        let first = self.lives[0].began / length;
+        let bounds = |n: u64| {
+            let to = if n + 1 == count { u64::MAX } else { (first + n + 1) * length };
+            ((first + n) * length, to)
+        };
+        (0..count).map(bounds).collect()
+    }
+}
+
+/// The numbers of an evidence are those of the history.
+fn check_numbers(history: &History, of: &Evidence) {
+    let live: Vec<_> = history.live().collect();
+    assert_eq!(of.live, live.iter().map(|life| life.bytes).sum::<u64>());
+    assert_eq!((of.live_count, of.begun), (live.len() as u64, history.lives.len() as u64));
+    let spans = history.spans();
+    assert_eq!(of.ended, spans.len() as u64);
+    let windows = history.windows(of);
+    let levels = || windows.iter().map(|(from, to)| history.levels(*from, *to));
+    let lows: Vec<_> = levels().map(|levels| levels.into_iter().min().unwrap()).collect();
+    assert_eq!(of.lows, lows);
+    assert_eq!(of.peak, levels().flatten().max().unwrap());
+    let late = || levels().skip(windows.len() / 2).flatten();
+    assert_eq!(of.level, (late().min().unwrap(), late().max().unwrap()));
+    // Half were freed within the one, all within the other.
+    if let (Some(half), Some(all)) = (of.median_life, of.longest_life) {
+        let within = spans.iter().filter(|span| **span <= half.0).count();
+        assert!(within * 2 >= spans.len(), "{within} of {} within {half:?}", spans.len());
+        assert_eq!(spans.last(), Some(&all.0));
+    }
+    let ages: Vec<_> = live.iter().map(|life| (history.now - life.began, life.bytes)).collect();
+    if let (Some(half), Some(oldest)) = (of.median_age, of.oldest) {
+        let older = ages.iter().filter(|(age, _)| *age >= half.0).count();
+        assert!(older * 2 >= ages.len(), "{older} of {} older than {half:?}", ages.len());
+        assert!(ages.iter().all(|(age, _)| *age <= oldest.0), "{ages:?} {oldest:?}");
+    }
+    // At least as much is older than nearly everything that was freed became.
+    let due = match spans.len() {
+        0 => None,
+        1..20 => spans.last(),
+        count => spans.get((count * 99).div_ceil(100) - 1),
+    };
+    let overdue = due.map_or(0, |due| {
+        ages.iter().filter(|(age, _)| age >= due).map(|(_, bytes)| bytes).sum::<u64>()
+    });
+    assert!(of.overdue <= overdue, "{} > {overdue}", of.overdue);
+}
+
+/// What the words of a verdict say is so.
+fn check_words(judged: &Judgement) {
+    let of = &judged.evidence;
+    let text = verdict::sentence(judged.subject, judged.verdict, of);
+    let says = |words: &str| text.contains(words);
+    let count = if of.live_count == 1 { "allocation" } else { "allocations" };
+    let held = format!("{} in {} {count}", Bytes(of.live), of.live_count);
+    assert!(text.starts_with(&held), "{text}");
+    let half = of.lows[of.lows.len() / 2];
+    let late = of.lows.iter().rev().take(of.lows.len() / 4 + 1);
+    if says("growing by") {
+        assert!(of.per_hour > 0 && late.max() > Some(&half), "{text}: {of:?}");
+    }
+    if says("grew from") {
+        assert!(of.lows.last() > Some(&half), "{text}: {of:?}");
+        assert!(says(&format!("grew from {} to {}", Bytes(half), Bytes(*of.lows.last().unwrap()))));
+    }
+    if says("since half time") && judged.verdict != Verdict::RampUp {
+        let [low, high] = [of.level.0, of.level.1].map(Bytes);
+        let between = format!("between {low} and {high} since");
+        assert!(says(&between) || says(&format!("{low} since")), "{text}: {of:?}");
+    }
+    if says("before") {
+        assert!(says(&format!("at most {} before", Bytes(of.peak))) && of.live <= of.peak / 2);
+    }
+    if says("rose and fell") {
+        assert!(says(&format!("at least {} times", of.returns)) && of.returns >= 3);
+    }
+    let all: Vec<_> = [text].into_iter().chain(verdict::evidence(judged)).collect();
+    for line in all.iter().filter(|line| line.contains("freed")) {
+        let freed = match of.ended {
+            0 => format!("none of {} allocated here was freed", of.begun),
+            n => format!("{n} of {} allocated here were freed", of.begun),
+        };
+        assert!(line.contains(&freed) || line.contains("older than nearly all"), "{line}: {of:?}");
+    }
+    let advice = verdict::advice(judged.subject, of, &[]);
+    assert_eq!(advice.starts_with("none of"), of.ended == 0, "{advice}");
+}
+
+/// How often a level rose and came back, by the thresholds of the rule.
+fn returns(history: &History, of: &Evidence) -> u32 {
+    let windows = history.windows(of);
+    let rest = windows.iter().skip(1).flat_map(|(from, to)| history.levels(*from, *to));
+    let rest: Vec<_> = rest.collect();
+    let (lowest, peak) = (rest.iter().min().unwrap(), rest.iter().max().unwrap());
+    let quarter = (peak - lowest) / 4;
+    let (mut count, mut is_up) = (0, false);
+    for level in &rest {
+        is_up |= *level >= lowest + 2 * quarter.max(1);
+        if is_up && *level <= lowest + quarter {
+            (count, is_up) = (count + 1, false);
+        }
+    }
+    count
+}
+
+fn check_anomalies(history: &History, snapshot: &Snapshot) {
+    for anomaly in &snapshot.anomalies {
+        let text = verdict::unusual(anomaly);
+        let before = |at: u64| history.lives.iter().filter(move |life| life.began < at);
+        match anomaly.what {
+            Unusual::Size { bytes, usual, of, of_site, live, .. } => {
+                let at = anomaly.at.0 - START;
+                let own = history.lives.iter().find(|life| life.began == at).unwrap();
+                assert_eq!((own.bytes, of), (bytes.0, before(at).count() as u64), "{text}");
+                assert_eq!(live, own.ended.is_none());
+                assert_eq!(text.contains("no longer live"), !live, "{text}");
+                let within = before(at).filter(|life| life.bytes <= usual.0).count() as u64;
+                assert!(within * 10 >= of * 9 && (!of_site || within == of), "{text}: {within}");
+                assert_eq!(text.contains("(all of"), of_site, "{text}");
+            }
+            Unusual::Growth { bytes, within, .. } => {
+                let to = anomaly.at.0 - START;
+                let from = to.saturating_sub(within.0);
+                let born = history.lives.iter().filter(|life| (from..to).contains(&life.began));
+                assert!(born.map(|life| life.bytes).sum::<u64>() >= bytes.0, "{text}");
+            }
+        }
+    }
+}
+
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig { failure_persistence: None, ..Default::default() };
+    if config.rng_seed == RngSeed::Random {
+        config.rng_seed = RngSeed::Fixed(1);
+    }
+    config
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn printed_claims_hold_for_random_histories(phases in vec(phase(), 1..8), exits in any::<bool>()) {
+        let history = History::of(&phases);
+        let snapshot = history.snapshot(exits);
+        let judged = snapshot.suspects.iter().chain(&snapshot.judgements);
+        let judged: Vec<_> = judged.collect();
+        let [judged] = &judged[..] else { panic!("{judged:?}") };
+        check_numbers(&history, &judged.evidence);
+        check_words(judged);
+        if judged.verdict == Verdict::Periodic {
+            prop_assert!(returns(&history, &judged.evidence) >= judged.evidence.returns);
+        }
+        check_anomalies(&history, &snapshot);
+    }
+}
+
+/// Every verdict comes up, so that the words of each are checked.
+#[test]
+fn random_histories_reach_every_verdict() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    let mut runner = TestRunner::new(config());
+    let mut missing = Verdict::ALL.to_vec();
+    for _ in 0..2000 {
+        let phases = vec(phase(), 1..8).new_tree(&mut runner).unwrap().current();
+        let history = History::of(&phases);
+        let snapshot = history.snapshot(true);
+        let judged = snapshot.suspects.first().or(snapshot.judgements.first()).unwrap();
+        missing.retain(|verdict| *verdict != judged.verdict);
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("never seen: {missing:?}");
+}
