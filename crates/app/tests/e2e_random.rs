@@ -1,5 +1,5 @@
 //! Random programs over the whole memory API, under real probes: the ledger equals the driver's own
-//! account, call for call. Every seed that ever failed stays in the list.
+//! account, call for call. Every seed that ever failed stays in the list; another is fresh in each run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,17 +9,20 @@
 )]
 
 mod harness;
+#[path = "../../engine/tests/random/run.rs"]
+mod random;
 
 use harness::Stage;
+use random::seeds;
 
-fn check(ops: &str, threads: &str, seeds: &[u32]) {
-    for seed in seeds {
+fn check(ops: &str, threads: &str, failed: &[u64]) {
+    for seed in seeds(failed) {
         let stage = Stage::new();
         let seed = seed.to_string();
         let workload =
             ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", "2"];
+        println!("VRAMSCOPE_SEED={seed}, {threads} threads");
         let traced = stage.trace(&["--top", "1000000"], &workload);
-        println!("seed {seed}, {threads} threads");
         traced.assert_truth(&stage);
     }
 }
@@ -51,9 +54,9 @@ fn every_part_of_the_api_by_itself() {
         "context,green",
         "graph,capture",
     ];
-    for (seed, part) in parts.iter().enumerate() {
+    let seed = random::seed().to_string();
+    for part in parts {
         let stage = Stage::new();
-        let seed = (seed + 50).to_string();
         let workload = [
             "--seed",
             &seed,
@@ -67,7 +70,7 @@ fn every_part_of_the_api_by_itself() {
             "--only",
             part,
         ];
-        println!("seed {seed}, only {part}");
+        println!("VRAMSCOPE_SEED={seed}, only {part}");
         stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
     }
 }
@@ -76,7 +79,9 @@ fn every_part_of_the_api_by_itself() {
 fn an_older_build_of_the_driver() {
     let driver = harness::simulator().join("cmpl/libcuda.so.1");
     let stage = Stage::with_driver(driver);
-    let workload = ["--seed", "5", "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
+    let seed = random::seed().to_string();
+    let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
+    println!("VRAMSCOPE_SEED={seed}");
     stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
 }
 

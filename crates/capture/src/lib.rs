@@ -23,5 +23,9 @@ mod stacks;
 mod tensors;
 mod wire;
 
+#[cfg(test)]
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
+
 pub use clock::monotonic;
 pub use error::Error;

@@ -27,3 +27,7 @@ pub mod tensor;
 pub mod units;
 pub mod verdict;
 pub mod work;
+
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;

@@ -6,6 +6,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod random;
+
 use engine::analysis::fragmentation::{Fit, Fragmentation, Owner, Suggestion, analyse};
 use engine::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
 use engine::ids::{DeviceId, Pid, StreamId};
@@ -322,7 +324,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(random::CASES))]
 
     #[test]
     fn the_reserve_is_active_pending_releasable_or_stuck(

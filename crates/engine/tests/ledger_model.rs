@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod model;
+mod random;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use model::naive::Naive;
 use model::steps::{Step, step};
 use model::world::World;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use random::config;
 
 /// The bounds are not the naive ledger's business, except that they hold what is listed.
 fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
@@ -198,18 +199,6 @@ fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseErr
     let frees = process.frees_total..=process.frees_total + totals.overtaken;
     prop_assert!(frees.contains(&totals.frees), "{}", totals.frees);
     Ok(())
-}
-
-/// The same cases every time; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` give others and more.
-fn config(cases: u32) -> ProptestConfig {
-    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(1);
-    }
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = cases;
-    }
-    config
 }
 
 /// Steps of nanoseconds, or so long that a trace has many windows of growth.

@@ -8,4 +8,8 @@ pub mod kernel;
 pub mod plain;
 pub mod recording;
 
+#[cfg(test)]
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
+
 pub use clock::WallClock;

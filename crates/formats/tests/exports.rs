@@ -7,6 +7,8 @@
 )]
 
 mod collect;
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -170,7 +172,7 @@ fn any_change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(random::config(300))]
 
     #[test]
     fn whatever_a_file_tells_is_written_as_it_should(

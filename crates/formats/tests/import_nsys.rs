@@ -8,6 +8,8 @@
 )]
 
 mod collect;
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -252,7 +254,7 @@ fn small_files(folder: &TempDir) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(2000))]
 
     /// Anything may come out, but nothing may fail to end or end in a panic.
     #[test]

@@ -8,6 +8,8 @@
 )]
 
 mod collect;
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
 
 use collect::{Collected, file, fixture};
 use engine::ids::{Key, Space};
@@ -181,6 +183,8 @@ fn xml_that_declares_entities_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(random::config(random::CASES))]
+
     /// Anything may come out, but nothing may fail to end or end in a panic.
     #[test]
     fn damaged_reports_are_survived(

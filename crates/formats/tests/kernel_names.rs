@@ -7,6 +7,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
+
 use formats::kernel::KernelName;
 use proptest::prelude::*;
 
@@ -208,6 +211,8 @@ fn piece() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #![proptest_config(random::config(random::CASES))]
+
     #[test]
     fn any_text_has_a_name_of_bounded_length(pieces in proptest::collection::vec(piece(), 0..60)) {
         let symbol = pieces.concat();

@@ -8,6 +8,8 @@
 )]
 
 mod collect;
+#[path = "../../engine/tests/random/mod.rs"]
+mod random;
 
 use collect::{file, fixture};
 use formats::import::{Source, recognise};
@@ -102,6 +104,8 @@ fn folders_devices_and_missing_files_are_refused() {
 }
 
 proptest! {
+    #![proptest_config(random::config(random::CASES))]
+
     #[test]
     fn any_beginning_is_survived(head: Vec<u8>, magic in 0_usize..6) {
         let magics: [&[u8]; 6] = [b"", b"SQLite format 3\0", b"\xff\xff\xff\xff", b"PK\x03\x04", b"<", b"\x80"];

@@ -295,6 +295,8 @@ mod tests {
     }
 
     proptest::proptest! {
+        #![proptest_config(crate::random::config(crate::random::CASES))]
+
         #[test]
         fn any_text_has_an_answer(text in "(.|\n|/|:|-|\\.slice|\\.scope|pod|docker|[0-9a-f]{64}){0,40}") {
             if let Some(found) = parse(&text) {

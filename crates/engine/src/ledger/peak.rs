@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_truth_is_between_the_bounds() {
-        for seed in 0..500 {
+        for seed in crate::random::many(500) {
             let mut calls = story(seed);
             calls.sort_by_key(|call| call.1);
             let mut level = 0;

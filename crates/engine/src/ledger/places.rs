@@ -101,10 +101,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::random::{CASES, config};
 
     const SIZE: u64 = 1 << NEIGHBOURHOOD;
 
     proptest! {
+        #![proptest_config(config(CASES))]
+
         #[test]
         fn the_last_word_on_a_neighbourhood_counts(
             steps in prop::collection::vec((0..40_u64, 1..9_u64, any::<bool>()), 1..60),

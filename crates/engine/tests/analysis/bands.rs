@@ -11,7 +11,8 @@ use engine::units::Moment;
 use proptest::prelude::*;
 
 use super::feed::changes;
-use super::{config, plain};
+use super::plain;
+use super::random::{CASES, config};
 
 /// The band of a change, found without the engine's help.
 fn band(by: By, change: &Change) -> Band {
@@ -74,7 +75,7 @@ fn sum(row: &Row) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(CASES))]
 
     #[test]
     fn bands_are_what_they_are_after_every_change(changes in changes(150), most in 1..4_usize) {

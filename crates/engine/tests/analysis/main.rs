@@ -12,6 +12,8 @@ mod cases;
 mod courses;
 mod feed;
 mod plain;
+#[path = "../random/mod.rs"]
+mod random;
 
 use engine::analysis::Measure;
 use engine::analysis::groups::Groups;
@@ -22,15 +24,7 @@ use engine::analysis::watermark::Watermark;
 use engine::change::Change;
 use feed::changes;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
-
-fn config() -> ProptestConfig {
-    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(1);
-    }
-    config
-}
+use random::{CASES, config};
 
 fn groups(changes: &[Change]) -> Groups {
     let mut groups = Groups::new(Measure::Device);
@@ -39,7 +33,7 @@ fn groups(changes: &[Change]) -> Groups {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(CASES))]
 
     #[test]
     fn the_peak_and_what_was_live_in_it_are_those_of_the_plain_way(changes in changes(120)) {

@@ -10,3 +10,5 @@ mod any;
 mod leaks;
 mod others;
 mod play;
+#[path = "../random/mod.rs"]
+mod random;

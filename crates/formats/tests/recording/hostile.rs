@@ -10,15 +10,14 @@ use arrow_schema::{DataType, Field, Schema};
 use formats::import::Error;
 use formats::recording::VERSION_KEY;
 use proptest::collection::vec;
-use proptest::prelude::{ProptestConfig, any};
+use proptest::prelude::any;
 use proptest::proptest;
 use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::TestRunner;
 
-use super::{events, read, record};
+use super::{events, random, read, record};
 
 fn some_recording() -> Vec<u8> {
-    let mut runner = TestRunner::deterministic();
+    let mut runner = random::runner();
     record(&vec(events::event(), 40).new_tree(&mut runner).unwrap().current())
 }
 
@@ -52,7 +51,7 @@ fn any_byte_may_be_any_other() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(random::config(256))]
     #[test]
     fn random_bytes_are_survived(
         bytes in vec(any::<u8>(), 0..200),

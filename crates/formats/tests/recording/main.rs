@@ -10,6 +10,8 @@ mod events;
 mod hostile;
 mod import;
 mod page;
+#[path = "../../../engine/tests/random/mod.rs"]
+mod random;
 mod round_trip;
 mod tail;
 

@@ -10,15 +10,14 @@ use engine::units::Moment;
 use formats::recording::schema::{COLUMNS, ROWS};
 use formats::recording::{Row, Writer};
 use proptest::collection::vec;
-use proptest::prelude::{ProptestConfig, Strategy};
+use proptest::prelude::Strategy;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
-use super::{HEADER_ROWS, events, function, header, read, reader, record};
+use super::{HEADER_ROWS, events, function, header, random, read, reader, record};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(random::config(64))]
     #[test]
     fn every_event_is_read_as_it_was_written(written in vec(events::event(), 0..60)) {
         let (rows, warnings) = read(&record(&written)).unwrap();
@@ -155,7 +154,7 @@ fn an_unknown_function_keeps_its_name() {
 
 #[test]
 fn every_row_of_the_table_is_written_and_names_columns_that_exist() {
-    let mut runner = TestRunner::deterministic();
+    let mut runner = random::runner();
     let strategy = vec(events::event(), 3000);
     let mut words: BTreeSet<String> = BTreeSet::new();
     let many = strategy.new_tree(&mut runner).unwrap().current();

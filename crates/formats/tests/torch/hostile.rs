@@ -7,6 +7,7 @@ use formats::import::{Error, torch};
 use proptest::prelude::*;
 
 use crate::kept::{Kept, file};
+use crate::random;
 
 fn read(bytes: &[u8]) -> (Result<u64, Error>, Kept) {
     let mut named = tempfile::NamedTempFile::new().unwrap();
@@ -353,7 +354,7 @@ fn any_entries() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+    #![proptest_config(random::config(512))]
 
     #[test]
     fn any_opcodes_give_an_answer(bytes in any_opcodes()) {

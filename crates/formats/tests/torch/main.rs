@@ -10,3 +10,5 @@
 mod files;
 mod hostile;
 mod kept;
+#[path = "../../../engine/tests/random/mod.rs"]
+mod random;

@@ -109,6 +109,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest::proptest! {
+        #![proptest_config(crate::random::config(crate::random::CASES))]
+
         #[test]
         fn it_finds_what_was_put_in_and_nothing_else(
             keys: Vec<u8>,

@@ -361,6 +361,8 @@ mod tests {
     }
 
     proptest::proptest! {
+        #![proptest_config(crate::random::config(crate::random::CASES))]
+
         #[test]
         fn any_bytes_are_survived_and_layouts_change_nothing(record in record(), places in proptest::collection::vec(0_u8..8, 0..9)) {
             let mut layouts = Layouts::<8>::new(&places);

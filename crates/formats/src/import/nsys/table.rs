@@ -298,7 +298,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+        #![proptest_config(crate::random::config(60))]
 
         #[test]
         fn both_ways_give_the_same_rows_of_any_table(
