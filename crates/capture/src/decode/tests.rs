@@ -1,4 +1,6 @@
-//! Golden records: bytes as the probes write them, and what they mean.
+//! Golden records: bytes as the probes write them, and what they mean; and records of any bytes.
+
+mod fuzz;
 
 use engine::event::{
     Allocate, ContextChange, Event, Free, FreeBy, GraphCall, Lost, Place, PoolCall, VmmCall, What,
@@ -266,26 +268,20 @@ fn a_uuid_is_told_apart() {
 
 #[test]
 fn any_bytes_give_an_answer() {
-    let mut state = 11_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as u8
-    };
-    for round in 0..200_000_usize {
-        let length = round % 260;
-        let mut bytes: Vec<u8> = (0..length).map(|_| next()).collect();
-        if length > 4 {
-            // Mostly known kinds, rows and successful results, or nothing deep is reached.
-            bytes[0] = next() % 10;
-            bytes[1] = 0;
-            bytes[2] = next() % 120;
-            bytes[3] = 0;
-            if round % 3 != 0 {
-                bytes.get_mut(4..8).into_iter().flatten().for_each(|byte| *byte = 0);
-            }
-        }
-        let _ = decode(&bytes);
-    }
+    let reached = fuzz::run(crate::random::seed());
+    // Every kind of `wire.h`, whole, cut by a byte and longer than it is.
+    let sizes = fuzz::kinds().into_iter().map(|kind| (kind, fuzz::size(kind)));
+    let lengths = sizes.flat_map(|(kind, size)| [(kind, size - 1), (kind, size), (kind, size + 1)]);
+    let missed: Vec<_> = lengths.filter(|length| !reached.lengths.contains(length)).collect();
+    assert_eq!(missed, []);
+    // Every row, when its call succeeded and when it failed. Some the probes keep to themselves.
+    let rows = 0..HOOKS.len();
+    let sent = rows.clone().filter(|row| !fuzz::is_kept_by_probes(&HOOKS[*row]));
+    assert_eq!(reached.successes, sent.collect());
+    assert_eq!(reached.failures, rows.collect());
+    assert_eq!(reached.decoded, fuzz::DECODED.into());
+    assert_eq!(reached.events, fuzz::EVENTS.into());
+    assert_eq!(reached.stacks, ["addresses", "copy", "python"].into());
     assert_eq!(decode(&[]), Err(Unreadable));
 }
 

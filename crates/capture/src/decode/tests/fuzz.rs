@@ -1,0 +1,244 @@
+//! Records of every kind, row and length, with random bytes in them, and what they reached.
+
+use std::collections::BTreeSet;
+
+use engine::event::What;
+
+use crate::decode::{Decoded, Unreadable, decode, object};
+use crate::hooks::{HOOKS, Hook, Meaning};
+use crate::stacks::{StackRecord, read};
+use crate::wire::{self, Call, CallDescriptor, Head};
+
+/// Results of calls: success, ordinary failures, and those that matter to a capture.
+const RESULTS: [i32; 5] = [0, 1, 2, 900, 908];
+
+/// Random bodies of each kind, row, length and result.
+const BODIES: usize = 6;
+
+/// More of them for a row that gave no event yet: some need a certain attribute or type.
+const MORE_BODIES: usize = 20_000;
+
+/// What decoding can give, by name.
+pub(super) const DECODED: [&str; 8] =
+    ["began", "bound", "called", "event", "exec", "kernel name", "object", "uuid"];
+
+/// Events that records can give.
+pub(super) const EVENTS: [&str; 16] = [
+    "allocate",
+    "context",
+    "exec",
+    "exit",
+    "failed",
+    "free",
+    "graph",
+    "lost",
+    "object",
+    "pool",
+    "process",
+    "tensor",
+    "thread exit",
+    "thread name",
+    "vmm",
+    "work",
+];
+
+/// What a run came to.
+#[derive(Default)]
+pub(super) struct Reached {
+    /// Kinds, and bytes of records of them.
+    pub(super) lengths: BTreeSet<(u16, usize)>,
+    /// Rows of calls that succeeded and gave an event.
+    pub(super) successes: BTreeSet<usize>,
+    /// Rows of calls that failed and gave an event.
+    pub(super) failures: BTreeSet<usize>,
+    pub(super) decoded: BTreeSet<&'static str>,
+    pub(super) events: BTreeSet<&'static str>,
+    pub(super) stacks: BTreeSet<&'static str>,
+}
+
+/// The kinds in `wire.h`: one that is added there is tried, too.
+pub(super) fn kinds() -> Vec<u16> {
+    let header = include_str!("../../bpf/wire.h");
+    let (_, list) = header.split_once("enum vs_record_kind {").unwrap();
+    let (list, _) = list.split_once('}').unwrap();
+    let values = list.lines().filter_map(|line| line.split_once(" = "));
+    values.map(|(_, value)| value.split(',').next().unwrap().parse().unwrap()).collect()
+}
+
+/// Bytes of a whole record of a kind, without what may follow.
+pub(super) fn size(kind: u16) -> usize {
+    match u32::from(kind) {
+        wire::VS_CALL => size_of::<Call>(),
+        wire::VS_CALL_DESCRIPTOR => size_of::<CallDescriptor>(),
+        wire::VS_PROCESS => size_of::<wire::Process>(),
+        wire::VS_THREAD => size_of::<wire::ThreadName>(),
+        wire::VS_EXEC | wire::VS_EXIT | wire::VS_THREAD_EXIT => size_of::<Head>(),
+        wire::VS_LEARNED => size_of::<wire::Learned>(),
+        wire::VS_NAMED => size_of::<wire::Named>(),
+        wire::VS_STACK => size_of::<wire::Stack>(),
+        wire::VS_ADDRESSES => size_of::<wire::Addresses>(),
+        // Its frames follow, as many as there are.
+        wire::VS_PYTHON => size_of::<Head>() + 16,
+        wire::VS_TENSOR => size_of::<wire::Tensor>(),
+        other => panic!("kind {other} has no size here"),
+    }
+}
+
+/// Random numbers, of which many are small: handles, attributes and types are.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+
+    /// A record with this head.
+    fn record(&mut self, kind: u16, row: u16, result: i32, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(length + 4);
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(row.to_ne_bytes());
+        bytes.extend(result.to_ne_bytes());
+        while bytes.len() < length {
+            let (half, shape) = (self.next(), self.next());
+            let half = match shape >> 30 {
+                0 => 0,
+                1 => half % 16,
+                2 => u32::MAX - half % 2,
+                _ => half,
+            };
+            bytes.extend(half.to_ne_bytes());
+        }
+        bytes.truncate(length);
+        bytes
+    }
+}
+
+/// Decodes records of every kind, row and length.
+pub(super) fn run(seed: u64) -> Reached {
+    let (mut dice, mut reached) = (Dice(seed), Reached::default());
+    let mut kinds = kinds();
+    let last = *kinds.iter().max().unwrap();
+    kinds.extend([0, last + 1, u16::MAX]);
+    for kind in kinds {
+        let calls = [wire::VS_CALL, wire::VS_CALL_DESCRIPTOR].contains(&u32::from(kind));
+        let known = (1..=last).contains(&kind);
+        let whole = if known { size(kind) } else { size_of::<Call>() };
+        let head = size_of::<Head>();
+        let rows = if calls { HOOKS.len() as u16 } else { 3 };
+        for row in (0..rows).chain([HOOKS.len() as u16, wire::VS_CANARY as u16, u16::MAX]) {
+            for length in
+                [0, 4, head - 1, head, whole - 1, whole, whole + 1, whole + 8, whole + 400]
+            {
+                for result in RESULTS {
+                    for _ in 0..BODIES {
+                        let bytes = dice.record(kind, row, result, length);
+                        reached.record(kind, row.into(), result, &bytes);
+                    }
+                }
+            }
+        }
+    }
+    reached.insist(&mut dice);
+    reached
+}
+
+impl Reached {
+    /// Tries rows again that gave no event yet.
+    fn insist(&mut self, dice: &mut Dice) {
+        for (row, hook) in HOOKS.iter().enumerate() {
+            let mut left = if is_kept_by_probes(hook) { 0 } else { MORE_BODIES };
+            while left > 0 && !self.successes.contains(&row) {
+                for kind in [wire::VS_CALL as u16, wire::VS_CALL_DESCRIPTOR as u16] {
+                    let bytes = dice.record(kind, row as u16, 0, size(kind));
+                    self.record(kind, row, 0, &bytes);
+                }
+                left -= 1;
+            }
+        }
+    }
+
+    fn record(&mut self, kind: u16, row: usize, result: i32, bytes: &[u8]) {
+        self.lengths.insert((kind, bytes.len()));
+        let found = decode(bytes);
+        let made = object(bytes);
+        if bytes.len() < size_of::<Head>() {
+            assert_eq!((&found, &made), (&Err(Unreadable), &None), "{bytes:?}");
+        }
+        let is_call = [wire::VS_CALL, wire::VS_CALL_DESCRIPTOR].contains(&u32::from(kind));
+        if is_call && row >= HOOKS.len() {
+            assert_eq!((&found, &made), (&Err(Unreadable), &None), "{bytes:?}");
+        }
+        let found = found.ok().flatten();
+        for decoded in found.iter().chain(&made) {
+            let rows = if result == 0 { &mut self.successes } else { &mut self.failures };
+            if is_call {
+                rows.insert(row);
+            }
+            let (name, event) = name(decoded);
+            self.decoded.insert(name);
+            self.events.extend(event);
+        }
+        self.stacks.extend(read(bytes).map(|stack| match stack {
+            StackRecord::Copy { .. } => "copy",
+            StackRecord::Addresses { .. } => "addresses",
+            StackRecord::Python { .. } => "python",
+        }));
+    }
+}
+
+fn name(decoded: &Decoded) -> (&'static str, Option<&'static str>) {
+    match decoded {
+        Decoded::Event(event) => ("event", Some(event_name(&event.what))),
+        Decoded::Called(event, _) => ("called", Some(event_name(&event.what))),
+        Decoded::Object(event, _) => ("object", Some(event_name(&event.what))),
+        Decoded::Began(event, _) => ("began", Some(event_name(&event.what))),
+        Decoded::Exec(event, _) => ("exec", Some(event_name(&event.what))),
+        Decoded::DeviceUuid(_) => ("uuid", None),
+        Decoded::Bound(_) => ("bound", None),
+        Decoded::Named(_) => ("kernel name", None),
+    }
+}
+
+fn event_name(what: &What) -> &'static str {
+    match what {
+        What::Allocate(_) => "allocate",
+        What::Context(_) => "context",
+        What::Exec => "exec",
+        What::Exit => "exit",
+        What::Failed(_) => "failed",
+        What::Free(_) => "free",
+        What::Graph(_) => "graph",
+        What::Lost(_) => "lost",
+        What::Object(_) => "object",
+        What::Pool(_) => "pool",
+        What::Process(_) => "process",
+        What::Tensor(_) => "tensor",
+        What::ThreadExit => "thread exit",
+        What::ThreadName(_) => "thread name",
+        What::Vmm(_) => "vmm",
+        What::Work(_) => "work",
+        other => panic!("no record gives {other:?}"),
+    }
+}
+
+/// Whether a call that succeeds gives no event: the probes keep what it does, or add it up.
+pub(super) const fn is_kept_by_probes(hook: &Hook) -> bool {
+    // Its record shows a process, and means nothing else.
+    let announces = matches!(hook.meaning, Meaning::Initialise);
+    announces
+        || matches!(
+            hook.wire(true).action as u32,
+            wire::VS_ACTION_CONTEXT_SET
+                | wire::VS_ACTION_CONTEXT_PUSH
+                | wire::VS_ACTION_CONTEXT_POP
+                | wire::VS_ACTION_CONTEXT_GET
+                | wire::VS_ACTION_CONTEXT_DEVICE
+                | wire::VS_ACTION_NAME
+                | wire::VS_ACTION_TOLD_NAME
+                | wire::VS_ACTION_LAUNCH
+                | wire::VS_ACTION_LAUNCH_CONFIG
+                | wire::VS_ACTION_COPY
+        )
+}
