@@ -51,8 +51,10 @@ struct Counts {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Objects {
+    /// See [`KEPT`].
+    room: usize,
     live: HashMap<Name, Live>,
     counts: [Counts; ObjectKind::ALL.len()],
     /// Handles that were given out again before their destruction was seen: how often.
@@ -63,7 +65,23 @@ pub(super) struct Objects {
     contextless: u64,
 }
 
+impl Default for Objects {
+    fn default() -> Self {
+        Self::with_room(KEPT)
+    }
+}
+
 impl Objects {
+    fn with_room(room: usize) -> Self {
+        Self {
+            room,
+            live: HashMap::new(),
+            counts: [Counts::default(); ObjectKind::ALL.len()],
+            owed: HashMap::new(),
+            of_contexts: HashMap::new(),
+        }
+    }
+
     fn count(&mut self, kind: ObjectKind) -> &mut Counts {
         &mut self.counts[kind.index()]
     }
@@ -75,7 +93,7 @@ impl Objects {
                 *self.owed.entry(name).or_insert(0) += 1;
             }
         }
-        let room = self.live.len() < KEPT;
+        let room = self.live.len() < self.room;
         let counts = self.count(name.0);
         counts.created += 1;
         counts.live += 1;
@@ -211,9 +229,9 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_objects_are_counted_and_not_kept() {
-        let mut objects = Objects::default();
+        let mut objects = Objects::with_room(8);
         let mut sites = SiteTable::since(Moment(0));
-        let all = KEPT as u64 + 5;
+        let all = 8 + 5;
         for handle in 0..all {
             let (name, new) = event(handle);
             objects.create(name, new, &mut sites);
@@ -223,7 +241,7 @@ mod tests {
             (view.live, view.destroyed, view.untracked)
         };
         assert_eq!(view(&objects), (all, 0, 5));
-        assert_eq!(sites.rows()[0].count, KEPT as u64);
+        assert_eq!(sites.rows()[0].count, 8);
         for handle in 0..all {
             objects.destroy(event(handle).0, Moment(all), Moment(all), &mut sites);
         }
