@@ -10,9 +10,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use engine::container::{Container, Pod};
+use engine::units::{Moment, Nanos};
 
 /// Entries that are read of a folder. A node runs some hundred pods.
 const MOST: usize = 16_384;
@@ -21,14 +21,14 @@ const MOST: usize = 16_384;
 const LONGEST: usize = 253;
 
 /// The least time between two looks.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Nanos = Nanos::from_millis(1000);
 
 /// What the folders told when they were read last.
 pub(crate) struct Logs {
     folder: PathBuf,
     containers: HashMap<Box<str>, Names>,
     pods: HashMap<Box<str>, Names>,
-    read: Option<Instant>,
+    read: Option<Moment>,
 }
 
 /// The names of a pod; of one of its containers where that is known.
@@ -47,8 +47,8 @@ impl Logs {
     }
 
     /// Adds the names to a container, as far as they are known. Whether it has all of them now.
-    pub(crate) fn name(&mut self, container: &mut Container) -> bool {
-        if !self.tell(container) && self.read_again() {
+    pub(crate) fn name(&mut self, container: &mut Container, now: Moment) -> bool {
+        if !self.tell(container) && self.read_again(now) {
             return self.tell(container);
         }
         is_named(container)
@@ -71,11 +71,11 @@ impl Logs {
     }
 
     /// Reads the folders, unless that was a moment ago.
-    fn read_again(&mut self) -> bool {
-        if self.read.is_some_and(|read| read.elapsed() < PAUSE) {
+    fn read_again(&mut self, now: Moment) -> bool {
+        if self.read.is_some_and(|read| now - read < PAUSE) {
             return false;
         }
-        self.read = Some(Instant::now());
+        self.read = Some(now);
         self.pods = entries(&self.folder.join("pods"))
             .filter_map(|(name, path)| {
                 let mut names = of_pod(&name)?;
@@ -181,16 +181,16 @@ mod tests {
         let pod = folder.path().join(format!("pods/team_trainer-0_{UID}"));
         fs::create_dir_all(pod.join("main")).unwrap();
         let mut one = container(Some(UID));
-        assert!(Logs::new(folder.path()).name(&mut one));
+        assert!(Logs::new(folder.path()).name(&mut one, Moment(1)));
         assert_eq!(told(&one), Some(("team", "trainer-0", Some("main"))));
         // With two containers the folder does not tell which of them it is.
         fs::create_dir_all(pod.join("sidecar")).unwrap();
         let mut one = container(Some(UID));
-        assert!(!Logs::new(folder.path()).name(&mut one));
+        assert!(!Logs::new(folder.path()).name(&mut one, Moment(1)));
         assert_eq!(told(&one), Some(("team", "trainer-0", None)));
         // The link of the container does.
         log(folder.path(), &format!("trainer-0_team_main-loop-{ID}.log"));
-        assert!(Logs::new(folder.path()).name(&mut one));
+        assert!(Logs::new(folder.path()).name(&mut one, Moment(1)));
         assert_eq!(told(&one), Some(("team", "trainer-0", Some("main-loop"))));
     }
 
@@ -200,7 +200,7 @@ mod tests {
         fs::create_dir_all(folder.path().join(format!("pods/team_trainer-0_{UID}/main"))).unwrap();
         log(folder.path(), &format!("trainer-0_team_main-{ID}.log"));
         let mut one = container(None);
-        assert!(Logs::new(folder.path()).name(&mut one));
+        assert!(Logs::new(folder.path()).name(&mut one, Moment(1)));
         assert_eq!(told(&one), Some(("team", "trainer-0", Some("main"))));
         assert_eq!(&*one.pod.unwrap().uid, UID);
     }
@@ -209,7 +209,7 @@ mod tests {
     fn folders_that_are_missing_or_odd_tell_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let mut logs = Logs::new(&folder.path().join("nowhere"));
-        assert!(!logs.name(&mut container(Some(UID))));
+        assert!(!logs.name(&mut container(Some(UID)), Moment(1)));
         for name in ["a_b", "a__b", &format!("a_b_c_{UID}"), &format!("_b_{UID}"), "a_b_short"] {
             fs::create_dir_all(folder.path().join("pods").join(name)).unwrap();
         }
@@ -217,7 +217,7 @@ mod tests {
             log(folder.path(), name);
         }
         let mut one = container(Some(UID));
-        assert!(!Logs::new(folder.path()).name(&mut one));
+        assert!(!Logs::new(folder.path()).name(&mut one, Moment(1)));
         assert_eq!(one, container(Some(UID)));
     }
 }

@@ -68,7 +68,7 @@ impl Containers {
             Ok(container) => container?,
             Err(Gone) => expected.filter(|(_, seen)| seen.elapsed() < BELIEVED)?.0,
         };
-        let named = self.logs.name(&mut container);
+        let named = self.logs.name(&mut container, now);
         self.nameless.remove(&pid);
         if !named && self.nameless.len() < MOST_NAMELESS {
             self.nameless.insert(pid, (container.clone(), 0));
@@ -134,7 +134,7 @@ impl Containers {
         let logs = &mut self.logs;
         self.nameless.retain(|pid, (container, looks)| {
             let before = container.clone();
-            let named = logs.name(container);
+            let named = logs.name(container, now);
             if *container != before {
                 events.push(event(*pid, now, container.clone()));
             }
@@ -173,6 +173,7 @@ mod tests {
 
     const ID: &str = "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00";
     const UID: &str = "0a1b2c3d-1111-2222-3333-444455556666";
+    const SECOND: u64 = 1_000_000_000;
 
     /// A `/proc` with one process, and a folder of logs.
     struct Node(tempfile::TempDir);
@@ -227,11 +228,11 @@ mod tests {
         let logs = node.0.path().join(format!("log/pods/team_web_{UID}/main"));
         fs::create_dir_all(logs).unwrap();
         // The folders are read a second apart at the most often.
-        std::thread::sleep(Duration::from_millis(1100));
-        let mut news = containers.look_again(Moment(3));
+        assert!(containers.look_again(Moment(SECOND)).is_empty());
+        let mut news = containers.look_again(Moment(1 + SECOND));
         let pod = container(news.pop()).unwrap().pod.unwrap();
         assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
-        assert!(news.is_empty() && containers.look_again(Moment(4)).is_empty());
+        assert!(news.is_empty() && containers.look_again(Moment(2 + 2 * SECOND)).is_empty());
     }
 
     #[test]
