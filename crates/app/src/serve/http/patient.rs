@@ -12,28 +12,31 @@ use tokio::time::{Sleep, sleep};
 use super::places::Standing;
 
 /// A stream whose other side must take what is written within a time, however little it takes at once.
-pub(super) struct Patient<S> {
+pub(super) struct Patient<S, T = Sleep> {
     stream: S,
     limit: Duration,
     standing: Arc<Standing>,
+    timer: fn(Duration) -> T,
     /// Runs from the first write that had to wait until all is out.
-    waits: Option<Pin<Box<Sleep>>>,
+    waits: Option<Pin<Box<T>>>,
 }
 
 impl<S> Patient<S> {
     pub(super) const fn new(stream: S, limit: Duration, standing: Arc<Standing>) -> Self {
-        Self { stream, limit, standing, waits: None }
+        Self { stream, limit, standing, timer: sleep, waits: None }
     }
+}
 
-    fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let limit = self.limit;
+impl<S, T: Future<Output = ()>> Patient<S, T> {
+    fn wait<R>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<R>> {
+        let (timer, limit) = (self.timer, self.limit);
         self.standing.write(true);
-        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
+        let waits = self.waits.get_or_insert_with(|| Box::pin(timer(limit)));
         waits.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin, T> AsyncRead for Patient<S, T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -43,7 +46,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin, T: Future<Output = ()>> AsyncWrite for Patient<S, T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -76,52 +79,80 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use std::cell::Cell;
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_millis(200);
+    const LIMIT: Duration = Duration::from_secs(60);
 
-    fn run<T>(work: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(work)
+    thread_local! {
+        /// The time of the test, which passes when the test says so.
+        static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// A timer by that time.
+    struct Alarm(Duration);
+
+    impl Future for Alarm {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            if NOW.get() >= self.0 { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    /// A connection with room for four bytes, and its far end.
+    fn connection() -> (Patient<DuplexStream, Alarm>, DuplexStream) {
+        let (near, far) = duplex(4);
+        let timer = |limit| Alarm(NOW.get() + limit);
+        let standing = Arc::default();
+        (Patient { stream: near, limit: LIMIT, standing, timer, waits: None }, far)
+    }
+
+    /// Polls a write to its end; meanwhile the far end takes some bytes, and some time, again and again.
+    fn write<T>(
+        write: impl Future<Output = T>,
+        far: &mut DuplexStream,
+        bytes: usize,
+        wait: Duration,
+    ) -> T {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut write = pin!(write);
+        loop {
+            if let Poll::Ready(result) = write.as_mut().poll(&mut context) {
+                return result;
+            }
+            NOW.set(NOW.get() + wait);
+            let mut taken = vec![0; bytes];
+            let read = pin!(far.read_exact(&mut taken)).poll(&mut context);
+            assert!(read.is_ready(), "something was written");
+        }
     }
 
     #[test]
     fn a_reader_that_takes_too_little_is_cut_off_in_the_end() {
-        run(async {
-            let (near, mut far) = duplex(4);
-            let mut near = Patient::new(near, LIMIT, Arc::default());
-            // It takes something all the time, and still far too little.
-            tokio::spawn(async move {
-                let mut byte = [0];
-                while far.read_exact(&mut byte).await.is_ok() {
-                    sleep(LIMIT / 4).await;
-                }
-            });
-            let begun = std::time::Instant::now();
-            let error = near.write_all(&[0; 4096]).await.unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            assert!(begun.elapsed() < LIMIT * 4, "{:?}", begun.elapsed());
-        });
+        let (mut near, mut far) = connection();
+        // It takes something all the time, and still far too little.
+        let result = write(near.write_all(&[0; 4096]), &mut far, 1, LIMIT / 4);
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(NOW.get(), LIMIT);
     }
 
     #[test]
     fn a_reader_that_takes_all_in_time_may_go_on() {
-        run(async {
-            let (near, mut far) = duplex(4);
-            let mut near = Patient::new(near, LIMIT, Arc::default());
-            tokio::spawn(async move {
-                let mut bytes = [0; 4];
-                while far.read_exact(&mut bytes).await.is_ok() {
-                    sleep(LIMIT / 20).await;
-                }
-            });
-            // Longer than the limit altogether, but each answer is taken within it.
-            for _ in 0..8 {
-                near.write_all(&[0; 32]).await.unwrap();
-                near.flush().await.unwrap();
-            }
-        });
+        let (mut near, mut far) = connection();
+        // Longer than the limit altogether, but each answer is taken within it.
+        for _ in 0..8 {
+            let answer = async {
+                near.write_all(&[0; 32]).await?;
+                near.flush().await
+            };
+            write(answer, &mut far, 4, LIMIT / 20).unwrap();
+        }
+        assert!(NOW.get() > LIMIT * 2, "{:?}", NOW.get());
     }
 }

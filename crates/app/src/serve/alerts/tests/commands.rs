@@ -105,24 +105,23 @@ fn a_command_that_fails_or_does_not_read_is_counted() {
 
 #[test]
 fn only_so_many_commands_run_at_the_same_time() {
-    let text =
-        ": > run.$VRAMSCOPE_STATE.$VRAMSCOPE_LABEL_PID; while [ ! -e go ]; do sleep 0.05; done";
+    // Each writes down when it begins and when it ends.
+    let text = "echo + >> log; while [ ! -e go ]; do sleep 0.05; done; echo - >> log";
     let mut script = script(text, "at_once = 2");
     for (second, pid) in ["1", "2", "3", "4"].iter().enumerate() {
         script.fire(pid, second as u64);
     }
-    let runs = |script: &Script| {
-        let files = std::fs::read_dir(script.folder.path()).unwrap();
-        files
-            .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("run."))
-            .count()
-    };
-    until("two of them", || runs(&script) == 2);
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(runs(&script), 2);
+    until("two of them", || read(&script.file("log")).lines().count() >= 2);
     std::fs::write(script.file("go"), "").unwrap();
     // Each alert of one pid is over when the next begins, so that there are seven messages.
     until("the others", || count(&script.shared, "command", "sent") == 7);
+    let (log, mut running) = (read(&script.file("log")), 0);
+    let levels = log.lines().map(|line| {
+        running += if line == "+" { 1 } else { -1 };
+        running
+    });
+    let levels: Vec<i32> = levels.collect();
+    assert_eq!((levels.len(), levels.iter().max()), (14, Some(&2)), "{levels:?}");
     script.watch.finish(Duration::from_secs(5));
 }
 

@@ -96,6 +96,15 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Whether the thread of that name waits for something.
+fn waits(name: &str) -> bool {
+    let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.any(|task| {
+        let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+        stat.is_ok_and(|stat| stat.contains(&format!("({name}) S ")))
+    })
+}
+
 fn count(shared: &Shared, action: &str, outcome: &str) -> u64 {
     let notified = shared.alerts.notified.counts();
     notified.iter().find(|(key, _)| *key == (action, outcome)).map_or(0, |(_, count)| *count)
@@ -132,7 +141,7 @@ fn alerts_are_on_the_board_while_they_fire_and_after() {
 fn alerts_can_be_switched_off_as_a_whole() {
     let shared = settings("[alerts]\nenabled = false");
     let part = super::start(&shared).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    until("that it waits or ends", || waits("alerts") || part.is_finished());
     assert!(!part.is_finished(), "a part that ends takes the agent with it");
     shared.feed.close();
     part.join_until(Instant::now() + Duration::from_secs(60)).unwrap();
