@@ -15,11 +15,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
 use harness::around::Disk;
 use harness::files::{report, run, stdout};
-use harness::{Player, Stage, agent, send_signal};
+use harness::{Player, Stage, agent, send_signal, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -30,6 +30,9 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// The number of the signal that makes a process stand still.
+const SIGSTOP: i32 = 19;
 
 /// A stage whose devices are there: a first process makes them.
 fn shared(memory: &str) -> Stage {
@@ -137,10 +140,12 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
         stage.hold(0, 1, 500 * MIB),
         stage.hold(1, 1, 700 * MIB),
     ];
+    let begun = Instant::now();
     let mut asker =
         stage.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
     let pid = asker.pid();
     let folder = agent.wait_folder(pid);
+    let waited = begun.elapsed();
     let found = agent.wait_page(&folder);
     // Everybody still holds what it held then: now the driver says what that was.
     let pids: Vec<u32> = others.iter().map(Player::pid).chain([pid]).collect();
@@ -166,9 +171,10 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
         let own = pids.iter().any(|pid| holder["pid"] == *pid);
         assert!(!own || holder["before_trace"] == false, "what it held is known exactly: {holder}");
     }
+    // How long that is without other load `experiments/oom.py` measures.
     let took = found["took_ms"].as_u64().unwrap();
     println!("from the error to the folder: {took} ms");
-    assert!(took < 1000, "{took} ms");
+    assert!(u128::from(took) <= waited.as_millis(), "{took} ms of {waited:?}");
     assert_whole(&folder, pid, &found);
     agent.stop();
 }
@@ -261,7 +267,6 @@ fn causes_are_told_apart() {
         let found = object(&agent.wait_folder(player.pid()));
         assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
         assert_eq!(found["process"]["pid"], player.pid());
-        assert!(found["took_ms"].as_u64().unwrap() < 1000, "{found:#}");
         // Nobody else is to end for what is not the device's fault.
         let full = cause == "device_exhausted";
         let steps = found["advice"][0]["steps"].as_array().unwrap();
@@ -294,7 +299,8 @@ fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
     let before = stage.hold(0, 1, 3000 * MIB);
     let agent = Agent::start(&stage, "[incidents]\npage = false\n");
     // The driver is asked every second; until then a process from before is not known.
-    std::thread::sleep(Duration::from_secs(3));
+    let untracked = |process: &Value| process["untracked_bytes"].as_u64();
+    agent.agent.process(before.pid(), |process| untracked(process) == Some(3100 * MIB));
     let player = python(&stage, "allocate(1000); time.sleep(60)");
     let folder = agent.wait_folder(player.pid());
     let found = object(&folder);
@@ -436,7 +442,11 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
         let state = stage.folder.path().join(format!("state-{dry_run}"));
         let agent = Agent::start_in(&stage, state.clone(), &settings);
         let mut allowed = stage.hold(0, 1, 300 * MIB);
-        let mut elsewhere = stage.hold(1, 1, 300 * MIB);
+        let elsewhere = stage.hold(1, 1, 300 * MIB);
+        elsewhere.signal(SIGSTOP);
+        if dry_run {
+            allowed.signal(SIGSTOP);
+        }
         let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
         let mut asker = python(&stage, calls);
         let log = state.join("actions.log");
@@ -447,15 +457,13 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
                 .unwrap();
         assert_eq!(line["pid"], allowed.pid(), "{line}");
         assert_eq!(line["outcome"], if dry_run { "dry_run" } else { "done" }, "{line}");
-        if dry_run {
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(allowed.child.try_wait().unwrap().is_none());
-        } else {
+        if !dry_run {
             allowed.child.wait().unwrap();
         }
-        assert!(elsewhere.child.try_wait().unwrap().is_none());
-        assert!(asker.child.try_wait().unwrap().is_none());
         agent.stop();
+        assert!(!dry_run || was_left_alone(&allowed));
+        assert!(was_left_alone(&elsewhere));
+        assert!(asker.child.try_wait().unwrap().is_none());
     }
 }
 
@@ -477,6 +485,22 @@ fn many_that_are_refused_at_once_have_a_folder_each() {
     }
     players.into_iter().for_each(|player| drop(player.finish()));
     agent.stop();
+}
+
+/// Whether no signal was sent to a process that stands still: it would wait there.
+fn was_left_alone(player: &Player) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", player.pid())).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    assert!(field("State:").contains("T (stopped)"), "{status}");
+    let waiting = |name| u64::from_str_radix(field(name).trim(), 16).unwrap();
+    waiting("SigPnd:") == 0 && waiting("ShdPnd:") == 0
+}
+
+/// When a process began, as the kernel counts.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    rest.split(' ').nth(19).unwrap().parse().unwrap()
 }
 
 /// Lines of the log of decisions.
@@ -507,7 +531,8 @@ fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
     ] {
         let mut stage = shared("8G");
         let agent = Agent::start(&stage, STOP);
-        let mut bystander = stage.hold(0, 1, 100 * MIB);
+        let bystander = stage.hold(0, 1, 100 * MIB);
+        bystander.signal(SIGSTOP);
         if !fails.is_empty() {
             stage = stage.env("SIM_FAIL", fails);
         }
@@ -516,11 +541,14 @@ fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
         assert_eq!(found[0]["outcome"], "passed_over", "{found:?}");
         assert_eq!(found[0]["pid"], player.pid(), "{found:?}");
         assert!(found[0]["why"].as_str().unwrap().contains(why), "{found:?}");
-        std::thread::sleep(Duration::from_millis(1500));
-        assert!(bystander.child.try_wait().unwrap().is_none(), "{why}");
+        // What would come of it later comes with one of the next snapshots.
+        let sequence = || agent.agent.api("status")["sequence"].as_u64().unwrap();
+        let then = sequence();
+        agent.wait("the third snapshot after that", || sequence() >= then + 3);
         assert_eq!(decisions(&agent, 1).len(), 1, "{why}");
         drop(player);
         agent.stop();
+        assert!(was_left_alone(&bystander), "{why}");
     }
 }
 
@@ -529,8 +557,15 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
     let _alone = alone();
     let stage = shared("1G");
     let mut older = stage.hold(0, 1, 400 * MIB);
-    // The kernel tells starts in hundredths of a second: in the same one nobody is older.
-    std::thread::sleep(Duration::from_millis(50));
+    // Start times are in hundredths of a second: within the same one neither is older.
+    let tick = ticks(older.pid());
+    until("the next tick", String::new, || {
+        let mut later = Command::new("sleep").arg("60").spawn().unwrap();
+        let found = ticks(later.id());
+        later.kill().unwrap();
+        later.wait().unwrap();
+        (found > tick).then_some(())
+    });
     let agent = Agent::start(&stage, &format!("{STOP}at_least = \"400M\"\n"));
     let asker = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
     let found = decisions(&agent, 1);
