@@ -12,19 +12,43 @@ mod harness;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use harness::agent::{Agent, check, serve, settings};
-use harness::files::{blocks, stderr};
+use harness::around::port_of;
+use harness::files::{blocks, root, stderr};
 use harness::http::{self, Answer};
-use harness::{Bound, Stage, VRAMSCOPE, send_signal, until};
+use harness::{Bound, Stage, VRAMSCOPE, apart, send_signal, until};
 use serde_json::Value;
 
-/// Its programs, maps and links in the kernel are counted by its open files.
-fn kernel_objects(pid: u32) -> usize {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let is_bpf = |target: &std::path::PathBuf| target.to_string_lossy().contains("bpf");
-    files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).filter(is_bpf).count()
+/// Programs, maps and links that a process has in the kernel, by their ids.
+#[derive(Debug)]
+struct KernelObjects(Value);
+
+impl KernelObjects {
+    fn of(pid: u32) -> Self {
+        Self(ask_kernel(&format!("{{s: sorted(ids) for s, ids in bpf.owned({pid}).items()}}")))
+    }
+
+    fn count(&self, sort: &str) -> usize {
+        self.0[sort].as_array().map_or(0, Vec::len)
+    }
+
+    /// Those that are still there.
+    fn left(&self) -> Vec<String> {
+        let each = "[f'{s} {n}' for s, ids in owned.items() for n in ids if bpf.is_there(s, n)]";
+        let found = ask_kernel(&format!("(lambda owned: {each})({})", self.0));
+        found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// What an expression over the measurements' look at BPF objects gives.
+fn ask_kernel(expression: &str) -> Value {
+    let script = format!("import json; from bench import bpf; print(json.dumps({expression}))");
+    let mut python = Command::new("python3");
+    python.args(["-B", "-c", &script]).current_dir(root().join("experiments"));
+    let output = python.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn live(process: &Value) -> u64 {
@@ -87,13 +111,15 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
     let pid = early.pid();
     let seen = agent.process(pid, |process| process["live_allocations"] == 100);
     assert_eq!((&seen["before_trace"], live(&seen)), (&Value::Bool(false), 6_553_600));
-    assert!(kernel_objects(agent.pid()) > 3);
+    // Its programs, maps and links end with it, and so do its probes in the driver's code.
+    let objects = KernelObjects::of(agent.pid());
+    assert!(objects.count("prog") > 0 && objects.count("map") > 0, "{objects:?}");
+    assert!(objects.count("link") > 0, "{objects:?}");
     let id = agent.pid();
     agent.end(9);
     assert!(!Path::new(&format!("/proc/{id}")).exists());
-    // Nothing is left on the driver: uprobes of a dead process are gone from its code.
-    let probes = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
-    assert!(!probes.contains("vramscope"), "{probes}");
+    let left = || objects.left().join(", ");
+    until("the end of its objects", left, || objects.left().is_empty().then_some(()));
 
     let next = Agent::start(&stage, &[]);
     let known = next.process(pid, |_| true);
@@ -141,8 +167,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     let binary = stage.folder.path().join("vramscope");
     std::fs::copy(VRAMSCOPE, &binary).unwrap();
     let agent = installed(&stage, &binary);
-    let hold = ["--hold-ms", "60000", "hold", "--count", "100", "--size", "65536"];
-    let holder = stage.workload(&hold);
+    let holder = stage.hold(0, 100, 65536);
     let fires = |agent: &Agent| {
         agent.until("the alert", |agent| {
             agent.messages().contains("alert firing: held").then_some(())
@@ -173,8 +198,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     agent.end(15);
 
     // What was allocated in between was seen by nobody, and is told as that.
-    let between = stage.workload(&hold);
-    std::thread::sleep(Duration::from_millis(500));
+    let between = stage.hold(0, 100, 65536);
     let next = installed(&stage, &binary);
     assert_eq!(exe(&next), binary.canonicalize().unwrap());
     assert_eq!(ids(&next), before);
@@ -245,12 +269,11 @@ fn a_reader_of_messages_that_hangs_holds_up_nothing() {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut fill = writer.try_clone().unwrap();
     let filler = std::thread::spawn(move || while fill.write_all(&[b'x'; 4096]).is_ok() {});
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
-    let mut command = serve(&stage, &["--listen", &address]);
+    let mut command = serve(&stage, &[]);
     let mut child = Bound::start(command.stderr(writer));
     drop(command);
+    let port = until("where it listens", String::new, || port_of(child.id()));
+    let address = format!("127.0.0.1:{port}");
     let ready = || http::get(&address, "/readyz", "").ok().filter(Answer::is_good);
     until("that it traces", String::new, ready);
     let player = stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
@@ -271,9 +294,9 @@ fn a_reader_of_messages_that_hangs_holds_up_nothing() {
 #[test]
 fn an_agent_without_a_driver_is_not_ready_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(VRAMSCOPE);
+    let mut command = apart(VRAMSCOPE);
     command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(folder.path().join("state"));
-    let agent = Agent::begin(&mut command, folder.path());
+    let mut agent = Agent::begin(&mut command, folder.path());
     agent.until("its metrics", |agent| agent.get("/metrics").is_good().then_some(()));
     assert_eq!(agent.get("/readyz").status, 503);
     assert_eq!(agent.get("/healthz").status, 200);
@@ -285,7 +308,11 @@ fn an_agent_without_a_driver_is_not_ready_and_says_so() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("another agent uses the folder"), "{text}");
-    agent.end(15);
+    // The agent is the child of the one that keeps it apart, which ends as it does.
+    let children = format!("/proc/{0}/task/{0}/children", agent.pid());
+    let child = std::fs::read_to_string(children).unwrap();
+    send_signal(child.trim().parse().unwrap(), 15);
+    assert!(agent.child.wait().unwrap().success(), "{}", agent.messages());
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use harness::agent::Agent;
-use harness::around::{Prometheus, Service, free_port};
+use harness::around::{Prometheus, Service};
 use harness::files::read;
 use harness::http::encode;
 use harness::{Stage, until};
@@ -104,9 +104,9 @@ impl Scene {
     fn set() -> Self {
         let stage = Stage::new().sharing().env("SIM_MEMORY", "4G");
         let receiver = Receiver::start();
-        let port = free_port();
         let folder = stage.folder.path();
-        let alertmanager = start_alertmanager(folder, port, receiver.port);
+        let alertmanager = start_alertmanager(folder, receiver.port);
+        let port = alertmanager.port();
         let agent = start_agent(&stage, port, receiver.port);
         let prometheus = start_prometheus(folder, &agent, port);
         Self { stage, receiver, agent, prometheus, alertmanager }
@@ -131,7 +131,7 @@ impl Scene {
     }
 }
 
-fn start_alertmanager(folder: &Path, port: u16, receiver: u16) -> Service {
+fn start_alertmanager(folder: &Path, receiver: u16) -> Service {
     let config = folder.join("alertmanager.yml");
     let text = format!(
         "route:\n  receiver: test\n  group_by: ['...']\n  group_wait: 0s\n  group_interval: 1s\n  \
@@ -143,8 +143,8 @@ fn start_alertmanager(folder: &Path, port: u16, receiver: u16) -> Service {
     command
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.path={}", folder.join("alertmanager").display()))
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .args(["--cluster.listen-address=", "--log.level=warn"]);
+        .args(["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="])
+        .arg("--log.level=warn");
     Service::start(&mut command, folder.join("alertmanager.log"))
 }
 

@@ -13,7 +13,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use harness::{Stage, VRAMSCOPE, assert_same, code_of, compile, process, send_signal, simulator};
+use harness::{
+    Stage, VRAMSCOPE, apart, assert_same, code_of, compile, process, send_signal, simulator,
+};
 
 /// An ordinary user: nobody.
 const NOBODY: u32 = 65534;
@@ -79,15 +81,14 @@ fn a_report_that_cannot_be_written_fails_before_the_work() {
 
 #[test]
 fn without_a_driver_it_waits_and_says_so() {
-    let output = Command::new(VRAMSCOPE)
+    let output = apart(VRAMSCOPE)
         .args(["trace", "--duration", "300ms", "--", "sleep", "5"])
         .env_remove("LD_LIBRARY_PATH")
         .output()
         .unwrap();
     let messages = String::from_utf8_lossy(&output.stderr);
-    // Other tests may have the simulated driver loaded at this moment.
-    let waits = messages.contains("waiting for a process that brings one");
-    assert!(waits || messages.contains("watching"), "{messages}");
+    assert!(messages.contains("waiting for a process that brings one"), "{messages}");
+    assert!(!messages.contains("watching"), "{messages}");
     assert!(messages.contains("runs on, untraced"), "{messages}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("NO EVENT."));
     assert!(output.status.success());

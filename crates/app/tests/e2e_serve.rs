@@ -20,7 +20,7 @@ use harness::agent::{Agent, Metrics, serve, settings};
 use harness::around::{Prometheus, certificate};
 use harness::contract::{contract, type_of};
 use harness::http::Answer;
-use harness::{Player, Stage, compile};
+use harness::{PATIENCE, Player, Stage, compile};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -332,24 +332,23 @@ fn slow_and_too_many_clients_are_let_go() {
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let mut idle = agent.connect();
     while slow.write_all(b"x").is_ok() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it was never let go");
+        assert!(begun.elapsed() < PATIENCE, "it was never let go");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(begun.elapsed() > Duration::from_secs(5));
     let mut rest = Vec::new();
     assert_eq!(idle.read_to_end(&mut rest).unwrap_or(0), rest.len());
-    assert!(begun.elapsed() < Duration::from_secs(25));
     // However many say nothing, whoever asks is answered: the first of the silent ones make room.
     let crowd: Vec<_> = (0..300).map(|_| agent.connect()).collect();
     for path in ["/healthz", "/readyz", "/metrics", "/api/v1/status"] {
         assert_eq!(agent.get(path).status, 200, "{path}");
     }
     let ended = |stream: &std::net::TcpStream| {
-        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        stream.set_nonblocking(true).unwrap();
         let mut stream: &std::net::TcpStream = stream;
         stream.read(&mut [0; 64]).is_ok_and(|read| read == 0)
     };
-    assert!(crowd[..40].iter().all(ended));
+    agent.until("the end of the first", |_| crowd[..40].iter().all(ended).then_some(()));
     assert!(!crowd[290..].iter().any(ended));
     agent.end(15);
 }

@@ -1,22 +1,32 @@
 //! What stands around an agent: other people's programs, certificates, disks that fill up.
 
-use std::fs::File;
-use std::net::TcpListener;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Bound, http};
+use super::{Bound, http, until};
 
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// The port that a process listens on, once it does. The kernel chooses it where the process listens on
+/// port 0: one that a test chooses may be taken before it is used.
+pub fn port_of(pid: u32) -> Option<u16> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    let sockets: Vec<String> = targets.map(|target| target.display().to_string()).collect();
+    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).ok()?;
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+        let listens = *state == "0A" && sockets.contains(&format!("socket:[{inode}]"));
+        let port = u16::from_str_radix(local.split_once(':')?.1, 16).ok()?;
+        listens.then_some(port)
+    })
 }
 
 /// A program that runs beside the agent, and what it says.
 pub struct Service {
-    _child: Bound,
+    child: Bound,
     log: PathBuf,
 }
 
@@ -24,7 +34,12 @@ impl Service {
     pub fn start(command: &mut Command, log: PathBuf) -> Self {
         let file = File::create(&log).unwrap();
         command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
-        Self { _child: Bound::start(command), log }
+        Self { child: Bound::start(command), log }
+    }
+
+    /// Where it listens; waits until it does.
+    pub fn port(&self) -> u16 {
+        until("the port", || self.log(), || port_of(self.child.id()))
     }
 
     pub fn log(&self) -> String {
@@ -48,14 +63,14 @@ impl Prometheus {
              - targets: ['{agent}']\n{more}"
         );
         std::fs::write(&settings, text).unwrap();
-        let address = format!("127.0.0.1:{}", free_port());
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", settings.display()))
             .arg(format!("--storage.tsdb.path={}", folder.join("prometheus").display()))
-            .arg(format!("--web.listen-address={address}"))
+            .arg("--web.listen-address=127.0.0.1:0")
             .arg("--log.level=warn");
         let service = Service::start(&mut command, folder.join("prometheus.log"));
+        let address = format!("127.0.0.1:{}", service.port());
         Self { service, address }
     }
 

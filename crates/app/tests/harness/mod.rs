@@ -35,7 +35,7 @@ pub fn simulator() -> PathBuf {
 }
 
 /// How long something may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(100);
+pub const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Waits for something, and gives it. `told`: what helps whoever waited in vain.
 pub fn until<T>(what: &str, told: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
@@ -47,6 +47,13 @@ pub fn until<T>(what: &str, told: impl Fn() -> String, mut look: impl FnMut() ->
         assert!(Instant::now() < end, "{what} never came\n{}", told());
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A command that sees no process but its own: none of other tests, whose driver it would find.
+pub fn apart(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(program);
+    command
 }
 
 /// A folder for the oracle's files and a driver to use.
