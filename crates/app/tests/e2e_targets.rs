@@ -230,8 +230,25 @@ fn late_attach_says_what_it_cannot_know() {
     let mut tracer = stage.start_trace(&["-p", &pid.to_string()]);
     let report = tracer.next();
     // It made no call since: nothing is known of it, and nothing is claimed.
-    assert_eq!(report["live_bytes"], 0);
+    assert_eq!((&report["live_bytes"], &report["processes"]), (&0.into(), &serde_json::json!([])));
     drop(player);
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
+
+    // Of one that goes on, what it did before is said to be missing: in every report, in words as well.
+    let (_stage, player, mut tracer) = late("silent");
+    let pid = player.pid();
+    let called = |process: &serde_json::Value| process["allocations_total"].as_u64() > Some(0);
+    let report = tracer.wait_for_process(pid, called);
+    let known = process(&report, pid);
+    assert_eq!((&report["exact"], &known["exact"]), (&false.into(), &false.into()), "{known}");
+    assert_eq!(known["before_trace"], true);
+    assert!(known["counted_since"].is_string(), "{known}");
+    assert_eq!(known["uncertainty"]["allocated_before_trace"], true);
+    assert_eq!(report["uncertainty"]["allocated_before_trace"], true);
+    let mut words = std::process::Command::new(VRAMSCOPE);
+    let output =
+        words.args(["trace", "--duration", "1s", "-p", &pid.to_string()]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("before the trace"), "{text}");
 }
