@@ -80,6 +80,25 @@ fn a_soak_finds_no_leak_no_leftover_and_no_wrong_figure() {
 }
 
 #[test]
+fn rounds_of_accidents_agree_with_the_driver() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let build = simulator().parent().unwrap().to_path_buf();
+    let kept = tempfile::tempdir().unwrap();
+    for (kind, compares) in [("reuse", true), ("kill", false)] {
+        let mut all = vec!["--build", build.to_str().unwrap(), "--vramscope", VRAMSCOPE];
+        all.extend(["--kind", kind, "--rounds", "1", "--keep", kept.path().to_str().unwrap()]);
+        let text = experiment("chaos/run.py", &all);
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(
+            (&last["rounds"], &last["wrong"]),
+            (&1.into(), &serde_json::json!([])),
+            "{text}"
+        );
+        assert_eq!(last["compared"].as_u64() > Some(5), compares, "{text}");
+    }
+}
+
+#[test]
 fn the_costs_of_growth_are_measured() {
     let (text, results) = measurement("growth.py", &["--quick", "--counts", "1000"]);
     let rows = results["growth"]["rows"].as_array().unwrap();
