@@ -15,7 +15,8 @@ import programs
 from bench import bpf
 from bench.processes import STARTED, Lines, start, stop
 
-PATIENCE = 120
+# Detaching each function by itself takes long on a busy machine.
+PATIENCE = 300
 
 
 class Target:
