@@ -158,6 +158,8 @@ fn judged(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, over: bool) -> Judged 
         live_count: fed.live.len() as u64,
         begun: fed.begun.len() as u64,
         ended: (fed.begun.len() - fed.live.len()) as u64,
+        mean_age: Nanos(0),
+        mean_life: None,
         first,
         last: Nanos(last),
         now: Nanos(now),
