@@ -68,9 +68,7 @@ pub(crate) fn report_panics() {
 
 /// The message of a panic.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    plain(text.unwrap_or("no message")).into_owned()
+    plain(capture::panic_message(panic)).into_owned()
 }
 
 #[cfg(test)]

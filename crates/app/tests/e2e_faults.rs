@@ -318,3 +318,51 @@ fn page_that_panics_is_reported_and_the_agent_continues() {
     assert_eq!(agent.get("/readyz").status, 200);
     agent.end(15);
 }
+
+#[test]
+fn names_that_panic_cost_names_and_memory_stays_exact() {
+    let stage = Stage::new();
+    let fault = Fault::new(&stage, "panic", "vramscope-names");
+    fault.happen();
+    let stage = stage.env("VRAMSCOPE_FAULT", &fault.value);
+    let traced = stage.trace(&["--stacks", "full"], &["kinds"]);
+    traced.assert_truth(&stage);
+    let why = "names of code are missing: the thread `vramscope-names` panicked: injected fault";
+    assert_eq!(traced.messages.matches(why).count(), 1, "{}", traced.messages);
+    let sites = traced.last()["sites"].as_array().unwrap();
+    assert!(!sites.is_empty());
+    for site in sites {
+        assert_eq!(site["frames"][0]["unknown"], "the file cannot be read", "{site}");
+    }
+}
+
+/// What the driver reports of a process in the last report.
+fn driver_bytes(report: &Value) -> Option<u64> {
+    report["processes"][0]["devices"][0]["driver_bytes"].as_u64()
+}
+
+#[test]
+fn driver_reported_usage_that_fails_becomes_unknown() {
+    for kind in ["panic", "hang"] {
+        let stage = Stage::new().sharing();
+        let holder = stage.hold(0, 3, 1 << 20);
+        let fault = Fault::new(&stage, kind, "gpu-account");
+        let mut command = stage.command(VRAMSCOPE);
+        command.args(["trace", "--json", "--interval", "200ms", "--driver"]).arg(&stage.driver);
+        command.args(["-p", &holder.pid().to_string()]);
+        let trace = Running::start(&stage, &fault, &mut command);
+        let is_known = || trace.reports().last().is_some_and(|last| driver_bytes(last).is_some());
+        trace.until("the driver's figure", || is_known().then_some(()));
+        fault.happen();
+        trace.until("its end", || (!is_known()).then_some(()));
+        let why = match kind {
+            "panic" => "is not known any more: the thread `gpu-account` panicked: injected fault",
+            _ => "is not known any more: no answer for 10 seconds",
+        };
+        trace.until("the message", || trace.messages().contains(why).then_some(()));
+        if kind == "panic" {
+            std::fs::remove_file(&fault.file).unwrap();
+            trace.until("the figure again", || is_known().then_some(()));
+        }
+    }
+}

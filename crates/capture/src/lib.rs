@@ -21,6 +21,7 @@ pub mod prologue;
 pub mod session;
 mod stacks;
 mod tensors;
+mod threads;
 mod wire;
 
 #[cfg(test)]
@@ -29,3 +30,4 @@ mod random;
 
 pub use clock::monotonic;
 pub use error::Error;
+pub use threads::panic_message;

@@ -77,6 +77,8 @@ pub enum What {
         /// Memory that nobody holds.
         bytes: u64,
     },
+    /// What the driver reported of processes and GPUs is not known any more; the pid is of no meaning.
+    DriverAccountLost,
     /// The kernel could not deliver some records.
     Lost(Lost),
     /// What the GPU was asked to do besides memory: launches, names of kernels, copies.

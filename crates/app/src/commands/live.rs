@@ -198,6 +198,11 @@ pub(super) fn tell(notice: &Notice) {
         Notice::NoPython { pid, reason } => {
             format!("process {pid}: no Python frames: {}", plain(reason))
         }
+        Notice::NoNames { reason } => format!("names of code are missing: {}", plain(reason)),
+        Notice::NoAccount { reason } => format!(
+            "driver-reported memory usage is not known any more: {}; it is asked for again",
+            plain(reason)
+        ),
         Notice::Tensors { path } => format!("watching PyTorch's tensors through {}", shown(path)),
         Notice::NoTensors { pid, reason } => {
             format!("process {pid}: no tensors: {}", reason.reason())

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use engine::ids::{GpuId, Pid};
 
+use crate::threads::contain;
+
 /// A GPU of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gpu {
@@ -62,7 +64,7 @@ pub(crate) struct Sample {
 pub(crate) struct Account {
     gpus: Vec<Gpu>,
     found: Receiver<Vec<Gpu>>,
-    samples: Receiver<Sample>,
+    samples: Receiver<Result<Sample, String>>,
 }
 
 /// How often the account is asked.
@@ -81,7 +83,8 @@ impl Account {
         let (sender, samples) = sync_channel(1);
         let ask = move || {
             let (source, gpus) = loop {
-                if let Some(found) = find_source().filter(|(_, gpus)| !gpus.is_empty()) {
+                let found = contain(|| Ok(find_source())).ok().flatten();
+                if let Some(found) = found.filter(|(_, gpus)| !gpus.is_empty()) {
                     break found;
                 }
                 // Says that nobody is there, and notices that nobody listens any more.
@@ -94,10 +97,11 @@ impl Account {
                 return;
             }
             loop {
-                // A failed question is asked again; an old answer is better than none.
-                if let Ok(uses) = source.uses(&gpus)
-                    && sender.send(Sample { uses, free: source.free(&gpus) }).is_err()
-                {
+                let answer = contain(|| {
+                    let uses = source.uses(&gpus)?;
+                    Ok(Sample { uses, free: source.free(&gpus) })
+                });
+                if sender.send(answer).is_err() {
                     return;
                 }
                 std::thread::sleep(INTERVAL);
@@ -123,8 +127,8 @@ impl Account {
         &self.gpus
     }
 
-    /// The newest answer since the last call.
-    pub(crate) fn take(&self) -> Option<Sample> {
+    /// The newest answer since the last call, or why there is none.
+    pub(crate) fn take(&self) -> Option<Result<Sample, String>> {
         self.samples.try_iter().last()
     }
 }

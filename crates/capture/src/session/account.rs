@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use engine::event::{Event, ProcessFacts, What};
 use engine::ids::{DeviceId, GpuId, Pid, Tid};
@@ -19,12 +20,30 @@ pub(crate) struct Accounts {
     holders: HashSet<(Pid, GpuId)>,
     /// What was told last to be free.
     free: HashMap<GpuId, u64>,
+    /// When the last good answer came; none while nothing is known.
+    answered: Option<Instant>,
+    /// Failed questions since then.
+    failures: u32,
+    /// Why nothing is known any more, until the user is told.
+    failure: Option<String>,
 }
+
+/// Failed questions in a row, and silence, after which the last answer is not believed any more. One failure
+/// is no reason: an old answer is better than none.
+const MAX_FAILURES: u32 = 3;
+const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 impl Accounts {
     pub(crate) fn open() -> Self {
-        let (ordinals, holders, free) = (HashMap::new(), HashSet::new(), HashMap::new());
-        Self { account: Account::open(), ordinals, holders, free }
+        Self {
+            account: Account::open(),
+            ordinals: HashMap::new(),
+            holders: HashSet::new(),
+            free: HashMap::new(),
+            answered: None,
+            failures: 0,
+            failure: None,
+        }
     }
 
     pub(crate) fn gpus(&self) -> &[Gpu] {
@@ -76,6 +95,36 @@ impl Accounts {
         events
     }
 
+    /// A good answer, and whether the last one is not believed any more.
+    fn judge(&mut self, answer: Option<Result<Sample, String>>) -> (Option<Sample>, bool) {
+        let why = match answer {
+            Some(Ok(sample)) => {
+                (self.answered, self.failures) = (Some(Instant::now()), 0);
+                return (Some(sample), false);
+            }
+            Some(Err(why)) => {
+                self.failures += 1;
+                (self.failures >= MAX_FAILURES).then_some(why)
+            }
+            None => None,
+        };
+        let silent = self.answered.is_some_and(|answered| answered.elapsed() >= MAX_SILENCE);
+        let silence = || format!("no answer for {} seconds", MAX_SILENCE.as_secs());
+        let Some(why) = why.or_else(|| silent.then(silence)) else { return (None, false) };
+        let lost = self.answered.take().is_some();
+        if lost {
+            self.failure = Some(why);
+            self.holders.clear();
+            self.free.clear();
+        }
+        (None, lost)
+    }
+
+    /// Why nothing is known any more, once.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
     /// The newest account, for processes of the trace. `wanted` decides about those that are known
     /// from the account alone: they hold memory from before the trace.
     pub(crate) fn take(
@@ -89,9 +138,12 @@ impl Accounts {
             let known: Vec<Pid> = self.ordinals.keys().copied().collect();
             events.extend(known.into_iter().filter_map(|pid| self.began(pid, now)));
         }
-        let Some(sample) = self.account.as_ref().and_then(Account::take) else {
-            return events;
-        };
+        let answer = self.account.as_ref().and_then(Account::take);
+        let (sample, lost) = self.judge(answer);
+        if lost {
+            events.push(event(NOBODY, now, What::DriverAccountLost));
+        }
+        let Some(sample) = sample else { return events };
         events.extend(self.changed(&sample, now));
         let mut holders = HashSet::new();
         for Use { pid, gpu, bytes } in sample.uses {

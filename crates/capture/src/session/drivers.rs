@@ -50,6 +50,16 @@ pub enum Notice {
         /// Why, and what to do.
         reason: String,
     },
+    /// Names of code could not be found: something panicked.
+    NoNames {
+        /// What.
+        reason: String,
+    },
+    /// What the driver reports of processes and GPUs cannot be read any more.
+    NoAccount {
+        /// Why.
+        reason: String,
+    },
     /// The cache of PyTorch is watched.
     Tensors {
         /// The library that it tells of its blocks.

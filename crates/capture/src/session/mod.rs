@@ -321,6 +321,9 @@ impl Session {
         notices.extend(self.torch.as_mut().map(Torch::take_notices).unwrap_or_default());
         let refusals = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
         notices.extend(refusals.into_iter().map(|(pid, reason)| Notice::NoPython { pid, reason }));
+        let no_names = self.desk.as_mut().and_then(Desk::no_names);
+        notices.extend(no_names.map(|reason| Notice::NoNames { reason }));
+        notices.extend(self.accounts.take_failure().map(|reason| Notice::NoAccount { reason }));
         notices
     }
 

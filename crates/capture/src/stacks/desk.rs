@@ -197,6 +197,11 @@ impl Desk {
         self.pythons.take_refusals()
     }
 
+    /// Why names are missing, the first time.
+    pub(crate) fn no_names(&mut self) -> Option<String> {
+        self.naming.take_failure()
+    }
+
     /// Names that were found since the last call; `last`: that can be found at all.
     pub(crate) fn named(&mut self, last: bool) -> Vec<SiteFacts> {
         if last { self.naming.take_all(PATIENCE) } else { self.naming.take() }

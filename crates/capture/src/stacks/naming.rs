@@ -12,6 +12,7 @@ use engine::stack::{Frame, Unknown};
 
 use super::mixed::{Run, mix};
 use super::native::{Code, End, Registry, Symbols};
+use crate::threads::contain;
 
 /// A site that needs names.
 #[derive(Debug)]
@@ -45,9 +46,19 @@ pub(crate) struct PythonStack {
 #[derive(Debug)]
 pub(crate) struct Naming {
     jobs: Option<Sender<Job>>,
-    done: Receiver<SiteFacts>,
+    done: Receiver<Result<SiteFacts, (SiteId, String)>>,
     thread: Option<JoinHandle<()>>,
     waiting: usize,
+    /// Why names are missing, once.
+    failure: Failure,
+}
+
+/// The first panic of a job; the user is told of it once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Failure {
+    None,
+    New(String),
+    Reported,
 }
 
 impl Naming {
@@ -55,15 +66,27 @@ impl Naming {
         let (jobs, work) = channel::<Job>();
         let (told, done) = channel();
         let run = move || {
-            let mut symbols = Symbols::new(registry);
+            let mut symbols = Symbols::new(registry.clone());
             for job in work {
-                if told.send(name(&mut symbols, job)).is_err() {
+                let site = job.site;
+                // Files are hostile: one that makes a parser panic costs the names of its sites.
+                let named = contain(|| Ok(name(&mut symbols, job))).map_err(|why| {
+                    symbols = Symbols::new(registry.clone());
+                    (site, why)
+                });
+                if told.send(named).is_err() {
                     return;
                 }
             }
         };
         let thread = std::thread::Builder::new().name("vramscope-names".into()).spawn(run)?;
-        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), waiting: 0 })
+        Ok(Self {
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+            waiting: 0,
+            failure: Failure::None,
+        })
     }
 
     pub(crate) fn ask(&mut self, job: Job) {
@@ -74,9 +97,33 @@ impl Naming {
 
     /// What was found since the last call.
     pub(crate) fn take(&mut self) -> Vec<SiteFacts> {
-        let found: Vec<_> = self.done.try_iter().collect();
-        self.waiting -= found.len().min(self.waiting);
+        let mut found = Vec::new();
+        while let Ok(named) = self.done.try_recv() {
+            found.push(self.received(named));
+        }
         found
+    }
+
+    fn received(&mut self, named: Result<SiteFacts, (SiteId, String)>) -> SiteFacts {
+        self.waiting = self.waiting.saturating_sub(1);
+        named.unwrap_or_else(|(site, why)| {
+            if self.failure == Failure::None {
+                self.failure = Failure::New(why);
+            }
+            let unknown = Frame { unknown: Some(Unknown::Unreadable), ..Frame::default() };
+            SiteFacts { site, frames: [unknown].into() }
+        })
+    }
+
+    /// Why names are missing, the first time.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        match std::mem::replace(&mut self.failure, Failure::Reported) {
+            Failure::New(why) => Some(why),
+            before => {
+                self.failure = before;
+                None
+            }
+        }
     }
 
     /// The same for everything that is still asked for, or for as much as can be had in that time.
@@ -85,9 +132,8 @@ impl Naming {
         let mut found = self.take();
         while self.waiting > 0 {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(facts) = self.done.recv_timeout(left) else { break };
-            self.waiting -= 1;
-            found.push(facts);
+            let Ok(named) = self.done.recv_timeout(left) else { break };
+            found.push(self.received(named));
         }
         found
     }

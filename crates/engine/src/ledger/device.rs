@@ -31,6 +31,11 @@ impl Devices {
         self.accounts.push((gpu, bytes, traced));
     }
 
+    /// What the driver reported is not known any more.
+    pub(super) fn forget_accounts(&mut self) {
+        self.accounts.clear();
+    }
+
     /// The driver told what graphs reserve of a device, or it is not known any more.
     pub(super) fn graphs_reserve(&mut self, device: DeviceId, told: Option<Told>) {
         self.graph_reserved.retain(|(known, _)| *known != device);

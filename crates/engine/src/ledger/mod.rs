@@ -262,6 +262,10 @@ impl Ledger {
                 }
             }
             What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
+            What::DriverAccountLost => {
+                self.free.clear();
+                self.running.values_mut().for_each(|process| process.devices.forget_accounts());
+            }
             What::Lost(lost) => self.lose(event, lost),
             What::Work(work) => self.process(event).work(work),
             What::Object(call) => self.process(event).object(event, *call),

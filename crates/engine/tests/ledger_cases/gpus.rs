@@ -32,6 +32,23 @@ fn a_device_is_shown_with_its_gpu_and_the_drivers_account_of_it() {
 }
 
 #[test]
+fn lost_driver_account_is_unknown_until_it_is_reported_again() {
+    let story = "1 process 100
+         1 gpus GPU5
+         1.1 alloc 0x10 8M device gpu0
+         1 account GPU5 100M
+         0 gpu_free GPU5 50M
+         0 account_lost";
+    let lost = after(story);
+    assert_eq!(rows(only(&lost)), [(0, 5, 8, -1)]);
+    assert_eq!(only(&lost).devices[0].untracked(), None);
+    assert!(lost.gpus.is_empty());
+    let again = after(&format!("{story}\n1 account GPU5 200M\n0 gpu_free GPU5 40M"));
+    assert_eq!(rows(only(&again)), [(0, 5, 8, 200)]);
+    assert_eq!(again.gpus.len(), 1);
+}
+
+#[test]
 fn an_account_is_shown_where_nothing_is_live_and_where_the_device_is_not_known() {
     let snapshot = after(
         "1 process 100

@@ -129,6 +129,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
         "account" => What::DriverAccount { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "tensor" => What::Tensor(tensor(rest)),
         "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
+        "account_lost" => What::DriverAccountLost,
         "lost" => What::Lost(Lost {
             allocations: value(rest, "allocations").map_or(0, decimal),
             allocated_bytes: value(rest, "bytes").map_or(0, size),

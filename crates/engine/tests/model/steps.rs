@@ -159,6 +159,7 @@ fn gpus() -> impl Strategy<Value = What> {
         prop::collection::vec(option::of(gpu()), 0..3).prop_map(|gpus| What::Gpus(gpus.into())),
         (gpu(), size()).prop_map(|(gpu, bytes)| What::DriverAccount { gpu, bytes }),
         (gpu(), size()).prop_map(|(gpu, bytes)| What::GpuFree { gpu, bytes }),
+        Just(What::DriverAccountLost),
     ]
 }
 

@@ -227,6 +227,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
         },
+        "driver_account_lost" => What::DriverAccountLost,
         "lost" => What::Lost(Lost {
             allocations: cells.count(Column::Allocations),
             allocated_bytes: cells.count(Column::Bytes),

@@ -61,6 +61,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
             sheet.number(Column::Gpu, u64::from(gpu.0));
             sheet.number(Column::Bytes, *bytes);
         }
+        What::DriverAccountLost => sheet.row("driver_account_lost"),
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
         What::Object(call) => objects::encode(sheet, *call),

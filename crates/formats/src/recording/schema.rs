@@ -217,6 +217,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("driver_account", "what the driver says that the process holds of a GPU", "gpu, bytes"),
     ("gpu_free", "what is free of a GPU; of no process", "gpu, bytes"),
     (
+        "driver_account_lost",
+        "`driver_account` and `gpu_free` up to here are not known any more; of no process",
+        "",
+    ),
+    (
         "lost",
         "records that could not be delivered, since the last such row",
         "allocations, bytes, frees, failures, other, launches, copies, stacks, objects, tensors",

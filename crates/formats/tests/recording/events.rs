@@ -351,6 +351,7 @@ fn listed(what: &What) {
         | What::Gpus(_)
         | What::DriverAccount { .. }
         | What::GpuFree { .. }
+        | What::DriverAccountLost
         | What::Lost(_)
         | What::Work(_)
         | What::Object(_)
@@ -366,7 +367,7 @@ fn what() -> BoxedStrategy<What> {
         process(),
         container(),
         name().prop_map(What::ThreadName),
-        select(vec![What::Exec, What::Exit, What::ThreadExit]),
+        select(vec![What::Exec, What::Exit, What::ThreadExit, What::DriverAccountLost]),
         allocate(),
         free(),
         vmm().prop_map(What::Vmm),

@@ -115,6 +115,10 @@ impl Naive {
                 }
             }
             What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
+            What::DriverAccountLost => {
+                self.free.clear();
+                self.running.values_mut().for_each(|process| process.accounts.clear());
+            }
             What::Object(call) => self.called(event).object(event, *call),
             What::Site(facts) => {
                 self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
