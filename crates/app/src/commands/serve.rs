@@ -56,6 +56,7 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
         return Ok(Outcome::Fine);
     }
     config.check_state().map_err(|why| anyhow!(why))?;
+    config.make_state().map_err(|why| anyhow!(why))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;

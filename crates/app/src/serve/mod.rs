@@ -18,6 +18,7 @@ pub(crate) mod program;
 pub(crate) mod rights;
 pub(crate) mod secret;
 mod tally;
+pub(crate) mod trust;
 
 pub(crate) use feed::{Feed, Published};
 pub(crate) use messages::Messages;

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::serve::trust;
+
 /// From this size on the log begins anew; the old one stays beside it.
 const LARGEST: u64 = 8 << 20;
 
@@ -53,7 +55,8 @@ impl Log {
         let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
         let mut line = serde_json::to_vec(&Line { time, entry })?;
         line.push(b'\n');
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
-        file?.write_all(&line)
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(trust::NO_LINK);
+        options.open(&self.path)?.write_all(&line)
     }
 }

@@ -74,6 +74,11 @@ impl Alerts {
         if self.action.is_empty() { vec![Action::log()] } else { self.action.clone() }
     }
 
+    /// Whether an action runs a command.
+    pub(crate) fn has_commands(&self) -> bool {
+        self.action.iter().any(|action| action.kind == Kind::Command)
+    }
+
     fn thresholds(&self) -> Thresholds {
         let usual = Thresholds::default();
         Thresholds {

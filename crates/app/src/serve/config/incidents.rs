@@ -40,9 +40,12 @@ impl Incidents {
     /// Where the agent keeps what must survive it, unless told otherwise.
     pub(crate) const STATE: &'static str = "/var/lib/vramscope";
 
+    /// The name of the directory that incidents are in.
+    pub(crate) const FOLDERS: &'static str = "incidents";
+
     /// The folder of folders.
     pub(crate) fn folder(&self) -> PathBuf {
-        self.state.join("incidents")
+        self.state.join(Self::FOLDERS)
     }
 
     /// What is wrong with it.

@@ -12,13 +12,16 @@ pub(crate) mod trace;
 
 pub(crate) use quantities::{Size, Span};
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::metrics::Limits;
 use serde::Deserialize;
+
+use super::trust::{self, Refusal};
 
 /// Every setting; what is not in the file has its default.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -91,11 +94,33 @@ impl Default for Metrics {
 
 impl Config {
     /// Reads a file. Whether settings fit together is told by [`Config::check`].
+    /// Settings that run commands or send signals must be in a file that other users cannot change.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the settings in {}", path.display()))?;
+        let cannot = || format!("cannot read the settings in {}", path.display());
+        // What was checked is what is read.
+        let (file, refusal) = match trust::file(path) {
+            Ok(file) => (file, None),
+            Err(refusal) => (File::open(path).with_context(cannot)?, Some(refusal)),
+        };
+        let text = std::io::read_to_string(file).with_context(cannot)?;
         // The error of TOML tells line, column and what was expected there.
-        toml::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
+        let config: Self =
+            toml::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        match refusal.filter(|_| config.acts()) {
+            None => Ok(config),
+            Some(Refusal::Foreign(why) | Refusal::Exposed(why)) => {
+                bail!("settings with commands or actions: {why}")
+            }
+            // A pipe, say.
+            Some(Refusal::Failed(error)) => {
+                Err(error).context("settings with commands or actions must be in a file")
+            }
+        }
+    }
+
+    /// Whether the agent runs commands, or sends signals to processes.
+    fn acts(&self) -> bool {
+        !self.actions.allow.is_empty() || self.alerts.has_commands()
     }
 
     /// What is wrong with the settings as a whole, each in a sentence that says what to do.
@@ -128,9 +153,32 @@ impl Config {
         if !is_needed || !state.is_absolute() {
             return Ok(());
         }
-        folder::writable(state).map_err(|(kind, why)| {
+        let refused = |(kind, why)| {
             (kind, format!("[incidents] state: {why}; choose another with state or --state"))
-        })
+        };
+        self.trust_state(false).map_err(refused)?;
+        folder::writable(state).map_err(refused)
+    }
+
+    /// Makes the agent's directories where they are missing, for its user alone. Ones that other users
+    /// control are refused; ones that cannot be made are reported when they are needed.
+    pub(crate) fn make_state(&self) -> Result<(), String> {
+        let is_needed = self.incidents.enabled || !self.actions.allow.is_empty();
+        if is_needed { self.trust_state(true).map_err(|(_, why)| why) } else { Ok(()) }
+    }
+
+    fn trust_state(&self, create: bool) -> Result<(), (ErrorKind, String)> {
+        let state = &self.incidents.state;
+        let checked = trust::directory(state, create).and_then(|is_private| {
+            let is_made = create && self.incidents.enabled;
+            let check = || trust::subdirectory(state, incidents::Incidents::FOLDERS, is_made);
+            if is_private { check() } else { Ok(false) }
+        });
+        match checked {
+            Err(Refusal::Foreign(why)) => Err((ErrorKind::PermissionDenied, why)),
+            Err(Refusal::Exposed(why)) => Err((ErrorKind::Other, why)),
+            Ok(_) | Err(Refusal::Failed(_)) => Ok(()),
+        }
     }
 }
 

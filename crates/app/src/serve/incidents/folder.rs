@@ -9,6 +9,7 @@ use engine::units::Bytes;
 use formats::export::incident::{self, IncidentObject, Trigger};
 
 use super::IncidentView;
+use crate::serve::trust;
 
 /// The file that says whose folder it is.
 const LOCK: &str = "lock";
@@ -97,7 +98,8 @@ pub(crate) fn lock(state: &Path) -> Result<File, NoLock> {
     let open = || {
         DirBuilder::new().recursive(true).mode(0o700).create(state)?;
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600).open(state.join(LOCK))
+        options.write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(trust::NO_LINK).open(state.join(LOCK))
     };
     let file = open().map_err(NoLock::Failed)?;
     match file.try_lock() {

@@ -1,0 +1,231 @@
+//! Files and directories that only root and the agent's own user can change.
+//!
+//! Each component of a path is opened without following links and checked before the next one: what another
+//! user owns, or can write to, is refused. Links of root and of the agent's user are followed, as systemd
+//! and Kubernetes make them. No other user can then replace what was checked, so that later uses of the
+//! path are as safe as the descriptor.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use formats::plain::plain;
+use rustix::fs::{self, Dir, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
+use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
+
+/// The most links in a path, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// A flag to open files with: a link is an error.
+pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
+/// Why a path is not used.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Another user owns it: in words, with what to do.
+    Foreign(String),
+    /// Others can write to it, or it is a link that the agent did not make: in words, with what to do.
+    Exposed(String),
+    /// It cannot be opened, or made.
+    Failed(io::Error),
+}
+
+impl From<Errno> for Refusal {
+    fn from(error: Errno) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Checks a directory. With `create` it is made where it is missing, for its owner alone, and an empty one of
+/// the agent's own user that others can write to, as a fresh volume of Kubernetes is, is made private.
+/// Returns whether it is private now.
+pub(crate) fn directory(path: &Path, create: bool) -> Result<bool, Refusal> {
+    let mut walk = Walk::begin(path)?;
+    while let Some(name) = walk.rest.pop_front() {
+        if walk.enter(&name, create)?.is_some() {
+            return Err(Errno::NOTDIR.into());
+        }
+    }
+    let facts = fs::fstat(&walk.dir)?;
+    if !is_exposed(&facts) {
+        return Ok(true);
+    }
+    let can_be = make_private(&walk.dir, &facts, create)?;
+    if can_be { Ok(create) } else { Err(exposed(&walk.path)) }
+}
+
+/// Checks a directory inside of one that was checked. It is never a link: the agent makes it itself.
+pub(crate) fn subdirectory(parent: &Path, name: &str, create: bool) -> Result<bool, Refusal> {
+    let path = parent.join(name);
+    if path.is_symlink() {
+        return Err(Refusal::Exposed(format!(
+            "{}: it is a symbolic link, not a directory of the agent; remove it",
+            shown(&path)
+        )));
+    }
+    directory(&path, create)
+}
+
+/// Opens a file to read. It is not written to by others, neither now nor by replacing it.
+pub(crate) fn file(path: &Path) -> Result<File, Refusal> {
+    let mut walk = Walk::begin(&std::path::absolute(path).map_err(Refusal::Failed)?)?;
+    while let Some(name) = walk.rest.pop_front() {
+        if let Some(file) = walk.enter(&name, false)? {
+            let (facts, path) = (fs::fstat(&file)?, walk.path.join(&name));
+            require_owner(&facts, &path)?;
+            if is_exposed(&facts) {
+                return Err(exposed(&path));
+            }
+            return Ok(file.into());
+        }
+    }
+    Err(Errno::ISDIR.into())
+}
+
+/// A path that is followed component by component.
+struct Walk {
+    dir: OwnedFd,
+    /// Of the directory, without links.
+    path: PathBuf,
+    rest: VecDeque<OsString>,
+    links: usize,
+}
+
+impl Walk {
+    fn begin(path: &Path) -> Result<Self, Refusal> {
+        let dir = open_root()?;
+        let mut walk = Self { dir, path: "/".into(), rest: VecDeque::new(), links: 0 };
+        walk.prepend(path);
+        Ok(walk)
+    }
+
+    fn prepend(&mut self, path: &Path) {
+        for component in path.components().rev() {
+            match component {
+                Component::Normal(name) => self.rest.push_front(name.into()),
+                Component::ParentDir => self.rest.push_front("..".into()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+    }
+
+    /// Enters a directory or follows a link; opens a file that is the last component.
+    fn enter(&mut self, name: &OsStr, create: bool) -> Result<Option<OwnedFd>, Refusal> {
+        let found = self.open(name, create)?;
+        let facts = fs::fstat(&found)?;
+        let place = if name == ".." { self.parent() } else { self.path.join(name) };
+        require_owner(&facts, &place)?;
+        match FileType::from_raw_mode(facts.st_mode) {
+            FileType::Directory => {
+                let is_last = self.rest.is_empty();
+                let is_sticky = facts.st_mode & Mode::SVTX.as_raw_mode() != 0;
+                // Volumes of Kubernetes are for everybody by their mode, and mounted read-only.
+                if !is_last && !is_sticky && is_exposed(&facts) && !is_read_only(&found) {
+                    return Err(exposed(&place));
+                }
+                (self.dir, self.path) = (found, place);
+                Ok(None)
+            }
+            FileType::Symlink => {
+                self.links += 1;
+                if self.links > MAX_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                let target = fs::readlinkat(&found, "", Vec::new())?.into_bytes();
+                let target = PathBuf::from(OsString::from_vec(target));
+                if target.is_absolute() {
+                    (self.dir, self.path) = (open_root()?, "/".into());
+                }
+                self.prepend(&target);
+                Ok(None)
+            }
+            FileType::RegularFile if self.rest.is_empty() => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                Ok(Some(fs::openat(&self.dir, name, flags, Mode::empty())?))
+            }
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    fn open(&self, name: &OsStr, create: bool) -> Result<OwnedFd, Refusal> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match fs::openat(&self.dir, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) if create => {
+                match fs::mkdirat(&self.dir, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(fs::openat(&self.dir, name, flags, Mode::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn parent(&self) -> PathBuf {
+        self.path.parent().unwrap_or(&self.path).into()
+    }
+}
+
+fn open_root() -> Result<OwnedFd, Refusal> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(fs::open("/", flags, Mode::empty())?)
+}
+
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy()).into_owned()
+}
+
+fn exposed(path: &Path) -> Refusal {
+    let path = shown(path);
+    Refusal::Exposed(format!("{path}: other users can write to it; run `chmod go-w {path}`"))
+}
+
+fn require_owner(facts: &Stat, path: &Path) -> Result<(), Refusal> {
+    let own = geteuid().as_raw();
+    if facts.st_uid == 0 || facts.st_uid == own {
+        return Ok(());
+    }
+    let path = shown(path);
+    Err(Refusal::Foreign(format!(
+        "{path}: it is owned by user {}, who can change it; it must be owned by root or by user {own}",
+        facts.st_uid
+    )))
+}
+
+/// Whether users besides root and the owner can write to it.
+fn is_exposed(facts: &Stat) -> bool {
+    let own_group = facts.st_gid == 0 || facts.st_gid == getegid().as_raw();
+    let by_group = facts.st_mode & Mode::WGRP.as_raw_mode() != 0 && !own_group;
+    let by_others = facts.st_mode & Mode::WOTH.as_raw_mode() != 0;
+    by_group || by_others
+}
+
+/// Whether a file is on a file system that is mounted read-only.
+pub(crate) fn is_read_only(file: impl AsFd) -> bool {
+    fs::fstatvfs(file).is_ok_and(|facts| facts.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// Makes an empty directory of the agent's own user private; whether that can be, or was, done. What others
+/// put into it before stays a reason not to use it.
+fn make_private(dir: &OwnedFd, facts: &Stat, change: bool) -> Result<bool, Refusal> {
+    if facts.st_uid != geteuid().as_raw() {
+        return Ok(false);
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = fs::openat(dir, ".", flags, Mode::empty())?;
+    if change {
+        fs::fchmod(&dir, Mode::RWXU)?;
+    }
+    let is_entry = |name: &[u8]| name != b"." && name != b"..";
+    let mut entries = Dir::read_from(&dir)?.filter_map(Result::ok);
+    let is_empty = !entries.any(|entry| is_entry(entry.file_name().to_bytes()));
+    if change && !is_empty {
+        fs::fchmod(&dir, Mode::from_raw_mode(facts.st_mode))?;
+    }
+    Ok(is_empty)
+}

@@ -1,0 +1,158 @@
+//! What other users of the host could do to the agent: its directories, its settings, its secrets.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::Stage;
+use harness::agent::{Agent, check, serve, settings};
+use harness::files::stderr;
+
+/// A user that owns nothing here.
+const NOBODY: u32 = 65534;
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn write(path: &Path, text: &str, bits: u32) {
+    fs::write(path, text).unwrap();
+    mode(path, bits);
+}
+
+/// Runs a command that must end soon.
+fn ended(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// What the agent says when it refuses a state directory, at start and in a check.
+fn refused_state(stage: &Stage, state: &Path) -> String {
+    let output = ended(serve(stage, &["--state", state.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(2), "{}: {}", state.display(), stderr(&output));
+    assert!(!stderr(&output).contains("watching"), "{}", stderr(&output));
+    let text = format!("[incidents]\nstate = \"{}\"\n", state.display());
+    let checked = check(Path::new(&settings(stage, &text))).output().unwrap();
+    assert_eq!(checked.status.code(), Some(2), "{}: {}", state.display(), stderr(&checked));
+    stderr(&output)
+}
+
+#[test]
+fn agent_refuses_a_state_directory_that_others_control() {
+    let stage = Stage::new();
+    let base = stage.folder.path();
+    let victim = base.join("victim");
+    fs::create_dir(&victim).unwrap();
+
+    let link = base.join("link");
+    symlink(&victim, &link).unwrap();
+    lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
+    let message = refused_state(&stage, &link);
+    assert!(message.contains("owned by user 65534"), "{message}");
+
+    let foreign = base.join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    chown(&foreign, Some(NOBODY), Some(NOBODY)).unwrap();
+    assert!(refused_state(&stage, &foreign).contains("owned by user 65534"));
+    // Whoever owns a directory on the way can replace what is in it.
+    assert!(refused_state(&stage, &foreign.join("below")).contains("owned by user 65534"));
+
+    for bits in [0o777, 0o775] {
+        let open = base.join(format!("open-{bits:o}"));
+        fs::create_dir(&open).unwrap();
+        fs::write(open.join("old"), "").unwrap();
+        chown(&open, None, Some(NOBODY)).unwrap();
+        mode(&open, bits);
+        let message = refused_state(&stage, &open);
+        assert!(message.contains("other users can write to it"), "{message}");
+        assert!(message.contains("chmod go-w"), "{message}");
+    }
+
+    let planted = base.join("planted");
+    fs::create_dir(&planted).unwrap();
+    symlink(&victim, planted.join("incidents")).unwrap();
+    lchown(planted.join("incidents"), Some(NOBODY), Some(NOBODY)).unwrap();
+    let message = refused_state(&stage, &planted);
+    assert!(message.contains("planted/incidents: it is a symbolic link"), "{message}");
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "something was written");
+}
+
+#[test]
+fn agent_takes_state_directories_of_systemd_and_kubernetes() {
+    let stage = Stage::new();
+    let base = stage.folder.path();
+    // systemd with DynamicUser: a link of root's to the real directory.
+    fs::create_dir_all(base.join("private/state")).unwrap();
+    symlink("private/state", base.join("linked")).unwrap();
+    // An emptyDir volume is for everybody, and empty.
+    let volume = base.join("volume");
+    fs::create_dir(&volume).unwrap();
+    mode(&volume, 0o777);
+    for state in [base.join("linked"), volume.clone(), base.join("new/below")] {
+        let agent = Agent::start(&stage, &["--state", state.to_str().unwrap()]);
+        agent.end(15);
+        let bits = |path: PathBuf| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(bits(state.join("incidents")), 0o700);
+    }
+    assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o777, 0o700);
+}
+
+const COMMANDS: [&str; 2] = [
+    "[[alerts.action]]\nkind = \"command\"\ncommand = [\"/bin/true\"]\n",
+    "[[actions.allow]]\nuser = \"0\"\naction = \"command\"\ncommand = [\"/bin/true\"]\n\
+     when = \"out_of_memory\"\n",
+];
+
+#[test]
+fn settings_with_commands_must_not_be_changeable_by_others() {
+    let stage = Stage::new();
+    let base = stage.folder.path();
+    let file = base.join("agent.toml");
+    let state = format!("[incidents]\nstate = \"{}\"\n", base.join("state").display());
+    let refusal = |command: Command| {
+        let output = ended(command);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        stderr(&output)
+    };
+    for commands in COMMANDS {
+        write(&file, &format!("{state}{commands}"), 0o644);
+        assert!(check(&file).output().unwrap().status.success());
+        for bits in [0o666, 0o646] {
+            mode(&file, bits);
+            let message = refusal(check(&file));
+            assert!(message.contains("other users can write to it"), "{message}");
+            let started = refusal(serve(&stage, &["--config", file.to_str().unwrap()]));
+            assert!(started.contains("other users can write to it"), "{started}");
+        }
+        // Its own group may write; another one may not.
+        mode(&file, 0o664);
+        assert!(check(&file).output().unwrap().status.success());
+        chown(&file, None, Some(NOBODY)).unwrap();
+        assert!(refusal(check(&file)).contains("other users can write to it"));
+        chown(&file, Some(NOBODY), Some(0)).unwrap();
+        mode(&file, 0o644);
+        assert!(refusal(check(&file)).contains("owned by user 65534"));
+        chown(&file, Some(0), None).unwrap();
+        fs::remove_file(&file).unwrap();
+    }
+    // Without commands there is nothing to gain.
+    write(&file, &state, 0o666);
+    assert!(check(&file).output().unwrap().status.success());
+}
