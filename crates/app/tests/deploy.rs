@@ -13,6 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use harness::around::secret;
 use harness::files::{blocks, read, root, tool};
 use harness::{VRAMSCOPE, agent};
 
@@ -70,12 +71,12 @@ fn the_chart_renders_to_what_kubernetes_takes_with_settings_that_the_agent_takes
 /// Fails unless the agent takes these settings, in a pod that has their files.
 fn is_taken(place: &str, config: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let here = folder.path().join("some.file");
-    fs::write(&here, "").unwrap();
-    let here = here.to_str().unwrap();
+    let [token, ca] = ["token", "ca.crt"].map(|name| folder.path().join(name));
+    secret(&token, "0123456789abcdef");
+    fs::write(&ca, "").unwrap();
     let config = config
-        .replace("/var/run/secrets/kubelet/token", here)
-        .replace("/host/kubelet/ca.crt", here);
+        .replace("/var/run/secrets/kubelet/token", token.to_str().unwrap())
+        .replace("/host/kubelet/ca.crt", ca.to_str().unwrap());
     let file = folder.path().join("vramscope.toml");
     fs::write(&file, config).unwrap();
     let output = check(&file);

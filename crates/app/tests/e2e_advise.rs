@@ -108,7 +108,7 @@ fn http(status: &str, body: &str) -> String {
 fn an_agent_is_asked_with_the_token_and_its_texts_are_not_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
-    std::fs::write(&token, "secret\n").unwrap();
+    harness::around::secret(&token, "secret\n");
     let body = r#"{"time":"t","gpus":[{"gpu":3,"free_bytes":1048576,"steps":[{"action":"stop",
         "pid":5,"process":"evil\u001b[2J","bytes":1048576,"known":"exact","safe":false,
         "why":"it is big","price":"work","commands":[{"tongue":"shell","text":"kill 5"}],

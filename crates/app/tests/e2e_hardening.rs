@@ -156,3 +156,108 @@ fn settings_with_commands_must_not_be_changeable_by_others() {
     write(&file, &state, 0o666);
     assert!(check(&file).output().unwrap().status.success());
 }
+
+/// Settings with a file in each place where a secret can be, and what goes before it.
+fn secrets(file: &Path) -> Vec<String> {
+    let file = file.display();
+    vec![
+        format!("[http]\ntoken_file = \"{file}\"\n"),
+        format!("[[alerts.action]]\nkind = \"webhook\"\nurl_file = \"{file}\"\n"),
+        format!(
+            "[[alerts.action]]\nkind = \"webhook\"\nurl = \"https://a.example/\"\n\
+             token_file = \"{file}\"\n"
+        ),
+        format!("[onward.otlp]\nendpoint = \"https://a.example\"\ntoken_file = \"{file}\"\n"),
+        format!(
+            "[onward.pyroscope]\nurl = \"https://a.example\"\nuser = \"me\"\n\
+             password_file = \"{file}\"\n"
+        ),
+        format!("[kubernetes]\nkubelet = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
+    ]
+}
+
+fn checked(stage: &Stage, text: &str) -> Output {
+    let state = stage.folder.path().join("state");
+    let text = format!("[incidents]\nstate = \"{}\"\n{text}", state.display());
+    check(Path::new(&settings(stage, &text))).output().unwrap()
+}
+
+/// A token for a request, and an address for a webhook.
+const SECRET: &str = "https://a.example/0123456789abcdef\n";
+
+#[test]
+fn all_secrets_have_one_permission_rule() {
+    let stage = Stage::new();
+    let file = stage.folder.path().join("secret");
+    let key = stage.folder.path().join("key.pem");
+    let certificate = harness::around::certificate(stage.folder.path()).0;
+    let mut all = secrets(&file);
+    all.push(format!("[http]\ncertificate = \"{certificate}\"\nkey = \"{}\"\n", key.display()));
+    for text in &all {
+        for (bits, is_fine) in [
+            (0o600, true),
+            (0o400, true),
+            (0o640, true),
+            (0o440, true),
+            (0o644, false),
+            (0o604, false),
+            (0o666, false),
+            (0o660, false),
+            (0o602, false),
+        ] {
+            write(&file, SECRET, bits);
+            mode(&key, bits);
+            let output = checked(&stage, text);
+            assert_eq!(output.status.success(), is_fine, "{bits:o} {text}: {}", stderr(&output));
+            assert!(is_fine || stderr(&output).contains("chmod 600"), "{}", stderr(&output));
+            assert!(!stderr(&output).contains("0123456789abcdef"), "{}", stderr(&output));
+        }
+    }
+    write(&file, SECRET, 0o644);
+    let advise = Command::new(harness::VRAMSCOPE)
+        .args(["advise", "--agent", "127.0.0.1:9", "--token-file"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(stderr(&advise).contains("chmod 600"), "{}", stderr(&advise));
+}
+
+/// A tmpfs as Kubernetes mounts Secrets: read-only, links to the newest version.
+struct Projected(PathBuf);
+
+impl Projected {
+    fn new(folder: PathBuf, bits: u32, group: u32) -> Self {
+        fs::create_dir(&folder).unwrap();
+        let run = |arguments: &[&str]| {
+            let done = Command::new("mount").args(arguments).arg(&folder).status().unwrap();
+            assert!(done.success(), "mounting a tmpfs needs root");
+        };
+        run(&["-t", "tmpfs", "-o", "mode=1777", "secret"]);
+        let version = folder.join("..2026_11_16");
+        fs::create_dir(&version).unwrap();
+        write(&version.join("token"), SECRET, bits);
+        chown(version.join("token"), None, Some(group)).unwrap();
+        symlink("..2026_11_16", folder.join("..data")).unwrap();
+        symlink("..data/token", folder.join("token")).unwrap();
+        run(&["-o", "remount,ro"]);
+        Self(folder)
+    }
+}
+
+impl Drop for Projected {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn secrets_of_kubernetes_are_usable() {
+    let stage = Stage::new();
+    for (name, bits, group) in [("plain", 0o644, 0), ("fs-group", 0o640, 2000)] {
+        let mount = Projected::new(stage.folder.path().join(name), bits, group);
+        for text in secrets(&mount.0.join("token")) {
+            let output = checked(&stage, &text);
+            assert!(output.status.success(), "{name} {text}: {}", stderr(&output));
+        }
+    }
+}

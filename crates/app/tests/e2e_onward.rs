@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use harness::agent::{self, Agent};
-use harness::around::{Disk, certificate};
+use harness::around::{Disk, certificate, secret};
 use harness::files::{blocks, read, root, script, stderr};
 use harness::{Player, Stage};
 use receiver::Receiver;
@@ -88,7 +88,7 @@ fn run() -> Run {
     let base = stage.folder.path().to_owned();
     let otlp = Receiver::start(base.join("otlp"), &["503,200"]);
     let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
-    fs::write(base.join("token"), "s3cret\n").unwrap();
+    secret(&base.join("token"), "s3cret\n");
     let settings = format!(
         "[onward.otlp]\nendpoint = \"http://127.0.0.1:{}/\"\ninterval = \"1s\"\n\
          resource = {{ \"k8s.cluster.name\" = \"lab\" }}\ntoken_file = \"{base}/token\"\n\
@@ -447,7 +447,7 @@ fn with_tls_only_who_is_trusted_gets_anything() {
     let (certificate, key) = certificate(base);
     let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);
     let stranger = Receiver::start(base.join("stranger"), &["", &certificate, &key]);
-    fs::write(base.join("token"), "s3cret").unwrap();
+    secret(&base.join("token"), "s3cret");
     let settings = format!(
         "[onward.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
          ca_file = \"{certificate}\"\ntoken_file = \"{base}/token\"\n\

@@ -11,13 +11,12 @@ mod harness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::agent::{Agent, Metrics, serve, settings};
-use harness::around::{Prometheus, certificate};
+use harness::around::{Prometheus, certificate, secret};
 use harness::contract::{contract, type_of};
 use harness::http::Answer;
 use harness::{PATIENCE, Player, Stage, compile};
@@ -155,12 +154,6 @@ fn hostile_names_stay_in_their_labels() {
     assert_eq!(*name, "a\"} 1\\u{a}\\u{1b}[2J\\");
 }
 
-/// A file for its owner alone.
-fn secret(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
-}
-
 #[test]
 fn a_token_is_asked_for_where_there_is_one() {
     let stage = Stage::new();
@@ -209,7 +202,7 @@ fn what_is_not_safe_does_not_start() {
     let file = stage.folder.path().join("token");
     secret(&file, "0123456789abcdef");
     let path = file.to_str().unwrap();
-    assert!(Command::new("chmod").args(["640", path]).status().unwrap().success());
+    assert!(Command::new("chmod").args(["644", path]).status().unwrap().success());
     assert!(refusal(&stage, &["--token-file", path]).contains("chmod 600"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

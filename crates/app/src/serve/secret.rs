@@ -1,49 +1,95 @@
-//! Secrets and certificates, which come from files only.
+//! Secrets and certificates, which come from files only. Every secret is read here, by one rule:
+//!
+//! - other users have no access to the file, and its group does not write to it: `chmod 600`, or `640` for a
+//!   group that is meant to read it;
+//! - except on a read-only tmpfs: so Kubernetes mounts Secrets, with mode 0644, where no other user is.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use formats::plain::plain;
+use rustix::fs::OFlags;
 use ureq::tls::{Certificate, PemItem};
 
-/// The longest file that is read.
-const LONGEST: u64 = 4 << 20;
+use super::trust;
+
+/// The largest file that is read.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Permissions by which another user could read a secret, or change it.
+const EXPOSED: u32 = 0o027;
+
+/// The kernel's numbers for file systems in memory.
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
 
 fn shown(path: &Path) -> String {
     plain(&path.to_string_lossy()).into_owned()
 }
 
-/// Opens a file that is one: a pipe would keep the agent waiting.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+/// Opens a regular file. Anything else is an error: opening a pipe would wait for its writer.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    File::open(path)
+    Ok(file)
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", shown(path));
-    let file = open(path).with_context(cannot)?;
+fn contents(file: File, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes).with_context(cannot)?;
+    file.take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read {}", shown(path)))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        bail!("{}: larger than {} MiB", shown(path), MAX_BYTES >> 20);
+    }
     Ok(bytes)
 }
 
-/// A token or password: the one line of a file.
-pub(crate) fn read(path: &Path) -> Result<String> {
+/// What is not secret, such as certificates.
+pub(crate) fn public(path: &Path) -> Result<Vec<u8>> {
+    contents(open(path).with_context(|| format!("cannot read {}", shown(path)))?, path)
+}
+
+/// A secret, such as a key.
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", shown(path));
+    let file = open(path).with_context(cannot)?;
+    let mode = file.metadata().with_context(cannot)?.mode();
+    if mode & EXPOSED != 0 && !is_mounted_secret(&file) {
+        let path = shown(path);
+        bail!(
+            "{path}: other users can read or change this secret (mode {:04o}); run `chmod 600 {path}`",
+            mode & 0o7777
+        );
+    }
+    contents(file, path)
+}
+
+/// Whether it is on a read-only tmpfs, as Kubernetes mounts Secrets.
+fn is_mounted_secret(file: &File) -> bool {
+    let kind = rustix::fs::fstatfs(file).map(|facts| facts.f_type as u64 & u64::from(u32::MAX));
+    kind.is_ok_and(|kind| kind == TMPFS || kind == RAMFS) && trust::is_read_only(file)
+}
+
+/// A token, password or secret address: the one line of a file.
+pub(crate) fn line(path: &Path) -> Result<String> {
     let text = String::from_utf8(bytes(path)?).ok();
     let line = text.as_deref().map(str::trim_end).unwrap_or_default();
     if line.is_empty() || !line.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
-        bail!("{} must hold one line of visible letters", shown(path));
+        bail!("{}: must hold one line of visible ASCII characters", shown(path));
     }
     Ok(line.to_owned())
 }
 
 /// Certificates in PEM; one at least.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
-    let bytes = bytes(path)?;
+    let bytes = public(path)?;
     let mut found = Vec::new();
     for item in ureq::tls::parse_pem(&bytes) {
         match item {

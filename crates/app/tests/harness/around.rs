@@ -1,6 +1,7 @@
 //! What stands around an agent: other people's programs, certificates, disks that fill up.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -85,6 +86,12 @@ impl Prometheus {
         let answer = self.get(&format!("/api/v1/query?query={}", http::encode(query)))?;
         answer["data"]["result"].as_array().cloned()
     }
+}
+
+/// A file for its owner alone.
+pub fn secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// A certificate for this host that nobody vouches for, and its key.

@@ -7,12 +7,14 @@ use anyhow::{Context, Result, bail};
 use formats::export::advice::Advice;
 use formats::plain::plain;
 
+use crate::serve::secret;
+
 /// How long the agent may take, and how much it may say.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 16 << 20;
 
 pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
-    let token = token_file.map(read_token).transpose()?;
+    let token = token_file.map(secret::line).transpose()?;
     // As `serve --listen` takes it, an address alone will do.
     let scheme = if url.contains("://") { "" } else { "http://" };
     let url = format!("{scheme}{}/api/v1/advice", url.trim_end_matches('/'));
@@ -39,14 +41,4 @@ pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
         401 | 403 => bail!("{url}: the agent wants a token; give it with --token-file"),
         other => bail!("{url}: the agent answered {other}: {}", plain(&text)),
     }
-}
-
-fn read_token(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the token in {}", path.display()))?;
-    let token = text.trim();
-    if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        bail!("{} holds no token: one word is expected", path.display());
-    }
-    Ok(token.to_owned())
 }

@@ -1,11 +1,12 @@
 //! `[kubernetes]`: where names of pods come from.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use super::Span;
+use crate::output;
+use crate::serve::secret;
 
 /// See the module. Ids of containers come from cgroups, and need none of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -83,13 +84,10 @@ impl Kubernetes {
                     .into(),
             );
         }
-        for file in [&self.token_file, &self.ca_file].into_iter().flatten() {
-            // Whoever opens a pipe waits for somebody who writes.
-            if std::fs::metadata(file).is_ok_and(|facts| facts.file_type().is_fifo()) {
-                wrong.push(format!("{} is a pipe: name a file", file.display()));
-            } else if let Err(error) = std::fs::File::open(file) {
-                wrong.push(format!("cannot read {}: {error}", file.display()));
-            }
+        let token = self.token_file.as_deref().and_then(|file| secret::line(file).err());
+        let authority = self.ca_file.as_deref().and_then(|file| secret::public(file).err());
+        for error in token.into_iter().chain(authority) {
+            wrong.push(format!("[kubernetes] {}", output::reasons(&error)));
         }
     }
 }
@@ -109,6 +107,7 @@ mod tests {
         assert!(wrong("[kubernetes]\nkubelet = 'https://127.0.0.1:10250/'").is_empty());
         for (text, word) in [
             ("kubelet = '10.0.0.1'", "https:"),
+            ("kubelet = 'https://127.0.0.1/'\ntoken_file = '/dev/null'", "not a regular file"),
             (
                 "kubelet = 'http://127.0.0.1:10255/'\ntoken_file = '/dev/null'",
                 "readable on the way",
@@ -117,7 +116,7 @@ mod tests {
             ("kubelet = 'https://127.0.0.1/'\nca_file = '/no/such/file'", "/no/such/file"),
         ] {
             let wrong = wrong(&format!("[kubernetes]\n{text}"));
-            assert!(wrong.len() == 1 && wrong[0].contains(word), "{text}: {wrong:?}");
+            assert!(wrong.iter().any(|why| why.contains(word)), "{text}: {wrong:?}");
         }
         assert!(toml::from_str::<Config>("[kubernetes]\nkublet = 'x'").is_err());
     }

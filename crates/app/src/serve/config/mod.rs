@@ -227,8 +227,8 @@ mod tests {
             ("token_file = \"/nowhere/token\"".to_owned(), "/nowhere/token"),
             (format!("token_file = \"{token}\""), "chmod 600"),
             // Nobody writes to it: who opens it waits.
-            (format!("token_file = \"{pipe}\""), "it is no file"),
-            (format!("certificate = \"{pipe}\"\nkey = \"{pipe}\""), "it is no file"),
+            (format!("token_file = \"{pipe}\""), "not a regular file"),
+            (format!("certificate = \"{pipe}\"\nkey = \"{pipe}\""), "not a regular file"),
             ("certificate = \"/nowhere/c\"\nkey = \"/nowhere/k\"".to_owned(), "/nowhere/c"),
         ] {
             let text = format!("[http]\n{text}\n[incidents]\nstate = \"{state}\"");

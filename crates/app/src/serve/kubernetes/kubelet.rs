@@ -65,7 +65,7 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
     let agent = agent(config)?;
     let mut request = agent.get(&address);
     if let Some(file) = &config.token_file {
-        request = request.header("authorization", format!("Bearer {}", secret::read(file)?));
+        request = request.header("authorization", format!("Bearer {}", secret::line(file)?));
     }
     let mut answer = request.call().with_context(|| format!("{address} gave no answer"))?;
     let status = answer.status();

@@ -1,6 +1,8 @@
 //! Against a kubelet that is a small program of Python's, with TLS and a token.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -25,6 +27,8 @@ fn fixtures() -> PathBuf {
 struct Fake {
     child: Child,
     address: String,
+    /// With the token, for its owner alone.
+    folder: tempfile::TempDir,
 }
 
 impl Fake {
@@ -38,13 +42,17 @@ impl Fake {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, address: format!("https://127.0.0.1:{}", line.trim()) }
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::copy(fixtures().join("token"), &token).unwrap();
+        std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+        Self { child, address: format!("https://127.0.0.1:{}", line.trim()), folder }
     }
 
     fn settings(&self) -> Kubernetes {
         Kubernetes {
             kubelet: Some(self.address.clone()),
-            token_file: Some(fixtures().join("token")),
+            token_file: Some(self.folder.path().join("token")),
             ca_file: Some(fixtures().join("ca.pem")),
             ..Kubernetes::default()
         }

@@ -128,14 +128,14 @@ fn judge(mut answer: Response<ureq::Body>) -> Result<Vec<u8>, Failure> {
 
 impl Login {
     fn new(user: Option<&str>, file: &Path) -> Result<Self> {
-        let last = Mutex::new(secret::read(file)?);
+        let last = Mutex::new(secret::line(file)?);
         Ok(Self { user: user.map(str::to_owned), file: file.to_owned(), last })
     }
 
     fn header(&self) -> String {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         // A file that is just being replaced may be gone for a moment.
-        if let Ok(new) = secret::read(&self.file) {
+        if let Ok(new) = secret::line(&self.file) {
             *last = new;
         }
         match &self.user {

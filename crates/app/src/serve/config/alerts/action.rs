@@ -1,7 +1,6 @@
 //! `[[alerts.action]]`: what is done about an alert.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -79,9 +78,6 @@ const fn info() -> Level {
     Level::Info
 }
 
-/// The longest file with a token or an address.
-const LONGEST: u64 = 16 << 10;
-
 impl Action {
     /// The action of those who ask for none.
     pub(super) fn log() -> Self {
@@ -138,7 +134,7 @@ impl Action {
     pub(crate) fn target(&self) -> Result<String, String> {
         let target = match (&self.url, &self.url_file) {
             (Some(url), None) => url.clone(),
-            (None, Some(file)) => first_line(file)?,
+            (None, Some(file)) => secret_in(file)?,
             _ => return Err("a webhook needs either `url` or `url_file`".into()),
         };
         address(&target).map(|_| target)
@@ -147,7 +143,7 @@ impl Action {
     /// The header that carries the token.
     pub(crate) fn token(&self) -> Result<Option<(String, String)>, String> {
         let Some(file) = &self.token_file else { return Ok(None) };
-        let token = first_line(file)?;
+        let token = secret_in(file)?;
         let name = self.token_header.clone().unwrap_or_else(|| "Authorization".into());
         let is_usual = name.eq_ignore_ascii_case("authorization");
         Ok(Some((name, if is_usual { format!("Bearer {token}") } else { token })))
@@ -290,24 +286,7 @@ pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
     Ok((known, value))
 }
 
-/// Rights by which anybody could read a secret. A group of its own is a usual way to hand one out.
-const ANYBODY: u32 = 0o007;
-
-/// The first line of a file, which holds a secret.
-fn first_line(file: &Path) -> Result<String, String> {
-    use std::io::Read;
-
-    let place = plain(&file.to_string_lossy()).into_owned();
-    let cannot = |error: std::io::Error| format!("cannot read {place}: {error}");
-    let open = crate::serve::secret::open(file).map_err(cannot)?;
-    if open.metadata().map_err(cannot)?.mode() & ANYBODY != 0 {
-        return Err(format!("anybody can read {place}: run `chmod 600 {place}`"));
-    }
-    let mut text = String::new();
-    open.take(LONGEST).read_to_string(&mut text).map_err(cannot)?;
-    let line = text.lines().next().unwrap_or_default().trim();
-    if line.is_empty() || line.chars().any(char::is_control) {
-        return Err(format!("{place} does not hold one line of plain text"));
-    }
-    Ok(line.to_owned())
+/// A secret in a file.
+fn secret_in(file: &Path) -> Result<String, String> {
+    secret::line(file).map_err(|error| output::reasons(&error))
 }

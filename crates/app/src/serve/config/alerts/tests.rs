@@ -159,7 +159,7 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
         (webhook.to_owned(), "either `url` or `url_file`"),
         (format!("{webhook}url = \"ftp://a.example\""), "begins with https:// or http://"),
         (format!("{webhook}{local}token_file = \"/nowhere/token\""), "cannot read /nowhere/token"),
-        (format!("{webhook}{local}token_file = \"{empty}\""), "does not hold one line"),
+        (format!("{webhook}{local}token_file = \"{empty}\""), "must hold one line"),
         (
             format!("{webhook}url = \"http://alerts.example/x\"\ntoken_file = \"{token}\""),
             "others could read the token",
@@ -240,13 +240,13 @@ fn a_secret_that_anybody_can_read_or_that_is_a_pipe_is_refused() {
             std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             assert_eq!(found(&file), [""; 0], "{option}");
         }
-        assert!(found(&pipe)[0].contains("it is no file"), "{:?}", found(&pipe));
+        assert!(found(&pipe)[0].contains("not a regular file"), "{:?}", found(&pipe));
     }
     let pipe = pipe.display();
     let text = format!(
         "[[action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1/\"\nca_file = \"{pipe}\""
     );
-    assert!(reason(&text).contains("it is no file"), "{}", reason(&text));
+    assert!(reason(&text).contains("not a regular file"), "{}", reason(&text));
 }
 
 /// Settings of the document are read as they stand; of files that are not here that is said.

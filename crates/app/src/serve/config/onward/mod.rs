@@ -316,6 +316,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let token = folder.path().join("token");
         std::fs::write(&token, "secret\n").unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&token, private).unwrap();
         let found = |url: &str| {
             let token = token.display();
             wrong(&format!("[onward.otlp]\nendpoint = \"{url}\"\ntoken_file = \"{token}\""))

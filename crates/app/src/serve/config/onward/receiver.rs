@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::output;
 use crate::serve::config::is_loopback;
 use crate::serve::secret;
 
@@ -99,8 +100,8 @@ impl Receiver<'_> {
         }
         let files = [("token_file", self.token_file), ("password_file", self.password_file)];
         for (name, file) in files {
-            if let Some(Err(error)) = file.map(secret::read) {
-                wrong.push(format!("`{name}`: {error}"));
+            if let Some(Err(error)) = file.map(secret::line) {
+                wrong.push(format!("`{name}`: {}", output::reasons(&error)));
             }
         }
         if let Some(Err(error)) = self.ca_file.map(secret::certificates) {
