@@ -261,3 +261,23 @@ fn secrets_of_kubernetes_are_usable() {
         }
     }
 }
+
+#[test]
+fn request_of_http_1_1_needs_one_host() {
+    let stage = Stage::new();
+    let token = stage.folder.path().join("token");
+    write(&token, "0123456789abcdef\n", 0o600);
+    let bearer = "authorization: Bearer 0123456789abcdef\r\n";
+    for options in [&[][..], &["--token-file", token.to_str().unwrap()]] {
+        let agent = Agent::start(&stage, options);
+        let get = |version: &str, hosts: &str| {
+            let head = format!("GET /healthz HTTP/{version}\r\n{hosts}{bearer}");
+            agent.raw(&format!("{head}connection: close\r\n\r\n")).status
+        };
+        assert_eq!(get("1.1", ""), 400);
+        assert_eq!(get("1.1", "host: localhost\r\nhost: localhost\r\n"), 400);
+        assert_eq!(get("1.1", "host: localhost\r\n"), 200);
+        assert_eq!(get("1.0", ""), 200);
+        agent.end(15);
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Method, Request, StatusCode, Uri, Version};
 
 use super::allowance::Gate;
 use super::answer::Answer;
@@ -80,6 +80,13 @@ impl Door {
             let (error, hint) = ("nothing can be changed here", "use GET");
             let mut answer = Answer::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
                 .with(header::ALLOW, "GET, HEAD");
+            answer.close();
+            return Some(answer);
+        }
+        let hosts = request.headers().get_all(header::HOST).iter().count();
+        if hosts > 1 || hosts == 0 && request.version() >= Version::HTTP_11 {
+            let error = "a request of HTTP/1.1 has one Host header";
+            let mut answer = Answer::error(StatusCode::BAD_REQUEST, error, "send one");
             answer.close();
             return Some(answer);
         }
