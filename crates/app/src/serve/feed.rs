@@ -34,16 +34,30 @@ pub(crate) struct Feed {
 #[derive(Default)]
 struct Newest {
     published: Option<Arc<Published>>,
+    /// When that was published.
+    at: Option<Instant>,
     closed: bool,
 }
 
 impl Feed {
     /// Makes it the newest.
     pub(crate) fn publish(&self, published: Published) -> Arc<Published> {
+        self.publish_at(published, Instant::now())
+    }
+
+    /// The same, at a given time.
+    pub(crate) fn publish_at(&self, published: Published, at: Instant) -> Arc<Published> {
         let published = Arc::new(published);
-        self.lock().published = Some(Arc::clone(&published));
+        let mut newest = self.lock();
+        (newest.published, newest.at) = (Some(Arc::clone(&published)), Some(at));
+        drop(newest);
         self.news.notify_all();
         published
+    }
+
+    /// How long ago the newest was published, once there is one.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        Some(self.lock().at?.elapsed())
     }
 
     /// Nothing follows: whoever waits stops waiting.

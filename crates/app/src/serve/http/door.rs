@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap};
@@ -24,20 +24,16 @@ pub(super) struct Door {
     address: SocketAddr,
     token: Option<Token>,
     cache: Mutex<Cache>,
-    /// The newest snapshot that was seen, and when.
-    seen: Mutex<(u64, Instant)>,
     gate: Gate,
 }
 
 impl Door {
     pub(super) fn new(shared: Arc<Shared>, address: SocketAddr, token: Option<Token>) -> Self {
-        let seen = Mutex::new((0, Instant::now()));
-        Self { shared, address, token, cache: Mutex::default(), seen, gate: Gate::new() }
+        Self { shared, address, token, cache: Mutex::default(), gate: Gate::new() }
     }
 
     /// Whether nothing is published any more.
     pub(super) fn is_over(&self) -> bool {
-        self.is_ready();
         self.shared.feed.is_closed()
     }
 
@@ -52,12 +48,9 @@ impl Door {
 
     /// Whether a driver is traced, and snapshots go on to be published.
     pub(super) fn is_ready(&self) -> bool {
-        let Some(newest) = self.shared.feed.newest() else { return false };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.0 != newest.sequence {
-            *seen = (newest.sequence, Instant::now());
-        }
-        newest.own.tracing && seen.1.elapsed() < STALLED
+        let feed = &self.shared.feed;
+        feed.newest().is_some_and(|newest| newest.own.tracing)
+            && feed.age().is_some_and(|age| age < STALLED)
     }
 
     pub(super) fn with_cache<T>(&self, work: impl FnOnce(&mut Cache) -> T) -> T {
@@ -147,7 +140,28 @@ fn is_own(host: &str, listens: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use engine::metrics::Figures;
+    use engine::snapshot::Snapshot;
+
     use super::*;
+    use crate::serve::config::Config;
+    use crate::serve::onward::published;
+
+    #[test]
+    fn agent_without_recent_snapshots_is_not_ready() {
+        let shared = Shared::new(Config::default());
+        let door = Door::new(Arc::clone(&shared), Config::default().http.listen, None);
+        assert!(!door.is_ready(), "nothing was published");
+        for (sequence, age, is_ready) in [(1, 0, true), (2, 20, false), (3, 10, true)] {
+            let mut snapshot = published(sequence, Snapshot::default(), Figures::default());
+            snapshot.own.tracing = true;
+            let at = Instant::now() - Duration::from_secs(age);
+            shared.feed.publish_at(snapshot, at);
+            assert_eq!(door.is_ready(), is_ready, "{age} s ago");
+        }
+    }
 
     #[test]
     fn only_names_of_this_host_are_its_own() {
