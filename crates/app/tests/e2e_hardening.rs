@@ -167,9 +167,9 @@ fn secrets(file: &Path) -> Vec<String> {
             "[[alerts.action]]\nkind = \"webhook\"\nurl = \"https://a.example/\"\n\
              token_file = \"{file}\"\n"
         ),
-        format!("[onward.otlp]\nendpoint = \"https://a.example\"\ntoken_file = \"{file}\"\n"),
+        format!("[onward.otlp]\nendpoint = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
         format!(
-            "[onward.pyroscope]\nurl = \"https://a.example\"\nuser = \"me\"\n\
+            "[onward.pyroscope]\nurl = \"https://a.example/\"\nuser = \"me\"\n\
              password_file = \"{file}\"\n"
         ),
         format!("[kubernetes]\nkubelet = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),

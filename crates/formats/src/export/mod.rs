@@ -22,6 +22,8 @@ pub mod torch;
 pub mod verdict;
 pub mod work;
 
+pub use places::hide_directories;
+
 use std::borrow::Cow;
 
 use engine::ids::{FunctionId, GpuId};

@@ -3,15 +3,51 @@
 
 use std::sync::Arc;
 
+use engine::snapshot::{ProcessView, Snapshot};
 use engine::stack::{Frame, SiteName};
 
 /// A frame as it is told.
 pub(super) fn shown(frame: &Frame, paths: bool) -> Frame {
-    let frame = frame.clone();
     if paths {
-        return frame;
+        return frame.clone();
     }
-    Frame { file: frame.file.map(last), module: frame.module.map(last), ..frame }
+    // Every field is named, so that a new one that holds a path is not forgotten.
+    let Frame { function, file, line, module, language, unknown } = frame.clone();
+    Frame { function, file: file.map(last), line, module: module.map(last), language, unknown }
+}
+
+/// Removes the directories of every path in a snapshot. Frames are the only paths in it: other text is
+/// names that programs and hosts choose.
+pub fn hide_directories(snapshot: &mut Snapshot) {
+    // Every field is named, so that a new one with frames is not forgotten.
+    let Snapshot {
+        at: _,
+        live_bytes: _,
+        live_allocations: _,
+        certainty: _,
+        processes,
+        out_of_memory,
+        ran_out: _,
+        sites,
+        sites_total: _,
+        allocations_total: _,
+        without_stack: _,
+        tensor_sites,
+        tensor_sites_total: _,
+        suspects,
+        judgements,
+        anomalies,
+        gpus: _,
+    } = snapshot;
+    let of_processes = processes.iter_mut().flat_map(|ProcessView { sites, .. }| sites);
+    let sites = sites.iter_mut().chain(tensor_sites).chain(of_processes);
+    let judgements = suspects.iter_mut().chain(judgements);
+    sites
+        .map(|site| &mut site.frames)
+        .chain(judgements.map(|judged| &mut judged.frames))
+        .chain(anomalies.iter_mut().map(|anomaly| &mut anomaly.frames))
+        .chain(out_of_memory.iter_mut().map(|oom| &mut oom.frames))
+        .for_each(|frames| *frames = frames.iter().map(|frame| shown(frame, false)).collect());
 }
 
 /// The last part of a path.

@@ -12,29 +12,6 @@ use crate::serve::{Published, Shared};
 /// The version of the API.
 pub(super) const VERSION: &str = "v1";
 
-/// Fields of frames that are paths.
-const PATHS: [&str; 2] = ["file", "module"];
-
-/// Leaves the last part of every path of a program's files.
-pub(super) fn hide_folders(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(hide_folders),
-        Value::Object(fields) => {
-            for (name, field) in fields {
-                match field {
-                    Value::String(path) if PATHS.contains(&name.as_str()) => {
-                        if let Some((_, last)) = path.rsplit_once('/') {
-                            *path = last.to_owned();
-                        }
-                    }
-                    field => hide_folders(field),
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
 /// An answer with what each has: the version, the time, whether all is exact.
 pub(super) fn envelope(published: &Published, fields: Value) -> Value {
     let mut all = Map::new();
@@ -268,17 +245,5 @@ mod tests {
         let told = list(&report, "sites", Query { pid: Some(2), top: 9 });
         assert_eq!((&told["total"], &told["sites"][0]["id"]), (&1.into(), &"a".into()));
         assert_eq!(list(&report, "nothing", ALL)["total"], 0);
-    }
-
-    #[test]
-    fn folders_of_files_and_libraries_are_left_out() {
-        let mut report = json!({ "sites": [{ "frames": [
-            { "function": "a/b", "file": "/srv/ann/x.py", "module": "/usr/lib/liba.so" },
-            { "function": "c", "file": null, "module": "bare" },
-        ] }] });
-        hide_folders(&mut report);
-        let frames = &report["sites"][0]["frames"];
-        assert_eq!(frames[0], json!({ "function": "a/b", "file": "x.py", "module": "liba.so" }));
-        assert_eq!(frames[1], json!({ "function": "c", "file": null, "module": "bare" }));
     }
 }

@@ -1,11 +1,12 @@
-//! Answers, made once for each snapshot: many that ask cost no more than one.
+//! Answers, made once for each snapshot: many that ask cost no more than one. They hold the paths that the
+//! snapshot has, see [`Cache::redacted`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::ids::Pid;
 use engine::snapshot::{SiteProcess, Snapshot};
-use formats::export::{json, openmetrics};
+use formats::export::{hide_directories, json, openmetrics};
 use hyper::body::Bytes;
 use serde_json::Value;
 
@@ -24,6 +25,8 @@ const ANSWERS_BYTES: usize = 16 << 20;
 #[derive(Default)]
 pub(super) struct Cache {
     sequence: u64,
+    /// The same without directories of programs' files.
+    redacted: Option<Arc<Published>>,
     metrics: Option<Bytes>,
     report: Option<Arc<Value>>,
     snapshot: Option<Bytes>,
@@ -41,6 +44,19 @@ impl Cache {
         }
     }
 
+    /// What was published, without directories of programs' files.
+    pub(super) fn redacted(&mut self, published: &Published) -> Arc<Published> {
+        self.turn_to(published);
+        let make = || {
+            let mut snapshot = published.snapshot.clone();
+            hide_directories(&mut snapshot);
+            let (names, figures) = (Arc::clone(&published.names), published.figures.clone());
+            let (sequence, own) = (published.sequence, published.own.clone());
+            Arc::new(Published { sequence, snapshot, names, figures, own })
+        };
+        Arc::clone(self.redacted.get_or_insert_with(make))
+    }
+
     /// The figures as OpenMetrics.
     pub(super) fn metrics(&mut self, published: &Published) -> Option<Bytes> {
         self.turn_to(published);
@@ -52,7 +68,7 @@ impl Cache {
     }
 
     /// The snapshot as `trace --json` tells it, with the version of the API.
-    pub(super) fn report(&mut self, published: &Published, paths: bool) -> Option<Arc<Value>> {
+    pub(super) fn report(&mut self, published: &Published) -> Option<Arc<Value>> {
         self.turn_to(published);
         if self.report.is_none() {
             let mut snapshot = published.snapshot.clone();
@@ -60,9 +76,6 @@ impl Cache {
                 process.sites.truncate(SITES_OF_EACH);
             }
             let mut report = json::value(&snapshot, &published.names).ok()?;
-            if !paths {
-                api::hide_folders(&mut report);
-            }
             if let Some(fields) = report.as_object_mut() {
                 fields.insert("api".into(), api::VERSION.into());
             }
@@ -73,7 +86,7 @@ impl Cache {
 
     /// What one process holds, by where it came from. A place that several processes run has the figures of
     /// all of them in the report; these are of the one.
-    pub(super) fn sites_of(published: &Published, pid: u32, paths: bool) -> Option<Value> {
+    pub(super) fn sites_of(published: &Published, pid: u32) -> Option<Value> {
         let mut snapshot = Snapshot { processes: Vec::new(), ..published.snapshot.clone() };
         let all = &published.snapshot.processes;
         let process = all.iter().find(|process| process.key.pid.0 == pid);
@@ -83,16 +96,12 @@ impl Cache {
             site.processes =
                 vec![SiteProcess { pid: Some(Pid(pid)), live_bytes, live_allocations }];
         }
-        let mut report = json::value(&snapshot, &published.names).ok()?;
-        if !paths {
-            api::hide_folders(&mut report);
-        }
-        Some(report)
+        json::value(&snapshot, &published.names).ok()
     }
 
     /// The same as bytes.
-    pub(super) fn snapshot(&mut self, published: &Published, paths: bool) -> Option<Bytes> {
-        let report = self.report(published, paths)?;
+    pub(super) fn snapshot(&mut self, published: &Published) -> Option<Bytes> {
+        let report = self.report(published)?;
         if self.snapshot.is_none() {
             self.snapshot = Some(report.to_string().into());
         }
@@ -121,9 +130,9 @@ impl Cache {
     }
 
     /// Memory in use by call stack.
-    pub(super) fn profile(&mut self, published: &Published, paths: bool) -> Bytes {
+    pub(super) fn profile(&mut self, published: &Published) -> Bytes {
         self.turn_to(published);
-        let make = || Bytes::from(onward::profile::pprof(published, paths));
+        let make = || Bytes::from(onward::profile::pprof(published, true));
         self.profile.get_or_insert_with(make).clone()
     }
 }

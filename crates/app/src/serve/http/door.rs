@@ -57,8 +57,10 @@ impl Door {
         work(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn newest(&self) -> Option<Arc<Published>> {
-        self.shared.feed.newest()
+    /// What answers are made from: without directories of programs' files, unless the settings allow them.
+    pub(super) fn shown(&self, published: Arc<Published>) -> Arc<Published> {
+        let show_paths = self.shared.config.http.show_paths;
+        if show_paths { published } else { self.with_cache(|cache| cache.redacted(&published)) }
     }
 
     /// The answer to a request.

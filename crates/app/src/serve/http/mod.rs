@@ -15,6 +15,9 @@ mod routes;
 mod tls;
 mod token;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

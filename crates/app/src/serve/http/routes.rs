@@ -66,7 +66,7 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
             return Answer::error(StatusCode::BAD_REQUEST, wrong, "see docs/api.md");
         }
     };
-    let Some(published) = door.newest() else {
+    let Some(published) = door.shared.feed.newest() else {
         return Answer::error(
             StatusCode::SERVICE_UNAVAILABLE,
             "there is no snapshot yet",
@@ -78,9 +78,9 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
         return metrics
             .map_or_else(not_made, |metrics| Answer::whole(openmetrics::CONTENT_TYPE, metrics));
     }
+    let published = door.shown(published);
     if matches!(uri.path(), "/api/v1/profile.pb.gz" | "/debug/pprof/heap") {
-        let paths = door.shared.config.http.show_paths;
-        return Answer::whole(PPROF, door.with_cache(|cache| cache.profile(&published, paths)));
+        return Answer::whole(PPROF, door.with_cache(|cache| cache.profile(&published)));
     }
     match uri.path().strip_prefix("/api/v1/") {
         Some(path) => api(door, &published, path, query),
@@ -90,7 +90,7 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
 
 fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Answer {
     let paths = door.shared.config.http.show_paths;
-    let report = || door.with_cache(|cache| cache.report(published, paths));
+    let report = || door.with_cache(|cache| cache.report(published));
     let told = |fields: Value| Answer::json(&api::envelope(published, fields));
     let kept = |make: &dyn Fn(&mut Cache) -> Option<Value>| {
         door.with_cache(|cache| cache.answer(published, (path, query), make))
@@ -99,21 +99,21 @@ fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Ans
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("snapshot"), None, ..) => door
-            .with_cache(|cache| cache.snapshot(published, paths))
+            .with_cache(|cache| cache.snapshot(published))
             .map_or_else(not_made, |snapshot| Answer::whole(JSON, snapshot)),
         (Some(name @ "sites"), None, ..) if let Some(pid) = query.pid => {
             let whole = Query { pid: None, ..query };
-            kept(&|_| Some(api::list(&Cache::sites_of(published, pid, paths)?, name, whole)))
+            kept(&|_| Some(api::list(&Cache::sites_of(published, pid)?, name, whole)))
         }
         (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => {
-            kept(&|cache| Some(api::list(&*cache.report(published, paths)?, name, query)))
+            kept(&|cache| Some(api::list(&*cache.report(published)?, name, query)))
         }
         (Some("processes"), Some(pid), None, _) => {
             let Ok(pid) = pid.parse() else { return not_found() };
             match report().map(|report| api::has_process(&report, pid)) {
                 None => not_made(),
                 Some(false) => no_process(),
-                Some(true) => kept(&|cache| api::process(&*cache.report(published, paths)?, pid)),
+                Some(true) => kept(&|cache| api::process(&*cache.report(published)?, pid)),
             }
         }
         (Some("gpus"), None, ..) => kept(&|_| Some(api::gpus(&published.figures))),

@@ -1,0 +1,368 @@
+//! No answer holds a path of a program's files unless the settings allow it.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use engine::container::{Container, Pod, Runtime};
+use engine::ids::{DeviceId, ExecId, GpuId, Key, Pid, ProcessKey, SiteId, Tid};
+use engine::kind::Kind;
+use engine::metrics::{Board, Gpu, Input, Limits, Own};
+use engine::snapshot::{
+    AllocationView, Certainty, Growth, KernelView, KindView, Mistakes, OutOfMemory, ProcessView,
+    SiteKindView, SiteView, Snapshot, ThreadView, WorkView,
+};
+use engine::stack::{Frame, SiteName, site_name};
+use engine::units::{Bytes, Moment, Nanos};
+use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
+use engine::work::{Launched, NamedBy};
+use formats::WallClock;
+use formats::export::verdict::short_place;
+use formats::export::{GpuName, Names};
+use formats::recording::Functions;
+use hyper::Uri;
+use serde_json::Value;
+
+use super::answer::Content;
+use super::door::Door;
+use super::routes;
+use crate::serve::alerts::AlertView;
+use crate::serve::budget::Standing;
+use crate::serve::config::Config;
+use crate::serve::incidents::IncidentView;
+use crate::serve::{Published, Shared};
+
+/// In every string that is a path.
+const PATH: &str = "/srv/ann/secret/file";
+
+/// In every other string that a program or host chooses: names are not paths, and are shown.
+const NAME: &str = "/name";
+
+/// Fields that hold such names.
+const NAMES: [&str; 12] = [
+    "name",
+    "process",
+    "thread",
+    "function",
+    "symbol",
+    "full_name",
+    "id",
+    "uid",
+    "namespace",
+    "container",
+    "uuid",
+    "summary",
+];
+
+fn frames() -> Arc<[Frame]> {
+    let frame = Frame {
+        function: NAME.into(),
+        file: Some(PATH.into()),
+        line: 7,
+        module: Some(PATH.into()),
+        ..Frame::default()
+    };
+    // The first one has no name: its module stands for it.
+    [Frame { function: "".into(), ..frame.clone() }, frame].into()
+}
+
+fn site() -> SiteView {
+    SiteView {
+        name: SiteName::Told(site_name(&frames())),
+        frames: frames(),
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        grown: 1,
+        bytes_total: Bytes(1 << 30),
+        allocations_total: 1,
+        freed_total: 0,
+        peak_bytes: Bytes(1 << 30),
+        peak_at: Some(Moment(1)),
+        seen: (Moment(1), Moment(2)),
+        lifetimes: Vec::new(),
+        longest_lifetime: None,
+        growth: Growth::default(),
+        kinds: vec![SiteKindView {
+            kind: Kind::Device,
+            live_bytes: Bytes(1 << 30),
+            live_allocations: 1,
+            bytes_total: Bytes(1 << 30),
+            allocations_total: 1,
+            freed_total: 0,
+            peak_bytes: Bytes(1 << 30),
+        }],
+        objects: Vec::new(),
+        processes: Vec::new(),
+    }
+}
+
+fn kernel() -> KernelView {
+    KernelView {
+        target: Launched::Graph(ExecId(1)),
+        name: Some(NAME.into()),
+        by: Some(NamedBy::Call),
+        why: None,
+        handles: 1,
+        launches: 1,
+        recent: 1,
+        captured: 0,
+        failed: 0,
+        checked: 1,
+        last: None,
+        common: None,
+        common_is_exact: true,
+    }
+}
+
+fn process() -> ProcessView {
+    let allocation = AllocationView {
+        key: Key::address(1),
+        device: Some(DeviceId(0)),
+        bytes: Bytes(1 << 30),
+        kind: Kind::Device,
+        age: Nanos(1),
+        site: site().name,
+        unusual: None,
+    };
+    let pod = Pod {
+        uid: NAME.into(),
+        name: Some(NAME.into()),
+        namespace: Some(NAME.into()),
+        container: Some(NAME.into()),
+    };
+    let container =
+        Container { id: NAME.into(), runtime: Runtime::Docker, pod: Some(pod), pid_inside: None };
+    let kind = KindView { kind: Kind::Device, live_bytes: Bytes(1 << 30), live_allocations: 1 };
+    ProcessView {
+        key: ProcessKey { pid: Pid(7), start: 1 },
+        uid: Some(0),
+        name: NAME.into(),
+        container: Some(Arc::new(container)),
+        ended: None,
+        before_trace: false,
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        peak_bytes: Bytes(1 << 30),
+        peak_at: Moment(1),
+        peak_bounds: None,
+        allocations_total: 1,
+        frees_total: 0,
+        released_total: 0,
+        failed_allocations: 0,
+        unknown_frees: 0,
+        failures: Vec::new(),
+        devices: Vec::new(),
+        kinds: vec![kind],
+        threads: vec![ThreadView {
+            tid: Tid(7),
+            name: NAME.into(),
+            live_bytes: Bytes(1 << 30),
+            live_allocations: 1,
+            allocations: vec![allocation],
+        }],
+        pools: Vec::new(),
+        reserved_addresses: Bytes(0),
+        mistakes: Mistakes::default(),
+        work: Some(WorkView {
+            launches: 1,
+            recent_launches: 1,
+            captured: 0,
+            failed: 0,
+            checked: 1,
+            window: Nanos(1_000_000_000),
+            kernels_total: 1,
+            kernels: vec![kernel()],
+            copies: Vec::new(),
+        }),
+        objects: Vec::new(),
+        torch: None,
+        sites: vec![site()],
+        sites_total: 1,
+        certainty: Certainty::default(),
+    }
+}
+
+fn judgement() -> Judgement {
+    Judgement {
+        pid: Some(Pid(7)),
+        process: NAME.into(),
+        site: site().name,
+        frames: frames(),
+        subject: Subject::Memory(Kind::Device),
+        device: Some(DeviceId(0)),
+        thread: Some((Tid(7), NAME.into())),
+        verdict: Verdict::Leak,
+        sureness: Sureness::Likely,
+        evidence: Evidence {
+            live: 1 << 30,
+            live_count: 1,
+            per_hour: 1 << 30,
+            ..Evidence::default()
+        },
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let anomaly = Anomaly {
+        at: Moment(1),
+        pid: Pid(7),
+        process: NAME.into(),
+        tid: Some(Tid(7)),
+        thread: NAME.into(),
+        site: site().name,
+        frames: frames(),
+        device: Some(DeviceId(0)),
+        kind: Kind::Device,
+        what: Unusual::Size {
+            key: Key::address(1),
+            bytes: Bytes(1 << 30),
+            usual: Bytes(1),
+            of: 100,
+            of_site: true,
+            live: true,
+        },
+    };
+    let out_of_memory = OutOfMemory {
+        at: Moment(1),
+        pid: Pid(7),
+        tid: Tid(7),
+        name: NAME.into(),
+        device: Some(DeviceId(0)),
+        gpu: Some(GpuId(0)),
+        asked: Some((Kind::Device, Bytes(1 << 30))),
+        site: Some(SiteId(1)),
+        site_name: site().name,
+        frames: frames(),
+        holders: vec![(Pid(7), NAME.into(), Bytes(1))],
+    };
+    Snapshot {
+        at: Moment(1_000_000_000),
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        certainty: Certainty::default(),
+        processes: vec![process()],
+        out_of_memory: vec![out_of_memory],
+        ran_out: vec![(Some(GpuId(0)), 1)],
+        sites: vec![site()],
+        sites_total: 1,
+        allocations_total: 1,
+        without_stack: 0,
+        tensor_sites: vec![site()],
+        tensor_sites_total: 1,
+        suspects: vec![judgement()],
+        judgements: vec![Judgement { verdict: Verdict::Plateau, ..judgement() }],
+        anomalies: vec![anomaly],
+        gpus: Vec::new(),
+    }
+}
+
+fn published() -> Published {
+    let snapshot = snapshot();
+    let gpu = GpuName { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total_bytes: 1 << 40 };
+    let names = Names {
+        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+        function: |_| "cuMemAlloc_v2",
+        recorded: Functions::default(),
+        gpus: vec![gpu],
+    };
+    let gpus = [Gpu { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total: Bytes(1 << 40) }];
+    let figures = Board::new(Limits::default()).observe(&Input {
+        snapshot: &snapshot,
+        gpus: &gpus,
+        own: &Own::default(),
+        place: short_place,
+    });
+    let own = Standing { tracing: true, ..Standing::default() };
+    Published { sequence: 1, snapshot, names: Arc::new(names), figures, own }
+}
+
+/// An agent that knows all that, and incidents and alerts.
+fn door(show_paths: bool) -> Door {
+    let mut config = Config::default();
+    config.http.show_paths = show_paths;
+    let shared = Shared::new(config);
+    shared.feed.publish(published());
+    shared.alerts.show(vec![AlertView {
+        rule: "leak_suspect".into(),
+        severity: "warning".into(),
+        labels: vec![("process".into(), NAME.into())],
+        summary: NAME.into(),
+        value: 1.0,
+        since: "2026-01-01T00:00:00Z".into(),
+        resolved: None,
+    }]);
+    shared.incidents.show(vec![IncidentView {
+        id: "one".into(),
+        trigger: "limit",
+        cause: "device_exhausted".into(),
+        time: "2026-01-01T00:00:00Z".into(),
+        pid: Some(7),
+        process: NAME.into(),
+        asked_bytes: None,
+        gpu: None,
+        summary: NAME.into(),
+        bytes: 0,
+        took_ms: 0,
+        written: true,
+        kept: None,
+        folder: PATH.into(),
+    }]);
+    Door::new(shared, Config::default().http.listen, None)
+}
+
+/// Every path that the index lists, with what stands for its parts.
+fn paths(door: &Door) -> Vec<String> {
+    let index = answer(door, "/");
+    let listed = index.lines().filter_map(|line| line.split_ascii_whitespace().next());
+    let listed = listed.filter(|path| path.starts_with('/')).map(|path| {
+        let path = path.replace("?pid=PID&top=N", "").replace("?top=N", "").replace("?pid=PID", "");
+        path.replace("PID", "7").replace("ID", "one").replace("FILE", "summary.txt")
+    });
+    listed.chain(["/api/v1/sites?pid=7".into(), "/debug/pprof/heap".into()]).collect()
+}
+
+fn answer(door: &Door, path: &str) -> String {
+    let uri: Uri = path.parse().unwrap();
+    let Content::Whole(bytes) = routes::answer(door, &uri).finish().into_body() else {
+        panic!("{path} is a file");
+    };
+    let bytes = bytes.unwrap_or_default();
+    let mut text = String::new();
+    match flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text) {
+        Ok(_) => text,
+        Err(_) if bytes.starts_with(&[0x1f, 0x8b]) => {
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut plain).unwrap();
+            String::from_utf8_lossy(&plain).into_owned()
+        }
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+/// Fields that hold a name, by their keys.
+fn named(value: &Value, key: &str, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if text.contains(NAME) => found.push(key.to_owned()),
+        Value::Array(items) => items.iter().for_each(|item| named(item, key, found)),
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| named(value, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn answers_hold_no_path_unless_show_paths_is_set() {
+    let (hidden, shown) = (door(false), door(true));
+    let mut with_paths = 0;
+    for path in paths(&hidden) {
+        let text = answer(&hidden, &path);
+        assert!(!text.contains("/srv/ann"), "{path}: {text}");
+        with_paths += usize::from(answer(&shown, &path).contains(PATH));
+        if let Ok(value) = serde_json::from_str::<Value>(&text) {
+            let mut found = Vec::new();
+            named(&value, "", &mut found);
+            found.retain(|key| !NAMES.contains(&key.as_str()));
+            assert_eq!(found, [""; 0], "{path}: a name where none was expected: {text}");
+        }
+    }
+    // Snapshot, sites (all, of one process), suspects, two names of the profile.
+    assert_eq!(with_paths, 6);
+}
