@@ -11,7 +11,8 @@ pub mod torch;
 
 pub use recognise::{open, recognise};
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 
 use engine::analysis::Measure;
 use engine::analysis::suspects::Findings;
@@ -21,6 +22,11 @@ use engine::ids::{DeviceId, Pid, SiteId};
 use engine::stack::Stacks;
 use engine::units::Moment;
 use engine::verdict::Judgement;
+
+use crate::plain::{plain, plain_up_to};
+
+/// The longest part of an error that quotes a file.
+const LONGEST_QUOTE: usize = 1024;
 
 /// Who made a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,11 +135,21 @@ pub struct Imported {
     pub producer: Option<String>,
 }
 
+/// A path as errors show it.
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy()).into_owned()
+}
+
+/// Text of errors that may quote the file: names of tables and columns, and what SQLite and Arrow say of them.
+fn quoted(text: &str) -> Cow<'_, str> {
+    plain_up_to(text, LONGEST_QUOTE)
+}
+
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be opened or read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {}: {source}", shown(.path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -141,7 +157,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Nothing this program knows begins like it.
-    #[error("{path}: {why}")]
+    #[error("{}: {}", shown(.path), quoted(.why))]
     NotRecognised {
         /// The file.
         path: PathBuf,
@@ -149,7 +165,7 @@ pub enum Error {
         why: String,
     },
     /// It is the right sort of file, and broken.
-    #[error("{path}: {what}, at {place}; {advice}")]
+    #[error("{}: {}, at {}; {advice}", shown(.path), quoted(.what), quoted(.place))]
     Broken {
         /// The file.
         path: PathBuf,
