@@ -77,3 +77,12 @@ fn file_names_are_escaped_in_errors() {
     }
     assert_safe(&error(&directory.path().join("missing").join(HOSTILE)));
 }
+
+#[test]
+fn generated_files_without_length_are_not_read() {
+    // Reading /proc/kmsg waits for the kernel's next message; files of procfs say that they are empty.
+    for path in ["/proc/self/status", "/proc/kmsg"] {
+        let text = error(Path::new(path));
+        assert!(text.contains("has no length"), "{text}");
+    }
+}

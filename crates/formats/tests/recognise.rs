@@ -48,7 +48,7 @@ fn near_misses_are_told_what_to_do() {
     let folder = TempDir::new().unwrap();
     let smi = std::fs::read(fixture("smi/loop-ms10.csv")).unwrap();
     for (content, advice) in [
-        (&b""[..], "the file is empty"),
+        (&b""[..], "the file is empty or has no length"),
         (b"\0\0\0\x08QuadD\0\0", "nsys export --type sqlite"),
         (b"ARROW1\0\0", "it is an Arrow file"),
         (b"PAR1....", "Parquet"),

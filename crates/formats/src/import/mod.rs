@@ -9,7 +9,7 @@ pub mod sanitizer;
 pub mod smi;
 pub mod torch;
 
-pub use recognise::{open, recognise};
+pub use recognise::{check_file, open, recognise};
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};

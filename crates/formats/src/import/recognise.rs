@@ -18,6 +18,10 @@ const HEAD: u64 = 1 << 18;
 const ACCEPTED: &str = "recordings of this program, SQLite exports of Nsight Systems, memory \
                         snapshots of PyTorch, and leak reports of compute-sanitizer are read";
 
+/// An empty file, or one that the kernel makes.
+const NO_LENGTH: &str = "the file is empty or has no length (as in /proc); wait for the program that writes it, \
+                         or save its content first";
+
 /// Reads a file, whatever it is. `function` knows the driver functions by name.
 ///
 /// # Errors
@@ -43,25 +47,36 @@ pub fn open(
 /// The file cannot be read, or is of no known sort; the error says what it looks like and what to
 /// do next.
 pub fn recognise(path: &Path) -> Result<Source, Error> {
+    check_file(path)?;
     let io = |source| Error::Io { path: path.into(), source };
-    let refuse = |why: String| Err(Error::NotRecognised { path: path.into(), why });
-    let about = std::fs::metadata(path).map_err(io)?;
-    if about.is_dir() {
-        return refuse("it is a folder; name a file in it".into());
-    }
-    // A pipe cannot be read twice, and a device might never end.
-    if !about.is_file() {
-        return refuse(
-            "it is no ordinary file but a pipe or a device; save its content first".into(),
-        );
-    }
     let mut head = Vec::new();
     File::open(path).map_err(io)?.take(HEAD).read_to_end(&mut head).map_err(io)?;
     match of_head(&head) {
         Guess::Is(source) => Ok(source),
         Guess::Database => of_database(path),
-        Guess::No(why) => refuse(why),
+        Guess::No(why) => Err(Error::NotRecognised { path: path.into(), why }),
     }
+}
+
+/// Refuses what is not a regular file with content, without opening it: a pipe or a device might never end.
+///
+/// # Errors
+///
+/// The path cannot be found, or is a folder, pipe, device, or file without length.
+pub fn check_file(path: &Path) -> Result<(), Error> {
+    let about =
+        std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let why = if about.is_dir() {
+        "it is a folder; name a file in it"
+    } else if !about.is_file() {
+        "it is no ordinary file but a pipe or a device; save its content first"
+    } else if about.len() == 0 {
+        // Files of procfs are made while they are read, and some wait for what comes next.
+        NO_LENGTH
+    } else {
+        return Ok(());
+    };
+    Err(Error::NotRecognised { path: path.into(), why: why.into() })
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -75,9 +90,7 @@ enum Guess {
 
 fn of_head(head: &[u8]) -> Guess {
     if head.is_empty() {
-        return Guess::No(
-            "the file is empty; was the program that writes it still running?".into(),
-        );
+        return Guess::No(NO_LENGTH.into());
     }
     of_binary(head).or_else(|| of_text(head)).unwrap_or_else(|| {
         let begin = String::from_utf8_lossy(head.get(..16).unwrap_or(head)).into_owned();
