@@ -14,9 +14,9 @@ use engine::kind::{Kind, Layer};
 use engine::metrics::Figures;
 use engine::snapshot::{DeviceView, ProcessView, SiteView, Snapshot};
 use engine::verdict::{Judgement, Subject};
-use parquet::arrow::ArrowWriter;
 
-use super::{properties, stacks};
+use super::file::File;
+use super::stacks;
 use crate::export::Names;
 use crate::export::verdict::short_place;
 use crate::plain::plain;
@@ -86,7 +86,7 @@ impl<'a> Tick<'a> {
 pub struct Part<W: Write + Send> {
     table: LiveTable,
     schema: SchemaRef,
-    writer: ArrowWriter<W>,
+    file: File<W>,
     rows: u64,
 }
 
@@ -99,8 +99,8 @@ impl<W: Write + Send> Part<W> {
             .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
             .collect();
         let schema: SchemaRef = Arc::new(Schema::new(fields));
-        let writer = ArrowWriter::try_new(out, SchemaRef::clone(&schema), properties());
-        Ok(Self { table, schema, writer: writer.map_err(io::Error::other)?, rows: 0 })
+        let file = File::new(out, &schema)?;
+        Ok(Self { table, schema, file, rows: 0 })
     }
 
     /// Adds the rows of a moment.
@@ -109,9 +109,9 @@ impl<W: Write + Send> Part<W> {
         let batch = RecordBatch::try_new(SchemaRef::clone(&self.schema), columns);
         let batch = batch.map_err(io::Error::other)?;
         self.rows = self.rows.saturating_add(batch.num_rows() as u64);
-        self.writer.write(&batch).map_err(io::Error::other)?;
-        if self.writer.in_progress_size() >= COLLECTED {
-            self.writer.flush().map_err(io::Error::other)?;
+        self.file.write(&batch)?;
+        if self.file.collected() >= COLLECTED {
+            self.file.flush()?;
         }
         Ok(())
     }
@@ -125,13 +125,12 @@ impl<W: Write + Send> Part<W> {
     /// About how big the file would be.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let written = self.writer.bytes_written();
-        written.saturating_add(self.writer.in_progress_size()) as u64
+        self.file.written().saturating_add(self.file.collected()) as u64
     }
 
     /// Writes the rest; the file is whole then.
     pub fn finish(self) -> io::Result<W> {
-        self.writer.into_inner().map_err(io::Error::other)
+        self.file.finish()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod allocations;
 mod events;
+mod file;
 mod live;
 mod stacks;
 
@@ -18,9 +19,10 @@ use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+
+use self::file::File;
 
 /// Different days of a file. Rows of more of them have no day.
 const DAYS: usize = 32;
@@ -54,7 +56,7 @@ pub(super) struct Table<'a, W: Write + Send> {
     host: Option<String>,
     schema: SchemaRef,
     make: Make<'a, W>,
-    parts: BTreeMap<Day, ArrowWriter<W>>,
+    parts: BTreeMap<Day, File<W>>,
     /// Rows whose day was one too many.
     undated: u64,
 }
@@ -83,20 +85,18 @@ impl<'a, W: Write + Send> Table<'a, W> {
     pub(super) fn write(&mut self, day: Day, batch: &RecordBatch) -> io::Result<()> {
         if !self.parts.contains_key(&day) {
             let path = path(self.name, self.host.as_deref(), day);
-            let file = (self.make)(&path)?;
-            let writer = ArrowWriter::try_new(file, SchemaRef::clone(&self.schema), properties());
-            self.parts.insert(day, writer.map_err(io::Error::other)?);
+            let file = File::new((self.make)(&path)?, &self.schema)?;
+            self.parts.insert(day, file);
         }
         match self.parts.get_mut(&day) {
-            Some(part) => part.write(batch).map_err(io::Error::other),
+            Some(part) => part.write(batch),
             None => Ok(()),
         }
     }
 
     /// The files, whole, and what should be known of them.
     pub(super) fn finish(self) -> io::Result<(Vec<W>, Vec<String>)> {
-        let parts =
-            self.parts.into_values().map(|part| part.into_inner().map_err(io::Error::other));
+        let parts = self.parts.into_values().map(File::finish);
         let parts = parts.collect::<io::Result<Vec<W>>>()?;
         let mut notes = Vec::new();
         if self.undated > 0 {

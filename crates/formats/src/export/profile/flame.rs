@@ -34,7 +34,7 @@ pub fn flame_graph(
     if lines.is_empty() {
         return Err(io::Error::other("there is nothing to draw"));
     }
-    from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+    from_lines(&mut options, lines.iter().map(String::as_str), out)
 }
 
 /// Python has a colour of its own; everything else is in shades of another one.
