@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind};
 
 /// What to do about it.
 pub(super) fn hint(error: &anyhow::Error) -> &'static str {
-    // Writers of formats wrap what the system said; its number is in the text of all of them.
-    let said = error.chain().find_map(|cause| number(&cause.to_string()));
-    match said.map(|number| io::Error::from_raw_os_error(number).kind()) {
+    // Writers may wrap the error of the system in one of no particular kind.
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref().map(io::Error::kind));
+    match kinds.filter(|kind| *kind != ErrorKind::Other).last() {
         Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
             "free some room or name another folder with [incidents] state"
         }
@@ -15,12 +15,6 @@ pub(super) fn hint(error: &anyhow::Error) -> &'static str {
         }
         _ => "name a folder that can be written with [incidents] state",
     }
-}
-
-/// The number of the system's error in a text such as "No space left on device (os error 28)".
-fn number(text: &str) -> Option<i32> {
-    let (_, rest) = text.rsplit_once("(os error ")?;
-    rest.split(')').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -38,10 +32,16 @@ mod tests {
             (30, "the agent may write"),
             (20, "name a folder that can be written"),
         ] {
-            let failed: io::Result<()> = Err(io::Error::from_raw_os_error(number));
-            let error = failed.context("in /var/lib/x").unwrap_err();
+            let failed = || io::Error::from_raw_os_error(number);
+            let error = anyhow::Error::new(failed()).context("in /var/lib/x");
             assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
-            let wrapped = anyhow::Error::new(io::Error::other(format!("{error:#}")));
+            // The number of another error in a path says nothing.
+            let error = error.context("in /var/lib/(os error 28) (os error 20)");
+            assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
+            let kind: io::Result<()> = Err(failed().kind().into());
+            let error = kind.context("in /var/lib/x").unwrap_err();
+            assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
+            let wrapped = anyhow::Error::new(io::Error::other(error));
             assert!(hint(&wrapped).contains(says), "{wrapped:#}");
         }
     }
