@@ -3,6 +3,7 @@
 //! and the caller asks SQLite instead.
 
 use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
 use super::record::{Layouts, Row, varint};
@@ -10,6 +11,28 @@ use super::record::{Layouts, Row, varint};
 /// The file is not what this reader knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unusual;
+
+/// Why rows were not read from the pages.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// SQLite may be able to.
+    Unusual,
+    /// The file cannot be read at all.
+    Io(io::Error),
+}
+
+impl From<Unusual> for Failed {
+    fn from(_: Unusual) -> Self {
+        Self::Unusual
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        // SQLite reports where a file is cut.
+        if error.kind() == ErrorKind::UnexpectedEof { Self::Unusual } else { Self::Io(error) }
+    }
+}
 
 /// Deeper trees do not fit into a file.
 const DEEPEST: usize = 20;
@@ -31,24 +54,24 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Looks at the header of a file.
-    pub(super) fn open(file: File) -> Result<Self, Unusual> {
+    pub(super) fn open(file: File) -> Result<Self, Failed> {
         let mut header = [0; 100];
-        file.read_exact_at(&mut header, 0).map_err(|_| Unusual)?;
-        let length = file.metadata().map_err(|_| Unusual)?.len();
+        file.read_exact_at(&mut header, 0)?;
+        let length = file.metadata()?.len();
         let number = |at: usize| {
             u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         let page = match u16::from_be_bytes([header[16], header[17]]) {
             1 => 65536,
             size if size >= 512 && size.is_power_of_two() => size as usize,
-            _ => return Err(Unusual),
+            _ => return Err(Failed::Unusual),
         };
         let usable = page.checked_sub(header[20] as usize).ok_or(Unusual)?;
-        let count = u32::try_from(length / page as u64).map_err(|_| Unusual)?;
+        let count = u32::try_from(length / page as u64).ok().ok_or(Unusual)?;
         // Neither write-ahead logging, nor another encoding than UTF-8.
         let plain = header[18] == 1 && header[19] == 1 && number(56) == 1;
         if &header[..16] != b"SQLite format 3\0" || usable < 480 || !plain {
-            return Err(Unusual);
+            return Err(Failed::Unusual);
         }
         Ok(Self { file, page, usable, count })
     }
@@ -59,7 +82,7 @@ impl Pages {
         root: u32,
         places: &[u8],
         mut each: impl FnMut(&Row<'_, N>) -> Result<(), E>,
-    ) -> Result<Result<(), E>, Unusual> {
+    ) -> Result<Result<(), E>, Failed> {
         let mut window = Window::default();
         let mut layouts = Layouts::new(places);
         let mut visited = 0_u32;
@@ -68,7 +91,7 @@ impl Pages {
         while let Some((number, depth)) = ahead.pop() {
             visited += 1;
             if visited > self.count || depth > DEEPEST {
-                return Err(Unusual);
+                return Err(Failed::Unusual);
             }
             let page = window.page(self, number)?;
             let header = if number == 1 { 100 } else { 0 };
@@ -101,7 +124,7 @@ impl Pages {
                         ahead.push((four(page, usize::from(at)).ok_or(Unusual)?, depth + 1));
                     }
                 }
-                _ => return Err(Unusual),
+                _ => return Err(Failed::Unusual),
             }
         }
         Ok(Ok(()))
@@ -119,10 +142,10 @@ impl Pages {
 
     /// A record that spreads over several pages.
     #[cold]
-    fn long_record(&self, cell: &[u8]) -> Result<Vec<u8>, Unusual> {
+    fn long_record(&self, cell: &[u8]) -> Result<Vec<u8>, Failed> {
         let (payload, begin) = beginning(cell).ok_or(Unusual)?;
         if payload > LONGEST_RECORD {
-            return Err(Unusual);
+            return Err(Failed::Unusual);
         }
         let (payload, usable) = (payload as usize, self.usable);
         let least = (usable - 12) * 32 / 255 - 23;
@@ -140,10 +163,10 @@ impl Pages {
         Ok(record)
     }
 
-    fn read(&self, number: u32, buffer: &mut [u8]) -> Result<(), Unusual> {
+    fn read(&self, number: u32, buffer: &mut [u8]) -> Result<(), Failed> {
         let page = number.checked_sub(1).filter(|_| number <= self.count).ok_or(Unusual)?;
         let offset = u64::from(page) * self.page as u64;
-        self.file.read_exact_at(buffer, offset).map_err(|_| Unusual)
+        Ok(self.file.read_exact_at(buffer, offset)?)
     }
 }
 
@@ -157,7 +180,7 @@ struct Window {
 }
 
 impl Window {
-    fn page(&mut self, file: &Pages, number: u32) -> Result<&[u8], Unusual> {
+    fn page(&mut self, file: &Pages, number: u32) -> Result<&[u8], Failed> {
         let ahead = number.wrapping_sub(self.first);
         if ahead >= self.pages {
             let most = (WINDOW / file.page).max(1) as u32;
@@ -174,7 +197,7 @@ impl Window {
             (self.first, self.pages) = (number, pages);
         }
         let at = number.wrapping_sub(self.first) as usize * file.page;
-        self.bytes.get(at..at + file.page).ok_or(Unusual)
+        Ok(self.bytes.get(at..at + file.page).ok_or(Unusual)?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use rusqlite::types::ValueRef;
 
 use super::database::Database;
-use super::pages::Pages;
+use super::pages::{Failed, Pages};
 use super::record::{Row, UNWANTED};
 use crate::import::Error;
 
@@ -124,13 +124,13 @@ impl<const N: usize> Table<N> {
     ) -> Result<(), Error> {
         if self.plain && order == Order::Stored {
             reader.begin()?;
-            let file = File::open(database.path())
-                .map_err(|source| Error::Io { path: database.path().into(), source })?;
-            let pages = Pages::open(file);
-            let done =
-                pages.and_then(|pages| pages.rows(self.root, &self.places, |row| reader.row(row)));
-            if let Ok(done) = done {
-                return done;
+            let io = |source| Error::Io { path: database.path().into(), source };
+            let pages = Pages::open(File::open(database.path()).map_err(io)?);
+            match pages.and_then(|pages| pages.rows(self.root, &self.places, |row| reader.row(row)))
+            {
+                Ok(done) => return done,
+                Err(Failed::Io(source)) => return Err(io(source)),
+                Err(Failed::Unusual) => {}
             }
         }
         reader.begin()?;
@@ -247,6 +247,18 @@ mod tests {
         // An integer key is not in the record, so this table is left to SQLite.
         assert_eq!(both(&path, "StringIds", ["id", "value"]), Some((515, false)));
         assert_eq!(both(&path, "NO_TABLE", ["id"]), None);
+    }
+
+    #[test]
+    fn io_errors_are_not_left_to_sqlite() {
+        // A directory can be opened and not read.
+        let directory = TempDir::new().unwrap();
+        let failed = Pages::open(File::open(directory.path()).unwrap()).unwrap_err();
+        assert!(matches!(failed, Failed::Io(_)), "{failed:?}");
+        let short = directory.path().join("short");
+        std::fs::write(&short, b"SQLite format 3\0").unwrap();
+        let failed = Pages::open(File::open(short).unwrap()).unwrap_err();
+        assert!(matches!(failed, Failed::Unusual), "{failed:?}");
     }
 
     #[test]
