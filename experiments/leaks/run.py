@@ -83,7 +83,7 @@ class Bench:
         name = os.path.join(self.folder, f"{scenario['name']}-{seed}")
         reports_file, recording = name + ".jsonl", name + ".arrows"
         seconds = scenario["seconds"] * self.options.seconds_scale
-        command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "-o", reports_file]
+        command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "--force", "-o", reports_file]
         if self.options.from_recording:
             command += ["--record", recording]
         command += ["--", self.workload, "leaks", scenario["name"], "--seconds", str(seconds), "--seed", str(seed)]

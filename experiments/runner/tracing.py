@@ -152,7 +152,7 @@ class Bench:
         real, written = self.program(words)
         told = [verb, "--json", *options, "-o"]
         keep = ["--record", recording] if record else []
-        done = run([self.vramscope, *told, reports, *keep, "--", *real], self.environment(environment or {}, truth),
+        done = run([self.vramscope, *told, reports, *keep, "--force", "--", *real], self.environment(environment or {}, truth),
                    self.limit, sampled)
         if done.code != 0:
             raise Trouble(f"exit {done.code}: {' '.join(done.stderr[-5:])[-600:]}")

@@ -135,7 +135,8 @@ def measure(place, cell, folder):
     lines = Lines(player.stdout)
     lines.wait_for(lambda line: line.strip() == "ready", 60, "the target")
     tracer = start([place.vramscope, "trace", "--json", "--stacks", cell["stacks"], "--interval",
-                    "1s" if cell["printing"] else "10h", *place.driver_option(), "-p", player.pid, "-o", reports],
+                    "1s" if cell["printing"] else "10h", *place.driver_option(), "-p", player.pid, "--force", "-o",
+                    reports],
                    stderr=subprocess.PIPE, text=True)
     messages = Lines(tracer.stderr)
     messages.wait_for(lambda line: "watching" in line, 60, "the tracer's probes")

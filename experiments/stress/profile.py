@@ -29,7 +29,8 @@ def sample(place, chosen, folder):
     lines = Lines(player.stdout)
     lines.wait_for(lambda line: line.strip() == "ready", 60, "the target")
     tracer = start([place.vramscope, "trace", "--json", "--stacks", chosen.stacks, "--interval", "10h",
-                    *place.driver_option(), "-p", player.pid, "-o", os.path.join(folder, "reports.jsonl")],
+                    *place.driver_option(), "-p", player.pid, "--force", "-o",
+                    os.path.join(folder, "reports.jsonl")],
                    stderr=subprocess.PIPE, text=True)
     Lines(tracer.stderr).wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
     player.stdin.write("go\n")

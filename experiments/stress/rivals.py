@@ -80,7 +80,7 @@ def rivals(place, folder):
     for way, extra in {"empty": ["--stacks", "off", "--empty-probes"], "off": ["--stacks", "off"],
                        "fp": ["--stacks", "fp"], "full": ["--stacks", "full"]}.items():
         command = [place.vramscope, "trace", "--json", "--interval", "1s", *place.driver_option(), "-a", *extra,
-                   "-o", os.path.join(folder, "reports.jsonl")]
+                   "--force", "-o", os.path.join(folder, "reports.jsonl")]
         everybody[f"vramscope {way}"] = Rival(command, "watching")
     return everybody
 

@@ -30,7 +30,7 @@ def plain(name):
 
 def compare(vramscope, program, out):
     report = os.path.join(out, f"{program}.json")
-    command = [vramscope, "kernels", "--json", "--top", "100000", "-o", report, "--",
+    command = [vramscope, "kernels", "--json", "--top", "100000", "--force", "-o", report, "--",
                sys.executable, os.path.join(HERE, "programs", f"{program}.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     told = re.search(r"^COUNTS (.*)$", done.stdout + done.stderr, re.MULTILINE)
@@ -67,7 +67,7 @@ def late(vramscope, out):
             break
     time.sleep(3)
     report = os.path.join(out, "late.json")
-    subprocess.run([vramscope, "kernels", "--json", "-o", report, "-p", str(player.pid), "--duration", "4s"],
+    subprocess.run([vramscope, "kernels", "--json", "--force", "-o", report, "-p", str(player.pid), "--duration", "4s"],
                    capture_output=True, check=False)
     player.kill()
     process = json.loads(open(report).read().strip().split("\n")[-1])["processes"][0]

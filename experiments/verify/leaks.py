@@ -79,7 +79,7 @@ def trace(options, name):
         time.sleep(5)
         output = os.path.join(options.outdir, name + ".jsonl")
         command = [options.vramscope, "trace", "-p", str(player.child.pid), "--json", "--interval", "2s",
-                   "--duration", f"{options.duration}s", "--stacks", "full", "-o", output]
+                   "--duration", f"{options.duration}s", "--stacks", "full", "--force", "-o", output]
         if not options.without_torch:
             command.append("--torch")
         began = datetime.datetime.now(datetime.timezone.utc)

@@ -18,7 +18,7 @@ FIELDS = ["live", "created", "destroyed", "released"]
 def trace(vramscope, out, name, command, extra=()):
     report = os.path.join(out, name + ".jsonl")
     run = subprocess.run(
-        [vramscope, "trace", "--json", "--interval", "200ms", "-o", report, *extra, "--", *command],
+        [vramscope, "trace", "--json", "--interval", "200ms", "--force", "-o", report, *extra, "--", *command],
         capture_output=True, text=True, timeout=300)
     with open(report) as lines:
         reports = [json.loads(line) for line in lines]

@@ -48,7 +48,7 @@ class Bench:
         """Runs a command under the tracer; its lines, all reports, the messages."""
         report = os.path.join(self.out, name + ".jsonl")
         run = subprocess.run(
-            [self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000", "-o", report,
+            [self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000", "--force", "-o", report,
              "--record", os.path.join(self.out, name + ".arrows"), *extra, "--", *command],
             env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
         with open(report) as lines:
@@ -163,7 +163,7 @@ class Bench:
         """Four processes at once, one tracer for all."""
         report = os.path.join(self.out, "four.jsonl")
         tracer = subprocess.Popen([self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000",
-                                   "-o", report, "-a"], stderr=subprocess.DEVNULL)
+                                   "--force", "-o", report, "-a"], stderr=subprocess.DEVNULL)
         time.sleep(2)
         command = [sys.executable, os.path.join(PROGRAMS, "torch_native.py")]
         players = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -187,7 +187,7 @@ class Bench:
                 break
         report = os.path.join(self.out, "late.jsonl")
         tracer = subprocess.Popen([self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000",
-                                   "-o", report, "-p", str(player.pid)], stderr=subprocess.DEVNULL)
+                                   "--force", "-o", report, "-p", str(player.pid)], stderr=subprocess.DEVNULL)
         lines = list(player.stdout)
         player.wait()
         tracer.wait()

@@ -37,6 +37,8 @@ def look(vramscope, program, out):
     while (line := player.stdout.readline()) and "READY" not in line:
         pass
     report = os.path.join(out, f"{name}.jsonl")
+    if os.path.exists(report):
+        os.remove(report)
     began = time.time()
     tracer = subprocess.Popen([vramscope, "trace", "-p", str(player.pid), "--json", "--top", "100000", "--interval", "500ms",
                                "--duration", "8s", "-o", report], stderr=subprocess.PIPE, text=True)

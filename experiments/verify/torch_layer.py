@@ -157,7 +157,7 @@ def hold(options, folder, environment, late=False):
     with open(script, "w", encoding="utf-8") as file:
         file.write(HOLD)
     reports = os.path.join(folder, "reports.jsonl")
-    common = ["trace", "--json", "--interval", "500ms", "--torch", "-o", reports]
+    common = ["trace", "--json", "--interval", "500ms", "--torch", "--force", "-o", reports]
     environment = dict(os.environ, **environment)
     program = [sys.executable, script, *(["late"] if late else [])]
     if late:

@@ -5,7 +5,7 @@ mod files;
 mod plot;
 mod serve;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -145,6 +145,7 @@ pub(crate) enum Tier {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("files").args(["output", "record"]).multiple(true)))]
 pub(crate) struct Trace {
     #[command(flatten)]
     pub(crate) target: Target,
@@ -180,7 +181,7 @@ pub(crate) struct Trace {
     /// One JSON object a line; CMD's standard output then goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the reports to a file
+    /// Write the reports to a file; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Count kernel launches and copies, too
@@ -190,9 +191,12 @@ pub(crate) struct Trace {
     pub(crate) work: WorkOptions,
     #[command(flatten)]
     pub(crate) torch: TorchOptions,
-    /// Write every event to a file too, for `report` and other tools
+    /// Write every event to a file too, for `report` and other tools; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Overwrite existing files
+    #[arg(long, requires = "files")]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) limit: Limit,
 }
@@ -299,9 +303,12 @@ pub(crate) struct Kernels {
     /// One JSON object a line; CMD's standard output then goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the reports to a file
+    /// Write the reports to a file; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) work: WorkOptions,
 }
@@ -333,9 +340,12 @@ pub(crate) enum CheckLaunches {
 pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// The file; one that is there is replaced
+    /// The file; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
+    /// Overwrite an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = quantity::time)]
     pub(crate) duration: Option<Duration>,

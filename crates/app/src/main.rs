@@ -13,6 +13,7 @@ mod fault;
 #[cfg(feature = "capture")]
 mod host;
 mod newfile;
+mod outfile;
 mod output;
 #[cfg(feature = "capture")]
 mod pipeline;

@@ -7,7 +7,10 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+
+use crate::outfile::{self, Planned};
+use crate::output::named;
 
 /// Names that are tried for the file that is written.
 const ATTEMPTS: u32 = 100;
@@ -23,82 +26,98 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// A file for its owner alone: what is written tells of processes and paths. One that is there
-    /// is replaced only with `force`, and not before the new one is whole.
+    /// Begins a file for its owner alone: output names processes and paths. An existing file is replaced
+    /// only with `force`, and not before the new one is complete.
     pub(crate) fn create(path: &Path, force: bool) -> Result<Self> {
-        let cannot = || format!("cannot write {}; choose another file", path.display());
-        let there = match fs::metadata(path) {
-            Ok(facts) => Some(facts),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error).with_context(cannot),
+        outfile::ignore_size_limit();
+        let (writer, temporary) = match Planned::find(path, force)?.into_stream()? {
+            Some(stream) => (stream, None),
+            None => {
+                let created = Temporary::beside(path);
+                let (file, temporary) = created.with_context(|| outfile::cannot(path))?;
+                (file, Some(temporary))
+            }
         };
-        if there.as_ref().is_some_and(fs::Metadata::is_dir) {
-            bail!("{} is a folder; name a file for -o", path.display());
-        }
-        if there.as_ref().is_some_and(|facts| !facts.is_file()) {
-            let file = OpenOptions::new().write(true).open(path).with_context(cannot)?;
-            let writer = BufWriter::new(file);
-            return Ok(Self { writer, temporary: None, path: path.into(), force });
-        }
-        if there.is_some() && !force {
-            return Err(is_there(path));
-        }
-        // A link stays one: what it leads to is replaced.
-        let path = if there.is_some() {
-            fs::canonicalize(path).with_context(cannot)?
-        } else {
-            path.to_path_buf()
-        };
-        let (file, temporary) = Temporary::beside(&path).with_context(cannot)?;
-        Ok(Self { writer: BufWriter::new(file), temporary: Some(temporary), path, force })
+        Ok(Self { writer: BufWriter::new(writer), temporary, path: path.into(), force })
     }
 
     /// Everything is written: the file gets its name.
     pub(crate) fn finish(mut self) -> Result<()> {
-        let cannot = || format!("cannot write {}", self.path.display());
-        self.writer.flush().with_context(cannot)?;
+        self.flush()?;
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
         let named = if self.force {
             fs::rename(&temporary.path, &self.path)
         } else {
             name_anew(&temporary.path, &self.path)
         };
-        match named {
-            // Somebody else was faster.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(is_there(&self.path)),
-            named => named.with_context(cannot),
-        }
+        named.map_err(|error| outfile::not_created(error, &self.path))
     }
 }
 
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
+        self.writer.write(bytes).map_err(|error| named(&outfile::shown(&self.path), error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(|error| named(&outfile::shown(&self.path), error))
     }
-}
-
-fn is_there(path: &Path) -> anyhow::Error {
-    anyhow::anyhow!(
-        "{} is there already; add --force to replace it, or choose another name for -o",
-        path.display()
-    )
 }
 
 /// A link fails where a name is taken, a rename does not. Not every file system has links.
 fn name_anew(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists && !to.exists() => {
+        Err(error)
+            if error.kind() != ErrorKind::AlreadyExists && fs::symlink_metadata(to).is_err() =>
+        {
             fs::rename(from, to)
         }
         linked => linked,
     }
 }
 
-/// A name that goes with whoever owns it.
+/// How a file comes into being: for its owner alone, and never through a link or over another file.
+pub(crate) fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// A new file beside another one.
+fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
+    // Names have at most 255 bytes.
+    let name: String = name.chars().take(32).collect();
+    for attempt in 0..ATTEMPTS {
+        let own = format!(".{name}.{}-{attempt}.part", std::process::id());
+        let path = path.with_file_name(own);
+        match options().open(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            opened => return Ok((opened?, path)),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+/// Whether a file can be created beside another one; nothing stays of it.
+pub(crate) fn try_beside(path: &Path) -> io::Result<()> {
+    let (_, temporary) = beside(path)?;
+    fs::remove_file(temporary)
+}
+
+/// A new, empty file in place of a file or a link.
+pub(crate) fn replace(path: &Path) -> io::Result<File> {
+    let (file, temporary) = beside(path)?;
+    if let Err(error) = fs::rename(&temporary, path) {
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    Ok(file)
+}
+
+/// A name that is removed with its owner, or by a signal.
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
@@ -106,26 +125,9 @@ struct Temporary {
 
 impl Temporary {
     fn beside(path: &Path) -> io::Result<(File, Self)> {
-        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
-        // Names have at most 255 bytes.
-        let name: String = name.chars().take(32).collect();
-        for attempt in 0..ATTEMPTS {
-            let own = format!(".{name}.{}-{attempt}.part", std::process::id());
-            let path = path.with_file_name(own);
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            match options.open(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-                Ok(file) => {
-                    unfinished(|list| list.push(path.clone()));
-                    return Ok((file, Self { path }));
-                }
-            }
-        }
-        Err(ErrorKind::AlreadyExists.into())
+        let (file, path) = beside(path)?;
+        unfinished(|list| list.push(path.clone()));
+        Ok((file, Self { path }))
     }
 }
 
@@ -200,7 +202,7 @@ mod tests {
         let path = folder.path().join("out");
         fs::write(&path, "old").unwrap();
         let refused = NewFile::create(&path, false).unwrap_err().to_string();
-        assert!(refused.contains("is there already; add --force"), "{refused}");
+        assert!(refused.contains("already exists; use --force"), "{refused}");
         let mut file = NewFile::create(&path, true).unwrap();
         file.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -215,24 +217,36 @@ mod tests {
         let path = folder.path().join("out");
         let file = NewFile::create(&path, false).unwrap();
         fs::write(&path, "other").unwrap();
-        assert!(file.finish().unwrap_err().to_string().contains("is there already"));
+        assert!(file.finish().unwrap_err().to_string().contains("already exists"));
         assert_eq!(fs::read(&path).unwrap(), b"other");
         assert_eq!(names(folder.path()), ["out"]);
     }
 
     #[test]
-    fn a_link_stays_a_link_and_a_device_stays_a_device() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, link) = (folder.path().join("out"), folder.path().join("link"));
+    fn forced_file_replaces_a_link_and_devices_are_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("out"), directory.path().join("link"));
         fs::write(&path, "old").unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let mut file = NewFile::create(&link, true).unwrap();
         file.write_all(b"new").unwrap();
         file.finish().unwrap();
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read(&link).unwrap()),
+            (b"old".into(), b"new".into())
+        );
         NewFile::create(Path::new("/dev/null"), false).unwrap().finish().unwrap();
-        let folder_error = NewFile::create(folder.path(), true).unwrap_err().to_string();
-        assert!(folder_error.contains("is a folder"), "{folder_error}");
+        let error = NewFile::create(directory.path(), true).unwrap_err().to_string();
+        assert!(error.contains("is a directory"), "{error}");
+    }
+
+    #[test]
+    fn failed_write_names_the_file_and_keeps_its_kind() {
+        let mut file = NewFile::create(Path::new("/dev/full"), false).unwrap();
+        file.write_all(b"text").unwrap();
+        let error = file.flush().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert!(error.to_string().starts_with("cannot write /dev/full: No space"), "{error}");
     }
 }

@@ -1,14 +1,19 @@
 //! Where words go: results to stdout or a file, messages to stderr.
 
-use std::fs::{File, OpenOptions};
+use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use engine::units::Bytes;
 use formats::export::text::Style;
 
 use crate::newfile::NewFile;
+use crate::outfile::{self, OutFile, Planned};
+
+/// What standard output is called in messages.
+pub(crate) const STDOUT: &str = "standard output";
 
 /// Where messages go instead of stderr, once somebody takes them.
 static ELSEWHERE: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
@@ -62,19 +67,85 @@ pub(crate) fn progress(message: &str) {
     }
 }
 
+/// An error of a write, with the name of what was written. It keeps its kind.
+#[derive(Debug)]
+struct Unwritten {
+    name: String,
+    cause: io::Error,
+}
+
+impl fmt::Display for Unwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write {}: {}", self.name, self.cause)
+    }
+}
+
+impl std::error::Error for Unwritten {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// The error with the name of what was written.
+pub(crate) fn named(name: &str, cause: io::Error) -> io::Error {
+    io::Error::new(cause.kind(), Unwritten { name: name.to_owned(), cause })
+}
+
 /// A place for results that knows when they are whole.
 pub(crate) trait Place: Write {
     /// Everything is written.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-impl Place for BufWriter<io::Stdout> {
+/// Standard output.
+struct Stdout(BufWriter<io::Stdout>);
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| named(STDOUT, error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| named(STDOUT, error))
+    }
+}
+
+impl Place for Stdout {
     fn finish(mut self: Box<Self>) -> Result<()> {
         Ok(self.flush()?)
     }
 }
 
-impl Place for BufWriter<File> {
+/// A file that grows by whole reports: each flush writes one, or nothing.
+struct Reports {
+    out: OutFile,
+    /// What was written since the last flush.
+    report: Vec<u8>,
+    /// Bytes of whole reports in the file.
+    whole: u64,
+}
+
+impl Write for Reports {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.report.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Err(error) = self.out.write_all(&self.report) {
+            let name = self.out.name();
+            let state = match self.out.cut(self.whole) {
+                true => format!("{name} (complete up to {})", Bytes(self.whole)),
+                false => format!("{name} (the last report is incomplete)"),
+            };
+            return Err(named(&state, error));
+        }
+        self.whole += self.report.len() as u64;
+        self.report.clear();
+        Ok(())
+    }
+}
+
+impl Place for Reports {
     fn finish(mut self: Box<Self>) -> Result<()> {
         Ok(self.flush()?)
     }
@@ -101,21 +172,22 @@ impl Results {
     }
 }
 
-/// Standard output, or a file that is created at once, so that a bad path fails before the work.
-pub(crate) fn results(file: Option<&Path>) -> Result<Results> {
-    match file {
-        None => Ok(Results { writer: Box::new(BufWriter::new(io::stdout())), style: style() }),
-        Some(path) => {
-            let file = create(path)?;
-            Ok(Results { writer: Box::new(BufWriter::new(file)), style: Style::default() })
-        }
-    }
+/// Standard output.
+pub(crate) fn results() -> Results {
+    Results { writer: Box::new(Stdout(BufWriter::new(io::stdout()))), style: style() }
+}
+
+/// A file that grows by a report at a time, or standard output.
+pub(crate) fn reports(file: Option<Planned>) -> Result<Results> {
+    let Some(file) = file.filter(|file| !file.is_stdout()) else { return Ok(results()) };
+    let writer = Reports { out: file.open()?, report: Vec::new(), whole: 0 };
+    Ok(Results { writer: Box::new(writer), style: Style::default() })
 }
 
 /// The same for what is made from files, none of which may be written over. A new file appears when
 /// it is whole; `-` is standard output.
 pub(crate) fn results_from(inputs: &[&Path], file: Option<&Path>, force: bool) -> Result<Results> {
-    let Some(file) = file.filter(|file| !is_stdout(file)) else { return results(None) };
+    let Some(file) = file.filter(|file| !is_stdout(file)) else { return Ok(results()) };
     refuse_inputs(inputs, file)?;
     Ok(Results { writer: Box::new(NewFile::create(file, force)?), style: Style::default() })
 }
@@ -129,7 +201,10 @@ pub(crate) fn is_stdout(file: &Path) -> bool {
 pub(crate) fn refuse_inputs(inputs: &[&Path], file: &Path) -> Result<()> {
     match inputs.iter().find(|input| is_same(input, file)) {
         Some(input) => {
-            bail!("{} would be written over; choose another file for -o", input.display());
+            bail!(
+                "{} is an input file and would be overwritten; choose another -o",
+                outfile::shown(input)
+            );
         }
         None => Ok(()),
     }
@@ -139,16 +214,6 @@ pub(crate) fn refuse_inputs(inputs: &[&Path], file: &Path) -> Result<()> {
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     whole(one).is_some_and(|file| whole(other) == Some(file))
-}
-
-/// A new file for its owner alone: reports tell of processes and paths.
-pub(crate) fn create(path: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(path);
-    file.with_context(|| format!("cannot write {}; choose another file", path.display()))
 }
 
 /// Colours on a terminal, unless `NO_COLOR` asks for none.

@@ -1,59 +1,37 @@
 //! The recording that a trace writes. When it cannot be written on, the trace goes on without it.
 
-use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use capture::hooks::function_name;
 use engine::event::Event;
 use engine::units::{Bytes, Moment};
 use formats::export::Names;
-use formats::plain::plain;
 use formats::recording::{Header, Writer};
 
+use crate::outfile::{OutFile, Planned};
 use crate::{Outcome, cli, host, output};
-
-/// A file or pipe that can be written to.
-pub(crate) struct Created {
-    path: PathBuf,
-    file: File,
-}
-
-/// Opens the file at once, so that a bad path fails before the work. Only its owner may read it:
-/// it tells of every process.
-pub(crate) fn create(path: &Path) -> Result<Created> {
-    let shown = path.display();
-    let advice = || format!("cannot write {shown}; choose another file");
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = file.with_context(advice)?;
-    let kind = file.metadata().with_context(advice)?.file_type();
-    if kind.is_file() {
-        file.set_len(0).with_context(advice)?;
-        // One that was there may have been for everybody. Some file systems have no such rights.
-        let _ = file.set_permissions(Permissions::from_mode(0o600));
-    } else if !kind.is_fifo() {
-        bail!("{shown} is neither a file nor a pipe; choose another place for the recording");
-    }
-    Ok(Created { path: path.into(), file })
-}
 
 /// A recording that is written, until it ends or fails.
 pub(crate) struct Recorder {
-    path: PathBuf,
-    writer: Option<Writer<File>>,
+    /// Its file as messages show it.
+    name: String,
+    writer: Option<Writer<OutFile>>,
 }
 
 impl Recorder {
-    /// Writes the header.
-    pub(crate) fn start(created: Created, names: &Names, target: &cli::Target, work: bool) -> Self {
-        let Created { path, file } = created;
-        // A limit on the size of files should be an error like a full disk, not the end.
-        let ignored = Arc::new(AtomicBool::new(false));
-        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
+    /// Opens the file and writes the header.
+    pub(crate) fn start(
+        file: Planned,
+        names: &Names,
+        target: &cli::Target,
+        work: bool,
+    ) -> Result<Self> {
+        let file = file.open()?;
+        let name = file.name().to_owned();
+        if file.is_terminal() {
+            bail!("{name} is a terminal, and a recording is binary; use -o FILE or a pipe");
+        }
         let header = Header {
             version: env!("CARGO_PKG_VERSION").into(),
             hostname: host::name(),
@@ -63,13 +41,13 @@ impl Recorder {
             clock: names.clock.clone(),
             gpus: names.gpus.clone(),
         };
-        match Writer::new(file, &header, function_name) {
-            Ok(writer) => Self { path, writer: Some(writer) },
+        Ok(match Writer::new(file, &header, function_name) {
+            Ok(writer) => Self { name, writer: Some(writer) },
             Err(error) => {
-                complain(&path, &error, 0);
-                Self { path, writer: None }
+                complain(&name, &error, 0);
+                Self { name, writer: None }
             }
-        }
+        })
     }
 
     /// Whether it did not fail.
@@ -86,7 +64,7 @@ impl Recorder {
     pub(crate) fn tick(&mut self, now: Moment, show: bool) {
         self.attempt(|writer| writer.tick(now));
         if let Some(writer) = self.writer.as_ref().filter(|_| show) {
-            output::progress(&summary(&self.path, writer));
+            output::progress(&summary(&self.name, writer));
         }
     }
 
@@ -99,7 +77,7 @@ impl Recorder {
     pub(crate) fn finish(mut self, now: Moment) -> Outcome {
         self.attempt(|writer| writer.finish(now));
         let Some(writer) = self.writer.take() else { return Outcome::Incomplete };
-        output::complain(&summary(&self.path, &writer));
+        output::complain(&summary(&self.name, &writer));
         Outcome::Fine
     }
 
@@ -112,13 +90,13 @@ impl Recorder {
         Outcome::Incomplete
     }
 
-    fn attempt(&mut self, write: impl FnOnce(&mut Writer<File>) -> io::Result<()>) {
+    fn attempt(&mut self, write: impl FnOnce(&mut Writer<OutFile>) -> io::Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         if let Err(error) = write(writer) {
             let whole = writer.bytes();
-            // What was written of the last batch helps nobody; a pipe has no length.
-            let _ = writer.out().set_len(whole);
-            complain(&self.path, &error, whole);
+            // An incomplete batch cannot be read.
+            writer.out().cut(whole);
+            complain(&self.name, &error, whole);
             self.writer = None;
         }
     }
@@ -131,23 +109,21 @@ impl Drop for Recorder {
     }
 }
 
-fn complain(path: &Path, error: &io::Error, whole: u64) {
+fn complain(name: &str, error: &io::Error, whole: u64) {
     output::complain(&format!(
-        "cannot write {} any more: {error}; it is readable up to there ({}), and the recording ends",
-        plain(&path.to_string_lossy()),
+        "cannot write {name} any more: {error}; it is readable up to there ({}), and the recording ends",
         Bytes(whole),
     ));
 }
 
-fn summary(path: &Path, writer: &Writer<File>) -> String {
+fn summary(name: &str, writer: &Writer<OutFile>) -> String {
     let lost = match writer.lost() {
         0 => "nothing".to_owned(),
         lost => lost.to_string(),
     };
     format!(
-        "recorded {} events in {} ({}), {lost} lost",
+        "recorded {} events in {name} ({}), {lost} lost",
         writer.events(),
-        plain(&path.to_string_lossy()),
         Bytes(writer.bytes()),
     )
 }

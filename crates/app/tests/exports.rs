@@ -303,7 +303,7 @@ fn what_is_there_is_replaced_only_by_force() {
         let output = run(&["export", file, "--to", form, "-o", &path]);
         assert_eq!(output.status.code(), Some(2), "{form}");
         let told = stderr(&output);
-        assert!(told.contains("is there already; add --force to replace it"), "{form}: {told}");
+        assert!(told.contains("already exists; use --force to overwrite"), "{form}: {told}");
         assert_eq!(content(&path), before, "{form}");
         let output = run(&["export", file, "--to", form, "-o", &path, "--force"]);
         assert!(output.status.success(), "{form}: {}", stderr(&output));
@@ -319,7 +319,7 @@ fn what_is_there_is_replaced_only_by_force() {
         let arguments = [verb, &["-o", out.to_str().unwrap()]].concat();
         assert!(run(&arguments).status.success());
         let output = run(&arguments);
-        assert!(stderr(&output).contains("add --force"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("use --force"), "{}", stderr(&output));
         assert!(run(&[&arguments[..], &["--force"]].concat()).status.success());
     }
 }

@@ -238,7 +238,7 @@ fn a_file_is_never_written_over_by_what_is_made_of_it() {
     for arguments in [["report", path, "-o", path, "--top=1"], ["diff", path, link, "-o", link]] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains("would be written over"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("would be overwritten"), "{}", stderr(&output));
         assert!(std::fs::read(path).unwrap() == before);
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Advise) -> Result<Outcome> {
     for gpu in &mut advice.gpus {
         options.need.iter().for_each(|need| gpu.judge(*need));
     }
-    let mut out = output::results(None)?;
+    let mut out = output::results();
     if options.json {
         writeln!(out.writer, "{}", serde_json::to_string(&advice)?)?;
     } else {

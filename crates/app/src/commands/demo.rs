@@ -70,7 +70,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
     })?;
     let view = View { top: 6, ..View::default() };
     let mut report =
-        LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results(None)?);
+        LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results());
     report.verbose = false;
     say(&format!(
         "Real eBPF probes (attached by `{}`) on real processes; only the CUDA driver is simulated. \

@@ -24,7 +24,7 @@ use super::input::{self, Input};
 use crate::cli::{self, Export, ExportFormat};
 use crate::newfile::NewFile;
 use crate::output::Results;
-use crate::{Outcome, output};
+use crate::{Outcome, outfile, output};
 
 /// Runs the verb.
 pub(crate) fn run(options: &Export) -> Result<Outcome> {
@@ -80,11 +80,10 @@ fn check(options: &Export) -> Result<()> {
 /// Forms that are made from changes as they come.
 fn changes(options: &Export, source: Source) -> Result<()> {
     let mut out = single(options)?;
-    let failed = || format!("cannot write {}", options.output.display());
     let facts = {
-        let mut exporter = exporter(options, source, &mut out).with_context(failed)?;
-        let input = read(options, failed, |change, facts| exporter.change(change, facts))?;
-        tell(&exporter.finish(&input.facts).with_context(failed)?);
+        let mut exporter = exporter(options, source, &mut out)?;
+        let input = read(options, |change, facts| exporter.change(change, facts))?;
+        tell(&exporter.finish(&input.facts)?);
         input.facts
     };
     out.finish()?;
@@ -95,7 +94,6 @@ fn changes(options: &Export, source: Source) -> Result<()> {
 /// Reads the file; each wanted change is written.
 fn read(
     options: &Export,
-    failed: impl FnOnce() -> String,
     mut write: impl FnMut(&Change, &Facts) -> io::Result<()>,
 ) -> Result<Input> {
     // A reader cannot be stopped, so the first failure is kept.
@@ -106,7 +104,7 @@ fn read(
             written = write(change, facts);
         }
     })?;
-    written.with_context(failed)?;
+    written?;
     Ok(input)
 }
 
@@ -157,7 +155,7 @@ fn folder(options: &Export) -> Result<&Path> {
         bail!("this form is several files; name a folder for -o");
     }
     create_dir_all(folder).with_context(|| {
-        format!("cannot make the folder {}; choose another one", folder.display())
+        format!("cannot create directory {}; choose another one", outfile::shown(folder))
     })?;
     Ok(folder)
 }
@@ -170,12 +168,10 @@ fn tables(options: &Export) -> Result<()> {
     }
     let file = |name: &Path| NewFile::create(name, options.force);
     let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
-    let failed = || format!("cannot write into {}", folder.display());
-    let mut tables = Tables::new(valid?, invalid?, driver?).with_context(failed)?;
-    let input = read(options, failed, |change, facts| {
-        tables.change(change, &facts.stacks, facts.origin())
-    })?;
-    tables.finish().with_context(failed)?;
+    let mut tables = Tables::new(valid?, invalid?, driver?)?;
+    let input =
+        read(options, |change, facts| tables.change(change, &facts.stacks, facts.origin()))?;
+    tables.finish()?;
     let left_out = tables.left_out;
     for table in [tables.valid, tables.invalid, tables.driver] {
         table.into_inner().finish()?;

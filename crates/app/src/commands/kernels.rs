@@ -18,6 +18,7 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         format: Some(if options.json { Format::Json } else { Format::Text }),
         output: options.output.as_deref(),
         record: None,
+        force: options.force,
         fail_on_leak: None,
         work: Some(work_options(&options.work)),
         subject: Subject::Work,

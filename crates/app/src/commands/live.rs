@@ -66,8 +66,12 @@ impl LiveReport {
     }
 
     /// Writes everything down from now on.
-    pub(crate) fn record(&mut self, start: impl FnOnce(&Names) -> Recorder) {
-        self.recorder = Some(start(&self.names));
+    pub(crate) fn record(
+        &mut self,
+        start: impl FnOnce(&Names) -> Result<Recorder>,
+    ) -> Result<()> {
+        self.recorder = Some(start(&self.names)?);
+        Ok(())
     }
 
     /// Whether everything is written down; not any more after a failure.

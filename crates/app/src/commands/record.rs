@@ -21,6 +21,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         format: None,
         output: None,
         record: Some(&options.output),
+        force: options.force,
         fail_on_leak: None,
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,

@@ -17,11 +17,13 @@ use engine::snapshot::{Snapshot, View};
 use engine::units::{Bytes, Nanos};
 use formats::export::verdict;
 use formats::plain::plain;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::live::{Format, LiveReport, Subject};
+use crate::outfile::Planned;
 use crate::pipeline::Live;
 use crate::quantity::LeakLimit;
-use crate::recorder::{self, Recorder};
+use crate::recorder::Recorder;
 use crate::{Outcome, cli, output};
 
 /// How long a command may take to end after Ctrl-C before its last report is made without it.
@@ -29,6 +31,9 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// How soon the end of a target or a signal is noticed.
 const ATTENTION: Duration = Duration::from_millis(50);
+
+/// Signals that end the process without a last report. `timeout` sends two: one to the process, one to its group.
+const SIGNALS_TO_ABORT: usize = 3;
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
@@ -40,6 +45,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         format: Some(format),
         output: options.output.as_deref(),
         record: options.record.as_deref(),
+        force: options.force,
         fail_on_leak: options.limit.fail_on_leak,
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::by(options.by, format)?,
@@ -60,6 +66,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) format: Option<Format>,
     pub(crate) output: Option<&'a Path>,
     pub(crate) record: Option<&'a Path>,
+    /// Existing files are overwritten.
+    pub(crate) force: bool,
     pub(crate) fail_on_leak: Option<LeakLimit>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
@@ -72,41 +80,72 @@ pub(crate) struct Settings<'a> {
     pub(crate) view: View,
 }
 
-/// Traces and reports until something ends it.
+/// Traces and reports until something ends it. Output files are checked first and opened when the probes are
+/// attached: a start that fails leaves existing files as they are.
 pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
-    let recording = settings.record.map(recorder::create).transpose()?;
-    if let (Some(record), Some(file)) = (settings.record, settings.output)
-        && output::is_same(record, file)
-    {
-        bail!("{} cannot hold reports and the recording; choose two files", file.display());
-    }
+    let (reports, recording) = outputs(settings)?;
+    let interrupted = watch_signals()?;
+    let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
     let stopped = match settings.target.command.as_slice() {
         [] => None,
-        command => Some(command::start(command, command_stdout(settings))?),
+        command => Some(command::start(command, stdout)?),
     };
     let target = target(settings.target, stopped.as_ref().map(command::Stopped::pid));
-    let mut out = output::results(settings.output)?;
-    out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let options = session_options(settings.target, settings.stacks, target.clone())?;
     let (work, tensors, objects) = (settings.work, settings.tensors, settings.objects);
     let live = Live::start(Options { work, tensors, objects, ..options })?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
-    let command = stopped.map(Command::release).transpose()?;
+    let mut out = output::reports(reports)?;
+    out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let mut report = LiveReport::new(&live, settings.view, settings.subject, settings.format, out);
     if let Some(file) = recording {
         let works = settings.work.is_some();
-        report.record(|names| Recorder::start(file, names, settings.target, works));
+        report.record(|names| Recorder::start(file, names, settings.target, works))?;
     }
+    let command = stopped.map(Command::release).transpose()?;
     let records_only = settings.format.is_none();
     let mut trace = Trace { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
+}
+
+/// A flag that Ctrl-C and SIGTERM set. The last report may wait for a reader that does not read, so that further
+/// signals end the process at once.
+fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for (count, signal) in signals.forever().enumerate() {
+            flag.store(true, Ordering::Relaxed);
+            if count + 1 >= SIGNALS_TO_ABORT {
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        }
+    })?;
+    Ok(interrupted)
+}
+
+/// The files for reports and for the recording, checked. A pipe waits here for its reader.
+fn outputs(settings: &Settings<'_>) -> Result<(Option<Planned>, Option<Planned>)> {
+    let check = |path: Option<&Path>| path.map(|path| Planned::check(path, settings.force));
+    let mut reports = check(settings.output).transpose()?;
+    let mut recording = check(settings.record).transpose()?;
+    if let Some(recording) = &recording {
+        let shared = match &reports {
+            Some(reports) => reports.is_same(recording),
+            None => settings.format.is_some() && recording.is_stdout(),
+        };
+        if shared {
+            bail!("cannot write reports and the recording to the same file; name another one");
+        }
+    }
+    for file in reports.iter_mut().chain(&mut recording) {
+        file.connect()?;
+    }
+    Ok((reports, recording))
 }
 
 /// What is told of PyTorch's cache.
@@ -135,9 +174,14 @@ pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
     }
 }
 
-/// Reports that a program reads from standard output must be alone there.
-fn command_stdout(settings: &Settings<'_>) -> command::Stdout {
-    if settings.format == Some(Format::Json) && settings.output.is_none() {
+/// JSON and recordings must be alone on standard output: a program reads them.
+fn command_stdout(
+    settings: &Settings<'_>,
+    reports: Option<&Planned>,
+    recording: Option<&Planned>,
+) -> command::Stdout {
+    let json = settings.format == Some(Format::Json) && reports.is_none_or(Planned::is_stdout);
+    if json || recording.is_some_and(Planned::is_stdout) {
         command::Stdout::Error
     } else {
         command::Stdout::Same

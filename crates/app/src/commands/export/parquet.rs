@@ -4,7 +4,7 @@ use std::fs::create_dir_all;
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use formats::export::allocations::Allocations;
 use formats::export::exporter::Exporter;
 use formats::export::parquet::{Events, Machine, Rows, machine};
@@ -42,9 +42,8 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let make = Box::new(|path: &Path| make(options, folder, path));
     let rows = Rows::new(of.host.as_deref(), make, &mut done);
     let mut list = Box::new(Allocations::new(rows));
-    let failed = || format!("cannot write into {}", folder.display());
-    let input = super::read(options, failed, |change, facts| list.change(change, facts))?;
-    super::tell(&list.finish(&input.facts).with_context(failed)?);
+    let input = super::read(options, |change, facts| list.change(change, facts))?;
+    super::tell(&list.finish(&input.facts)?);
     let (parts, notes) = done;
     super::tell(&notes);
     for file in files.into_iter().chain(parts) {

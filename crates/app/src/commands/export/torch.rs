@@ -1,6 +1,6 @@
 //! A memory snapshot for PyTorch's viewers.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use formats::export::torch::{Snapshot, Survey};
 use formats::import::Source;
 use formats::plain::plain;
@@ -17,8 +17,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let only = input::only(&options.part);
     let mut survey = Survey::new(source.measure());
     let input = input::read(&options.file, only, &mut |change, _| survey.change(change))?;
-    let failed = || format!("cannot write {}", options.output.display());
-    let snapshot = Snapshot::new(&mut out.writer, survey, &input.facts).with_context(failed)?;
+    let snapshot = Snapshot::new(&mut out.writer, survey, &input.facts)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,
         Err(processes) => {
@@ -37,13 +36,13 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
         }
     };
     for lane in snapshot.lanes() {
-        snapshot.open(lane, &input.facts).with_context(failed)?;
+        snapshot.open(lane, &input.facts)?;
         if snapshot.has_changes(lane) {
-            super::read(options, failed, |change, facts| snapshot.change(change, facts))?;
+            super::read(options, |change, facts| snapshot.change(change, facts))?;
         }
-        snapshot.close(&input.facts).with_context(failed)?;
+        snapshot.close(&input.facts)?;
     }
-    super::tell(&snapshot.finish(&input.facts).with_context(failed)?);
+    super::tell(&snapshot.finish(&input.facts)?);
     out.finish()?;
     super::warn(&input.facts);
     Ok(())
