@@ -215,6 +215,22 @@ pub(crate) struct Limit {
         value_parser = quantity::leak_limit
     )]
     pub(crate) fail_on_leak: Option<LeakLimit>,
+    /// Exit code when --fail-on-leak finds a leak, to tell it from a failure of CMD
+    #[arg(
+        long,
+        value_name = "CODE",
+        default_value_t = 1,
+        requires = "fail_on_leak",
+        value_parser = clap::value_parser!(u8).range(1..)
+    )]
+    pub(crate) leak_exit_code: u8,
+}
+
+impl Limit {
+    /// The outcome with the exit code that findings should have.
+    pub(crate) fn outcome(&self, outcome: Outcome) -> Outcome {
+        if outcome == Outcome::Findings { Outcome::Code(self.leak_exit_code) } else { outcome }
+    }
 }
 
 /// What reports are ordered by.

@@ -36,6 +36,19 @@ pub(crate) enum Outcome {
     Findings,
     /// A part of what was asked for could not be done, and the user was told.
     Incomplete,
+    /// Another exit code: that of the traced command, or the one of `--leak-exit-code`.
+    Code(u8),
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Fine => Self::SUCCESS,
+            Outcome::Findings => Self::from(1),
+            Outcome::Incomplete => Self::from(2),
+            Outcome::Code(code) => Self::from(code),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -46,12 +59,10 @@ fn main() -> ExitCode {
     #[cfg(feature = "capture")]
     threads::report_panics();
     match cli::run() {
-        Ok(Outcome::Fine) => ExitCode::SUCCESS,
-        Ok(Outcome::Findings) => ExitCode::from(1),
-        Ok(Outcome::Incomplete) => ExitCode::from(2),
+        Ok(outcome) => outcome.into(),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("error: {}", output::reasons(&error)));
+            output::fail(&error);
             ExitCode::from(2)
         }
     }

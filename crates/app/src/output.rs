@@ -46,6 +46,11 @@ pub(crate) fn complain_as(level: u8, message: &str) {
     tell(format!("{mark}vramscope: {message}"));
 }
 
+/// The message for an error that ends a verb.
+pub(crate) fn fail(error: &anyhow::Error) {
+    complain(&format!("error: {}", reasons(error)));
+}
+
 /// An error with its causes. Some errors have the text of their cause in their own already.
 pub(crate) fn reasons(error: &anyhow::Error) -> String {
     let mut text = String::new();

@@ -161,7 +161,7 @@ fn what_is_no_file_is_refused_before_the_command_runs() {
     for bad in [folder, socket, "/no/such/folder/file"] {
         for verb in [&["record", "-o", bad][..], &["trace", "--record", bad]] {
             let output = run(&stage, verb, &["kinds"]);
-            assert_eq!(output.status.code(), Some(2));
+            assert_eq!(output.status.code(), Some(125));
             let message = stderr(&output);
             assert!(message.contains(bad), "{message}");
             assert_eq!(message.lines().count(), 1, "{message}");
@@ -193,7 +193,7 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
     let path = file.to_str().unwrap();
     let output = run(&stage, &["trace", "--json", "--record", path], BUSY);
     let messages = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{messages}");
+    assert_eq!(output.status.code(), Some(125), "{messages}");
     assert_eq!(messages.matches("No space left on device").count(), 1, "{messages}");
     assert_eq!(messages.matches("run.arrows").count(), 1, "{messages}");
     // The trace saw it all.
@@ -216,7 +216,7 @@ fn record_ends_when_it_cannot_write_on() {
     let disk = Disk::new(stage.folder.path().join("disk"));
     let file = disk.0.join("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(stderr(&output).contains("the recording ends"));
     assert!(count_events(&file) > 1000);
 }
@@ -233,7 +233,7 @@ fn a_limit_on_the_size_of_files_is_like_a_full_disk() {
     );
     let output = stage.command("bash").args(["-c", &line]).output().unwrap();
     let messages = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{messages}");
+    assert_eq!(output.status.code(), Some(125), "{messages}");
     assert_eq!(messages.matches("File too large").count(), 1, "{messages}");
     assert!(count_events(&file) > 100);
 }

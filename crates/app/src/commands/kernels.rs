@@ -19,7 +19,7 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         output: options.output.as_deref(),
         record: None,
         force: options.force,
-        fail_on_leak: None,
+        limit: None,
         work: Some(work_options(&options.work)),
         subject: Subject::Work,
         objects: false,

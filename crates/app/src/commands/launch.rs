@@ -1,10 +1,12 @@
 //! The hidden launcher of `-- CMD`: this program becomes the command once it is traced.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use capture::command;
+use capture::{Error, command};
 
+use super::status;
 use crate::output;
 
 /// Runs the launcher when this process was started as one. It ends in another program; only its
@@ -15,6 +17,13 @@ pub(crate) fn intercept() -> Option<ExitCode> {
         return None;
     }
     let error = command::launch(&arguments[2..]);
-    output::complain(&format!("error: {error}"));
-    Some(ExitCode::from(127))
+    // The tracer ended before it released the command, and has said why.
+    let is_unreleased = matches!(
+        &error,
+        Error::Command { source, .. } if source.kind() == ErrorKind::UnexpectedEof
+    );
+    if !is_unreleased {
+        output::complain(&format!("error: {error}"));
+    }
+    Some(ExitCode::from(status::of_failed_start(&error)))
 }

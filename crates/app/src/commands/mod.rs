@@ -28,6 +28,8 @@ pub(crate) mod report;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 #[cfg(feature = "capture")]
+mod status;
+#[cfg(feature = "capture")]
 pub(crate) mod trace;
 
 /// This binary was built to read files only.

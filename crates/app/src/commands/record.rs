@@ -22,7 +22,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         output: None,
         record: Some(&options.output),
         force: options.force,
-        fail_on_leak: None,
+        limit: None,
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
         objects: options.objects.objects == cli::Switch::On,

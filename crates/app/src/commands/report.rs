@@ -46,16 +46,19 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
         .map(PathBuf::as_path)
         .collect();
     let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
-    if let Some(subject) = again(options)? {
-        let outcome = last_report(options, source, subject, &mut out)?;
-        out.finish()?;
-        return Ok(outcome);
-    }
-    if options.format == Format::Html {
-        let outcome = page(options, source, &mut out)?;
-        out.finish()?;
-        return Ok(outcome);
-    }
+    let outcome = if let Some(subject) = again(options)? {
+        last_report(options, source, subject, &mut out)?
+    } else if options.format == Format::Html {
+        page(options, source, &mut out)?
+    } else {
+        answer(options, source, &mut out)?
+    };
+    out.finish()?;
+    Ok(options.limit.outcome(outcome))
+}
+
+/// The answer to a question as text or a table.
+fn answer(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> {
     let measure = source.measure();
     let mut question = Question::new(options, measure);
     // Limits on leaks hold for every question.
@@ -66,8 +69,7 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
             limit.change(change);
         }
     })?;
-    question.answer(options, &input, &mut out)?;
-    out.finish()?;
+    question.answer(options, &input, out)?;
     Ok(limit.map_or(Outcome::Fine, |limit| limit.judge(&input.facts)))
 }
 

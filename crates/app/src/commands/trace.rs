@@ -20,6 +20,7 @@ use formats::plain::plain;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::live::{Format, LiveReport, Subject};
+use super::status;
 use crate::outfile::Planned;
 use crate::pipeline::Live;
 use crate::quantity::LeakLimit;
@@ -46,7 +47,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         output: options.output.as_deref(),
         record: options.record.as_deref(),
         force: options.force,
-        fail_on_leak: options.limit.fail_on_leak,
+        limit: Some(&options.limit),
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::by(options.by, format)?,
         objects: options.objects.objects == cli::Switch::On,
@@ -68,7 +69,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) record: Option<&'a Path>,
     /// Existing files are overwritten.
     pub(crate) force: bool,
-    pub(crate) fail_on_leak: Option<LeakLimit>,
+    pub(crate) limit: Option<&'a cli::Limit>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
     /// Streams, events and the like are followed.
@@ -80,9 +81,15 @@ pub(crate) struct Settings<'a> {
     pub(crate) view: View,
 }
 
-/// Traces and reports until something ends it. Output files are checked first and opened when the probes are
-/// attached: a start that fails leaves existing files as they are.
+/// Traces and reports until something ends it. With a command, its exit code is passed on.
 pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
+    let outcome = follow(settings);
+    if settings.target.command.is_empty() { outcome } else { status::beside_command(outcome) }
+}
+
+/// Output files are checked first and opened when the probes are attached: a start that fails leaves existing files
+/// as they are.
+fn follow(settings: &Settings<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
     let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
@@ -337,19 +344,20 @@ impl Trace<'_> {
     /// Detaches, reports for the last time, and judges.
     fn finish(self, live: Live) -> Result<Outcome> {
         let (last, recorded) = self.report.finish(live)?;
-        let judged = judge(&last, self.settings.fail_on_leak);
+        let judged = self.settings.limit.map_or(Outcome::Fine, |limit| judge(&last, limit));
         let outcome = if recorded == Outcome::Fine { judged } else { recorded };
         match self.command {
             Some(Command { status: None, pid, .. }) => {
                 output::complain(&format!("the command (process {pid}) runs on, untraced"));
                 Ok(outcome)
             }
-            Some(Command { status: Some(status), .. })
-                if !status.success() && outcome == Outcome::Fine =>
-            {
-                bail!("the command ended with {status}")
+            Some(Command { status: Some(status), .. }) => {
+                if !status.success() {
+                    output::complain(&format!("the command failed: {status}"));
+                }
+                Ok(if outcome == Outcome::Fine { status::of_command(status) } else { outcome })
             }
-            _ => Ok(outcome),
+            None => Ok(outcome),
         }
     }
 }
@@ -366,13 +374,13 @@ fn view(options: &cli::Trace) -> View {
     }
 }
 
-fn judge(last: &Snapshot, limit: Option<LeakLimit>) -> Outcome {
-    let found = match limit {
+fn judge(last: &Snapshot, limit: &cli::Limit) -> Outcome {
+    let found = match limit.fail_on_leak {
         None => false,
         Some(LeakLimit::NotFreed(limit)) => not_freed(last, limit),
         Some(LeakLimit::Suspects) => suspects(last),
     };
-    if found { Outcome::Findings } else { Outcome::Fine }
+    limit.outcome(if found { Outcome::Findings } else { Outcome::Fine })
 }
 
 /// Tells who ended with more than that not freed; whether anybody did.
