@@ -13,9 +13,10 @@ use std::time::Duration;
 use anyhow::Result;
 use engine::snapshot::Sort;
 use engine::units::Bytes;
+use formats::plain::plain;
 
 use crate::quantity::LeakLimit;
-use crate::{Outcome, commands, quantity};
+use crate::{Outcome, commands, output, quantity};
 
 pub(crate) use advise::Advise;
 pub(crate) use files::{
@@ -29,7 +30,7 @@ const ABOUT: &str = "Watches the GPU memory of every process on this machine, fr
     which process, thread and device holds what, exactly, without restarting or changing anything.";
 
 #[derive(Parser)]
-#[command(name = "vramscope", version, about = ABOUT, max_term_width = 100)]
+#[command(name = "vramscope", bin_name = "vramscope", version, about = ABOUT, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -408,9 +409,23 @@ pub(crate) struct Demo {
     pub(crate) duration: Duration,
 }
 
+/// Prints help, the version, or an error of usage. Errors quote arguments, so those are escaped first.
+fn explain(error: &clap::Error) -> Outcome {
+    let escaped = std::env::args_os().map(|word| plain(&word.to_string_lossy()).into_owned());
+    match Cli::try_parse_from(escaped) {
+        Err(error) => drop(error.print()),
+        Ok(_) => output::complain(&error.render().to_string()),
+    }
+    Outcome::Code(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
 /// Parses the command line and runs the verb.
 pub(crate) fn run() -> Result<Outcome> {
-    match Cli::parse().verb {
+    let verb = match Cli::try_parse() {
+        Ok(cli) => cli.verb,
+        Err(error) => return Ok(explain(&error)),
+    };
+    match verb {
         Verb::Report(options) => commands::report::run(&options),
         Verb::Diff(options) => commands::diff::run(&options),
         Verb::Export(options) => commands::export::run(&options),

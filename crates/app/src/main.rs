@@ -22,6 +22,7 @@ mod quantity;
 mod recorder;
 #[cfg(feature = "serve")]
 mod serve;
+mod terminal;
 #[cfg(feature = "capture")]
 mod threads;
 

@@ -4,13 +4,16 @@ use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
 use engine::units::Bytes;
 use formats::export::text::Style;
+use formats::plain;
 
 use crate::newfile::NewFile;
 use crate::outfile::{self, OutFile, Planned};
+use crate::terminal::Guard;
 
 /// What standard output is called in messages.
 pub(crate) const STDOUT: &str = "standard output";
@@ -24,16 +27,32 @@ pub(crate) fn divert(to: impl Fn(String) + Send + Sync + 'static) {
     let _ = ELSEWHERE.set(Box::new(to));
 }
 
-/// A message for the person at the terminal. A closed stderr is nobody's problem.
+/// Whether the line of the terminal that the cursor is in shows progress.
+static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
+
+/// Empties the line that the cursor is in.
+const EMPTY_LINE: &str = "\r\x1b[K";
+
+/// A message for the person at the terminal. A closed stderr is not an error.
 pub(crate) fn complain(message: &str) {
-    tell(format!("vramscope: {message}"));
+    tell(&format!("vramscope: {message}"));
 }
 
-fn tell(line: String) {
+/// Every message goes through here, and is escaped: it may quote files, processes and arguments.
+fn tell(text: &str) {
+    let line = plain::message(text);
     match ELSEWHERE.get() {
         Some(to) => to(line),
-        None => drop(writeln!(io::stderr(), "{line}")),
+        None => {
+            let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
+            put(&format!("{clear}{line}\n"));
+        }
     }
+}
+
+/// Writes to standard error in one piece.
+fn put(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// The same with a level of syslog, 0 to 7: the journal of systemd reads it where it is listening.
@@ -43,7 +62,7 @@ pub(crate) fn complain_as(level: u8, message: &str) {
         Some(_) => format!("<{level}>"),
         None => String::new(),
     };
-    tell(format!("{mark}vramscope: {message}"));
+    tell(&format!("{mark}vramscope: {message}"));
 }
 
 /// The message for an error that ends a verb.
@@ -57,18 +76,25 @@ pub(crate) fn reasons(error: &anyhow::Error) -> String {
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
             text = cause;
-        } else if !text.ends_with(&cause) {
+        } else if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
     text
 }
 
-/// A sign of life, on a terminal only: the next message takes its place.
+/// Shows how far the work is, on a terminal only, until the next message or [`end_progress`].
 pub(crate) fn progress(message: &str) {
-    let mut stderr = io::stderr();
-    if stderr.is_terminal() {
-        let _ = write!(stderr, "vramscope: {message}\x1b[K\r");
+    if io::stderr().is_terminal() {
+        IN_PROGRESS.store(true, Ordering::Relaxed);
+        put(&format!("{EMPTY_LINE}vramscope: {}", plain::plain(message)));
+    }
+}
+
+/// Removes what [`progress`] shows.
+pub(crate) fn end_progress() {
+    if IN_PROGRESS.swap(false, Ordering::Relaxed) {
+        put(EMPTY_LINE);
     }
 }
 
@@ -102,8 +128,15 @@ pub(crate) trait Place: Write {
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Standard output.
-struct Stdout(BufWriter<io::Stdout>);
+/// Standard output; guarded where it is a terminal.
+struct Stdout(Box<dyn Write>);
+
+impl Stdout {
+    fn new() -> Self {
+        let out = BufWriter::new(io::stdout());
+        Self(if io::stdout().is_terminal() { Box::new(Guard::new(out)) } else { Box::new(out) })
+    }
+}
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -179,7 +212,7 @@ impl Results {
 
 /// Standard output.
 pub(crate) fn results() -> Results {
-    Results { writer: Box::new(Stdout(BufWriter::new(io::stdout()))), style: style() }
+    Results { writer: Box::new(Stdout::new()), style: style() }
 }
 
 /// A file that grows by a report at a time, or standard output.
@@ -245,6 +278,8 @@ mod tests {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let told = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
         assert_eq!(reasons(&told), format!("no file: {}", missing()));
+        let advised = format!("no file: {}; check the path", missing());
+        assert_eq!(reasons(&anyhow::Error::new(missing()).context(advised.clone())), advised);
         let plain = anyhow::Error::new(missing()).context("no file");
         assert_eq!(reasons(&plain), format!("no file: {}", missing()));
     }

@@ -9,6 +9,10 @@ use engine::metrics::label::is_invisible;
 /// The longest piece of foreign text that is shown.
 const LONGEST: usize = 256;
 
+/// The longest line of a message, and the most lines.
+const LONGEST_LINE: usize = 8 << 10;
+const MOST_LINES: usize = 200;
+
 /// The longest name of a kernel: they are made of templates.
 pub const LONGEST_KERNEL: usize = 1 << 18;
 
@@ -16,6 +20,21 @@ pub const LONGEST_KERNEL: usize = 1 << 18;
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
     plain_up_to(text, LONGEST)
+}
+
+/// A message for a terminal or a log. Everything but line ends is escaped as in [`plain`]. Every further line is
+/// indented, so that no text in a message can pose as a message of its own.
+#[must_use]
+pub fn message(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| plain_up_to(line, LONGEST_LINE)).collect();
+    let mut out = String::new();
+    for (number, line) in lines.iter().take(MOST_LINES).enumerate() {
+        if number > 0 {
+            out.push_str(if line.starts_with("  ") { "\n" } else { "\n  " });
+        }
+        out.push_str(line);
+    }
+    out
 }
 
 /// The same with another length, for what is long by nature.
@@ -56,5 +75,15 @@ mod tests {
         assert_eq!(plain("a\nb\u{202e}c\u{9b}d"), "a\\u{a}b\\u{202e}c\\u{9b}d");
         assert!(plain(&"x".repeat(10_000)).len() < 300);
         assert!(plain(&"\x1b".repeat(10_000)).len() < 300);
+    }
+
+    #[test]
+    fn message_lines_are_escaped_and_indented() {
+        assert_eq!(message("vramscope: all is well"), "vramscope: all is well");
+        assert_eq!(message("a\x1b[2J\u{9b}b\rc"), "a\\u{1b}[2J\\u{9b}b\\u{d}c");
+        assert_eq!(message("one\ntwo\n  three\n"), "one\n  two\n  three");
+        assert_eq!(message("name\r\nvramscope: forged"), "name\n  vramscope: forged");
+        assert!(message(&"x".repeat(1 << 20)).len() < 9000);
+        assert!(message(&"\n".repeat(1 << 20)).len() < 1000);
     }
 }

@@ -120,7 +120,7 @@ fn offset(text: &str) -> Result<i64, String> {
 }
 
 fn points(text: &str) -> Result<usize, String> {
-    let points: usize = text.parse().map_err(|_| "expected a number".to_owned())?;
+    let points: usize = text.parse().map_err(|error| format!("expected a number: {error}"))?;
     if points < FEWEST_POINTS {
         return Err(format!("must be {FEWEST_POINTS} or more"));
     }

@@ -19,6 +19,7 @@ use formats::plain::plain;
 use super::{input, replay};
 use crate::advising::{self, Question};
 use crate::cli::Advise;
+use crate::outfile::shown;
 use crate::{Outcome, output};
 
 /// Lists of the snapshot that advice is made from.
@@ -69,12 +70,12 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
 /// What a folder says: it was found out at the moment of the error.
 fn of_folder(folder: &Path) -> Result<Advice> {
     let object = incident::read(&folder.join(OBJECT)).with_context(|| {
-        format!("{} is no folder of an incident (it needs {OBJECT})", folder.display())
+        format!("{} is no folder of an incident (it needs {OBJECT})", shown(folder))
     })?;
     if object.version > incident::VERSION {
         bail!(
             "{} was written by a newer vramscope (version {} of the object, this one knows {}); use that one",
-            folder.display(),
+            shown(folder),
             object.version,
             incident::VERSION
         );
@@ -90,7 +91,7 @@ fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
         bail!(
             "{}: advice is made from a recording of vramscope or the folder of an incident; this is \
              a file of {}",
-            file.display(),
+            shown(file),
             source.name()
         );
     }

@@ -11,6 +11,7 @@ use engine::ids::Pid;
 use engine::snapshot::View;
 
 use super::live::{Format, LiveReport, Subject};
+use crate::outfile::shown;
 use crate::pipeline::Live;
 use crate::{Outcome, cli, output};
 
@@ -69,8 +70,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         empty_probes: false,
     })?;
     let view = View { top: 6, ..View::default() };
-    let mut report =
-        LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results());
+    let mut report = LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results());
     report.verbose = false;
     say(&format!(
         "Real eBPF probes (attached by `{}`) on real processes; only the CUDA driver is simulated. \
@@ -178,7 +178,7 @@ impl Simulator {
                 bail!(
                     "{} is missing: run `./dev demo` in the source folder, which builds it, or name \
                      the simulator's folder with --simulator",
-                    file.display()
+                    shown(file)
                 );
             }
         }
@@ -198,6 +198,6 @@ impl Simulator {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start {}", self.workload.display()))
+            .with_context(|| format!("cannot start {}", shown(&self.workload)))
     }
 }

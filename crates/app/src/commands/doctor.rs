@@ -1,6 +1,6 @@
 //! `vramscope doctor`: what this host can do, what is missing and how to get it.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use capture::hooks::HOOKS;
@@ -9,11 +9,12 @@ use capture::plan::{self, Tier};
 use capture::session::examine;
 use formats::plain::plain;
 
-use crate::Outcome;
+use crate::{Outcome, output};
 
 /// Runs the verb.
 pub(crate) fn run() -> Result<Outcome> {
-    let mut out = io::stdout().lock();
+    let mut results = output::results();
+    let out = &mut *results.writer;
     let host = examine();
     writeln!(out, "kernel     Linux {} on {}", host.release, host.machine)?;
     writeln!(out, "rights     {}", rights(&host))?;
@@ -31,21 +32,23 @@ pub(crate) fn run() -> Result<Outcome> {
         };
         writeln!(out, "  {:<9}{verdict}", tier.name())?;
     }
-    drivers(&mut out)?;
-    match plan::plan(&host) {
+    drivers(out)?;
+    let outcome = match plan::plan(&host) {
         Ok(plan) => {
             writeln!(out, "plan       attach by `{}`{}", plan.tier, state(&plan))?;
             for warning in &plan.warnings {
                 writeln!(out, "warning    {warning}")?;
             }
             writeln!(out, "verdict    tracing works here")?;
-            Ok(Outcome::Fine)
+            Outcome::Fine
         }
         Err(error) => {
             writeln!(out, "verdict    {error}")?;
-            Ok(Outcome::Findings)
+            Outcome::Findings
         }
-    }
+    };
+    results.finish()?;
+    Ok(outcome)
 }
 
 fn rights(host: &capture::host::Host) -> String {

@@ -1,7 +1,6 @@
 //! Files in, whoever made them: what every verb that reads files begins with.
 
 use std::cell::Cell;
-use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,8 @@ use formats::import::{self, Imported, Source};
 use formats::plain::plain;
 
 use super::replay::known_function;
-use crate::cli;
+use crate::outfile::shown;
+use crate::{cli, output};
 
 /// How long a file may take before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -60,8 +60,8 @@ pub(crate) fn read(
     let mut gather = Gather::new(only, &mut count, &mut tell);
     let imported = import::open(path, &mut gather, known_function)?;
     let facts = gather.facts;
-    progress.end();
-    let name = plain(&path.display().to_string()).into_owned();
+    drop(progress);
+    let name = shown(path);
     refuse_strangers(&name, only, &facts)?;
     Ok(Input { name, imported, facts })
 }
@@ -95,10 +95,9 @@ pub(crate) fn only(part: &cli::Part) -> Only {
     Only { pid: part.process.map(Pid), device: part.device.map(DeviceId) }
 }
 
-/// How far a reader is, on a terminal, when it takes long enough to wonder.
+/// Reports how far a reader is, when it takes long enough to wonder.
 pub(crate) struct Progress {
     name: String,
-    wanted: bool,
     started: Instant,
     shown: Option<u64>,
 }
@@ -106,36 +105,26 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = plain(&name).into_owned();
-        let wanted = io::stderr().is_terminal();
-        Self { name, wanted, started: Instant::now(), shown: None }
+        Self { name: plain(&name).into_owned(), started: Instant::now(), shown: None }
     }
 
     pub(crate) fn tell(&mut self, done: u64, total: u64, changes: u64) {
         let percent = u128::from(done) * 100 / u128::from(total.max(1));
         let percent = u64::try_from(percent.min(100)).unwrap_or(100);
         let elapsed = self.started.elapsed();
-        if self.wanted && self.shown != Some(percent) && elapsed >= PATIENCE {
+        if self.shown != Some(percent) && elapsed >= PATIENCE {
             self.shown = Some(percent);
             let rate = changes as f64 / elapsed.as_secs_f64();
             let name = &self.name;
-            let _ = write!(
-                io::stderr(),
-                "\rreading {name}: {percent} %, {changes} changes, {rate:.0} a second\x1b[K"
-            );
-        }
-    }
-
-    /// Leaves the line empty.
-    fn end(&mut self) {
-        if self.shown.take().is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+            output::progress(&format!(
+                "reading {name}: {percent} %, {changes} changes, {rate:.0} a second"
+            ));
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.end();
+        output::end_progress();
     }
 }

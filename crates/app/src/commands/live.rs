@@ -17,6 +17,7 @@ use super::ended::Ended;
 use super::print::print;
 pub(crate) use super::print::{Format, Subject};
 use crate::Outcome;
+use crate::outfile::shown;
 use crate::output::{self, Results};
 use crate::pipeline::{Live, Message, end_capture};
 use crate::recorder::Recorder;
@@ -66,10 +67,7 @@ impl LiveReport {
     }
 
     /// Writes everything down from now on.
-    pub(crate) fn record(
-        &mut self,
-        start: impl FnOnce(&Names) -> Result<Recorder>,
-    ) -> Result<()> {
+    pub(crate) fn record(&mut self, start: impl FnOnce(&Names) -> Result<Recorder>) -> Result<()> {
         self.recorder = Some(start(&self.names)?);
         Ok(())
     }
@@ -213,8 +211,4 @@ pub(super) fn tell(notice: &Notice) {
         }
         Notice::Released { path } => format!("nobody uses {} any more: let go", shown(path)),
     });
-}
-
-fn shown(path: &std::path::Path) -> String {
-    plain(&path.to_string_lossy()).into_owned()
 }

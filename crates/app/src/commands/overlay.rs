@@ -8,14 +8,15 @@ use formats::import::smi;
 use formats::plain::plain;
 
 use super::input::Input;
+use crate::outfile::shown;
 use crate::{cli, output};
 
 /// Each GPU of a log, beside the device whose changes are most like its own.
 pub(crate) fn read(asked: &cli::Overlay, courses: &Courses, input: &Input) -> Result<Vec<Overlay>> {
     let Some(path) = &asked.smi else { return Ok(Vec::new()) };
     let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let log = smi::parse(&text).with_context(|| path.display().to_string())?;
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", shown(path)))?;
+    let log = smi::parse(&text).with_context(|| shown(path))?;
     // A given offset is between the clocks; moments have their own zero.
     let offset = asked.smi_offset.map(|ahead| {
         let (moment, utc) = input.facts.clock.unwrap_or_default();
@@ -33,7 +34,7 @@ pub(crate) fn read(asked: &cli::Overlay, courses: &Courses, input: &Input) -> Re
         let best = best.max_by(|one, other| one.1.score.total_cmp(&other.1.score));
         let Some((device, fit)) = best else {
             if let Some((_, Err(why))) = aligned.into_iter().next() {
-                output::complain(&format!("{}, GPU {}: {why}", path.display(), plain(&gpu.gpu)));
+                output::complain(&format!("{}, GPU {}: {why}", shown(path), plain(&gpu.gpu)));
             }
             continue;
         };

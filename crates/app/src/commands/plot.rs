@@ -11,6 +11,7 @@ use formats::plain::plain;
 use super::input;
 use super::picture::{self, Wanted};
 use crate::cli::{Plot, PlotBy, PlotTheme, PlotTime};
+use crate::outfile::shown;
 use crate::{Outcome, output};
 
 /// Points of a band.
@@ -62,7 +63,7 @@ fn form(options: &Plot) -> Result<Form> {
         "html" | "htm" => Form::Page,
         _ => bail!(
             "{}: the ending says what to write; choose .svg, .png or .html",
-            options.output.display()
+            shown(&options.output)
         ),
     };
     if form == Form::Page && options.files.len() > 1 {
