@@ -145,6 +145,7 @@ fn mistakes_are_errors_that_say_what_to_do() {
         (&["report", &good, "--would-fit", "1M"], "--analysis fragmentation"),
         (&["report", &good, "-o", "/no/such/folder/x"], "choose another file"),
         (&["report", &good, "--smi-offset", "1s"], "--smi"),
+        (&["report", &good, "--analysis", "usage", "--smi", "/dev/null"], "a pipe or a device"),
         (&["diff", &good], "<B>"),
         (&["export", &good, "--to", "tsv", "-o", "/proc/x"], "choose another one"),
     ] {

@@ -13,7 +13,7 @@ use engine::snapshot::{ProcessView, Snapshot, View};
 use formats::export::Names;
 use formats::export::advice::{self, Advice};
 use formats::export::incident::{self, OBJECT};
-use formats::import::Source;
+use formats::import::{self, Source};
 use formats::plain::plain;
 
 use super::{input, replay};
@@ -69,9 +69,10 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
 
 /// What a folder says: it was found out at the moment of the error.
 fn of_folder(folder: &Path) -> Result<Advice> {
-    let object = incident::read(&folder.join(OBJECT)).with_context(|| {
-        format!("{} is no folder of an incident (it needs {OBJECT})", shown(folder))
-    })?;
+    let file = folder.join(OBJECT);
+    let unfit = || format!("{} is no folder of an incident (it needs {OBJECT})", shown(folder));
+    import::check_file(&file).with_context(unfit)?;
+    let object = incident::read(&file).with_context(unfit)?;
     if object.version > incident::VERSION {
         bail!(
             "{} was written by a newer vramscope (version {} of the object, this one knows {}); use that one",

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use engine::analysis::usage::Courses;
 use engine::units::Moment;
 use formats::export::analysis::Overlay;
-use formats::import::smi;
+use formats::import::{check_file, smi};
 use formats::plain::plain;
 
 use super::input::Input;
@@ -14,6 +14,7 @@ use crate::{cli, output};
 /// Each GPU of a log, beside the device whose changes are most like its own.
 pub(crate) fn read(asked: &cli::Overlay, courses: &Courses, input: &Input) -> Result<Vec<Overlay>> {
     let Some(path) = &asked.smi else { return Ok(Vec::new()) };
+    check_file(path)?;
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", shown(path)))?;
     let log = smi::parse(&text).with_context(|| shown(path))?;
