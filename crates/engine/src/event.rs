@@ -488,4 +488,7 @@ pub struct Lost {
     /// Blocks that a framework's cache gave out or took back; the driver's memory has nothing to do
     /// with them.
     pub tensors: u64,
+    /// Programs that ended without having been announced. Nothing of them is known, unless some of
+    /// their calls were delivered all the same.
+    pub processes: u64,
 }

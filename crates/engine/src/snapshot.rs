@@ -137,6 +137,20 @@ pub struct Certainty {
     pub unknown_context: u64,
 }
 
+/// Calls whose records arrived, by class. What [`Loss`] has of a class and this together are the calls
+/// that a process made while it was traced; those that did nothing (a null pointer was freed, or no
+/// byte allocated) are in neither.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReceivedCalls {
+    /// Successful calls that allocate or import memory, also where they only make a node of a graph.
+    pub allocations: u64,
+    /// Successful calls that free, release, unmap, close or unregister memory, whether that was the
+    /// last reference to it or not.
+    pub frees: u64,
+    /// Failed calls of traced functions.
+    pub failures: u64,
+}
+
 /// Losses added up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Loss {
@@ -160,6 +174,8 @@ pub struct Loss {
     pub objects: u64,
     /// Blocks of frameworks' caches; the driver's memory has nothing to do with them.
     pub tensors: u64,
+    /// Programs of which no record arrived: they are in no list.
+    pub processes: u64,
     /// When the first loss was noticed.
     pub since: Option<Moment>,
 }
@@ -178,6 +194,7 @@ impl Certainty {
     #[must_use]
     pub const fn exact(&self) -> bool {
         self.lost.events() == 0
+            && self.lost.processes == 0
             && self.live_at_least.0 == self.live_at_most.0
             && !self.before_trace
             && self.unknown_context == 0
@@ -231,6 +248,8 @@ pub struct ProcessView {
     pub failed_allocations: u64,
     /// Frees of pointers never seen: allocated before tracing, or by a call whose record was lost.
     pub unknown_frees: u64,
+    /// Calls whose records arrived.
+    pub received_calls: ReceivedCalls,
     /// Failed calls by function and code, most frequent first.
     pub failures: Vec<FailureCount>,
     /// Device memory by device; `None` collects what could not be attributed.

@@ -15,8 +15,8 @@ use engine::kind::Kind;
 use engine::object::ObjectKind;
 use engine::snapshot::{
     AllocationView, Certainty, DeviceView, End, FailureCount, Growth, KindView, Loss, Mistakes,
-    ObjectView, OutOfMemory, PoolView, ProcessView, SiteKindView, SiteObjectView, SiteProcess,
-    SiteView, Snapshot, ThreadView, Told,
+    ObjectView, OutOfMemory, PoolView, ProcessView, ReceivedCalls, SiteKindView, SiteObjectView,
+    SiteProcess, SiteView, Snapshot, ThreadView, Told,
 };
 use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
 use engine::tensor::{Fragmentation, NoFragmentation, TorchDeviceView, TorchView};
@@ -75,6 +75,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         released_total: 0,
         failed_allocations: 0,
         unknown_frees: 0,
+        received_calls: ReceivedCalls::default(),
         failures: Vec::new(),
         devices: Vec::new(),
         kinds: Vec::new(),
@@ -124,10 +125,9 @@ fn contained(pid: u32, name: &str) -> ProcessView {
 }
 
 fn rich() -> ProcessView {
-    let kind = |kind, bytes, live_allocations| KindView {
-        kind,
-        live_bytes: Bytes(bytes),
-        live_allocations,
+    let kind = |kind, bytes, live_allocations| {
+        let live_bytes = Bytes(bytes);
+        KindView { kind, live_bytes, live_allocations }
     };
     ProcessView {
         live_bytes: Bytes(25 << 20),
@@ -140,6 +140,7 @@ fn rich() -> ProcessView {
         released_total: 2,
         failed_allocations: 1,
         unknown_frees: 3,
+        received_calls: ReceivedCalls { allocations: 101, frees: 95, failures: 1 },
         before_trace: true,
         failures: vec![FailureCount { function: FunctionId(1), code: 2, count: 1 }],
         devices: vec![
@@ -218,6 +219,7 @@ fn snapshot() -> Snapshot {
         stacks: 3,
         tensors: 0,
         objects: 4,
+        processes: 2,
         since: Some(Moment(SECOND)),
     };
     Snapshot {

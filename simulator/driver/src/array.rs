@@ -11,14 +11,14 @@ use crate::state::{self, State};
 exports! {
     alloc cuArrayCreate_v2(array: Out<Handle>, descriptor: In<Descriptor>) = create;
     alloc cuArray3DCreate_v2(array: Out<Handle>, descriptor: In<Descriptor3d>) = create_3d;
-    call cuArrayDestroy(array: Handle) = destroy;
+    free cuArrayDestroy(array: Handle) = destroy;
     call cuArrayGetDescriptor_v2(descriptor: Out<Descriptor>, array: Handle) = descriptor;
     call cuArray3DGetDescriptor_v2(descriptor: Out<Descriptor3d>, array: Handle) = descriptor_3d;
     alloc cuMipmappedArrayCreate(array: Out<Handle>, descriptor: In<Descriptor3d>,
         levels: c_uint) = create_mipmapped;
     call cuMipmappedArrayGetLevel(array: Out<Handle>, mipmapped: Handle, level: c_uint) =
         get_level;
-    call cuMipmappedArrayDestroy(array: Handle) = destroy_mipmapped;
+    free cuMipmappedArrayDestroy(array: Handle) = destroy_mipmapped;
 }
 
 /// Sparse arrays, and those whose memory is mapped later: no memory yet.

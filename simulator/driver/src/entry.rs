@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use crate::abi::{Code, Handle, Outcome};
+use crate::ledger::CALLS;
 use crate::settings;
 use crate::state;
 
@@ -18,16 +19,28 @@ pub(crate) struct Export {
     pub(crate) address: unsafe extern "C" fn(),
 }
 
+/// What a function does to memory, as far as calls are counted by it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Allocates,
+    Frees,
+    Other,
+}
+
 /// What happens around every call.
 pub(crate) struct CallSite {
     name: &'static str,
-    allocates: bool,
+    class: Class,
 }
 
 impl CallSite {
     pub(crate) const fn new(name: &'static str, class: &str) -> Self {
-        // Strings cannot be compared in constants; this class is the longest.
-        Self { name, allocates: class.len() == "alloc".len() }
+        let class = match class.as_bytes() {
+            b"alloc" => Class::Allocates,
+            b"free" => Class::Frees,
+            _ => Class::Other,
+        };
+        Self { name, class }
     }
 
     /// Runs an implementation: injected failures and delays, then the account of failures.
@@ -47,8 +60,14 @@ impl CallSite {
         if code != 0 {
             let mut state = state::lock();
             state.work.failed(self.name, code);
-            if self.allocates {
+            if self.class == Class::Allocates {
                 state.ledger.failed_allocations += 1;
+            }
+        } else {
+            match self.class {
+                Class::Allocates => CALLS.add_allocating(1),
+                Class::Frees => CALLS.add_freeing(1),
+                Class::Other => {}
             }
         }
         pause(half);
@@ -177,8 +196,9 @@ macro_rules! implementation {
 pub(crate) use implementation;
 
 /// Exports functions. Each line is the driver's prototype and the function here that does it:
-/// `alloc` for calls that allocate (their failures are counted), `work` for those that launch,
-/// copy or fill (every call is counted), `call` for all others.
+/// `alloc` for calls that allocate (they and their failures are counted), `free` for those that free
+/// or give up a reference (counted too), `work` for those that launch, copy or fill (every call is
+/// counted), `call` for all others.
 macro_rules! exports {
     ($($class:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) = $target:path;)*) => {
         /// This module's part of the driver's exported functions.

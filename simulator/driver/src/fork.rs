@@ -3,6 +3,7 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::ledger::CALLS;
 use crate::{context, exit, settings, state};
 
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -26,6 +27,7 @@ pub(crate) fn watch() {
 extern "C" fn in_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     state::forget();
+    CALLS.forget();
     state::forget_thread();
     context::forget_stack();
     exit::forget();

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::abi::{Code, DevicePointer, Out, Outcome};
 use crate::entry::exports;
-use crate::ledger::{End, Kind};
+use crate::ledger::{CALLS, End, Kind};
 use crate::state::{self, State};
 
 exports! {
@@ -13,8 +13,8 @@ exports! {
     alloc cuMemHostAlloc(pointer: Out<*const c_void>, bytes: usize, flags: u32) = alloc_flags;
     alloc cuMemHostRegister(pointer: u64, bytes: usize, flags: u32) = register;
     alloc cuMemHostRegister_v2(pointer: u64, bytes: usize, flags: u32) = register;
-    call cuMemHostUnregister(pointer: u64) = unregister;
-    call cuMemFreeHost(pointer: u64) = free;
+    free cuMemHostUnregister(pointer: u64) = unregister;
+    free cuMemFreeHost(pointer: u64) = free;
     call cuMemHostGetDevicePointer_v2(dptr: Out<DevicePointer>, pointer: u64, flags: u32) =
         device_pointer;
 }
@@ -65,6 +65,7 @@ fn alloc(pointer: Out<*const c_void>, bytes: usize) -> Outcome {
     state.current()?;
     state.cannot_be_captured()?;
     if bytes == 0 {
+        CALLS.add_allocating(-1);
         return pointer.set(std::ptr::null());
     }
     let memory = map(bytes).ok_or(Code::OutOfMemory)?;
@@ -119,6 +120,7 @@ fn unregister(pointer: u64) -> Outcome {
 fn free(pointer: u64) -> Outcome {
     if pointer == 0 {
         drop(state::running()?);
+        CALLS.add_freeing(-1);
         return Ok(());
     }
     close(pointer, Kind::Pinned, Code::InvalidValue)

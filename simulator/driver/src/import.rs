@@ -9,7 +9,7 @@ exports! {
     call cuIpcGetMemHandle(handle: Out<[u8; 64]>, dptr: DevicePointer) = get_handle;
     alloc cuIpcOpenMemHandle(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) = open;
     alloc cuIpcOpenMemHandle_v2(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) = open;
-    call cuIpcCloseMemHandle(dptr: DevicePointer) = close;
+    free cuIpcCloseMemHandle(dptr: DevicePointer) = close;
     call cuImportExternalMemory(memory: Out<Handle>, descriptor: In<ExternalDescriptor>) =
         import;
     alloc cuExternalMemoryGetMappedBuffer(dptr: Out<DevicePointer>, memory: Handle,

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::{Code, DevicePointer, Out, Outcome};
 use crate::entry::exports;
-use crate::ledger::{End, Kind};
+use crate::ledger::{CALLS, End, Kind};
 use crate::settings;
 use crate::state::{self, State};
 
@@ -13,7 +13,7 @@ exports! {
     alloc cuMemAllocPitch_v2(dptr: Out<DevicePointer>, pitch: Out<usize>, width: usize,
         height: usize, element: u32) = alloc_pitch;
     alloc cuMemAllocManaged(dptr: Out<DevicePointer>, bytes: usize, flags: u32) = alloc_managed;
-    call cuMemFree_v2(dptr: DevicePointer) = free;
+    free cuMemFree_v2(dptr: DevicePointer) = free;
     call cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = info;
     call cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>,
         dptr: DevicePointer) = address_range;
@@ -81,6 +81,7 @@ fn free(dptr: DevicePointer) -> Outcome {
     state.current_or_none()?;
     state.cannot_be_captured()?;
     if dptr == 0 {
+        CALLS.add_freeing(-1);
         return Ok(());
     }
     let Some(record) = state.arena.get(dptr) else {

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain};
 use crate::entry::exports;
 use crate::handle::Slab;
-use crate::ledger::{End, Kind, Level};
+use crate::ledger::{CALLS, End, Kind, Level};
 use crate::objects::ObjectKind;
 use crate::owner::Owner;
 use crate::settings::MAX_DEVICES;
@@ -23,8 +23,8 @@ exports! {
         stream: Handle) = alloc_from;
     alloc cuMemAllocFromPoolAsync_ptsz(dptr: Out<DevicePointer>, bytes: usize, pool: Handle,
         stream: Handle) = alloc_from;
-    call cuMemFreeAsync(dptr: DevicePointer, stream: Handle) = free;
-    call cuMemFreeAsync_ptsz(dptr: DevicePointer, stream: Handle) = free;
+    free cuMemFreeAsync(dptr: DevicePointer, stream: Handle) = free;
+    free cuMemFreeAsync_ptsz(dptr: DevicePointer, stream: Handle) = free;
     call cuMemPoolCreate(pool: Out<Handle>, props: In<PoolProps>) = create;
     call cuMemPoolDestroy(pool: Handle) = destroy;
     call cuMemPoolTrimTo(pool: Handle, keep: usize) = trim_to;
@@ -214,6 +214,7 @@ fn alloc_in(
     let Target { device, capture } = state.stream(stream)?;
     let pool = pool.map(|pool| state.pool(pool)).transpose()?;
     if bytes == 0 {
+        CALLS.add_allocating(-1);
         return dptr.set(0);
     }
     let bytes = bytes as u64;
@@ -242,6 +243,7 @@ fn free(dptr: DevicePointer, stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let Target { capture, .. } = state.stream(stream)?;
     if dptr == 0 {
+        CALLS.add_freeing(-1);
         return Ok(());
     }
     if let Some(graph) = capture {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use crate::abi::Code;
-use crate::ledger::Level;
+use crate::ledger::{CALLS, Level};
 use crate::report_work;
 use crate::settings;
 use crate::state::State;
@@ -66,6 +66,9 @@ fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  \"allocations\": {},", ledger.allocations)?;
     writeln!(out, "  \"frees\": {},", ledger.frees)?;
     writeln!(out, "  \"released\": {},", ledger.released)?;
+    let (allocating, freeing) = CALLS.get();
+    writeln!(out, "  \"allocating_calls\": {allocating},")?;
+    writeln!(out, "  \"freeing_calls\": {freeing},")?;
     writeln!(out, "  \"failed_allocations\": {},", ledger.failed_allocations)?;
     writeln!(out, "  \"live_bytes\": {},", ledger.held.now)?;
     writeln!(out, "  \"live_bytes_by_device\": [{}],", list(held, &|level| level.now))?;

@@ -15,14 +15,14 @@ use crate::state::{self, State};
 
 exports! {
     alloc cuMemCreate(handle: Out<Handle>, bytes: usize, prop: In<Prop>, flags: u64) = create;
-    call cuMemRelease(handle: Handle) = release;
+    free cuMemRelease(handle: Handle) = release;
     call cuMemRetainAllocationHandle(handle: Out<Handle>, address: u64) = retain;
     call cuMemAddressReserve(dptr: Out<DevicePointer>, bytes: usize, alignment: usize,
         hint: DevicePointer, flags: u64) = reserve;
     call cuMemAddressFree(dptr: DevicePointer, bytes: usize) = free_addresses;
     call cuMemMap(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) =
         map;
-    call cuMemUnmap(dptr: DevicePointer, bytes: usize) = unmap;
+    free cuMemUnmap(dptr: DevicePointer, bytes: usize) = unmap;
     call cuMemSetAccess(dptr: DevicePointer, bytes: usize, access: *const c_void, count: usize) =
         set_access;
     call cuMemGetAllocationGranularity(bytes: Out<usize>, prop: In<Prop>, option: c_int) =

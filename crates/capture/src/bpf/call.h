@@ -172,14 +172,12 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 		}
 	}
 	{
-		__u64 size = argument(call, hooks[hook].size_argument);
-		__u8 factor = hooks[hook].size_factor;
+		__u64 size = lost_bytes(call, hook, result);
 
-		if (factor != VS_NONE)
-			size *= argument(call, factor);
-		count_lost_call(hook, size, result);
 		if (!result)
 			read_out(call, hook, 0, &out);
+		if (result || !did_nothing(call, hook, size, out))
+			count_lost_call(hook, size, result);
 	}
 	return out;
 }

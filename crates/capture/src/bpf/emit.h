@@ -3,6 +3,9 @@
 #ifndef VS_EMIT_H
 #define VS_EMIT_H
 
+/* The kernel's number for "is there already". */
+#define VS_EEXIST 17
+
 const volatile __u64 wakeup_at = 4 * 1024 * 1024;
 
 static __always_inline __u64 wakeup_flags(void)
@@ -18,19 +21,37 @@ static __always_inline void submit(void *record)
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
+static const struct vs_lost no_losses = {};
+
+/* A program of the running process. A pid alone is not enough: it may be given to another process
+ * before the reader has seen what this one lost. */
+static __always_inline void fill_lost_key(struct vs_lost_key *key, __u32 pid, __u16 program)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+
+	key->pid = pid;
+	key->program = program;
+	key->reserved = 0;
+	key->start = BPF_CORE_READ(task, group_leader, start_boottime);
+}
+
+/* The losses of the running program; pid 0: of unknown processes, as where there is no room. */
 static __always_inline struct vs_lost *lost_of(__u32 pid)
 {
-	struct vs_lost *lost = bpf_map_lookup_elem(&lost_records, &pid);
-	struct vs_lost none = {};
+	struct vs_lost_key key = {};
+	struct vs_lost *lost;
 
+	if (pid)
+		fill_lost_key(&key, pid, own_program());
+	lost = bpf_map_lookup_elem(&lost_records, &key);
 	if (lost)
 		return lost;
-	bpf_map_update_elem(&lost_records, &pid, &none, BPF_NOEXIST);
-	lost = bpf_map_lookup_elem(&lost_records, &pid);
+	bpf_map_update_elem(&lost_records, &key, &no_losses, BPF_NOEXIST);
+	lost = bpf_map_lookup_elem(&lost_records, &key);
 	if (lost || !pid)
 		return lost;
-	pid = 0;
-	return bpf_map_lookup_elem(&lost_records, &pid);
+	__builtin_memset(&key, 0, sizeof(key));
+	return bpf_map_lookup_elem(&lost_records, &key);
 }
 
 static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
@@ -83,20 +104,27 @@ static __always_inline void emit_life(__u16 kind, __s32 result)
 }
 
 /* Announce the process with its first call. When the record does not fit it is tried again with
- * the next call, so a process is never anonymous for long. */
+ * the next call, so a process is never anonymous for long. One that ends before that is noticed by
+ * its entry in the table of losses. */
 static __noinline int announce_process(void)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	__u64 start = BPF_CORE_READ(task, group_leader, start_boottime);
 	struct vs_process *record;
+	long failed;
 
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (!record)
+	if (!record) {
+		lost_of(pid);
 		return 0;
-	if (bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST)) {
+	}
+	failed = bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST);
+	if (failed) {
 		/* Another thread was first, or the table is full: user space copes with both. */
 		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
+		if (failed != -VS_EEXIST)
+			lost_of(pid);
 		return 0;
 	}
 	fill_head(&record->head, VS_PROCESS);

@@ -17,7 +17,25 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	child_pid = BPF_CORE_READ(child, tgid);
 	if (parent_pid != child_pid && bpf_map_lookup_elem(&targets, &parent_pid) &&
 	    bpf_map_update_elem(&targets, &child_pid, &yes, BPF_ANY))
-		count_lost(child_pid, VS_CLASS_OTHER, 0, 0);
+		/* The child is not traced, so no process is known that this belongs to. */
+		count_lost(0, VS_CLASS_OTHER, 0, 0);
+	return 0;
+}
+
+/* A program ends that was never announced. If it lost records, nothing of it may have been
+ * delivered: the reader is told that there was one. */
+static __noinline int end_unannounced(__u32 pid, __u16 program, bool replaced)
+{
+	struct vs_lost_key key;
+	struct vs_lost *lost;
+
+	fill_lost_key(&key, pid, program);
+	lost = bpf_map_lookup_elem(&lost_records, &key);
+	if (lost) {
+		lost->replaced = replaced;
+		lost->processes = 1;
+		COUNT(lost);
+	}
 	return 0;
 }
 
@@ -27,7 +45,7 @@ int process_exec(void *ctx)
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 
 	if (!bpf_map_lookup_elem(&processes, &pid))
-		return 0;
+		return end_unannounced(pid, own_program() - 1, 1);
 	bpf_map_delete_elem(&processes, &pid);
 	graph_forget(pid);
 	emit_life(VS_EXEC, own_program());
@@ -42,10 +60,11 @@ int process_exit(void *ctx)
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	bool last = BPF_CORE_READ(task, signal, live.counter) == 0;
 
-	if (last && filter == VS_FILTER_FOLLOW)
+	/* Another process that gets the pid is not a target. */
+	if (last && filter != VS_FILTER_NONE)
 		bpf_map_delete_elem(&targets, &pid);
 	if (!bpf_map_lookup_elem(&processes, &pid))
-		return 0;
+		return last ? end_unannounced(pid, own_program(), 0) : 0;
 	if (last) {
 		bpf_map_delete_elem(&processes, &pid);
 		graph_forget(pid);

@@ -60,8 +60,9 @@ struct counters_map counters SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32); /* pid; 0 collects what no longer fits */
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vs_lost_key); /* all zero collects what no longer fits */
 	__type(value, struct vs_lost);
 } lost_records SEC(".maps");
 

@@ -23,6 +23,7 @@
 #include "copy.h"
 #include "python.h"
 #include "stack.h"
+#include "loss.h"
 #include "call.h"
 #include "torch.h"
 #include "life.h"

@@ -16,6 +16,8 @@
 #define VS_DESCRIPTOR 136
 /* "no argument" in a hook's description */
 #define VS_NONE 255
+/* "of all channels" in the table of element sizes of arrays */
+#define VS_WHOLE 128
 /* "no such field" among the offsets of Python's structures */
 #define VS_NO_FIELD 65535
 /* "whatever program the process runs" */
@@ -124,12 +126,17 @@ enum vs_direction {
 	VS_UNIFIED = 7, /* as the pointers say */
 };
 
-/* How the bytes of a copy are found. */
+/* How the bytes of a copy, or of a lost allocation, are found. */
 enum vs_measure {
 	VS_MEASURE_ARGUMENT = 0, /* size argument, times the factor, times the element */
 	VS_MEASURE_2D = 1,	 /* CUDA_MEMCPY2D in argument 0, which also says the direction */
 	VS_MEASURE_3D = 2,	 /* CUDA_MEMCPY3D in argument 0, the same */
 	VS_MEASURE_BATCH = 3,	 /* destinations*, sources*, sizes*, count */
+	/* of an allocation whose record is lost */
+	VS_MEASURE_PITCH = 4,	  /* out value 1 times the factor */
+	VS_MEASURE_ARRAY = 5,	  /* CUDA_ARRAY_DESCRIPTOR in the descriptor argument */
+	VS_MEASURE_ARRAY3D = 6,	  /* CUDA_ARRAY3D_DESCRIPTOR */
+	VS_MEASURE_MIPMAPPED = 7, /* the same, with the mip levels in the size factor argument */
 };
 
 /* What is lost when a record is. */
@@ -427,7 +434,16 @@ struct vs_tensor {
 };
 VS_SIZE(vs_tensor, 80);
 
-/* Records that could not be delivered, per process; only ever grows. */
+/* A program that a process ran. All zero: unknown processes. */
+struct vs_lost_key {
+	__u32 pid;
+	__u16 program; /* which of those that the process has run */
+	__u16 reserved;
+	__u64 start; /* of the process, nanoseconds since boot */
+};
+VS_SIZE(vs_lost_key, 16);
+
+/* Records that could not be delivered, per program; only ever grows. */
 struct vs_lost {
 	__u64 allocations;
 	__u64 allocated_bytes;
@@ -439,8 +455,10 @@ struct vs_lost {
 	__u64 stacks;  /* of delivered calls */
 	__u64 objects; /* that began or ended; those that matter to memory are among other, too */
 	__u64 tensors;
+	__u64 processes; /* 1 once the program has ended without having been announced */
+	__u64 replaced;	 /* 1 if that was by an exec */
 };
-VS_SIZE(vs_lost, 80);
+VS_SIZE(vs_lost, 96);
 
 /* Counters of the probes themselves. */
 struct vs_counters {

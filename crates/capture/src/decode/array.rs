@@ -1,6 +1,7 @@
 //! How many bytes a described array has. The driver may take more for its tiles; it tells nobody.
 
 use super::call::Seen;
+use crate::wire;
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory until it is mapped.
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
@@ -35,6 +36,19 @@ fn level(shape: [u64; 3], element: u64) -> u64 {
     shape.iter().fold(element, |bytes, &size| bytes.saturating_mul(size.max(1)))
 }
 
+/// Whether a format says the number of channels itself.
+const fn is_whole(format: u32) -> bool {
+    format >= 0xc0
+}
+
+/// Bytes by format, for the probes: of a channel, or with [`wire::VS_WHOLE`] of all of them.
+pub(crate) fn element_table() -> [u8; 256] {
+    std::array::from_fn(|format| {
+        let whole = if is_whole(format as u32) { wire::VS_WHOLE as u8 } else { 0 };
+        element(format as u32, 1) as u8 | whole
+    })
+}
+
 fn element(format: u32, channels: u32) -> u64 {
     let bytes = match format {
         0x01 | 0x08 => 1,        // u8, s8
@@ -48,7 +62,6 @@ fn element(format: u32, channels: u32) -> u64 {
         0xc8 | 0xcb => 8,        // unorm16x4, snorm16x4
         _ => 1,
     };
-    // The formats above 0xc0 say the number of channels themselves.
-    let channels = if format >= 0xc0 { 1 } else { channels.max(1) };
+    let channels = if is_whole(format) { 1 } else { channels.max(1) };
     bytes * u64::from(channels)
 }

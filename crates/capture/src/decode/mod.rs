@@ -16,6 +16,7 @@ use crate::hooks::{HOOKS, Meaning};
 use crate::wire::{self, Call, CallDescriptor, Head, Learned, Named, Process, ThreadName, parse};
 use call::Seen;
 
+pub(crate) use array::element_table;
 pub use object::{Made, object};
 
 /// A record that this version does not understand: the two sides of the wire disagree.

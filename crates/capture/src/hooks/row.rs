@@ -110,7 +110,8 @@ impl Hook {
             Meaning::Free { .. } | Meaning::VmmRelease | Meaning::VmmUnmap => frees,
             Meaning::FreeAsync => frees.flag(wire::VS_STREAM_ORDERED),
             Meaning::VmmCreate => allocates.out(0, 0, 8).size(1).descriptor(2, 32),
-            Meaning::VmmImport | Meaning::VmmMulticast | Meaning::VmmRetain => plain.out(0, 0, 8),
+            Meaning::VmmImport => allocates.out(0, 0, 8),
+            Meaning::VmmMulticast | Meaning::VmmRetain => plain.out(0, 0, 8),
             Meaning::VmmReserve | Meaning::PoolImport => plain.out(0, 0, 8),
             Meaning::PoolCreate => plain.out(0, 0, 8).descriptor(1, 88),
             Meaning::PoolGet | Meaning::GraphGet => plain.out(0, 2, 8),
@@ -252,9 +253,22 @@ const fn allocation(pointer: Pointer, size: Size) -> WireHook {
         Size::Pitch { width, height } => {
             let mut row = row.out(1, 1, 8).size(width);
             row.size_factor = height;
+            row.measure = wire::VS_MEASURE_PITCH as u8;
             row
         }
-        Size::Descriptor(descriptor) => row.descriptor(descriptor.argument(), descriptor.bytes()),
+        Size::Descriptor(descriptor) => {
+            let mut row = row.descriptor(descriptor.argument(), descriptor.bytes());
+            row.measure = match descriptor {
+                Descriptor::Array => wire::VS_MEASURE_ARRAY,
+                Descriptor::Array3d => wire::VS_MEASURE_ARRAY3D,
+                Descriptor::Mipmapped => wire::VS_MEASURE_MIPMAPPED,
+                Descriptor::ExternalBuffer => wire::VS_MEASURE_ARGUMENT,
+            } as u8;
+            if matches!(descriptor, Descriptor::Mipmapped) {
+                row.size_factor = 2;
+            }
+            row
+        }
         Size::Unknown => row,
     }
 }

@@ -1,15 +1,17 @@
 //! The probes' own counters, and what they could not deliver.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use engine::event::{Event, Lost, What};
-use engine::ids::{Pid, Tid};
-use engine::units::Moment;
+use engine::event::Lost;
+use engine::ids::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::object::Loaded;
+use super::sums::read_all;
+use crate::decode::Program;
 use crate::error::Error;
-use crate::wire;
+use crate::life::is_same_start;
+use crate::wire::{self, ToWire};
 
 /// Counters of the probes, over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,76 +53,247 @@ impl Counters {
     }
 }
 
-/// Turns the growing per-process counts of lost records into events of what is new.
+/// A program of a process that lost records.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct LostKey {
+    pid: Pid,
+    start: u64,
+    program: Program,
+}
+
+impl LostKey {
+    /// The key of losses of unknown processes.
+    const UNKNOWN: Self = Self { pid: Pid(0), start: 0, program: Program(0) };
+
+    fn is_of(&self, pid: Pid, start: u64) -> bool {
+        self.pid == pid && is_same_start(self.start, start)
+    }
+
+    fn wire(&self) -> wire::LostKey {
+        let Self { pid, start, program } = *self;
+        wire::LostKey { pid: pid.0, program: program.0, reserved: 0, start }
+    }
+}
+
+/// A program that ended without having been announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unannounced {
+    pub(crate) pid: Pid,
+    pub(crate) start: u64,
+    /// The process runs another program now.
+    pub(crate) replaced: bool,
+    /// The program after it.
+    pub(crate) next: Program,
+    /// Its losses, with those of programs before it.
+    pub(crate) lost: Lost,
+}
+
+/// Records that were lost since the last reading, by program.
+#[derive(Debug, Default)]
+pub(crate) struct LostNews {
+    lost: Vec<(LostKey, Lost)>,
+    /// Programs that an exec ended before they were announced.
+    replaced: HashSet<LostKey>,
+}
+
+impl LostNews {
+    /// Removes and returns the losses of a process.
+    pub(crate) fn of(&mut self, pid: Pid, start: u64) -> Lost {
+        self.remove(|key| key.is_of(pid, start))
+    }
+
+    /// Removes and returns the losses of the programs that a process ran before this one.
+    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Lost {
+        self.remove(|key| key.is_of(pid, start) && key.program.is_before(program))
+    }
+
+    /// Removes and returns the losses of programs that ended without having been announced.
+    pub(crate) fn unannounced(&mut self) -> Vec<Unannounced> {
+        let ended = |(key, lost): &(LostKey, Lost)| (lost.processes > 0).then_some(*key);
+        let mut ended: Vec<_> = self.lost.iter().filter_map(ended).collect();
+        ended.sort_unstable_by_key(|key| (key.pid, key.start, key.program.0));
+        let of = |key: LostKey| {
+            let (replaced, LostKey { pid, start, program }) = (self.replaced.contains(&key), key);
+            let next = Program(program.0.wrapping_add(1));
+            Unannounced { pid, start, replaced, next, lost: self.before(pid, start, next) }
+        };
+        ended.into_iter().map(of).filter(|ended| ended.lost != Lost::default()).collect()
+    }
+
+    /// The rest, by process.
+    pub(crate) fn rest(self) -> impl Iterator<Item = (Pid, Lost)> {
+        self.lost.into_iter().map(|(key, lost)| (key.pid, lost))
+    }
+
+    /// Whether the record of an exit can be among the losses.
+    pub(crate) fn may_hide_exits(&self) -> bool {
+        self.lost.iter().any(|(_, lost)| lost.other > 0)
+    }
+
+    fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> Lost {
+        let mut sum = Lost::default();
+        self.lost.retain(|(key, lost)| {
+            let wanted = is_wanted(key);
+            if wanted {
+                sum = combined(&sum, lost, u64::saturating_add);
+            }
+            !wanted
+        });
+        sum
+    }
+}
+
+/// Turns the growing counts of lost records into what is new.
 pub(crate) struct Losses {
     counters: MapHandle,
-    by_process: MapHandle,
-    seen: HashMap<u32, Lost>,
+    by_program: MapHandle,
+    seen: HashMap<LostKey, Lost>,
     total: u64,
+    /// Something was new at the last reading. A probe may have been between its two counts then.
+    read_again: bool,
 }
 
 impl Losses {
     pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
-        let by_process = loaded.map("lost_records")?;
-        // The place for what no longer fits must be there before the table can be full.
-        by_process
-            .update(&0_u32.to_ne_bytes(), &[0; size_of::<wire::Lost>()], MapFlags::ANY)
+        let by_program = loaded.map("lost_records")?;
+        // The entry for what no longer fits must exist before the table can be full.
+        let none = [0; size_of::<wire::Lost>()];
+        by_program
+            .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
             .map_err(|source| Error::Load { source })?;
-        Ok(Self { counters: loaded.map("counters")?, by_process, seen: HashMap::new(), total: 0 })
+        let (counters, seen) = (loaded.map("counters")?, HashMap::new());
+        Ok(Self { counters, by_program, seen, total: 0, read_again: false })
     }
 
-    /// What was lost since the last call. Cheap while nothing is.
-    pub(crate) fn take(&mut self, now: Moment) -> Result<Vec<Event>, Error> {
+    /// What was lost since the last call. Cheap while nothing is. `last`: nothing is read after it.
+    pub(crate) fn take(&mut self, last: bool) -> Result<LostNews, Error> {
         let total = Counters::from_map(&self.counters)?.lost;
-        if total == self.total {
-            return Ok(Vec::new());
+        let is_new = total != self.total;
+        if !is_new && !self.read_again && !last {
+            return Ok(LostNews::default());
         }
-        self.total = total;
-        let mut events = Vec::new();
-        for key in self.by_process.keys() {
-            let Some(pid) = wire::parse::<u32>(&key) else { continue };
-            let value = self.by_process.lookup(&key, MapFlags::ANY);
-            let value = value.map_err(|source| Error::Load { source })?;
-            let Some(lost) = value.as_deref().and_then(wire::parse::<wire::Lost>) else { continue };
-            let before = self.seen.entry(pid).or_default();
-            let new = Lost {
-                allocations: lost.allocations.saturating_sub(before.allocations),
-                allocated_bytes: lost.allocated_bytes.saturating_sub(before.allocated_bytes),
-                frees: lost.frees.saturating_sub(before.frees),
-                failures: lost.failures.saturating_sub(before.failures),
-                other: lost.other.saturating_sub(before.other),
-                launches: lost.launches.saturating_sub(before.launches),
-                copies: lost.copies.saturating_sub(before.copies),
-                stacks: lost.stacks.saturating_sub(before.stacks),
-                objects: lost.objects.saturating_sub(before.objects),
-                tensors: lost.tensors.saturating_sub(before.tensors),
-            };
-            if new == Lost::default() {
-                continue;
+        (self.total, self.read_again) = (total, is_new);
+        let mut news = LostNews::default();
+        for (key, value) in read_all(&self.by_program)? {
+            let Some(key) = wire::parse::<wire::LostKey>(&key).map(LostKey::from) else { continue };
+            let Some(now) = wire::parse::<wire::Lost>(&value) else { continue };
+            if now.replaced > 0 {
+                news.replaced.insert(key);
             }
-            *before = Lost {
-                allocations: lost.allocations,
-                allocated_bytes: lost.allocated_bytes,
-                frees: lost.frees,
-                failures: lost.failures,
-                other: lost.other,
-                launches: lost.launches,
-                copies: lost.copies,
-                stacks: lost.stacks,
-                objects: lost.objects,
-                tensors: lost.tensors,
-            };
-            let what = What::Lost(new);
-            events.push(Event { pid: Pid(pid), tid: Tid(pid), entered: now, at: now, what });
+            let now = Lost::from(now);
+            let before = self.seen.insert(key, now).unwrap_or_default();
+            let new = combined(&now, &before, u64::saturating_sub);
+            if new != Lost::default() {
+                news.lost.push((key, new));
+            }
         }
-        Ok(events)
+        Ok(news)
     }
 
-    /// A process ended: its pid may come again, with counts from zero.
-    pub(crate) fn forget(&mut self, pid: Pid) {
-        if pid.0 != 0 && self.seen.remove(&pid.0).is_some() {
-            // Absent is as good as deleted.
-            let _ = self.by_process.delete(&pid.0.to_ne_bytes());
+    /// A process ended, or runs another program now: what it ran before loses nothing any more.
+    pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
+        let table = &self.by_program;
+        self.seen.retain(|key, _| {
+            let is_over = now_runs.is_none_or(|program| key.program.is_before(program));
+            let ended = start != 0 && key.is_of(pid, start) && is_over;
+            if ended {
+                // An entry that does not exist needs no deletion.
+                let _ = table.delete(&key.wire().bytes());
+            }
+            !ended
+        });
+    }
+}
+
+impl From<wire::LostKey> for LostKey {
+    fn from(key: wire::LostKey) -> Self {
+        Self { pid: Pid(key.pid), start: key.start, program: Program(key.program) }
+    }
+}
+
+impl From<wire::Lost> for Lost {
+    fn from(lost: wire::Lost) -> Self {
+        Self {
+            allocations: lost.allocations,
+            allocated_bytes: lost.allocated_bytes,
+            frees: lost.frees,
+            failures: lost.failures,
+            other: lost.other,
+            launches: lost.launches,
+            copies: lost.copies,
+            stacks: lost.stacks,
+            objects: lost.objects,
+            tensors: lost.tensors,
+            processes: lost.processes,
         }
+    }
+}
+
+/// Combines each count of two.
+fn combined(one: &Lost, other: &Lost, with: fn(u64, u64) -> u64) -> Lost {
+    Lost {
+        allocations: with(one.allocations, other.allocations),
+        allocated_bytes: with(one.allocated_bytes, other.allocated_bytes),
+        frees: with(one.frees, other.frees),
+        failures: with(one.failures, other.failures),
+        other: with(one.other, other.other),
+        launches: with(one.launches, other.launches),
+        copies: with(one.copies, other.copies),
+        stacks: with(one.stacks, other.stacks),
+        objects: with(one.objects, other.objects),
+        tensors: with(one.tensors, other.tensors),
+        processes: with(one.processes, other.processes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: Pid = Pid(7);
+    const SECOND: u64 = 1_000_000_000;
+
+    fn news(entries: &[(u64, u16, Lost)]) -> LostNews {
+        let key = |start, program| LostKey { pid: PID, start, program: Program(program) };
+        let entries = entries.iter();
+        let lost = entries.map(|(start, program, lost)| (key(*start, *program), *lost)).collect();
+        LostNews { lost, replaced: HashSet::new() }
+    }
+
+    fn frees(frees: u64) -> Lost {
+        Lost { frees, ..Lost::default() }
+    }
+
+    #[test]
+    fn losses_belong_to_the_program_that_made_them() {
+        let mut news = news(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
+        assert_eq!(news.before(PID, SECOND, Program(3)), frees(3));
+        assert_eq!(news.of(Pid(8), SECOND), Lost::default());
+        assert_eq!(news.of(PID, SECOND), frees(4));
+        assert_eq!(news.rest().count(), 0);
+    }
+
+    #[test]
+    fn losses_of_a_reused_pid_are_told_apart_by_start_time() {
+        let mut news = news(&[(SECOND, 1, frees(1)), (9 * SECOND, 1, frees(2))]);
+        assert_eq!(news.of(PID, 9 * SECOND), frees(2));
+        assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(1))]);
+    }
+
+    #[test]
+    fn unannounced_programs_are_taken_with_those_before_them() {
+        let last = Lost { processes: 1, ..frees(2) };
+        let mut news = news(&[
+            (SECOND, 1, frees(1)),
+            (SECOND, 2, last),
+            (SECOND, 3, frees(8)),
+            (9 * SECOND, 1, frees(4)),
+        ]);
+        let lost = Lost { processes: 1, ..frees(3) };
+        let next = Program(3);
+        let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
+        assert_eq!(news.unannounced(), [ended]);
+        assert!(news.unannounced().is_empty());
+        assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(8)), (PID, frees(4))]);
     }
 }

@@ -47,7 +47,7 @@ use crate::plan::{self, Plan, Tier};
 use crate::stacks::{Desk, Maps};
 use account::Accounts;
 use binding::Bindings;
-use counters::Losses;
+use counters::{Losses, LostNews, Unannounced};
 use drivers::Drivers;
 use object::{Changing, Filter, Knobs, Loaded};
 use ring::Ring;
@@ -135,6 +135,12 @@ fn choose(only: Option<Tier>) -> Result<Plan, Error> {
         }
     }
     Ok(plan::plan(&host)?)
+}
+
+/// Sums and losses that were read and are not events yet.
+struct Pending {
+    work: News,
+    lost: LostNews,
 }
 
 /// A running trace.
@@ -259,17 +265,17 @@ impl Session {
         let records = self.ring.take();
         let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
-        let mut lost = self.losses.take(now)?;
-        let may_have_missed_deaths =
-            lost.iter().any(|event| matches!(&event.what, What::Lost(lost) if lost.other > 0));
-        let mut work = self.take_work(&records, last, now)?;
+        let lost = self.losses.take(last)?;
+        let may_have_missed_deaths = lost.may_hide_exits();
+        let work = self.take_work(&records, last, now)?;
+        let mut pending = Pending { work, lost };
         let mut events = Vec::with_capacity(records.len());
         if let Some(desk) = &mut self.desk {
             mapped.into_iter().for_each(|code| desk.mapped(code));
             stacks.into_iter().for_each(|stack| desk.take(stack));
         }
         for record in records {
-            self.take(record, now, &mut work, &mut events);
+            self.take(record, now, &mut pending, &mut events);
         }
         // A process that got the driver under the probes announces itself with its first call.
         let (target, drivers) = (&self.target, &self.drivers);
@@ -283,22 +289,19 @@ impl Session {
         events.extend(self.containers.news(now));
         // A record that cannot be read is as good as lost, and nobody knows whose it was.
         let other = self.ring.take_unreadable();
-        if other > 0 {
-            let what = What::Lost(Lost { other, ..Lost::default() });
-            events.push(Event { pid: Pid(0), tid: Tid(0), entered: now, at: now, what });
-        }
-        events.append(&mut lost);
+        events.extend(lost_event(Pid(0), Lost { other, ..Lost::default() }, now));
+        self.take_losses(now, &mut pending, &mut events);
         let dead = self.living.take_dead(now);
         // Whoever died unseen has its last sums here, and they are forgotten with it.
         if !dead.is_empty()
             && let Some(sums) = &mut self.work
         {
-            sums.take(now, &mut work)?;
+            sums.take(now, &mut pending.work)?;
         }
         for event in dead {
-            self.take(Decoded::Event(event), now, &mut work, &mut events);
+            self.take(Decoded::Event(event), now, &mut pending, &mut events);
         }
-        events.extend(work.rest());
+        events.extend(pending.work.rest());
         if let Some(torch) = &mut self.torch {
             events.extend(torch.told(now, &self.living));
         }
@@ -356,11 +359,19 @@ impl Session {
     }
 
     /// What a record tells becomes an event, or is kept for those that come.
-    fn take(&mut self, record: Decoded, now: Moment, work: &mut News, events: &mut Vec<Event>) {
+    fn take(
+        &mut self,
+        record: Decoded,
+        now: Moment,
+        pending: &mut Pending,
+        events: &mut Vec<Event>,
+    ) {
         match record {
             Decoded::Event(mut event) => {
                 if matches!(event.what, What::Exit) {
-                    events.extend(work.of(event.pid));
+                    let start = self.living.start(event.pid).unwrap_or(0);
+                    events.extend(pending.work.of(event.pid));
+                    events.extend(lost_event(event.pid, pending.lost.of(event.pid, start), now));
                 }
                 self.bindings.resolve(&mut event);
                 let more = self.follow(&mut event, None, now);
@@ -395,7 +406,7 @@ impl Session {
                 events.push(event);
             }
             Decoded::Began(mut event, program) => {
-                events.extend(self.reused(&event, program));
+                events.extend(self.reused(&event, program, &mut pending.lost));
                 if let Some(desk) = &mut self.desk {
                     desk.began(event.pid, Some(program));
                 }
@@ -404,7 +415,10 @@ impl Session {
                 events.extend(more);
             }
             Decoded::Exec(mut event, program) => {
-                events.extend(work.before(event.pid, program));
+                let start = self.living.start(event.pid).unwrap_or(0);
+                let lost = pending.lost.before(event.pid, start, program);
+                events.extend(pending.work.before(event.pid, program));
+                events.extend(lost_event(event.pid, lost, now));
                 self.bindings.resolve(&mut event);
                 let more = self.follow(&mut event, Some(program), now);
                 events.push(event);
@@ -450,7 +464,11 @@ impl Session {
             What::Allocate(allocate) if allocate.context.is_none() && allocate.device.is_none() => {
                 self.drivers.want_context(event.pid);
             }
-            What::Exit | What::Exec => self.forget(event.pid, program),
+            What::Exit | What::Exec => {
+                let start = self.living.start(event.pid).unwrap_or(0);
+                self.losses.forget(event.pid, start, program);
+                self.forget(event.pid, start, program);
+            }
             _ => {}
         }
         container.into_iter().chain(gpus)
@@ -458,20 +476,40 @@ impl Session {
 
     /// The exit of the process that had the pid of a process that begins, where it was not seen.
     /// Nothing that is known of the older one is true of the newer one.
-    fn reused(&mut self, event: &Event, program: Program) -> Option<Event> {
-        let What::Process(facts) = &event.what else { return None };
-        if !self.living.is_reused(event.pid, facts.start) {
-            return None;
-        }
-        self.forget(event.pid, Some(program));
-        Some(Event { what: What::Exit, ..event.clone() })
+    fn reused(&mut self, event: &Event, program: Program, lost: &mut LostNews) -> Vec<Event> {
+        let What::Process(facts) = &event.what else { return Vec::new() };
+        let Event { pid, at, .. } = *event;
+        let older = self.living.start(pid).filter(|_| self.living.is_reused(pid, facts.start));
+        let Some(start) = older else { return Vec::new() };
+        let lost = lost_event(pid, lost.of(pid, start), at);
+        self.losses.forget(pid, start, None);
+        self.forget(pid, start, Some(program));
+        lost.into_iter().chain([Event { what: What::Exit, ..event.clone() }]).collect()
     }
 
-    /// A process ended, or runs another `program` now.
-    fn forget(&mut self, pid: Pid, program: Option<Program>) {
-        self.drivers.forget(pid, self.living.start(pid).unwrap_or(0));
+    /// What was lost, of processes that run and of those that ended without having been announced.
+    fn take_losses(&mut self, now: Moment, pending: &mut Pending, events: &mut Vec<Event>) {
+        for Unannounced { pid, start, replaced, next, lost } in pending.lost.unannounced() {
+            self.losses.forget(pid, start, Some(next));
+            // What is listed under that pid is another process, or another program.
+            if self.living.knows(pid) {
+                events.extend(lost_event(Pid(0), lost, now));
+                continue;
+            }
+            events.extend(pending.work.before(pid, next));
+            events.extend(lost_event(pid, lost, now));
+            self.forget(pid, start, Some(next));
+            let (tid, what) = (Tid(pid.0), if replaced { What::Exec } else { What::Exit });
+            events.push(Event { pid, tid, entered: now, at: now, what });
+        }
+        let rest = std::mem::take(&mut pending.lost).rest();
+        events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
+    }
+
+    /// The process that started then ended, or runs another `program` now.
+    fn forget(&mut self, pid: Pid, start: u64, program: Option<Program>) {
+        self.drivers.forget(pid, start);
         self.living.ended(pid);
-        self.losses.forget(pid);
         self.bindings.forget(pid);
         if let Some(desk) = &mut self.desk {
             desk.forget(pid);
@@ -504,6 +542,12 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// An event of lost records, if there are any.
+fn lost_event(pid: Pid, lost: Lost, now: Moment) -> Option<Event> {
+    let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Lost(lost) };
+    (lost != Lost::default()).then_some(event)
 }
 
 /// The desk for stacks, with its maps.

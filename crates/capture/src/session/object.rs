@@ -7,6 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject,
 use object::{Object as _, ObjectSection, ObjectSymbol};
 
 use super::log;
+use crate::decode::element_table;
 use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::plan::Tier;
@@ -284,6 +285,7 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     put("walk_python", &[u8::from(knobs.loops)])?;
     put("can_loop", &[u8::from(knobs.loops)])?;
     put("can_skip_returns", &[u8::from(knobs.tier == Tier::Session)])?;
+    put("element_bytes", &element_table())?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);
     Ok(open)

@@ -57,9 +57,9 @@
 
 use std::collections::BinaryHeap;
 
-use crate::event::Lost;
+use crate::event::{GraphCall, Lost, VmmCall, What};
 use crate::kind::Kind;
-use crate::snapshot::Loss;
+use crate::snapshot::{Loss, ReceivedCalls};
 use crate::units::Moment;
 
 use super::allocation::{Entry, Slab};
@@ -81,7 +81,25 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.stacks = sum.stacks.saturating_add(lost.stacks);
     sum.objects = sum.objects.saturating_add(lost.objects);
     sum.tensors = sum.tensors.saturating_add(lost.tensors);
+    sum.processes = sum.processes.saturating_add(lost.processes);
     sum.since = sum.since.or(Some(at));
+}
+
+/// Counts a call whose record arrived, in the class in which its loss would have been counted.
+pub(super) const fn receive(calls: &mut ReceivedCalls, what: &What) {
+    match what {
+        What::Allocate(_) | What::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
+            calls.allocations += 1;
+        }
+        What::Free(_) | What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
+            calls.frees += 1;
+        }
+        // The end of a capture that gives no graph is a call that failed.
+        What::Failed(_) | What::Graph(GraphCall::CaptureEnded { graph: None, .. }) => {
+            calls.failures += 1;
+        }
+        _ => {}
+    }
 }
 
 /// Sizes of things of which each lost record can hide one.

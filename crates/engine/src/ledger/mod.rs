@@ -456,6 +456,7 @@ impl Ledger {
         });
         process.silent = false;
         process.call = (event.entered, event.at);
+        loss::receive(&mut process.counts.received, &event.what);
         process
     }
 
@@ -507,9 +508,15 @@ impl Ledger {
     /// All others may be anybody's.
     fn lose(&mut self, event: &Event, lost: &Lost) {
         let Event { pid, at, .. } = *event;
+        // A process that is listed was not lost, although it was never announced.
+        let is_listed = self.running.get(&pid).is_some_and(|process| !process.silent);
+        let processes = if is_listed { 0 } else { lost.processes };
+        let lost = &Lost { processes, ..*lost };
         loss::add(&mut self.lost, lost, at);
         let owner = match self.running.get_mut(&pid) {
             Some(process) => Some(process),
+            // The end of a process of which nothing is known is not that of one that ended before.
+            None if lost.processes > 0 => None,
             None => self.ended.latest(|process| process.key.pid == pid),
         };
         if let Some(process) = owner.filter(|_| pid != NOBODY) {

@@ -11,7 +11,7 @@ use crate::event::{
 };
 use crate::ids::{DeviceId, FunctionId, HandleId, Key, Pid, ProcessKey, Space, Tid};
 use crate::kind::Kind;
-use crate::snapshot::{End, Mistakes, WorkView};
+use crate::snapshot::{End, Mistakes, ReceivedCalls, WorkView};
 use crate::units::Moment;
 use crate::work;
 
@@ -46,6 +46,7 @@ pub(super) struct Counts {
     pub(super) released: u64,
     pub(super) failed_allocations: u64,
     pub(super) unknown_frees: u64,
+    pub(super) received: ReceivedCalls,
 }
 
 /// A process may get so many other names: each makes series of its own in metrics.

@@ -45,6 +45,7 @@ pub(super) fn process(
         released_total: process.counts.released,
         failed_allocations: process.counts.failed_allocations,
         unknown_frees: process.counts.unknown_frees,
+        received_calls: process.counts.received,
         failures: failures(process),
         devices: process.devices.rows(&process.totals),
         kinds: process.totals.kinds(),

@@ -1,5 +1,7 @@
 //! What lost records leave open.
 
+use engine::snapshot::ReceivedCalls;
+
 use super::*;
 
 const HELD: &str = "1 process 100
@@ -133,6 +135,40 @@ fn a_reset_is_not_guessed_at_after_a_loss_and_a_guess_before_it_is_in_doubt() {
 fn a_program_of_which_only_losses_are_known_counts_in_the_upper_bound() {
     let snapshot = after(&format!("{HELD}\n 1 exec \n 1 lost allocations=1 bytes=3M"));
     assert_eq!(bounds(&snapshot.certainty), (0, 3));
+}
+
+#[test]
+fn processes_of_which_nothing_arrived_are_counted_and_not_exact() {
+    let snapshot = after("1 process 100 \n 0 lost processes=2");
+    assert_eq!(snapshot.certainty.lost.processes, 2);
+    assert!(!snapshot.certainty.exact());
+    let silent = after("1 process 100 \n 1.1 alloc 0x10 8M device \n 1 exec \n 1 lost processes=1");
+    assert_eq!(silent.certainty.lost.processes, 1, "the program after the exec is not listed");
+}
+
+#[test]
+fn process_that_is_listed_without_announcement_is_not_lost() {
+    let snapshot = after("1.1 alloc 0x10 8M device \n 1 lost frees=1 processes=1");
+    assert_eq!(snapshot.certainty.lost.processes, 0);
+    assert_eq!(only(&snapshot).certainty.lost.frees, 1);
+}
+
+#[test]
+fn received_calls_are_counted_in_the_classes_of_losses() {
+    let snapshot = after(
+        "1.1 alloc 0x10 8M device
+         1.1 vmm create h0x10 8M gpu0
+         1.1 vmm retain h0x10
+         1.1 vmm release h0x10
+         1.1 vmm release h0x10
+         1.1 free 0x10
+         1.1 free 0x99
+         1.1 fail f1 2",
+    );
+    let process = only(&snapshot);
+    let calls = ReceivedCalls { allocations: 2, frees: 4, failures: 1 };
+    assert_eq!(process.received_calls, calls);
+    assert_eq!((process.allocations_total, process.frees_total), (2, 2));
 }
 
 #[test]

@@ -141,6 +141,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
             stacks: value(rest, "stacks").map_or(0, decimal),
             objects: value(rest, "objects").map_or(0, decimal),
             tensors: value(rest, "tensors").map_or(0, decimal),
+            processes: value(rest, "processes").map_or(0, decimal),
         }),
         "create" => What::Object(ObjectCall::Created {
             kind: object(rest[0]),

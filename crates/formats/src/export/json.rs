@@ -12,7 +12,7 @@ use engine::ids::{DeviceId, GpuId, Space};
 use engine::result::result_name;
 use engine::snapshot::{
     AllocationView, Certainty, DeviceView, End, FailureCount, Mistakes, OutOfMemory, PoolView,
-    ProcessView, Snapshot, ThreadView,
+    ProcessView, ReceivedCalls, Snapshot, ThreadView,
 };
 use serde::Serialize;
 
@@ -77,6 +77,9 @@ struct Uncertainty {
     lost_failures: u64,
     lost_other: u64,
     lost_stacks: u64,
+    /// Only of a report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_processes: Option<u64>,
     unseen_frees: u64,
     unknown_context: u64,
     allocated_before_trace: bool,
@@ -111,6 +114,9 @@ struct Process {
     released_total: u64,
     failed_allocations: u64,
     unknown_frees: u64,
+    /// Only where `exact` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received_calls: Option<Received>,
     /// What the driver's account has beyond what was traced, over all GPUs; absent where nobody
     /// could be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -261,7 +267,10 @@ impl Report {
             lost_events: certainty.lost.events(),
             live_bytes: live.0,
             live_allocations: snapshot.processes.iter().map(|p| p.live_allocations).sum(),
-            uncertainty: Uncertainty::new(&certainty, names),
+            uncertainty: Uncertainty::new(&certainty, names).map(|uncertainty| Uncertainty {
+                lost_processes: Some(certainty.lost.processes),
+                ..uncertainty
+            }),
             processes: snapshot.processes.iter().map(|p| Process::new(p, names)).collect(),
             out_of_memory: snapshot.out_of_memory.iter().map(|o| Oom::new(o, names)).collect(),
             sites: snapshot.sites.iter().map(|site| Site::new(site, names)).collect(),
@@ -296,12 +305,28 @@ impl Uncertainty {
             lost_failures: lost.failures,
             lost_other: lost.other,
             lost_stacks: lost.stacks,
+            lost_processes: None,
             unseen_frees: certainty.unseen_frees,
             unknown_context: certainty.unknown_context,
             allocated_before_trace: certainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
             capture_ended: certainty.capture_ended.map(|moment| names.clock.precise(moment)),
         })
+    }
+}
+
+/// Calls whose records arrived.
+#[derive(Serialize)]
+struct Received {
+    allocations: u64,
+    frees: u64,
+    failures: u64,
+}
+
+impl Received {
+    const fn new(calls: ReceivedCalls) -> Self {
+        let ReceivedCalls { allocations, frees, failures } = calls;
+        Self { allocations, frees, failures }
     }
 }
 
@@ -333,6 +358,8 @@ impl Process {
             released_total: process.released_total,
             failed_allocations: process.failed_allocations,
             unknown_frees: process.unknown_frees,
+            received_calls: (!process.certainty.exact())
+                .then(|| Received::new(process.received_calls)),
             untracked_bytes: (!untracked.is_empty()).then(|| untracked.iter().sum()),
             before_trace: process.before_trace,
             counted_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),

@@ -414,7 +414,12 @@ fn uncertainty(
         certainty.live_at_least,
         certainty.live_at_most,
     );
-    writeln!(out, "{}", style.alarm(&text))
+    let unlisted = match lost.processes {
+        0 => String::new(),
+        1 => "; 1 process is not listed, because all its records were lost".to_owned(),
+        many => format!("; {many} processes are not listed, because all their records were lost"),
+    };
+    writeln!(out, "{}", style.alarm(&(text + &unlisted)))
 }
 
 /// The line about a capture that ended early.

@@ -239,6 +239,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             stacks: cells.count(Column::Stacks),
             objects: cells.count(Column::Objects),
             tensors: cells.count(Column::Tensors),
+            processes: cells.count(Column::Processes),
         }),
         word => {
             let physical = physical(word, cells)?.map(What::Vmm);

@@ -281,6 +281,7 @@ fn losses(sheet: &mut Sheet, lost: &Lost) {
         (Column::Stacks, lost.stacks),
         (Column::Objects, lost.objects),
         (Column::Tensors, lost.tensors),
+        (Column::Processes, lost.processes),
     ] {
         sheet.number(column, count);
     }

@@ -124,6 +124,7 @@ columns! {
     Stacks "stacks" U64 "lost: stacks of allocations that are recorded",
     Objects "objects" U64 "lost: records of objects that began or ended; those that matter to memory are among `other`, too",
     Tensors "tensors" U64 "lost: blocks that PyTorch's cache gave out or took back",
+    Processes "processes" U64 "lost: programs that ended without a `process` row",
     Allocated "allocated" U64 "all that PyTorch's cache has given out on the device, as it counts",
     Reserved "reserved" U64 "all that it holds of the device",
     File "file" Text "the source file of a frame",
@@ -224,7 +225,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "lost",
         "records that could not be delivered, since the last such row",
-        "allocations, bytes, frees, failures, other, launches, copies, stacks, objects, tensors",
+        "allocations, bytes, frees, failures, other, launches, copies, stacks, objects, tensors, processes",
     ),
     (
         "launches",

@@ -230,7 +230,7 @@ fn process() -> impl Strategy<Value = What> {
 }
 
 fn lost() -> impl Strategy<Value = What> {
-    any::<[u64; 10]>().prop_map(
+    any::<[u64; 11]>().prop_map(
         |[
             allocations,
             allocated_bytes,
@@ -242,6 +242,7 @@ fn lost() -> impl Strategy<Value = What> {
             stacks,
             objects,
             tensors,
+            processes,
         ]| {
             What::Lost(Lost {
                 allocations,
@@ -254,6 +255,7 @@ fn lost() -> impl Strategy<Value = What> {
                 stacks,
                 objects,
                 tensors,
+                processes,
             })
         },
     )

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use engine::change::Known;
-use engine::event::{Event, Failed, Lost, ProcessFacts, What};
+use engine::event::{Event, Failed, GraphCall, Lost, ProcessFacts, VmmCall, What};
 use engine::ids::{ContextId, DeviceId, GpuId, Key, Pid, SiteId, Tid};
 use engine::kind::Kind;
 use engine::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
@@ -254,6 +254,18 @@ impl Naive {
         });
         process.silent = false;
         process.now = event.at;
+        let (allocates, frees, fails) = match &event.what {
+            What::Allocate(_) => (1, 0, 0),
+            What::Free(_) => (0, 1, 0),
+            What::Failed(_) => (0, 0, 1),
+            What::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => (1, 0, 0),
+            What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => (0, 1, 0),
+            What::Graph(GraphCall::CaptureEnded { graph: None, .. }) => (0, 0, 1),
+            _ => (0, 0, 0),
+        };
+        process.received.allocations += allocates;
+        process.received.frees += frees;
+        process.received.failures += fails;
         process
     }
 
@@ -356,5 +368,6 @@ fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.stacks += lost.stacks;
     sum.objects += lost.objects;
     sum.tensors += lost.tensors;
+    sum.processes += lost.processes;
     sum.since = sum.since.or(Some(at));
 }

@@ -10,7 +10,7 @@ use engine::ids::{
 };
 use engine::kind::Kind;
 use engine::object::ObjectKind;
-use engine::snapshot::{End, Loss, Mistakes, Told};
+use engine::snapshot::{End, Loss, Mistakes, ReceivedCalls, Told};
 use engine::units::{Bytes, Moment};
 
 use super::Live;
@@ -79,6 +79,7 @@ pub(super) struct Process {
     pub(super) released_total: u64,
     pub(super) failed_allocations: u64,
     pub(super) unknown_frees: u64,
+    pub(super) received: ReceivedCalls,
     pub(super) lost: Loss,
     pub(super) shared_other: u64,
     /// What sites did, and how much of that was in a snapshot.
@@ -140,6 +141,7 @@ impl Process {
             released_total: 0,
             failed_allocations: 0,
             unknown_frees: 0,
+            received: ReceivedCalls::default(),
             lost: Loss::default(),
             shared_other: 0,
             log: Vec::new(),

@@ -43,6 +43,7 @@ impl Process {
             released_total: self.released_total,
             failed_allocations: self.failed_allocations,
             unknown_frees: self.unknown_frees,
+            received_calls: self.received,
             failures,
             devices: self.devices(),
             kinds: self.kinds(),

@@ -1,0 +1,273 @@
+//! With losses: received + lost = the calls that processes made, by class; the truth is within the
+//! bounds; processes of which nothing arrived are counted.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail as tests do, and name the workload"
+)]
+
+mod harness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::process::Command;
+use std::time::Duration;
+
+use capture::hooks::{HOOKS, Hook, Meaning};
+use harness::{Player, Stage, Tracer, assert_same, compile, send_signal, simulator};
+use serde_json::Value;
+
+const STOP: i32 = 19;
+const CONTINUE: i32 = 18;
+
+/// Room for 30 records.
+const TINY_RING: [&str; 2] = ["--ring-size", "4096"];
+
+/// Every workload, with options that make it end soon, and the memory of a device.
+const WORKLOADS: &[&str] = &[
+    "leak3 --work-ms 1 --wait-ms 1",
+    "train --steps 40 --step-ms 1",
+    "stressor --procs 3 --duration 0.4 --sleep-ms 1",
+    "threads --duration 0.4",
+    "torch-clean --steps 20",
+    "torch-leak --steps 20",
+    "torch-spam --pairs 2000",
+    "anomaly --iter-ms 1",
+    "spam --throughput max --free-ratio 0.7 --count 20000",
+    "hold --count 500 --size 4096",
+    "oom --chunk-mb 100 --wait-ms 1",
+    "contexts",
+    "kinds",
+    "fork",
+    "exec",
+    "launches --iterations 50 --graphs 5 --reloads 5",
+    "launch-late --iterations 50 --wait-ms 1",
+    "copies --iterations 3",
+    "objects --count 100 --in-context --failing 5",
+    "ipc",
+    "leaks fast-leak --no-wait",
+    "dlopen-late --delay-ms 1 --work-ms 1 --wait-ms 1",
+    "random --ops 3000 --threads 2 --devices 2",
+];
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+/// A trace of every process, with a ring that is soon full.
+fn start_trace(stage: &Stage) -> Tracer {
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&[&["--driver", driver][..], &TINY_RING].concat());
+    tracer.next();
+    tracer
+}
+
+/// Runs workloads one after the other while the tracer is stopped, and returns all reports.
+fn trace_stopped(stage: &Stage, workloads: &[&str]) -> Vec<Value> {
+    trace_while_stopped(stage, || {
+        for workload in workloads {
+            let arguments: Vec<_> = workload.split(' ').collect();
+            let (status, _) = stage.workload(&arguments).finish();
+            assert!(status.success(), "{workload}");
+        }
+    })
+}
+
+/// Does something while the tracer is stopped, and returns all reports.
+fn trace_while_stopped(stage: &Stage, run: impl FnOnce()) -> Vec<Value> {
+    let tracer = start_trace(stage);
+    send_signal(tracer.child.id(), STOP);
+    run();
+    send_signal(tracer.child.id(), CONTINUE);
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+    traced.reports
+}
+
+/// The processes of all reports as they were last seen, by pid; programs that were replaced are
+/// left out.
+fn processes(reports: &[Value]) -> BTreeMap<u32, &Value> {
+    let all = reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
+    let kept = all.filter(|process| process["ended_by"] != "exec");
+    kept.map(|process| (number(&process["pid"]) as u32, process)).collect()
+}
+
+/// Failed calls of functions whose every failure is recorded, and with those of graph launches, which
+/// are recorded in some processes only.
+fn failures(oracle: &Value) -> RangeInclusive<u64> {
+    let count = |is_wanted: fn(&Hook) -> bool| -> u64 {
+        let errors = oracle["errors"].as_array().unwrap().iter();
+        let of = |error: &&Value| {
+            HOOKS.iter().any(|hook| is_wanted(hook) && error["function"] == hook.symbol)
+        };
+        errors.filter(of).map(|error| number(&error["count"])).sum()
+    };
+    let always = count(|hook| {
+        !matches!(
+            hook.meaning,
+            // Kept inside the probes.
+            Meaning::ContextSet
+                | Meaning::ContextPush
+                | Meaning::ContextPop
+                | Meaning::ContextGet
+                | Meaning::ContextDevice { .. }
+                | Meaning::GraphLaunch
+                // Not probed without `--kernels`.
+                | Meaning::KernelByName
+                | Meaning::KernelName
+                | Meaning::KernelFunction
+                | Meaning::Launch { .. }
+                | Meaning::Copy(_)
+        )
+    });
+    always..=always + count(|hook| matches!(hook.meaning, Meaning::GraphLaunch))
+}
+
+/// Fails unless received + lost = truth for a process that lost something, in each class.
+fn assert_process(process: &Value, oracle: &Value) {
+    let (received, lost) = (&process["received_calls"], &process["uncertainty"]);
+    let sum = |class: &str| number(&received[class]) + number(&lost[format!("lost_{class}")]);
+    assert_eq!(sum("allocations"), number(&oracle["allocating_calls"]), "{process}\n{oracle}");
+    assert_eq!(sum("frees"), number(&oracle["freeing_calls"]), "{process}\n{oracle}");
+    let (found, truth) = (sum("failures"), failures(oracle));
+    assert!(truth.contains(&found), "failures: {found} is not in {truth:?}: {process}\n{oracle}");
+    let count = |value: &Value, fields: &[&str]| -> u64 {
+        let objects = value["objects"].as_array().unwrap().iter();
+        objects.flat_map(|kind| fields.iter().map(|field| number(&kind[field]))).sum()
+    };
+    let received = count(process, &["created", "destroyed", "unknown_destroys"]);
+    let lost_objects = process["lost_objects"].as_u64().unwrap_or(0);
+    let truth = count(oracle, &["created", "destroyed"]);
+    assert_eq!(received + lost_objects, truth, "objects: {process}\n{oracle}");
+    let truth = number(&oracle["live_bytes"]);
+    let bounds = number(&lost["live_bytes_at_least"])..=number(&lost["live_bytes_at_most"]);
+    assert!(bounds.contains(&truth), "{truth} is not in {bounds:?}: {process}");
+}
+
+/// Fails unless the same is true of all processes together, listed or not.
+fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
+    let lost = &reports.last().unwrap()["uncertainty"];
+    assert!(lost.is_object(), "nothing was lost");
+    let listed = processes(reports);
+    for (pid, process) in &listed {
+        match oracles.get(pid) {
+            Some(oracle) if process["exact"] == true => assert_same(process, oracle),
+            Some(oracle) => assert_process(process, oracle),
+            None => {}
+        }
+    }
+    let unlisted = || oracles.iter().filter(|(pid, _)| !listed.contains_key(pid));
+    assert_eq!(number(&lost["lost_processes"]), unlisted().count() as u64);
+    let replaced = |report: &Value| {
+        let processes = report["processes"].as_array().unwrap();
+        processes.iter().any(|process| process["ended_by"] == "exec")
+    };
+    // A program that replaced itself left no account.
+    if reports.iter().any(replaced) {
+        return;
+    }
+    for (class, calls) in [("allocations", "allocating_calls"), ("frees", "freeing_calls")] {
+        // All calls of an exact process arrived.
+        let received = |(pid, process): (&u32, &&Value)| match &process["received_calls"][class] {
+            Value::Null => oracles.get(pid).map_or(0, |oracle| number(&oracle[calls])),
+            received => number(received),
+        };
+        let received: u64 = listed.iter().map(received).sum();
+        let lost = number(&lost[format!("lost_{class}")]);
+        let made: u64 = oracles.values().map(|oracle| number(&oracle[calls])).sum();
+        assert_eq!(received + lost, made, "{class}");
+    }
+}
+
+#[test]
+fn calls_add_up_for_every_workload() {
+    for workload in WORKLOADS {
+        println!("{workload}");
+        let stage = Stage::new().env("SIM_MEMORY", "8G");
+        // The second one finds the ring full.
+        let reports = trace_stopped(&stage, &[workload, "hold --count 100 --size 4096", workload]);
+        assert_all(&reports, &stage.oracles());
+    }
+}
+
+#[test]
+fn workloads_of_the_test_are_those_of_the_simulator() {
+    let help = Command::new(simulator().join("workload")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let commands = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let names: BTreeSet<_> = commands
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    let tested = WORKLOADS.iter().filter_map(|workload| workload.split(' ').next()).collect();
+    assert_eq!(names, tested);
+}
+
+#[test]
+fn calls_of_random_programs_add_up() {
+    for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
+        println!("seed {seed}, {threads} threads");
+        let stage = Stage::new();
+        let (seed, threads) = (seed.to_string(), threads.to_string());
+        let workload =
+            ["--seed", &seed, "random", "--ops", "5000", "--threads", &threads, "--devices", "2"];
+        let traced = stage.trace(&TINY_RING, &workload);
+        assert!(traced.status.success(), "{}", traced.messages);
+        assert_all(&traced.reports, &stage.oracles());
+    }
+}
+
+#[test]
+fn processes_of_which_nothing_arrived_are_counted() {
+    let stage = Stage::new();
+    let reports = trace_stopped(&stage, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
+    let oracles = stage.oracles();
+    let lost = number(&reports.last().unwrap()["uncertainty"]["lost_processes"]);
+    assert!(lost > 30, "only {lost} of 40 processes were lost");
+    assert_eq!(oracles.len() as u64, processes(&reports).len() as u64 + lost);
+    assert_all(&reports, &oracles);
+}
+
+#[test]
+fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("arrays");
+    compile("arrays.c", &program, &["-ldl"]);
+    let stage = Stage::new();
+    let reports = trace_while_stopped(&stage, || {
+        assert!(stage.command(&program).status().unwrap().success());
+    });
+    let lost = number(&reports.last().unwrap()["uncertainty"]["lost_allocated_bytes"]);
+    let live: u64 =
+        processes(&reports).values().map(|process| number(&process["live_bytes"])).sum();
+    let truth: u64 = stage.oracles().values().map(|oracle| number(&oracle["live_bytes"])).sum();
+    assert!(lost > 0 && live > 0, "{lost} bytes lost, {live} bytes live");
+    assert_eq!(live + lost, truth);
+}
+
+#[test]
+fn losses_of_a_process_that_execs_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("become");
+    compile("become.c", &program, &["-ldl"]);
+    let stage = Stage::new();
+    let tracer = start_trace(&stage);
+    let spam = ["spam", "--throughput", "max", "--count", "400000"];
+    let mut player =
+        Player::start(stage.command(&program).arg(simulator().join("workload")).args(spam));
+    player.wait_ready();
+    let pid = player.pid();
+    // The exec is among the records that fit, and calls are lost while they are read.
+    send_signal(tracer.child.id(), STOP);
+    player.go();
+    std::thread::sleep(Duration::from_millis(200));
+    send_signal(tracer.child.id(), CONTINUE);
+    player.finish();
+    let traced = tracer.stop();
+    let listed = processes(&traced.reports);
+    assert_process(listed[&pid], &stage.oracle(pid));
+}

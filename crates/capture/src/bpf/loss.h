@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* Allocations and frees whose records are lost: whether they matter, and how many bytes they have. */
+#ifndef VS_LOSS_H
+#define VS_LOSS_H
+
+/* Bytes of an element of an array, by its format; with VS_WHOLE of all its channels. Set by user
+ * space, which has to know them for records that are delivered. */
+const volatile __u8 element_bytes[256] = {};
+
+/* Flags of CUDA_ARRAY3D_DESCRIPTOR: layered or cube map, and no memory before it is mapped. */
+#define VS_ARRAY_LAYERED 5
+#define VS_ARRAY_EMPTY	 192
+
+/* No array has more mip levels. */
+#define VS_LEVELS 32
+
+/* Of CUDA_ARRAY_DESCRIPTOR the first two words are there, and format and channels follow. */
+struct array_shape {
+	__u64 width;
+	__u64 height;
+	__u64 depth;
+	__u32 format;
+	__u32 channels;
+	__u32 flags;
+	__u32 unused;
+};
+
+static __always_inline __u64 shrunk(__u64 size, __u32 by)
+{
+	return (size >> by) ?: 1;
+}
+
+/* Bytes of the array that a structure of the program describes. */
+static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
+{
+	struct array_shape shape = {};
+	__u64 bytes, sum = 0;
+	__u8 element;
+
+	if (measure == VS_MEASURE_ARRAY) {
+		bpf_probe_read_user(&shape, 16, (void *)from);
+		bpf_probe_read_user(&shape.format, 8, (void *)(from + 16));
+	} else {
+		bpf_probe_read_user(&shape, 36, (void *)from);
+	}
+	if (shape.flags & VS_ARRAY_EMPTY)
+		return 0;
+	if (measure != VS_MEASURE_MIPMAPPED || !levels)
+		levels = 1;
+	element = element_bytes[shape.format & 255];
+	bytes = element & ~VS_WHOLE;
+	if (!(element & VS_WHOLE))
+		bytes *= shape.channels ?: 1;
+	for (__u32 by = 0; by < VS_LEVELS; by++) {
+		if (by >= levels)
+			break;
+		sum += bytes * shrunk(shape.width, by) * shrunk(shape.height, by) *
+			shrunk(shape.depth, shape.flags & VS_ARRAY_LAYERED ? 0 : by);
+	}
+	return sum;
+}
+
+/* Bytes that a call asked for, or got. */
+static __always_inline __u64 lost_bytes(const struct inflight_call *call, __u64 hook, int result)
+{
+	__u64 size = argument(call, hooks[hook].size_argument);
+	__u8 factor = hooks[hook].size_factor;
+	__u8 measure = hooks[hook].measure;
+
+	if (hooks[hook].loss_class != VS_CLASS_ALLOCATE || result)
+		return 0;
+	if (measure >= VS_MEASURE_ARRAY)
+		return array_bytes(argument(call, hooks[hook].descriptor_argument), measure,
+				   (__u32)argument(call, factor));
+	if (measure == VS_MEASURE_PITCH)
+		read_out(call, hook, 1, &size);
+	if (factor != VS_NONE)
+		size *= argument(call, factor);
+	return size;
+}
+
+/* Whether a successful call did nothing: it freed a null pointer, or asked for no bytes and got
+ * none. User space ignores such a call, so it is not lost either. */
+static __always_inline bool did_nothing(const struct inflight_call *call, __u64 hook, __u64 bytes,
+					__u64 out)
+{
+	__u8 class = hooks[hook].loss_class;
+
+	if (class == VS_CLASS_FREE)
+		return !call->args[0];
+	return class == VS_CLASS_ALLOCATE && hooks[hook].out_argument[0] != VS_NONE && !bytes &&
+	       !out;
+}
+
+#endif
