@@ -143,6 +143,25 @@ struct Pending {
     lost: LostNews,
 }
 
+impl Pending {
+    /// Those of a process that ended, or of the programs before the one that it runs now.
+    fn take(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        now_runs: Option<Program>,
+        now: Moment,
+    ) -> impl Iterator<Item = Event> + use<> {
+        let (work, lost) = match now_runs {
+            None => (self.work.of(pid).collect(), self.lost.of(pid, start)),
+            Some(program) => {
+                (self.work.before(pid, program), self.lost.before(pid, start, program))
+            }
+        };
+        work.into_iter().chain(lost_event(pid, lost, now))
+    }
+}
+
 /// A running trace.
 pub struct Session {
     plan: Plan,
@@ -370,8 +389,7 @@ impl Session {
             Decoded::Event(mut event) => {
                 if matches!(event.what, What::Exit) {
                     let start = self.living.start(event.pid).unwrap_or(0);
-                    events.extend(pending.work.of(event.pid));
-                    events.extend(lost_event(event.pid, pending.lost.of(event.pid, start), now));
+                    events.extend(pending.take(event.pid, start, None, now));
                 }
                 self.bindings.resolve(&mut event);
                 let more = self.follow(&mut event, None, now);
@@ -416,10 +434,7 @@ impl Session {
             }
             Decoded::Exec(mut event, program) => {
                 let start = self.living.start(event.pid).unwrap_or(0);
-                let lost = pending.lost.before(event.pid, start, program);
-                events.extend(pending.work.before(event.pid, program));
-                events.extend(lost_event(event.pid, lost, now));
-                self.bindings.resolve(&mut event);
+                events.extend(pending.take(event.pid, start, Some(program), now));
                 let more = self.follow(&mut event, Some(program), now);
                 events.push(event);
                 events.extend(more);
