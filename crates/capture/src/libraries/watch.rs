@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::ids::Pid;
 use perf_event_open_sys as perf;
@@ -27,7 +27,8 @@ pub struct Seen {
     pub torch: Vec<Pid>,
     /// Code of files that processes mapped.
     pub mapped: Vec<MappedCode>,
-    /// The side band overflowed: only a scan of all processes can tell.
+    /// Records are missing: the side band overflowed, or holds what is not a record. Only a scan of all
+    /// processes finds what they had.
     pub overflowed: bool,
 }
 
@@ -65,10 +66,10 @@ impl Watch {
     }
 
     /// What happened since the last call.
-    pub fn look(&mut self) -> Seen {
+    pub fn look(&self) -> Seen {
         let mut seen = Seen::default();
-        for buffer in &mut self.buffers {
-            buffer.drain(|record| inspect(record, &mut seen));
+        for buffer in &self.buffers {
+            buffer.drain(&mut seen);
         }
         seen
     }
@@ -91,7 +92,10 @@ fn inspect(record: &[u8], seen: &mut Seen) {
         perf::bindings::PERF_RECORD_MMAP2 => {
             // header 8, pid 4, tid 4, addr 8, len 8, pgoff 8, maj 4, min 4, ino 8, generation 8,
             // prot 4, flags 4, then the name.
-            let Some(name) = record.get(72..) else { return };
+            let Some(name) = record.get(72..) else {
+                seen.overflowed = true;
+                return;
+            };
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
             let path = Path::new(OsStr::from_bytes(&name[..end]));
             let half = |at: usize| {
@@ -130,7 +134,6 @@ struct Buffer {
     base: NonNull<u8>,
     page: usize,
     _event: OwnedFd,
-    scratch: Vec<u8>,
 }
 
 impl Buffer {
@@ -178,52 +181,83 @@ impl Buffer {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { base, page, _event: event, scratch: Vec::new() })
+        Ok(Self { base, page, _event: event })
     }
 
-    fn control(&mut self) -> &mut perf::bindings::perf_event_mmap_page {
-        // SAFETY: the first page of the mapping is this structure, page-aligned, and lives as long
-        // as self; the kernel writes only data_head concurrently, which is read as volatile.
-        unsafe { self.base.cast().as_mut() }
+    /// The page that the kernel and this side share. Never a reference: the kernel writes to it at
+    /// any time.
+    const fn control(&self) -> *mut perf::bindings::perf_event_mmap_page {
+        self.base.as_ptr().cast()
     }
 
-    /// Hands over every record since the last call.
-    fn drain(&mut self, mut each: impl FnMut(&[u8])) {
+    /// How far the kernel has written.
+    fn head(&self) -> u64 {
+        // SAFETY: an aligned field of the shared page, which is mapped as long as self lives. The
+        // kernel writes it in one go, after the records (a release).
+        let head = unsafe { AtomicU64::from_ptr(&raw mut (*self.control()).data_head) };
+        head.load(Ordering::Acquire)
+    }
+
+    /// How far this side has read, which the kernel looks at before it overwrites records.
+    fn tail(&self) -> &AtomicU64 {
+        // SAFETY: as in `head`; only this side writes it.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.control()).data_tail) }
+    }
+
+    /// Passes on what happened since the last call.
+    fn drain(&self, seen: &mut Seen) {
+        let (head, tail) = (self.head(), self.tail().load(Ordering::Relaxed));
+        let copy = |from, length, out: &mut Vec<u8>| self.copy(from, length, out);
+        seen.overflowed |= !walk(tail, head, copy, |record| inspect(record, seen));
+        self.tail().store(head, Ordering::Release);
+    }
+
+    /// Copies bytes between tail and head, joined where they wrap around.
+    fn copy(&self, from: u64, length: usize, out: &mut Vec<u8>) {
         let size = PAGES * self.page;
-        // SAFETY: a valid, aligned field; volatile because the kernel writes it.
-        let head = unsafe { (&raw const self.control().data_head).read_volatile() };
-        // Pairs with the kernel's barrier after writing records and before moving data_head.
-        fence(Ordering::Acquire);
-        let mut tail = self.control().data_tail;
-        while tail < head {
-            let header = self.copy(tail, 8, size);
-            let length = usize::from(u16::from_ne_bytes([header[6], header[7]]));
-            if length < 8 || length as u64 > head - tail {
-                break; // not a record: skip the rest rather than trust it
-            }
-            let record = self.copy(tail, length, size);
-            each(&record);
-            self.scratch = record;
-            tail += length as u64;
-        }
-        fence(Ordering::Release);
-        // SAFETY: a valid, aligned field that only this side writes.
-        unsafe { (&raw mut self.control().data_tail).write_volatile(head) };
-    }
-
-    /// Bytes of the ring, joined where they wrap around.
-    fn copy(&mut self, from: u64, length: usize, size: usize) -> Vec<u8> {
-        let mut out = std::mem::take(&mut self.scratch);
-        out.clear();
-        // SAFETY: the data area follows the first page and is `size` bytes long; nobody writes the
-        // part between tail and head while it is being read.
-        let data = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(self.page), size) };
+        let length = length.min(size);
         let begin = (from % size as u64) as usize;
         let first = length.min(size - begin);
-        out.extend_from_slice(&data[begin..begin + first]);
-        out.extend_from_slice(&data[..length - first]);
-        out
+        out.clear();
+        out.reserve(length);
+        // SAFETY: the data area follows the first page and is `size` bytes long: the first piece
+        // ends at its end or before, the second begins at its start and is shorter than it. The
+        // kernel does not write between tail and head. `out` is other memory, has room for both, and
+        // all of it is written. No reference to the area is made.
+        unsafe {
+            let data = self.base.as_ptr().add(self.page).cast_const();
+            std::ptr::copy_nonoverlapping(data.add(begin), out.as_mut_ptr(), first);
+            let rest = out.as_mut_ptr().add(first);
+            std::ptr::copy_nonoverlapping(data, rest, length - first);
+            out.set_len(length);
+        }
     }
+}
+
+/// Bytes of a record's header: kind 4, flags 2, length 2.
+const HEADER: usize = 8;
+
+/// Passes on each record between two positions. False if something there is not a record: what
+/// follows it cannot be found, so it is missing.
+fn walk(
+    mut tail: u64,
+    head: u64,
+    copy: impl Fn(u64, usize, &mut Vec<u8>),
+    mut each: impl FnMut(&[u8]),
+) -> bool {
+    let mut record = Vec::new();
+    while tail < head {
+        copy(tail, HEADER, &mut record);
+        let length = record.get(6..).and_then(<[u8]>::first_chunk).map(|b| u16::from_ne_bytes(*b));
+        let length = length.map_or(0, usize::from);
+        if length < HEADER || length as u64 > head - tail {
+            return false;
+        }
+        copy(tail, length, &mut record);
+        each(&record);
+        tail += length as u64;
+    }
+    true
 }
 
 impl Drop for Buffer {
@@ -253,6 +287,65 @@ mod tests {
                     record[..4].copy_from_slice(&kind.to_ne_bytes());
                 }
                 inspect(&record, &mut Seen::default());
+            }
+        }
+    }
+
+    /// A record of `length` bytes that says it has `claimed`.
+    fn record(kind: u32, length: usize, claimed: u16) -> Vec<u8> {
+        let mut record = vec![0; length];
+        record[..4].copy_from_slice(&kind.to_ne_bytes());
+        record[6..8].copy_from_slice(&claimed.to_ne_bytes());
+        record
+    }
+
+    /// What a walk over these bytes finds: lengths of records, and whether that is all.
+    fn walked(bytes: &[u8]) -> (Vec<usize>, bool) {
+        let mut found = Vec::new();
+        let copy = |from: u64, length: usize, out: &mut Vec<u8>| {
+            out.clear();
+            out.extend(bytes.iter().skip(from as usize).take(length));
+        };
+        let all = walk(0, bytes.len() as u64, copy, |record| found.push(record.len()));
+        (found, all)
+    }
+
+    #[test]
+    fn records_behind_a_bad_length_count_as_missing() {
+        let good = record(10, 80, 80);
+        assert_eq!(walked(&[&good[..], &good].concat()), (vec![80, 80], true));
+        for claimed in [0, 7, 81, u16::MAX] {
+            let bad = record(10, 80, claimed);
+            assert_eq!(walked(&[&good[..], &bad].concat()), (vec![80], false), "{claimed}");
+        }
+        assert_eq!(walked(&good[..4]), (Vec::new(), false));
+    }
+
+    #[test]
+    fn mapping_records_that_are_cut_count_as_missing() {
+        let mut seen = Seen::default();
+        inspect(&record(perf::bindings::PERF_RECORD_MMAP2, 40, 40), &mut seen);
+        assert!(seen.overflowed);
+    }
+
+    #[test]
+    fn mappings_of_this_process_are_seen() {
+        let Ok(watch) = Watch::new() else { panic!("perf events need root") };
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let pid = Pid(std::process::id());
+        // Often enough that the area wraps around.
+        for _ in 0..2000 {
+            // SAFETY: maps a page of this program's own file and unmaps it again.
+            unsafe {
+                let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+                let fd = file.as_raw_fd();
+                let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, fd, 0);
+                assert_ne!(page, libc::MAP_FAILED);
+                libc::munmap(page, 4096);
+            }
+            let seen = watch.look();
+            if !seen.overflowed {
+                assert!(seen.mapped.iter().any(|code| code.pid == pid), "{seen:?}");
             }
         }
     }

@@ -174,7 +174,7 @@ impl Drivers {
     /// Looks for copies that came up since the last time. True when one was attached.
     pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
         let before = self.attached.len();
-        let mut seen = self.watch.as_mut().map(Watch::look).unwrap_or_default();
+        let mut seen = self.watch.as_ref().map(Watch::look).unwrap_or_default();
         self.newcomers.extend_from_slice(&seen.pids);
         self.mapped.append(&mut seen.mapped);
         self.torch.0.append(&mut seen.torch);
