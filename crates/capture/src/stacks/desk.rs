@@ -1,7 +1,8 @@
 //! From what the probes send of a stack to the site of an allocation.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::event::SiteFacts;
 use engine::ids::{Pid, SiteId};
@@ -11,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::known::KnownStacks;
 use super::mixed::{Run, is_interpreter};
-use super::naming::{Job, Naming, NativeStack, PythonStack};
+use super::naming::{Job, Naming, NativeStack, PythonStack, QUEUE};
 use super::native::{Code, Native, Unwound};
 use super::python::NoPython;
 use super::pythons::Pythons;
@@ -72,13 +73,15 @@ pub(crate) struct Desk {
     native_stacks: Interned<NativeStack>,
     python_stacks: Interned<PythonStack>,
     sites: HashMap<Parts, SiteId>,
+    /// Sites that there was no room for among those that wait for names.
+    unnamed: VecDeque<(SiteId, Parts)>,
 }
 
 impl Desk {
     /// `loops`: the kernel has them for programs.
     pub(crate) fn new(maps: Maps, loops: bool) -> std::io::Result<Self> {
         let native = Native::new();
-        let naming = Naming::start(native.registry())?;
+        let naming = Naming::start(native.registry(), QUEUE)?;
         let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?, loops);
         Ok(Self {
             maps,
@@ -90,6 +93,7 @@ impl Desk {
             native_stacks: Interned::default(),
             python_stacks: Interned::default(),
             sites: HashMap::new(),
+            unnamed: VecDeque::new(),
         })
     }
 
@@ -183,13 +187,25 @@ impl Desk {
         }
         let site = SiteId(self.sites.len() as u32);
         self.sites.insert(parts, site);
-        self.naming.ask(Job {
-            site,
-            function: HOOKS.get(usize::from(taken.hook)).map(|hook| hook.symbol),
-            native: self.native_stacks.get(native),
-            python: self.python_stacks.get(python),
-        });
+        self.unnamed.push_back((site, parts));
+        self.ask_names();
         Some(site)
+    }
+
+    /// Asks for the names of sites while there is room.
+    fn ask_names(&mut self) {
+        while let Some((site, parts)) = self.unnamed.front() {
+            let asked = self.naming.ask(Job {
+                site: *site,
+                function: HOOKS.get(usize::from(parts.hook)).map(|hook| hook.symbol),
+                native: self.native_stacks.get(parts.native),
+                python: self.python_stacks.get(parts.python),
+            });
+            if !asked {
+                return;
+            }
+            self.unnamed.pop_front();
+        }
     }
 
     /// Processes whose Python stacks are not told, and why, since the last call.
@@ -204,7 +220,14 @@ impl Desk {
 
     /// Names that were found since the last call; `last`: that can be found at all.
     pub(crate) fn named(&mut self, last: bool) -> Vec<SiteFacts> {
-        if last { self.naming.take_all(PATIENCE) } else { self.naming.take() }
+        let until = Instant::now() + PATIENCE;
+        let mut found = self.naming.take();
+        self.ask_names();
+        while last && let Some(facts) = self.naming.next(until) {
+            found.push(facts);
+            self.ask_names();
+        }
+        found
     }
 
     /// Where a call has no Python stack: why, should its native stack have been in the interpreter.

@@ -2,9 +2,9 @@
 //! ring must be emptied meanwhile.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::event::SiteFacts;
 use engine::ids::SiteId;
@@ -13,6 +13,9 @@ use engine::stack::{Frame, Unknown};
 use super::mixed::{Run, mix};
 use super::native::{Code, End, Registry, Symbols};
 use crate::threads::contain;
+
+/// Sites that wait for names at a time, and as many that have them.
+pub(super) const QUEUE: usize = 1024;
 
 /// A site that needs names.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ pub(crate) struct PythonStack {
 /// The thread.
 #[derive(Debug)]
 pub(crate) struct Naming {
-    jobs: Option<Sender<Job>>,
+    jobs: Option<SyncSender<Job>>,
     done: Receiver<Result<SiteFacts, (SiteId, String)>>,
     thread: Option<JoinHandle<()>>,
     waiting: usize,
@@ -62,9 +65,10 @@ enum Failure {
 }
 
 impl Naming {
-    pub(crate) fn start(registry: Registry) -> std::io::Result<Self> {
-        let (jobs, work) = channel::<Job>();
-        let (told, done) = channel();
+    /// Starts it with room for that number of sites on each side.
+    pub(crate) fn start(registry: Registry, room: usize) -> std::io::Result<Self> {
+        let (jobs, work) = sync_channel::<Job>(room);
+        let (told, done) = sync_channel(room);
         let run = move || {
             let mut symbols = Symbols::new(registry.clone());
             for job in work {
@@ -89,10 +93,16 @@ impl Naming {
         })
     }
 
-    pub(crate) fn ask(&mut self, job: Job) {
-        if self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok()) {
-            self.waiting += 1;
+    /// Asks for the names of a site. False if there is no room now.
+    pub(crate) fn ask(&mut self, job: Job) -> bool {
+        let Some(jobs) = &self.jobs else { return true };
+        match jobs.try_send(job) {
+            Ok(()) => self.waiting += 1,
+            Err(TrySendError::Full(_)) => return false,
+            // The thread is gone, and with it the names.
+            Err(TrySendError::Disconnected(_)) => self.jobs = None,
         }
+        true
     }
 
     /// What was found since the last call.
@@ -126,16 +136,14 @@ impl Naming {
         }
     }
 
-    /// The same for everything that is still asked for, or for as much as can be had in that time.
-    pub(crate) fn take_all(&mut self, patience: Duration) -> Vec<SiteFacts> {
-        let until = Instant::now() + patience;
-        let mut found = self.take();
-        while self.waiting > 0 {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok(named) = self.done.recv_timeout(left) else { break };
-            found.push(self.received(named));
+    /// Waits for the next of those that are still asked for. `None` if there is none, or not in time.
+    pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFacts> {
+        if self.waiting == 0 {
+            return None;
         }
-        found
+        let left = until.saturating_duration_since(Instant::now());
+        let named = self.done.recv_timeout(left).ok()?;
+        Some(self.received(named))
     }
 }
 
@@ -173,4 +181,31 @@ fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
             .map(|unknown| Frame { unknown: Some(unknown), ..Frame::default() }),
     );
     SiteFacts { site: job.site, frames: frames.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::native::Native;
+    use super::*;
+
+    #[test]
+    fn full_queue_refuses_sites_until_names_are_taken() {
+        let job = |site| {
+            let site = SiteId(site);
+            Job { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
+        };
+        let mut naming = Naming::start(Native::new().registry(), 2).unwrap();
+        // Two in each queue, and one in the hands of the thread.
+        let accepted = (0..1000).filter(|site| naming.ask(job(*site))).count();
+        assert!((2..=5).contains(&accepted), "{accepted}");
+        let until = Instant::now() + Duration::from_secs(60);
+        for _ in 0..accepted {
+            assert!(naming.next(until).is_some());
+        }
+        assert!(naming.next(until).is_none(), "nothing more was asked for");
+        assert!(naming.ask(job(1000)));
+        assert_eq!(naming.next(until).map(|facts| facts.site), Some(SiteId(1000)));
+    }
 }
