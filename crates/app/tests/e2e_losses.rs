@@ -13,7 +13,7 @@ mod harness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use capture::hooks::{HOOKS, Hook, Meaning};
 use harness::{Player, Stage, Tracer, assert_same, compile, send_signal, simulator};
@@ -270,4 +270,45 @@ fn losses_of_a_process_that_execs_are_kept() {
     let traced = tracer.stop();
     let listed = processes(&traced.reports);
     assert_process(listed[&pid], &stage.oracle(pid));
+}
+
+/// Memory of a process that is its own, in bytes.
+fn anonymous_memory(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+#[test]
+fn backlog_is_read_in_batches_of_bounded_size() {
+    let stage = Stage::new();
+    let driver = stage.driver.to_str().unwrap();
+    let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];
+    let mut tracer = stage.start_trace(&options);
+    tracer.next();
+    let pid = tracer.child.id();
+    let before = anonymous_memory(pid).unwrap();
+    send_signal(pid, STOP);
+    let spam = ["spam", "--throughput", "max", "--free-ratio", "1", "--count", "800000"];
+    let player = stage.workload(&spam);
+    let target = player.pid();
+    player.finish();
+    send_signal(pid, CONTINUE);
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut most = 0;
+    let oracle = stage.oracle(target);
+    // It is read to its end while this watches.
+    let watcher = std::thread::spawn(move || {
+        while Instant::now() < end {
+            let Some(now) = anonymous_memory(pid) else { break };
+            most = most.max(now);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        most
+    });
+    tracer.wait_for_process(target, |process| process["exited"] == true);
+    let traced = tracer.stop();
+    assert!(traced.status.success(), "{}", traced.messages);
+    let used = watcher.join().unwrap().saturating_sub(before) >> 20;
+    assert!(used < 100, "{used} MiB for {} calls", oracle["allocating_calls"]);
 }

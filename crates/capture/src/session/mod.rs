@@ -274,7 +274,16 @@ impl Session {
 
     /// What happened up to now, with the last word on everything that is added up.
     pub fn finish(&mut self) -> Result<Vec<Event>, Error> {
-        self.collect(true)
+        let mut events = Vec::new();
+        // Not until the ring is empty: processes may write into it all the time.
+        for _ in 0..self.ring.batches() {
+            events.extend(self.collect(false)?);
+            if self.ring.is_drained() {
+                break;
+            }
+        }
+        events.extend(self.collect(true)?);
+        Ok(events)
     }
 
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
@@ -310,7 +319,9 @@ impl Session {
         let other = self.ring.take_unreadable();
         events.extend(lost_event(Pid(0), Lost { other, ..Lost::default() }, now));
         self.take_losses(now, &mut pending, &mut events);
-        let dead = self.living.take_dead(now);
+        // What is still in the ring may be of those that are dead.
+        let is_drained = self.ring.is_drained();
+        let dead = if is_drained { self.living.take_dead(now) } else { Vec::new() };
         // Whoever died unseen has its last sums here, and they are forgotten with it.
         if !dead.is_empty()
             && let Some(sums) = &mut self.work
@@ -331,7 +342,7 @@ impl Session {
             };
             events.extend(desk.named(last).into_iter().map(event));
         }
-        if may_have_missed_deaths || self.living.is_due(now) {
+        if is_drained && (may_have_missed_deaths || self.living.is_due(now)) {
             self.living.sweep(now);
         }
         Ok(events)

@@ -1,4 +1,4 @@
-//! The kernel ring: bytes out of it, events into a batch.
+//! The kernel rings: bytes out of them, in batches of bounded size.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,70 +11,92 @@ use crate::decode::{Decoded, decode, object};
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
+/// Bytes of records that are read at once: 8000 calls. Batches queue up behind a slow reader, so their
+/// size bounds its memory.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// How a callback stops the reading of a ring, after the record that it got.
+const STOP: i32 = -1;
+
 #[derive(Default)]
 struct Batch {
     records: Vec<Decoded>,
     stacks: Vec<StackRecord>,
     unreadable: u64,
+    /// Bytes that may still be read.
+    record_bytes: usize,
+    stack_bytes: usize,
+}
+
+/// Takes a record off the bytes that may be read; says whether to go on.
+const fn consume(left: &mut usize, bytes: usize) -> i32 {
+    *left = left.saturating_sub(bytes);
+    if *left == 0 { STOP } else { 0 }
 }
 
 pub(crate) struct Ring {
-    ring: RingBuffer<'static>,
+    records: RingBuffer<'static>,
+    stacks: Option<RingBuffer<'static>>,
     batch: Rc<RefCell<Batch>>,
+    record_ring_bytes: usize,
+    stack_ring_bytes: usize,
+    /// The last batch left records in the ring.
+    is_cut: bool,
 }
 
 impl Ring {
     pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
-        let load = |source| Error::Load { source };
         let batch = Rc::new(RefCell::new(Batch::default()));
-        let sink = Rc::clone(&batch);
-        let map = loaded.map("records")?;
-        let mut builder = RingBufferBuilder::new();
-        let objects = loaded.knobs.objects;
-        let on_record = move |bytes: &[u8]| {
-            let mut batch = sink.borrow_mut();
-            match decode(bytes) {
-                Ok(Some(record)) => batch.records.push(record),
-                Ok(None) => {}
-                Err(_) => batch.unreadable += 1,
-            }
-            // After what the call means to memory: a stream's context is known by then.
-            batch.records.extend(objects.then(|| object(bytes)).flatten());
-            0
-        };
-        builder.add(&map, on_record).map_err(load)?;
-        // After the calls: a stack is sent before its call, so whatever calls were read, their
-        // stacks are read with them.
-        let stacks = loaded.knobs.stacks.are_taken().then(|| loaded.map("stack_records"));
-        let sink = Rc::clone(&batch);
-        let on_stack = move |bytes: &[u8]| {
-            let mut batch = sink.borrow_mut();
-            match read(bytes) {
-                Some(stack) => batch.stacks.push(stack),
-                None => batch.unreadable += 1,
-            }
-            0
-        };
-        let stacks = stacks.transpose()?;
-        if let Some(stacks) = &stacks {
-            builder.add(stacks, on_stack).map_err(load)?;
-        }
-        Ok(Self { ring: builder.build().map_err(load)?, batch })
+        let stacks = loaded.knobs.stacks.are_taken();
+        Ok(Self {
+            records: open(loaded, "records", on_record(&batch, loaded.knobs.objects))?,
+            stacks: stacks.then(|| open(loaded, "stack_records", on_stack(&batch))).transpose()?,
+            batch,
+            record_ring_bytes: loaded.knobs.ring_bytes as usize,
+            stack_ring_bytes: loaded.knobs.stack_ring_bytes as usize,
+            is_cut: false,
+        })
     }
 
-    /// Sleeps until the time is over or the ring fills; consumes nothing on time-out.
+    /// Sleeps until the time is over or a ring fills; not at all while the last batch left records.
     pub(crate) fn wait(&self, timeout: Duration) {
+        if self.is_cut {
+            return;
+        }
+        let rings = std::iter::once(&self.records).chain(&self.stacks);
+        let mut waits: Vec<_> = rings
+            .map(|ring| libc::pollfd { fd: ring.epoll_fd(), events: libc::POLLIN, revents: 0 })
+            .collect();
+        let timeout = timeout.as_millis().try_into().unwrap_or(i32::MAX);
         // An interrupted wait is a short one.
-        let _ = self.ring.poll_raw(timeout);
+        // SAFETY: the list has as many entries as are stated, and lives through the call. The
+        // descriptors belong to the rings, which self keeps.
+        unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, timeout) };
     }
 
-    /// Everything that is in the ring, and what an earlier wait-up took out.
+    /// The next batch of records.
     pub(crate) fn take(&mut self) -> Vec<Decoded> {
-        let _ = self.ring.consume_raw();
+        self.batch.borrow_mut().record_bytes = BATCH_BYTES;
+        self.batch.borrow_mut().stack_bytes = self.stack_ring_bytes;
+        let _ = self.records.consume_raw();
+        // After the calls: a stack is sent before its call, so whatever calls were read, their
+        // stacks are read with them. As much as the ring holds is all that was in it by then.
+        let _ = self.stacks.as_ref().map(RingBuffer::consume_raw);
         let mut batch = self.batch.borrow_mut();
+        self.is_cut = batch.record_bytes == 0;
         // The next batch is likely to be as long.
         let next = Vec::with_capacity(batch.records.len());
         std::mem::replace(&mut batch.records, next)
+    }
+
+    /// Whether the last batch had everything that was in the ring.
+    pub(crate) const fn is_drained(&self) -> bool {
+        !self.is_cut
+    }
+
+    /// Batches after which everything was read that is in the ring now.
+    pub(crate) const fn batches(&self) -> usize {
+        self.record_ring_bytes / BATCH_BYTES + 1
     }
 
     /// Stacks that came with the records taken last, or before them.
@@ -85,5 +107,56 @@ impl Ring {
     /// Records since the last call that this version could not read; any is a bug.
     pub(crate) fn take_unreadable(&mut self) -> u64 {
         std::mem::take(&mut self.batch.borrow_mut().unreadable)
+    }
+}
+
+fn open(
+    loaded: &Loaded,
+    name: &'static str,
+    each: impl FnMut(&[u8]) -> i32 + 'static,
+) -> Result<RingBuffer<'static>, Error> {
+    let load = |source| Error::Load { source };
+    let map = loaded.map(name)?;
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&map, each).map_err(load)?;
+    builder.build().map_err(load)
+}
+
+fn on_record(batch: &Rc<RefCell<Batch>>, objects: bool) -> impl FnMut(&[u8]) -> i32 + use<> {
+    let batch = Rc::clone(batch);
+    move |bytes| {
+        let mut batch = batch.borrow_mut();
+        match decode(bytes) {
+            Ok(Some(record)) => batch.records.push(record),
+            Ok(None) => {}
+            Err(_) => batch.unreadable += 1,
+        }
+        // After what the call means to memory: a stream's context is known by then.
+        batch.records.extend(objects.then(|| object(bytes)).flatten());
+        consume(&mut batch.record_bytes, bytes.len())
+    }
+}
+
+fn on_stack(batch: &Rc<RefCell<Batch>>) -> impl FnMut(&[u8]) -> i32 + use<> {
+    let batch = Rc::clone(batch);
+    move |bytes| {
+        let mut batch = batch.borrow_mut();
+        match read(bytes) {
+            Some(stack) => batch.stacks.push(stack),
+            None => batch.unreadable += 1,
+        }
+        consume(&mut batch.stack_bytes, bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_ends_with_the_record_that_fills_it() {
+        let mut left = 300;
+        assert_eq!([128, 128, 128].map(|bytes| consume(&mut left, bytes)), [0, 0, STOP]);
+        assert_eq!(left, 0);
     }
 }
