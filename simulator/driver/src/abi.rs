@@ -55,6 +55,8 @@ codes! {
         c"operation not permitted when stream is capturing";
     CaptureInvalidated = 901 c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
         c"operation failed due to a previous error during capture";
+    CaptureWrongThread = 908 c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD"
+        c"attempt to terminate a thread-local capture sequence from another thread";
     Unknown = 999 c"CUDA_ERROR_UNKNOWN" c"unknown error";
 }
 
@@ -89,6 +91,11 @@ impl<T: Plain> Out<T> {
     /// Fails for a null pointer, before anything is done.
     pub(crate) fn check(self) -> Outcome {
         if self.0.is_null() { Err(Code::InvalidValue) } else { Ok(()) }
+    }
+
+    /// Whether the caller does not want the result.
+    pub(crate) const fn is_null(self) -> bool {
+        self.0.is_null()
     }
 
     /// Stores the result.

@@ -55,7 +55,7 @@ impl CallSite {
         pause(half);
         let injected =
             if settings.failures.is_empty() { None } else { settings.failure(self.name) };
-        let outcome = body(Call { name: self.name, injected: injected.is_some() });
+        let outcome = body(Call { name: self.name, injected });
         let code = injected.unwrap_or_else(|| outcome.map_or_else(|code| code as c_int, |()| 0));
         if code != 0 {
             let mut state = state::lock();
@@ -80,14 +80,15 @@ impl CallSite {
 pub(crate) struct Call {
     /// The symbol.
     pub(crate) name: &'static str,
-    injected: bool,
+    /// The result of an injected failure.
+    pub(crate) injected: Option<c_int>,
 }
 
 impl Call {
     /// Does what was asked for, unless the call must fail: then nothing is done. Which failure
     /// the program sees is not this one's to say.
     pub(crate) fn attempt<T>(self, body: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
-        if self.injected { Err(Code::Unknown) } else { body() }
+        if self.injected.is_some() { Err(Code::Unknown) } else { body() }
     }
 
     /// Whether the default stream is the thread's own.
@@ -197,8 +198,8 @@ pub(crate) use implementation;
 
 /// Exports functions. Each line is the driver's prototype and the function here that does it:
 /// `alloc` for calls that allocate (they and their failures are counted), `free` for those that free
-/// or give up a reference (counted too), `work` for those that launch, copy or fill (every call is
-/// counted), `call` for all others.
+/// or give up a reference (counted too), `work` for those that look at the call themselves (launches,
+/// copies and fills count every call), `call` for all others.
 macro_rules! exports {
     ($($class:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) = $target:path;)*) => {
         /// This module's part of the driver's exported functions.

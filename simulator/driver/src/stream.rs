@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{Code, Handle, Out, Outcome};
-use crate::entry::exports;
+use crate::entry::{Call, exports};
 use crate::objects::ObjectKind;
 use crate::state::{self, State};
 
@@ -22,8 +22,8 @@ exports! {
     call cuStreamBeginCapture(stream: Handle) = begin_capture_v1;
     call cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) = begin_capture;
     call cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint) = begin_capture;
-    call cuStreamEndCapture(stream: Handle, graph: Out<Handle>) = end_capture;
-    call cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) = end_capture;
+    work cuStreamEndCapture(stream: Handle, graph: Out<Handle>) = end_capture;
+    work cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) = end_capture;
     call cuStreamIsCapturing(stream: Handle, status: Out<i32>) = is_capturing;
     call cuStreamIsCapturing_ptsz(stream: Handle, status: Out<i32>) = is_capturing;
     call cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) = priority_range;
@@ -233,15 +233,34 @@ fn begin_capture_v1(stream: Handle) -> Outcome {
     begin_capture(stream, 0)
 }
 
-fn end_capture(stream: Handle, graph: Out<Handle>) -> Outcome {
-    graph.check()?;
+/// Whether an end of a capture that returns this error has ended the capture all the same: all errors
+/// about captures but `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` (903). On driver 580, 901, 904 and 908 do.
+fn ends_capture(code: c_int) -> bool {
+    (900..=908).contains(&code) && code != 903
+}
+
+fn end_capture(call: Call, stream: Handle, graph: Out<Handle>) -> Outcome {
+    if call.injected.is_some_and(|code| !ends_capture(code)) {
+        // Refused, so that nothing is done.
+        return call.attempt(|| Ok(()));
+    }
     let mut state = state::running()?;
+    if stream <= 2 {
+        return Err(Code::IllegalState);
+    }
     let capture = state.known_stream(stream)?.capture.take().ok_or(Code::IllegalState)?;
     state.captures -= 1;
-    if capture.invalid {
+    let failure = if capture.invalid || call.injected.is_some() {
+        Some(Code::CaptureInvalidated)
+    } else if capture.mode != Mode::Relaxed && capture.thread != state::thread() {
+        Some(Code::CaptureWrongThread)
+    } else {
+        None
+    };
+    if failure.is_some() || graph.is_null() {
         state.drop_graph(capture.graph);
-        graph.set(0)?;
-        return Err(Code::CaptureInvalidated);
+        graph.set_if_wanted(0);
+        return failure.map_or(Ok(()), Err);
     }
     state.objects.created(ObjectKind::Graph);
     graph.set(state.graphs.graphs.handle(capture.graph))

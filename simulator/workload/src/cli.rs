@@ -55,6 +55,8 @@ pub(crate) enum Program {
     Contexts,
     /// Contexts pushed many levels deep, with memory at the top and after the pops
     ContextStack(ContextStack),
+    /// A capture with a memory node, ended in one of several ways, and stream-ordered memory after it
+    CaptureEnd(CaptureEnd),
     /// One allocation of each kind; some are freed
     Kinds,
     /// A process that forks, and a child that uses the driver anew
@@ -105,6 +107,31 @@ pub(crate) struct ContextStack {
     /// Contexts pushed on top of the two that are created
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: u32,
+}
+
+/// Options of `capture-end`.
+#[derive(Args)]
+pub(crate) struct CaptureEnd {
+    /// How the capture ends
+    #[arg(long, value_enum, default_value = "call")]
+    pub(crate) how: CaptureEndBy,
+}
+
+/// How a capture ends.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CaptureEndBy {
+    /// With a call, which may fail (`SIM_FAIL`)
+    Call,
+    /// With a call that does not ask for the graph
+    Null,
+    /// With a call after something that cannot be captured
+    Invalid,
+    /// With a call on another thread
+    Thread,
+    /// With the end of the stream
+    Stream,
+    /// With the end of the stream's context
+    Context,
 }
 
 /// Options of the programs with tensors.
@@ -288,9 +315,25 @@ pub(crate) struct Hold {
     /// Make each a byte larger than the one before
     #[arg(long)]
     pub(crate) distinct: bool,
+    /// What to allocate
+    #[arg(long, value_enum, default_value = "device")]
+    pub(crate) kind: HoldKind,
     /// How long to wait with all of them live
     #[arg(long, default_value_t = 0)]
     pub(crate) wait_ms: u64,
+}
+
+/// What `hold` allocates.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HoldKind {
+    /// Plain device memory
+    Device,
+    /// Rows of 16 bytes, to which the driver adds the rest of the pitch
+    Pitched,
+    /// Arrays
+    Array,
+    /// Arrays with mip levels
+    Mipmapped,
 }
 
 /// Options of `oom`.

@@ -13,7 +13,7 @@ use crate::structs::LaunchConfig;
 use crate::{say, signals};
 
 /// The size of a launch: grid, block and shared memory.
-type Shape = ([c_uint; 3], [c_uint; 3], c_uint);
+pub(super) type Shape = ([c_uint; 3], [c_uint; 3], c_uint);
 
 /// The name of a kernel: the first two are of a template and of a plain function.
 fn name(number: u32) -> String {
@@ -39,7 +39,7 @@ fn source(count: u32) -> anyhow::Result<CString> {
 /// Gets the kernels. Of each four, one is a function of a module, two are kernels of a library, and
 /// one is the function of a library's kernel. Old drivers have no libraries: there, all are functions
 /// of a module.
-fn kernels(driver: &Driver, count: u32) -> anyhow::Result<Vec<Handle>> {
+pub(super) fn kernels(driver: &Driver, count: u32) -> anyhow::Result<Vec<Handle>> {
     let source = source(count)?;
     let (mut module, mut library) = (0, 0);
     // SAFETY: the pointers are valid for writing; the source is text with its zero byte.
@@ -84,7 +84,13 @@ fn shape(kernel: usize, round: u64) -> Shape {
 }
 
 /// Launches a kernel without parameters, by one of the driver's functions in turn.
-fn launch(driver: &Driver, kernel: Handle, shape: Shape, stream: Handle, turn: u64) -> Result<()> {
+pub(super) fn launch(
+    driver: &Driver,
+    kernel: Handle,
+    shape: Shape,
+    stream: Handle,
+    turn: u64,
+) -> Result<()> {
     let (grid, block, shared) = shape;
     let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
     let none = null_mut();

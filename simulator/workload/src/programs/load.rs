@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::MIB;
-use crate::cli::{Hold, Oom, Spam, Throughput};
-use crate::cuda::{Device, OUT_OF_MEMORY, Pointer};
+use crate::cli::{Hold, HoldKind, Oom, Spam, Throughput};
+use crate::cuda::{Device, OUT_OF_MEMORY, Pointer, Result};
+use crate::structs::{Array3dDescriptor, ArrayDescriptor, FLOAT};
 use crate::{say, signals};
 
 /// Events between two looks at the clock, at full speed.
@@ -111,11 +112,31 @@ fn events_until(rate: f64, elapsed: Duration) -> u64 {
     (rate * elapsed.as_secs_f64()) as u64 + 1
 }
 
+fn hold_one(device: Device, kind: HoldKind, bytes: usize) -> Result<()> {
+    let driver = device.driver;
+    let (width, height, depth) = (bytes / 16, 0, 0);
+    let (format, channels, flags, padding) = (FLOAT, 4, 0, 0);
+    let flat = ArrayDescriptor { width, height, format, channels };
+    let deep = Array3dDescriptor { width, height, depth, format, channels, flags, padding };
+    let (mut handle, mut pitch) = (0, 0);
+    let out = &raw mut handle;
+    // SAFETY: the pointers are valid for writing and for reading.
+    unsafe {
+        match kind {
+            HoldKind::Device => driver.cuMemAlloc_v2(out, bytes),
+            HoldKind::Pitched => driver.cuMemAllocPitch_v2(out, &raw mut pitch, 16, bytes / 16, 4),
+            HoldKind::Array => driver.cuArrayCreate_v2(out, &raw const flat),
+            HoldKind::Mipmapped => driver.cuMipmappedArrayCreate(out, &raw const deep, 8),
+        }
+    }
+}
+
 /// Live allocations, then a wait.
 pub(crate) fn hold(device: Device, options: &Hold) -> anyhow::Result<()> {
     for i in 0..options.count {
         let bytes = options.size + if options.distinct { i } else { 0 };
-        device.alloc(bytes).with_context(|| format!("at allocation {}", i + 1))?;
+        let held = hold_one(device, options.kind, bytes);
+        held.with_context(|| format!("at allocation {}", i + 1))?;
         if signals::stopped() {
             return Ok(());
         }

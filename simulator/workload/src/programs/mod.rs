@@ -1,5 +1,6 @@
 //! The programs.
 
+mod captures;
 mod contexts;
 mod copies;
 mod launches;
@@ -35,6 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Program::ContextStack(options) => {
             contexts::deep(Driver::load()?, common.device, options.depth)
         }
+        Program::CaptureEnd(options) => captures::run(device()?, common.device, options.how),
         Program::Kinds => simple::kinds(device()?),
         Program::Fork => process::fork(common.device),
         Program::Exec => process::exec(device()?, common),

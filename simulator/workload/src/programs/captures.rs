@@ -1,0 +1,100 @@
+//! Captures, and how they end.
+
+use std::ffi::c_int;
+use std::thread;
+
+use anyhow::{Context as _, anyhow};
+
+use super::{MIB, launches};
+use crate::cli::CaptureEndBy;
+use crate::cuda::{Device, Driver, Handle, Pointer, Result};
+
+fn stream(driver: &Driver) -> Result<Handle> {
+    let mut stream = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuStreamCreate(&raw mut stream, 1) }?;
+    Ok(stream)
+}
+
+fn alloc(driver: &Driver, bytes: usize, stream: Handle) -> Result<Pointer> {
+    let mut pointer = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuMemAllocAsync(&raw mut pointer, bytes, stream) }?;
+    Ok(pointer)
+}
+
+/// Returns the graph of a capture; an error is one result among others here.
+fn end(driver: &Driver, stream: Handle) -> Option<Handle> {
+    let mut graph = 0;
+    // SAFETY: the pointer is valid for writing.
+    let ended = unsafe { driver.cuStreamEndCapture(stream, &raw mut graph) };
+    ended.ok().map(|()| graph)
+}
+
+fn launch_graph(driver: &Driver, graph: Handle, stream: Handle) -> Result<()> {
+    let mut exec = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuGraphInstantiateWithFlags(&raw mut exec, graph, 0) }?;
+    // SAFETY: takes handles made above.
+    unsafe { driver.cuGraphLaunch(exec, stream) }
+}
+
+/// Launches one block of a kernel.
+fn launch(driver: &Driver, kernel: Handle, stream: Handle) -> Result<()> {
+    launches::launch(driver, kernel, ([1, 1, 1], [32, 1, 1], 0), stream, 0)
+}
+
+/// A node of 1 MiB in a capture that ends as asked for, then 2 MiB on the stream if it is still there,
+/// and 4 MiB on another one. A graph that the capture made is launched, at the latest after a second
+/// end of the capture. A kernel is launched in the capture and twice after it.
+pub(crate) fn run(device: Device, ordinal: c_int, how: CaptureEndBy) -> anyhow::Result<()> {
+    let driver = device.driver;
+    let other = stream(driver)?;
+    let kernel = *launches::kernels(driver, 1)?.first().context("no kernel")?;
+    let mut context = 0;
+    if how == CaptureEndBy::Context {
+        // SAFETY: the pointer is valid for writing.
+        unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, ordinal) }?;
+    }
+    let captured = stream(driver)?;
+    // SAFETY: takes a handle made above; 0 is the global mode.
+    unsafe { driver.cuStreamBeginCapture_v2(captured, 0) }?;
+    alloc(driver, MIB, captured)?;
+    if how != CaptureEndBy::Context {
+        launch(driver, kernel, captured)?;
+    }
+    let mut graph = None;
+    match how {
+        CaptureEndBy::Call => graph = end(driver, captured),
+        // SAFETY: null says that the graph is not wanted.
+        CaptureEndBy::Null => unsafe { driver.cuStreamEndCapture(captured, std::ptr::null_mut()) }?,
+        CaptureEndBy::Invalid => {
+            // Plain memory cannot be captured: this fails, and the capture with it.
+            let _ = driver.alloc(MIB);
+            graph = end(driver, captured);
+        }
+        CaptureEndBy::Thread => {
+            let ended = thread::spawn(move || {
+                driver.set_current(device.context)?;
+                Ok::<_, crate::cuda::CudaError>(end(driver, captured))
+            });
+            graph = ended.join().map_err(|_| anyhow!("a thread panicked"))??;
+        }
+        // SAFETY: takes a handle made above, which is not used again.
+        CaptureEndBy::Stream => unsafe { driver.cuStreamDestroy_v2(captured) }?,
+        // SAFETY: as above; the stream is gone with its context.
+        CaptureEndBy::Context => unsafe { driver.cuCtxDestroy_v2(context) }?,
+    }
+    if !matches!(how, CaptureEndBy::Stream | CaptureEndBy::Context) {
+        alloc(driver, 2 * MIB, captured)?;
+        graph = graph.or_else(|| end(driver, captured));
+    }
+    if let Some(graph) = graph {
+        launch_graph(driver, graph, other)?;
+    }
+    alloc(driver, 4 * MIB, other)?;
+    for _ in 0..2 {
+        launch(driver, kernel, other)?;
+    }
+    Ok(())
+}
