@@ -277,3 +277,21 @@ fn reports_on_the_way_have_rates() {
         .filter_map(|report| report["processes"][0]["launches_per_second"].as_f64());
     assert!(rates.filter(|rate| (20.0..200.0).contains(rate)).count() >= 2, "{:?}", traced.reports);
 }
+
+#[test]
+fn launches_around_any_end_of_a_capture_are_counted() {
+    for how in ["call", "null", "invalid", "thread", "stream"] {
+        let stage = Stage::new();
+        let traced = stage.kernels(&[], &["capture-end", "--how", how]);
+        assert_truth(&traced, &stage);
+        let process = &traced.last()["processes"][0];
+        assert_eq!(process["captured_launches"], 1, "{how}");
+    }
+    // The probes do not know which captures end with a context.
+    let stage = Stage::new();
+    let traced = stage.kernels(&[], &["capture-end", "--how", "context"]);
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    assert_work(process(traced.last(), pid), &oracle);
+    assert_eq!(traced.last()["exact"], false);
+    assert_eq!(traced.last()["lost_launches"], 1);
+}

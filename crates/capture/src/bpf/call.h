@@ -127,6 +127,8 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 		record->flags |= read_out(call, hook, 1, &record->outs[1]);
 	}
 	*out = record->outs[0];
+	if (hooks[hook].action == VS_ACTION_CAPTURE_END && capture_over(result))
+		record->flags |= VS_CAPTURE_OVER;
 	record->context = context_top(thread);
 	if (context_known(thread))
 		record->flags |= VS_CONTEXT_KNOWN;
@@ -254,8 +256,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
-		graph_apply(pid, action, hooks[hook].flags, result);
-		capture_apply(thread, action, call->args[0], result);
+		graph_apply(pid, call, hook, result);
 		announce_once(thread, pid);
 		announce_thread(thread);
 		struct taken_stack taken = {};

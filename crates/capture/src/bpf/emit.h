@@ -72,6 +72,8 @@ static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result
 		__sync_fetch_and_add(&lost->copies, 1);
 	else if (class == VS_CLASS_OBJECT)
 		__sync_fetch_and_add(&lost->objects, 1);
+	else if (class == VS_CLASS_LAUNCH)
+		__sync_fetch_and_add(&lost->launches, 1);
 	else
 		__sync_fetch_and_add(&lost->other, 1);
 	return 0;

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Which processes have graphs with memory nodes: launches are frequent, and only theirs matter. */
+/* Which processes have graphs with memory nodes, and which streams capture. Launches are frequent;
+ * of graphs, only those of such processes matter to memory. */
 #ifndef VS_GRAPH_H
 #define VS_GRAPH_H
 
+/* The default streams are up to this one. What can be captured of them is each thread's own. */
+#define LAST_DEFAULT_STREAM 2
+/* In the place of a stream: all captures that a thread began. */
+#define ANY_STREAM (~0ULL)
+
 static __always_inline struct graph_state *graph_state_create(__u32 pid)
 {
-	struct graph_state none = {};
-
+	struct graph_state new = {.id = bpf_ktime_get_ns()};
 	struct graph_state *state;
 
-	bpf_map_update_elem(&graph_states, &pid, &none, BPF_NOEXIST);
+	bpf_map_update_elem(&graph_states, &pid, &new, BPF_NOEXIST);
 	state = bpf_map_lookup_elem(&graph_states, &pid);
 	if (!state)
 		count_lost(pid, VS_CLASS_OTHER, 0, 0); /* launches will go unseen */
@@ -23,29 +28,130 @@ static __always_inline bool graph_launch_matters(__u32 pid)
 	return state && state->memory;
 }
 
-/* Results of an end of a capture by which it has ended: none, or one that is about captures, but
- * for CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD (908). */
-static __always_inline bool capture_ended(int result)
+/* Whether a call that should end a capture has ended it. The driver does so whether it returns the
+ * graph or an error about captures; but CUDA_ERROR_STREAM_CAPTURE_UNMATCHED (903) is about a stream
+ * on which no capture began. User space takes it from the record's flag. */
+static __always_inline bool capture_over(int result)
 {
-	return !result || (result >= 900 && result < 908);
+	return !result || (result >= 900 && result <= 908 && result != 903);
 }
 
-static __always_inline void graph_apply(__u32 pid, __u8 action, __u8 flags, int result)
+static __always_inline void captures_add(struct graph_state *state, __s32 count)
 {
+	struct shared_state *all = shared_state();
+
+	__sync_fetch_and_add(&state->captures, count);
+	if (all)
+		__sync_fetch_and_add(&all->captures, (__s64)count);
+}
+
+static __always_inline struct capture *capture_find(const struct graph_state *state,
+						    const struct capture_key *key)
+{
+	struct capture *capture = bpf_map_lookup_elem(&capturing_streams, key);
+
+	return capture && capture->owner == state->id ? capture : NULL;
+}
+
+static __always_inline void fill_key(struct capture_key *key, __u64 stream)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	key->stream = stream;
+	key->pid = id >> 32;
+	key->thread = stream <= LAST_DEFAULT_STREAM || stream == ANY_STREAM ? (__u32)id : 0;
+}
+
+static __noinline int capture_begin(__u32 pid, __u64 stream)
+{
+	struct graph_state *state = graph_state_create(pid);
+	struct capture new = {.thread = (__u32)bpf_get_current_pid_tgid(), .count = 1};
+	struct capture_key key;
+	struct capture *known;
+
+	if (!state)
+		return 0;
+	fill_key(&key, stream);
+	if (capture_find(state, &key))
+		return 0;
+	new.owner = state->id;
+	if (bpf_map_update_elem(&capturing_streams, &key, &new, BPF_ANY))
+		goto full;
+	captures_add(state, 1);
+	fill_key(&key, ANY_STREAM);
+	known = capture_find(state, &key);
+	if (known)
+		__sync_fetch_and_add(&known->count, 1);
+	else if (bpf_map_update_elem(&capturing_streams, &key, &new, BPF_ANY))
+		goto full;
+	return 0;
+full:
+	/* What is launched on the stream counts as launched now. Its nodes must not be missed. */
+	state->memory = 1;
+	if (count_work)
+		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
+	return 0;
+}
+
+/* The capture on a stream has ended, whichever thread ended it. */
+static __noinline int capture_end(__u32 pid, __u64 stream)
+{
+	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+	struct capture_key key;
+	struct capture *known;
+
+	if (!state || !state->captures)
+		return 0;
+	fill_key(&key, stream);
+	known = capture_find(state, &key);
+	if (!known)
+		return 0;
+	__u32 thread = known->thread;
+	bpf_map_delete_elem(&capturing_streams, &key);
+	captures_add(state, -1);
+	key.stream = ANY_STREAM;
+	key.thread = thread;
+	known = capture_find(state, &key);
+	if (known && known->count > 1)
+		__sync_fetch_and_add(&known->count, -1);
+	else if (known)
+		bpf_map_delete_elem(&capturing_streams, &key);
+	return 0;
+}
+
+/* A context ended, and with it its streams and their captures. Which ones is not known here, so all
+ * captures of the process are forgotten. What others capture passes for launched. */
+static __noinline int captures_forget(__u32 pid)
+{
+	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+
+	if (!state || !state->captures)
+		return 0;
+	captures_add(state, -(__s32)state->captures);
+	state->id = bpf_ktime_get_ns();
+	state->memory = 1;
+	if (count_work)
+		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
+	return 0;
+}
+
+static __always_inline void graph_apply(__u32 pid, const struct inflight_call *call, __u64 hook,
+					int result)
+{
+	__u8 action = hooks[hook].action, flags = hooks[hook].flags;
 	struct graph_state *state;
 
-	if (action == VS_ACTION_CAPTURE_BEGIN) {
-		if (result)
-			return;
-		state = graph_state_create(pid);
-		if (state)
-			__sync_fetch_and_add(&state->captures, 1);
-	} else if (action == VS_ACTION_CAPTURE_END) {
-		if (!capture_ended(result))
-			return;
-		state = bpf_map_lookup_elem(&graph_states, &pid);
-		if (state && state->captures)
-			__sync_fetch_and_add(&state->captures, -1);
+	if (action == VS_ACTION_CAPTURE_END) {
+		if (capture_over(result))
+			capture_end(pid, call->args[0]);
+	} else if (result) {
+		return;
+	} else if (action == VS_ACTION_CAPTURE_BEGIN) {
+		capture_begin(pid, call->args[0]);
+	} else if (action == VS_ACTION_STREAM_DESTROY) {
+		capture_end(pid, call->args[0]);
+	} else if (flags & VS_ENDS_CONTEXT) {
+		captures_forget(pid);
 	} else if (action == VS_ACTION_GRAPH_NODE) {
 		state = graph_state_create(pid);
 		if (state)
@@ -57,63 +163,49 @@ static __always_inline void graph_apply(__u32 pid, __u8 action, __u8 flags, int 
 	}
 }
 
+/* A thread ends. Captures on its default streams end with it; others go on. */
+static __always_inline void capture_thread_exit(__u32 pid)
+{
+	struct shared_state *all = shared_state();
+	struct capture_key key;
+
+	if (!all || !all->captures)
+		return;
+	for (__u64 stream = 0; stream <= LAST_DEFAULT_STREAM; stream++)
+		capture_end(pid, stream);
+	fill_key(&key, ANY_STREAM);
+	bpf_map_delete_elem(&capturing_streams, &key);
+}
+
 /* The process ends, and its captures with it. */
 static __always_inline void graph_forget(__u32 pid)
 {
 	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
-	__u32 zero = 0;
-	__u64 *under_way = bpf_map_lookup_elem(&captures_under_way, &zero);
 
-	if (state && under_way && *under_way >= state->streams)
-		__sync_fetch_and_add(under_way, -(__s64)state->streams);
-	bpf_map_delete_elem(&graph_states, &pid);
-}
-
-static __always_inline void capture_apply(struct thread_state *thread, __u8 action, __u64 stream,
-					  int result)
-{
-	__u32 zero = 0;
-	__u64 *under_way = bpf_map_lookup_elem(&captures_under_way, &zero);
-	struct stream_key key = {.stream = stream, .pid = bpf_get_current_pid_tgid() >> 32};
-	struct graph_state *state;
-	__u8 yes = 1;
-
-	if (!count_work || !under_way)
-		return;
-	state = bpf_map_lookup_elem(&graph_states, &key.pid);
 	if (!state)
 		return;
-	if (action == VS_ACTION_CAPTURE_BEGIN && !result) {
-		bpf_map_update_elem(&capturing_streams, &key, &yes, BPF_ANY);
-		thread->captures++;
-		__sync_fetch_and_add(&state->streams, 1);
-		__sync_fetch_and_add(under_way, 1);
-	} else if (action == VS_ACTION_CAPTURE_END && capture_ended(result)) {
-		bpf_map_delete_elem(&capturing_streams, &key);
-		if (thread->captures)
-			thread->captures--;
-		if (state->streams && *under_way) {
-			__sync_fetch_and_add(&state->streams, -1);
-			__sync_fetch_and_add(under_way, -1);
-		}
-	}
+	captures_add(state, -(__s32)state->captures);
+	bpf_map_delete_elem(&graph_states, &pid);
 }
 
 /* Whether a call on a stream becomes a node: the stream captures, or has joined a capture of the
  * calling thread. */
 static __always_inline bool is_captured(__u32 pid, __u64 stream)
 {
-	__u32 zero = 0;
-	__u64 *under_way = bpf_map_lookup_elem(&captures_under_way, &zero);
-	struct stream_key key = {.stream = stream, .pid = pid};
-	struct thread_state *thread;
+	struct shared_state *all = shared_state();
+	struct graph_state *state;
+	struct capture_key key;
 
-	if (!under_way || !*under_way)
+	if (!all || !all->captures)
 		return 0;
-	if (bpf_map_lookup_elem(&capturing_streams, &key))
+	state = bpf_map_lookup_elem(&graph_states, &pid);
+	if (!state || !state->captures)
+		return 0;
+	fill_key(&key, stream);
+	if (capture_find(state, &key))
 		return 1;
-	thread = thread_find();
-	return thread && thread->captures;
+	fill_key(&key, ANY_STREAM);
+	return capture_find(state, &key) != NULL;
 }
 
 #endif

@@ -19,16 +19,6 @@ const volatile bool check_every_launch = 0;
 
 static const struct vs_launches no_launches = {};
 
-static __noinline int count_lost_launch(__u32 pid)
-{
-	struct vs_lost *lost = lost_of(pid);
-
-	COUNT(lost);
-	if (lost)
-		__sync_fetch_and_add(&lost->launches, 1);
-	return 0;
-}
-
 /* A kernel that nobody has launched yet. */
 static __noinline int launches_create(struct vs_launch_key *key)
 {
@@ -53,7 +43,7 @@ static __always_inline struct vs_launches *launches_of(struct vs_launch_key *key
 	launches_create(key);
 	sum = bpf_map_lookup_elem(&launches, key);
 	if (!sum)
-		count_lost_launch(key->pid);
+		count_lost(key->pid, VS_CLASS_LAUNCH, 0, 0);
 	return sum;
 }
 

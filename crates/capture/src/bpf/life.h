@@ -70,6 +70,7 @@ int process_exit(void *ctx)
 		graph_forget(pid);
 		emit_life(VS_EXIT, 0);
 	} else if (thread_find()) {
+		capture_thread_exit(pid);
 		emit_life(VS_THREAD_EXIT, 0);
 	}
 	thread_forget();

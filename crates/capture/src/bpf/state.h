@@ -84,9 +84,9 @@ struct {
 } processes SEC(".maps");
 
 struct graph_state {
+	__u64 id;	/* of this process; another one when its captures were forgotten */
 	__u32 captures; /* streams that capture */
 	__u32 memory;	/* some graph has memory nodes, so launches matter */
-	__u32 streams;	/* streams that capture, as in `captures_under_way` */
 };
 
 /* Processes that capture or build graphs. Launches of all others need no record. */
@@ -98,27 +98,48 @@ struct {
 	__type(value, struct graph_state);
 } graph_states SEC(".maps");
 
-struct stream_key {
+struct capture_key {
 	__u64 stream;
 	__u32 pid;
-	__u32 zero;
+	__u32 thread; /* of a default stream, which each thread has for itself; else 0 */
 };
 
-/* Streams that capture: what is launched on them is not launched yet. */
+struct capture {
+	__u64 owner;  /* the graph_state's id: others are left over */
+	__u32 thread; /* that began it */
+	__u32 count;  /* of a thread: captures that it began */
+};
+
+/* Streams that capture, and the threads that began that: what is launched is not launched yet. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct stream_key);
-	__type(value, __u8);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct capture_key);
+	__type(value, struct capture);
 } capturing_streams SEC(".maps");
 
-/* How many streams of all processes capture; while none does, launches need not ask. */
+struct shared_state {
+	/* Streams of all processes that capture; while none does, launches need not look. */
+	__u64 captures;
+	/* When a call was last dropped because its thread's state could not be kept (boot clock).
+	 */
+	__u64 dropped_at;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} captures_under_way SEC(".maps");
+	__type(value, struct shared_state);
+} shared SEC(".maps");
+
+static __always_inline struct shared_state *shared_state(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&shared, &zero);
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -162,7 +183,6 @@ struct thread_state {
 	__u32 from_empty; /* there is nothing below the levels in `depth` */
 	__s32 device;	  /* told by a query while the context is unknown; -1: not told */
 	__u32 ready;	  /* the fields below and above were set up */
-	__u32 captures;	  /* captures that the thread began */
 	__u32 stacks;	  /* stacks that were sent of it */
 	__u32 announced;  /* its process was, so there is no need to look */
 	__u64 python;	  /* Python's own state of the thread, as it was found last */
@@ -270,11 +290,14 @@ static __always_inline void thread_setup(struct thread_state *thread)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	__u64 start = BPF_CORE_READ(task, start_boottime);
+	struct shared_state *all = shared_state();
 
 	thread->ready = 1;
 	thread->device = -1;
-	/* A thread that started after the probes started without a context. */
-	thread->from_empty = now.attached_at && start > now.attached_at;
+	/* A thread that started after the probes started without a context; unless calls of it were
+	 * dropped. */
+	thread->from_empty =
+		now.attached_at && start > now.attached_at && all && start > all->dropped_at;
 }
 
 static __always_inline void thread_forget(void)

@@ -20,6 +20,8 @@
 #define VS_WHOLE 128
 /* "no such field" among the offsets of Python's structures */
 #define VS_NO_FIELD 65535
+/* bytes of a lost allocation whose size could not be read: more than any device has */
+#define VS_UNKNOWN_BYTES 1099511627776
 /* "whatever program the process runs" */
 #define VS_ANY_PROGRAM 65535
 /* levels of a thread's context stack that are kept, counted from the top; a power of two */
@@ -106,12 +108,14 @@ enum vs_action {
 	VS_ACTION_LAUNCH = 14,	      /* summed; the shape is in registers and on the stack */
 	VS_ACTION_LAUNCH_CONFIG = 15, /* summed; the shape is in a structure */
 	VS_ACTION_COPY = 16,	      /* summed; a failed one is recorded */
+	VS_ACTION_STREAM_DESTROY = 17, /* record, and a capture on argument 0 has ended */
 };
 
 enum vs_hook_flag {
 	VS_STREAM_ORDERED = 1, /* while a stream captures, such a call makes a graph's node */
 	VS_OBJECT = 2,	       /* makes or destroys an object: its loss is counted as such, too */
 	VS_WITH_STACK = 4,     /* makes an object: its stack is taken */
+	VS_ENDS_CONTEXT = 8,   /* may end a context, with the captures on its streams */
 };
 
 /* Which way a copy goes. */
@@ -146,6 +150,7 @@ enum vs_class {
 	VS_CLASS_OTHER = 2,
 	VS_CLASS_COPY = 3,
 	VS_CLASS_OBJECT = 4, /* an object began or ended, and nothing else */
+	VS_CLASS_LAUNCH = 5,
 };
 
 enum vs_name_flag {
@@ -160,6 +165,7 @@ enum vs_call_flag {
 	VS_STACK_KNOWN = 8,    /* stack is a number that user space gave, not a token */
 	VS_STACK_LOST = 16,    /* there was no room for the stack */
 	VS_PYTHON_LOST = 32,   /* there was no room for the Python stack */
+	VS_CAPTURE_OVER = 64,  /* the capture that the call should end has ended */
 };
 
 enum vs_filter {

@@ -26,8 +26,6 @@ pub(super) struct Seen<'a> {
 const POOL_RESERVED: u64 = 5;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT` of `cuDeviceGetGraphMemAttribute`.
 const GRAPH_RESERVED: u64 = 2;
-/// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
-const WRONG_THREAD: i32 = 908;
 /// Node types of the generic form.
 const NODE_ALLOC: u32 = 10;
 const NODE_FREE: u32 = 11;
@@ -39,20 +37,31 @@ impl Seen<'_> {
         let call = self.call;
         let hook = HOOKS.get(usize::from(call.head.hook)).ok_or(Unreadable)?;
         let what = match call.head.result {
+            0 if self.unreadable() => self.unread(hook.meaning),
             0 => self.success(hook.meaning),
             _ => Some(self.failure(hook.meaning)),
         };
-        Ok(what.map(|what| Event {
-            pid: Pid(call.head.pid),
-            tid: Tid(call.head.tid),
-            entered: match hook.meaning {
-                // The end of an older graph of that name, up to now.
-                Meaning::GraphCreate => Moment(call.head.at),
-                _ => Moment(call.entered),
-            },
-            at: Moment(call.head.at),
-            what,
+        Ok(what.map(|what| match hook.meaning {
+            // The end of an older graph of that name, up to now.
+            Meaning::GraphCreate => Event { entered: Moment(call.head.at), ..self.at(what) },
+            _ => self.at(what),
         }))
+    }
+
+    fn at(&self, what: What) -> Event {
+        let Call { head, entered, .. } = self.call;
+        let (pid, tid) = (Pid(head.pid), Tid(head.tid));
+        Event { pid, tid, entered: Moment(*entered), at: Moment(head.at), what }
+    }
+
+    /// The end of a capture, where the call says nothing else of it: it failed, or the graph that it
+    /// gave could not be read.
+    pub(super) fn capture_end(&self) -> Option<Event> {
+        let over = self.call.flags & wire::VS_CAPTURE_OVER != 0;
+        let silent = self.call.head.result != 0 || self.unreadable();
+        let stream = StreamId(self.argument(0));
+        let ended = GraphCall::CaptureEnded { stream, graph: None };
+        (over && silent).then(|| self.at(What::Graph(ended)))
     }
 
     fn argument(&self, index: u8) -> u64 {
@@ -145,11 +154,6 @@ impl Seen<'_> {
             Meaning::Free { space, .. } => Some(Key { space, value: self.argument(0) }),
             Meaning::FreeAsync => Some(Key::address(self.argument(0))),
             Meaning::VmmRelease => Some(Key { space: Space::Handle, value: self.argument(0) }),
-            // A capture that failed has ended all the same, unless the wrong thread asked.
-            Meaning::CaptureEnd if self.call.head.result != WRONG_THREAD => {
-                let stream = StreamId(self.argument(0));
-                return What::Graph(GraphCall::CaptureEnded { stream, graph: None });
-            }
             _ => None,
         };
         What::Failed(Failed {
@@ -207,9 +211,8 @@ impl Seen<'_> {
             | Meaning::ObjectDestroy(_) => None,
             Meaning::KernelFunction => {
                 let (function, kernel) = (KernelId(self.call.outs[0]), KernelId(self.argument(1)));
-                (!self.unreadable()).then_some(What::Work(Work::Alias { function, kernel }))
+                Some(What::Work(Work::Alias { function, kernel }))
             }
-            Meaning::VmmCreate if self.unreadable() => Some(self.lost(Size::Argument(1))),
             other => match self.vmm(other) {
                 Some(call) => Some(What::Vmm(call)),
                 None => self.graph(other).map(What::Graph),
@@ -217,9 +220,31 @@ impl Seen<'_> {
         }
     }
 
-    /// It happened, but what the driver gave cannot be told: as good as lost.
+    /// A call that succeeded, and whose results or structures could not be read: a loss, unless it only
+    /// asked for something.
+    fn unread(&self, meaning: Meaning) -> Option<What> {
+        match meaning {
+            Meaning::Allocate { size, .. } => Some(self.lost(size)),
+            Meaning::AllocateAsync { .. } | Meaning::VmmCreate => {
+                Some(self.lost(Size::Argument(1)))
+            }
+            Meaning::PoolGet
+            | Meaning::PoolOfDevice(_)
+            | Meaning::GraphGet
+            | Meaning::DeviceUuid
+            | Meaning::KernelFunction
+            // Counted as a lost object.
+            | Meaning::ObjectCreate { .. } => None,
+            _ => Some(What::Lost(Lost { other: 1, ..Lost::default() })),
+        }
+    }
+
+    /// Memory that began, and of which the driver's name could not be read.
     fn lost(&self, size: Size) -> What {
-        let allocated_bytes = self.asked(size);
+        let allocated_bytes = match size {
+            Size::Descriptor(_) if self.unreadable() => wire::VS_UNKNOWN_BYTES as u64,
+            size => self.asked(size),
+        };
         What::Lost(Lost { allocations: 1, allocated_bytes, ..Lost::default() })
     }
 
@@ -228,10 +253,10 @@ impl Seen<'_> {
             Pointer::Out | Pointer::NarrowOut => self.call.outs[0],
             Pointer::Argument => self.argument(0),
         };
-        if !self.unreadable() && value == 0 && self.asked(size) == 0 {
+        if value == 0 && self.asked(size) == 0 {
             return None; // nothing was asked for and nothing was given
         }
-        if self.unreadable() || value == 0 {
+        if value == 0 {
             return Some(self.lost(size));
         }
         Some(What::Allocate(Allocate {
@@ -251,7 +276,7 @@ impl Seen<'_> {
         if value == 0 && self.argument(1) == 0 {
             return None; // nothing was asked for and nothing was given
         }
-        if self.unreadable() || value == 0 {
+        if value == 0 {
             return Some(self.lost(Size::Argument(1)));
         }
         Some(What::Allocate(Allocate {

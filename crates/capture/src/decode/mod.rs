@@ -200,6 +200,17 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
     }))
 }
 
+/// The end of a capture in a record that [`decode`] has another meaning for.
+pub fn capture_end(bytes: &[u8]) -> Option<Decoded> {
+    let head: Head = parse(bytes)?;
+    let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
+    if u32::from(head.kind) != wire::VS_CALL || meaning != Meaning::CaptureEnd {
+        return None;
+    }
+    let call: Call = parse(bytes)?;
+    Seen { call: &call, descriptor: &[] }.capture_end().map(Decoded::Event)
+}
+
 fn taken(bytes: &[u8]) -> Option<Taken> {
     let call: Call = parse(bytes)?;
     let known = call.flags & wire::VS_STACK_KNOWN != 0;
@@ -238,6 +249,9 @@ fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
         return None;
     }
     let CallDescriptor { call, descriptor } = parse(bytes)?;
+    if call.flags & wire::VS_OUT_UNREADABLE != 0 {
+        return None;
+    }
     let device = device(call.args[1] as u32 as i32)?;
     Some(DeviceUuid { pid: Pid(head.pid), device, uuid: *descriptor.first_chunk()? })
 }
@@ -252,6 +266,9 @@ fn bound(bytes: &[u8]) -> Option<Bound> {
         return None;
     }
     let call: Call = parse(bytes)?;
+    if call.flags & wire::VS_OUT_UNREADABLE != 0 {
+        return None;
+    }
     let told = call.outs[0];
     let binding = match meaning {
         Meaning::StreamCreate => {

@@ -29,7 +29,10 @@ pub fn object(bytes: &[u8]) -> Option<Decoded> {
     let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
     let what = meaning.object()?;
     let call: Call = parse(bytes)?;
-    let [handle, ..] = call.args;
+    let [handle, graph, ..] = call.args;
+    if meaning == Meaning::CaptureEnd && graph == 0 {
+        return None; // the program did not want the graph, and has none
+    }
     let (what, made) = match what {
         ObjectUse::Creates(kind) => (
             created(&call, kind),

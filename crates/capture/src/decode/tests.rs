@@ -9,7 +9,7 @@ use engine::ids::{ContextId, DeviceId, ExecId, GraphId, HandleId, Key, PoolId, S
 use engine::kind::Kind;
 use engine::object::{ObjectCall, ObjectKind};
 
-use super::{Decoded, Made, Taken, Unreadable, decode, object};
+use super::{Decoded, Made, Taken, Unreadable, capture_end, decode, object};
 use crate::hooks::HOOKS;
 use crate::wire::{self, Call, CallDescriptor};
 
@@ -153,11 +153,60 @@ fn failures_say_what_was_asked_or_freed() {
         panic!()
     };
     assert_eq!((failed.asked, failed.freed), (None, Some(Key::address(0x7f00))));
-    let ended = Record::of("cuStreamEndCapture").args(&[5]).result(900).what();
-    let capture = GraphCall::CaptureEnded { stream: StreamId(5), graph: None };
-    assert_eq!(ended, What::Graph(capture));
-    let refused = Record::of("cuStreamEndCapture").args(&[5]).result(908).what();
-    assert!(matches!(refused, What::Failed(_)), "the capture goes on");
+}
+
+#[test]
+fn capture_end_is_what_the_probe_says() {
+    let second = |record: &Record| match capture_end(&record.bytes()) {
+        Some(Decoded::Event(event)) => Some(event.what),
+        Some(other) => panic!("{other:?}"),
+        None => None,
+    };
+    let ended = |graph| What::Graph(GraphCall::CaptureEnded { stream: StreamId(5), graph });
+    for result in [1, 900, 908] {
+        let refused = Record::of("cuStreamEndCapture").args(&[5, 1]).result(result);
+        assert!(matches!(refused.what(), What::Failed(failed) if failed.code == result));
+        assert_eq!(second(&refused), None, "{result}");
+        let over = Record { flags: wire::VS_CAPTURE_OVER, ..refused };
+        assert!(matches!(over.what(), What::Failed(failed) if failed.code == result));
+        assert_eq!(second(&over), Some(ended(None)), "{result}");
+    }
+    let over = Record { flags: wire::VS_CAPTURE_OVER, ..Record::of("cuStreamEndCapture") };
+    let over = over.args(&[5, 1]).out(0x77);
+    assert_eq!((over.what(), second(&over)), (ended(Some(GraphId(0x77))), None));
+    let unread = Record { flags: wire::VS_CAPTURE_OVER | wire::VS_OUT_UNREADABLE, ..over };
+    assert_eq!(unread.what(), What::Lost(Lost { other: 1, ..Lost::default() }));
+    assert_eq!(second(&unread), Some(ended(None)));
+}
+
+#[test]
+fn results_that_could_not_be_read_are_losses() {
+    let unread = |symbol: &str| {
+        let record = Record { flags: wire::VS_OUT_UNREADABLE, ..Record::of(symbol) };
+        record.args(&[1, 4096]).event().map(|event| event.what)
+    };
+    for symbol in [
+        "cuCtxCreate_v2",
+        "cuDevicePrimaryCtxRetain",
+        "cuStreamCreate",
+        "cuGreenCtxCreate",
+        "cuCtxFromGreenCtx",
+        "cuMemImportFromShareableHandle",
+        "cuMemAddressReserve",
+        "cuGraphInstantiateWithFlags",
+        "cuMemPoolImportFromShareableHandle",
+    ] {
+        let lost = What::Lost(Lost { other: 1, ..Lost::default() });
+        assert_eq!(unread(symbol), Some(lost), "{symbol}");
+    }
+    for symbol in ["cuMemPoolGetAttribute", "cuDeviceGetDefaultMemPool", "cuKernelGetFunction"] {
+        assert_eq!(unread(symbol), None, "{symbol} only asks");
+    }
+    let array = Record::of("cuArrayCreate_v2").out(0x77).descriptor(&[]);
+    let array = Record { flags: wire::VS_OUT_UNREADABLE, ..array };
+    let allocated_bytes = wire::VS_UNKNOWN_BYTES as u64;
+    let lost = Lost { allocations: 1, allocated_bytes, ..Lost::default() };
+    assert_eq!(array.what(), What::Lost(lost));
 }
 
 #[test]
@@ -362,9 +411,11 @@ fn what_does_not_end_with_a_context_names_none() {
     }
     let pool = Record::of("cuMemPoolCreate").out(0x77).descriptor(&[(8, 1, 4)]);
     assert_eq!(of_object(&pool).unwrap().0, created(ObjectKind::Pool, None));
-    let captured = Record::of("cuStreamEndCapture").args(&[5]).out(0x77);
+    let captured = Record::of("cuStreamEndCapture").args(&[5, 1]).out(0x77);
     let made = Made { captured_on: Some(StreamId(5)), taken: None };
     assert_eq!(of_object(&captured), Some((created(ObjectKind::Graph, None), made)));
+    let unwanted = Record::of("cuStreamEndCapture").args(&[5, 0]);
+    assert_eq!(of_object(&unwanted), None);
 }
 
 #[test]

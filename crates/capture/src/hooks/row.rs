@@ -146,7 +146,11 @@ impl Hook {
             Meaning::ContextCreate { .. } => {
                 plain.action(wire::VS_ACTION_CONTEXT_CREATE).out(0, 0, 8)
             }
-            Meaning::ContextDestroy => plain.action(wire::VS_ACTION_CONTEXT_DESTROY),
+            Meaning::ContextDestroy => {
+                plain.action(wire::VS_ACTION_CONTEXT_DESTROY).flag(wire::VS_ENDS_CONTEXT)
+            }
+            Meaning::PrimaryRelease | Meaning::PrimaryReset => plain.flag(wire::VS_ENDS_CONTEXT),
+            Meaning::StreamDestroy => plain.action(wire::VS_ACTION_STREAM_DESTROY),
             Meaning::PrimaryRetain => plain.out(0, 0, 8),
             Meaning::DeviceUuid => plain.descriptor(0, 16),
             Meaning::StreamCreate | Meaning::GreenStreamCreate => plain.out(0, 0, 8),
@@ -169,10 +173,7 @@ impl Hook {
             | Meaning::GraphExecDestroy
             | Meaning::GraphDestroy
             | Meaning::GraphTrim
-            | Meaning::StreamDestroy
-            | Meaning::GreenDestroy
-            | Meaning::PrimaryRelease
-            | Meaning::PrimaryReset => plain,
+            | Meaning::GreenDestroy => plain,
         }
     }
 }

@@ -5,22 +5,31 @@
 use engine::event::{ContextChange, Event, GraphCall, What};
 use engine::ids::{ContextId, DeviceId, GraphId, Pid, StreamId};
 use engine::object::{ObjectCall, ObjectKind};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::decode::{Binding, Bound};
 
-/// Streams remembered per process; a program that leaks more has its newer ones taken for streams
-/// of the calling thread's context.
+/// Streams remembered per process. In a program that has more, those that are not remembered are in a
+/// context that is not known.
 const STREAMS: usize = 65_536;
+
+/// The default streams are up to this one: they are of the calling thread's context.
+const LAST_DEFAULT_STREAM: u64 = 2;
 
 #[derive(Default)]
 struct Process {
     streams: HashMap<StreamId, ContextId>,
+    /// Some stream is not remembered for lack of room.
+    full: bool,
     /// Green contexts, by their own handle.
     greens: HashMap<u64, DeviceId>,
     /// Contexts that are a view of a device's primary one.
     views: HashMap<ContextId, DeviceId>,
     primaries: HashMap<DeviceId, ContextId>,
+    /// Users of the primary contexts.
+    users: HashMap<DeviceId, u64>,
+    /// Streams that capture. The ledger follows fewer, and counts the others as lost.
+    capturing: HashSet<StreamId>,
     /// Streams that capture into a graph that was there before.
     captures: HashMap<StreamId, GraphId>,
 }
@@ -30,32 +39,86 @@ impl Process {
         let device = self.views.get(&context);
         device.and_then(|device| self.primaries.get(device)).copied().unwrap_or(context)
     }
+
+    /// The context of a stream; `None` where it is that of the calling thread, and
+    /// `Some(None)` where it is not known.
+    fn of_stream(&self, stream: StreamId) -> Option<Option<ContextId>> {
+        let known = self.streams.get(&stream).copied();
+        let forgotten = self.full && stream.0 > LAST_DEFAULT_STREAM;
+        known.map(Some).or(forgotten.then_some(None))
+    }
+
+    fn create_stream(&mut self, stream: StreamId, owner: ContextId, most: usize) -> Option<What> {
+        if self.streams.len() < most || self.streams.contains_key(&stream) {
+            self.streams.insert(stream, owner);
+        } else {
+            self.full = true;
+        }
+        // An older stream of that name is gone.
+        self.end_capture(stream)
+    }
+
+    fn end_capture(&mut self, stream: StreamId) -> Option<What> {
+        self.captures.remove(&stream);
+        let ended = What::Graph(GraphCall::CaptureEnded { stream, graph: None });
+        self.capturing.remove(&stream).then_some(ended)
+    }
+
+    /// Ends the streams of a context.
+    fn end_context(&mut self, context: ContextId) -> Vec<What> {
+        let of = self.streams.extract_if(|_, owner| *owner == context);
+        let gone: Vec<_> = of.map(|(stream, _)| stream).collect();
+        gone.into_iter().filter_map(|stream| self.end_capture(stream)).collect()
+    }
+
+    /// The context that ends with a change.
+    fn ended(&mut self, change: ContextChange) -> Option<ContextId> {
+        match change {
+            ContextChange::Destroyed { context } => Some(context),
+            ContextChange::PrimaryReset { device } => self.primaries.get(&device).copied(),
+            ContextChange::PrimaryReleased { device } => {
+                let users = self.users.get_mut(&device)?;
+                *users = users.saturating_sub(1);
+                self.primaries.get(&device).copied().filter(|_| *users == 0)
+            }
+            ContextChange::Created { .. }
+            | ContextChange::PrimaryRetained { .. }
+            | ContextChange::Learned { .. } => None,
+        }
+    }
 }
 
 /// The bindings of all processes.
-#[derive(Default)]
 pub(crate) struct Bindings {
     processes: HashMap<Pid, Process>,
+    /// Streams remembered per process.
+    most: usize,
+}
+
+impl Default for Bindings {
+    fn default() -> Self {
+        Self { processes: HashMap::new(), most: STREAMS }
+    }
 }
 
 impl Bindings {
-    /// Takes note of what a handle stands for; what a context's device is may follow from it.
+    /// Takes note of what a handle stands for; what a context's device is may follow from it, or that
+    /// a capture has ended.
     pub(crate) fn note(&mut self, bound: &Bound) -> Option<What> {
         let process = self.processes.entry(bound.pid).or_default();
         match bound.binding {
             Binding::StreamCreated { stream, context } => {
                 let owner = process.owner(context);
-                if process.streams.len() < STREAMS {
-                    process.streams.insert(stream, owner);
-                }
+                return process.create_stream(stream, owner, self.most);
             }
             Binding::GreenStreamCreated { stream, green } => {
                 let device = process.greens.get(&green)?;
                 let owner = *process.primaries.get(device)?;
-                process.streams.insert(stream, owner);
+                return process.create_stream(stream, owner, self.most);
             }
             Binding::StreamDestroyed { stream } => {
                 process.streams.remove(&stream);
+                return process.end_capture(stream);
             }
             Binding::GreenCreated { green, device } => {
                 process.greens.insert(green, device);
@@ -86,12 +149,22 @@ impl Bindings {
         self.processes.remove(&pid);
     }
 
+    /// What ends with the context that an event ends: captures on its streams.
+    pub(crate) fn ended_with(&mut self, event: &Event) -> Vec<Event> {
+        let What::Context(change) = event.what else { return Vec::new() };
+        let Some(process) = self.processes.get_mut(&event.pid) else { return Vec::new() };
+        let Some(context) = process.ended(change) else { return Vec::new() };
+        let ended = process.end_context(context).into_iter();
+        ended.map(|what| Event { what, ..event.clone() }).collect()
+    }
+
     /// Replaces handles by what they stand for.
     pub(crate) fn resolve(&mut self, event: &mut Event) {
         match &mut event.what {
             What::Context(ContextChange::PrimaryRetained { context, device }) => {
                 let process = self.processes.entry(event.pid).or_default();
                 process.primaries.insert(*device, *context);
+                *process.users.entry(*device).or_default() += 1;
                 process.views.remove(context);
             }
             // The name of a view that is gone was given to a context of its own.
@@ -102,26 +175,29 @@ impl Bindings {
             }
             What::Allocate(allocate) => {
                 let Some(process) = self.processes.get(&event.pid) else { return };
-                let stream = allocate.stream.and_then(|stream| process.streams.get(&stream));
-                if let Some(owner) = stream {
-                    (allocate.context, allocate.device) = (Some(*owner), None);
-                } else {
-                    allocate.context = allocate.context.map(|context| process.owner(context));
+                match allocate.stream.and_then(|stream| process.of_stream(stream)) {
+                    Some(owner) => (allocate.context, allocate.device) = (owner, None),
+                    None => allocate.context = allocate.context.map(|id| process.owner(id)),
                 }
             }
             What::Object(ObjectCall::Created { kind, handle, context, .. }) => {
                 let Some(process) = self.processes.get(&event.pid) else { return };
-                let stream = process.streams.get(&StreamId(*handle));
+                let stream = process.of_stream(StreamId(*handle));
                 *context = match stream.filter(|_| *kind == ObjectKind::Stream) {
-                    Some(owner) => Some(*owner).filter(|owner| owner.0 != 0),
+                    Some(owner) => owner.filter(|owner| owner.0 != 0),
                     None => context.map(|context| process.owner(context)),
                 };
             }
             What::Graph(GraphCall::CaptureBegan { stream, graph }) => {
-                let captures = &mut self.processes.entry(event.pid).or_default().captures;
-                captures.remove(stream);
-                if let Some(graph) = graph.filter(|_| captures.len() < STREAMS) {
-                    captures.insert(*stream, graph);
+                let process = self.processes.entry(event.pid).or_default();
+                process.captures.remove(stream);
+                if process.capturing.len() < self.most && process.capturing.insert(*stream) {
+                    process.captures.extend(graph.map(|graph| (*stream, graph)));
+                }
+            }
+            What::Graph(GraphCall::CaptureEnded { stream, .. }) => {
+                if let Some(process) = self.processes.get_mut(&event.pid) {
+                    process.capturing.remove(stream);
                 }
             }
             What::Failed(failed) => {
@@ -231,5 +307,79 @@ mod tests {
         assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
         bindings.forget(PID);
         assert!(bindings.processes.is_empty());
+    }
+
+    fn began(stream: u64) -> Event {
+        let stream = StreamId(stream);
+        event(What::Graph(GraphCall::CaptureBegan { stream, graph: None }))
+    }
+
+    fn ended(stream: u64) -> What {
+        What::Graph(GraphCall::CaptureEnded { stream: StreamId(stream), graph: None })
+    }
+
+    #[test]
+    fn streams_beyond_the_limit_have_no_known_context() {
+        let mut bindings = Bindings { most: 2, ..Bindings::default() };
+        for stream in [5, 6, 7] {
+            let (stream, context) = (StreamId(stream), ContextId(0xc0 + stream));
+            note(&mut bindings, Binding::StreamCreated { stream, context });
+        }
+        let mut owner = |stream| owner(&mut bindings, allocation(0xff, stream));
+        assert_eq!([Some(5), Some(6), Some(7)].map(&mut owner), [Some(0xc5), Some(0xc6), None]);
+        assert_eq!([None, Some(0), Some(2)].map(owner), [Some(0xff); 3], "of the thread");
+        // The handle of a stream that is remembered may be given out again.
+        let (stream, context) = (StreamId(6), ContextId(0xd6));
+        note(&mut bindings, Binding::StreamCreated { stream, context });
+        assert_eq!(super::tests::owner(&mut bindings, allocation(0xff, Some(6))), Some(0xd6));
+    }
+
+    #[test]
+    fn capture_ends_with_its_stream() {
+        let mut bindings = Bindings::default();
+        let (stream, context) = (StreamId(5), ContextId(0xc0));
+        note(&mut bindings, Binding::StreamCreated { stream, context });
+        assert_eq!(note(&mut bindings, Binding::StreamDestroyed { stream }), None);
+        for end in [Binding::StreamDestroyed { stream }, Binding::StreamCreated { stream, context }]
+        {
+            bindings.resolve(&mut began(5));
+            assert_eq!(note(&mut bindings, end), Some(ended(5)));
+            bindings.resolve(&mut began(5));
+            bindings.resolve(&mut event(ended(5)));
+            assert_eq!(note(&mut bindings, end), None, "ended by a call");
+        }
+    }
+
+    #[test]
+    fn captures_end_with_the_context_of_their_streams() {
+        let mut bindings = Bindings::default();
+        let (context, device) = (ContextId(0xc0), DeviceId(0));
+        let change = |change| event(What::Context(change));
+        for change in [
+            ContextChange::Destroyed { context },
+            ContextChange::PrimaryReset { device },
+            ContextChange::PrimaryReleased { device },
+        ] {
+            let retained = ContextChange::PrimaryRetained { context, device };
+            bindings.resolve(&mut event(What::Context(retained)));
+            for (stream, context) in [(5, 0xc0), (6, 0xc0), (7, 0xc1)] {
+                let (stream, context) = (StreamId(stream), ContextId(context));
+                note(&mut bindings, Binding::StreamCreated { stream, context });
+            }
+            [5, 7].into_iter().for_each(|stream| bindings.resolve(&mut began(stream)));
+            let ends = bindings.ended_with(&event(What::Context(change)));
+            let ends: Vec<_> = ends.into_iter().map(|event| event.what).collect();
+            if matches!(change, ContextChange::PrimaryReleased { .. }) {
+                assert_eq!(ends, [], "there are other users");
+                continue;
+            }
+            assert_eq!(ends, [ended(5)]);
+            assert!(bindings.ended_with(&event(What::Context(change))).is_empty());
+        }
+        let mut release = || {
+            let release = change(ContextChange::PrimaryReleased { device });
+            bindings.ended_with(&release).into_iter().map(|event| event.what).collect::<Vec<_>>()
+        };
+        assert_eq!([release(), release()], [vec![], vec![ended(5)]]);
     }
 }

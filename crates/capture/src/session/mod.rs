@@ -402,6 +402,7 @@ impl Session {
                     let start = self.living.start(event.pid).unwrap_or(0);
                     events.extend(pending.take(event.pid, start, None, now));
                 }
+                events.extend(self.bindings.ended_with(&event));
                 self.bindings.resolve(&mut event);
                 let more = self.follow(&mut event, None, now);
                 events.push(event);

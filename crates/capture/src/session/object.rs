@@ -149,7 +149,7 @@ impl Loaded {
         for mut map in open.maps_mut() {
             match map.name().to_str() {
                 Some("records") => set(map.set_max_entries(knobs.ring_bytes))?,
-                Some("targets" | "processes") => {
+                Some("targets" | "processes" | "graph_states" | "capturing_streams") => {
                     if let Some(entries) = knobs.table_entries {
                         set(map.set_max_entries(entries))?;
                     }
@@ -160,7 +160,6 @@ impl Loaded {
                         set(map.set_max_entries(entries))?;
                     }
                 }
-                Some("capturing_streams") => set(map.set_autocreate(knobs.work.is_some()))?,
                 Some("stack_records") => {
                     set(map.set_autocreate(knobs.stacks.are_taken()))?;
                     set(map.set_max_entries(knobs.stack_ring_bytes))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
 use super::object::Loaded;
-use crate::decode::{Decoded, decode, object};
+use crate::decode::{Decoded, capture_end, decode, object};
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
@@ -131,6 +131,7 @@ fn on_record(batch: &Rc<RefCell<Batch>>, objects: bool) -> impl FnMut(&[u8]) -> 
             Ok(None) => {}
             Err(_) => batch.unreadable += 1,
         }
+        batch.records.extend(capture_end(bytes));
         // After what the call means to memory: a stream's context is known by then.
         batch.records.extend(objects.then(|| object(bytes)).flatten());
         consume(&mut batch.record_bytes, bytes.len())

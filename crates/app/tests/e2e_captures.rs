@@ -1,0 +1,67 @@
+//! Ends of stream captures under real probes: whichever way a capture ends, the report is the driver's
+//! own account.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use harness::{Stage, Traced};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// A trace of `capture-end`, with an injected failure or another way to end the capture.
+fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (Stage, Traced) {
+    let mut stage = Stage::new();
+    if let Some(code) = fail {
+        stage = stage.env("SIM_FAIL", &format!("cuStreamEndCapture:1={code}"));
+    }
+    println!("{how} {fail:?}");
+    let traced = stage.trace(options, &["capture-end", "--how", how]);
+    (stage, traced)
+}
+
+fn failures(process: &Value) -> Vec<(String, u64)> {
+    let all = process["failures"].as_array().unwrap();
+    let one = |f: &Value| (f["function"].as_str().unwrap().to_owned(), f["code"].as_u64().unwrap());
+    all.iter().map(one).collect()
+}
+
+#[test]
+fn every_result_of_a_capture_end_is_understood() {
+    // Whether the capture goes on decides what the 2 MiB after it are: memory, or a node.
+    for (how, fail, live, result) in [
+        ("call", None, 7, None),
+        ("null", None, 6, None),
+        ("invalid", None, 6, Some(901)),
+        ("thread", None, 6, Some(908)),
+        ("call", Some(1), 7, Some(1)),
+        ("call", Some(400), 7, Some(400)),
+        ("call", Some(900), 6, Some(900)),
+        ("call", Some(903), 7, Some(903)),
+        ("call", Some(904), 6, Some(904)),
+    ] {
+        let (stage, traced) = ended(how, fail, &[]);
+        traced.assert_truth(&stage);
+        let process = &traced.last()["processes"][0];
+        assert_eq!(process["live_bytes"], live * MIB);
+        if let Some(result) = result {
+            let failed = ("cuStreamEndCapture".to_owned(), result);
+            assert!(failures(process).contains(&failed), "{:?}", failures(process));
+        }
+    }
+}
+
+#[test]
+fn capture_ends_with_its_stream_or_context() {
+    for how in ["stream", "context"] {
+        let (stage, traced) = ended(how, None, &[]);
+        traced.assert_truth(&stage);
+        assert_eq!(traced.last()["processes"][0]["live_bytes"], 4 * MIB);
+    }
+}
