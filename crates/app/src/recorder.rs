@@ -85,7 +85,7 @@ impl Recorder {
     pub(crate) fn interrupt(mut self) -> Outcome {
         self.attempt(Writer::flush);
         if let Some(writer) = self.writer.take() {
-            output::complain(&summary(&self.path, &writer));
+            output::complain(&summary(&self.name, &writer));
         }
         Outcome::Incomplete
     }

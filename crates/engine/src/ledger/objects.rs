@@ -79,6 +79,7 @@ impl Objects {
             counts: [Counts::default(); ObjectKind::ALL.len()],
             owed: HashMap::new(),
             of_contexts: HashMap::new(),
+            contextless: 0,
         }
     }
 

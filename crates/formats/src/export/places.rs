@@ -38,6 +38,7 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         judgements,
         anomalies,
         gpus: _,
+        suspects_total: _,
     } = snapshot;
     let of_processes = processes.iter_mut().flat_map(|ProcessView { sites, .. }| sites);
     let sites = sites.iter_mut().chain(tensor_sites).chain(of_processes);

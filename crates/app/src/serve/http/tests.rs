@@ -9,7 +9,7 @@ use engine::kind::Kind;
 use engine::metrics::{Board, Gpu, Input, Limits, Own};
 use engine::snapshot::{
     AllocationView, Certainty, Growth, KernelView, KindView, Mistakes, OutOfMemory, ProcessView,
-    SiteKindView, SiteView, Snapshot, ThreadView, WorkView,
+    ReceivedCalls, SiteKindView, SiteView, Snapshot, ThreadView, WorkView,
 };
 use engine::stack::{Frame, SiteName, site_name};
 use engine::units::{Bytes, Moment, Nanos};
@@ -137,6 +137,7 @@ fn process() -> ProcessView {
         uid: Some(0),
         name: NAME.into(),
         container: Some(Arc::new(container)),
+        received_calls: ReceivedCalls::default(),
         ended: None,
         before_trace: false,
         live_bytes: Bytes(1 << 30),
@@ -249,6 +250,7 @@ fn snapshot() -> Snapshot {
         tensor_sites: vec![site()],
         tensor_sites_total: 1,
         suspects: vec![judgement()],
+        suspects_total: 1,
         judgements: vec![Judgement { verdict: Verdict::Plateau, ..judgement() }],
         anomalies: vec![anomaly],
         gpus: Vec::new(),
