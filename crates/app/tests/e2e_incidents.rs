@@ -19,7 +19,8 @@ use std::time::Instant;
 
 use harness::around::Disk;
 use harness::files::{report, run, stdout};
-use harness::{Player, Stage, agent, send_signal, until};
+use harness::incidents::{Agent, object};
+use harness::{Player, Stage, send_signal, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -40,67 +41,6 @@ fn shared(memory: &str) -> Stage {
     let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory);
     stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
     stage
-}
-
-/// An agent and its folders.
-struct Agent {
-    agent: agent::Agent,
-    state: PathBuf,
-}
-
-impl Agent {
-    fn start(stage: &Stage, settings: &str) -> Self {
-        Self::start_in(stage, stage.folder.path().join("state"), settings)
-    }
-
-    fn start_in(stage: &Stage, state: PathBuf, settings: &str) -> Self {
-        let options = ["--state", state.to_str().unwrap()];
-        Self { agent: agent::Agent::start_with(stage, settings, &options), state }
-    }
-
-    fn wait(&self, what: &str, condition: impl Fn() -> bool) {
-        self.agent.until(what, |_| condition().then_some(()));
-    }
-
-    /// The folders, the oldest first; those that are being written are none.
-    fn folders(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.state.join("incidents")).into_iter().flatten();
-        let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-        all.retain(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'));
-        all.sort();
-        all
-    }
-
-    /// Those whose name has that in it.
-    fn named(&self, part: &str) -> Vec<PathBuf> {
-        let mut all = self.folders();
-        all.retain(|path| format!("{}-", path.display()).contains(&format!("-{part}-")));
-        all
-    }
-
-    fn wait_named(&self, part: &str, count: usize) -> Vec<PathBuf> {
-        self.wait(&format!("{count} folders {part}"), || self.named(part).len() >= count);
-        self.named(part)
-    }
-
-    /// The folder of a process.
-    fn wait_folder(&self, pid: u32) -> PathBuf {
-        self.wait_named(&format!("pid{pid}"), 1).remove(0)
-    }
-
-    /// Waits for the page, which is the last file.
-    fn wait_page(&self, folder: &Path) -> Value {
-        self.wait("the page", || object(folder)["page"] != "follows");
-        object(folder)
-    }
-
-    fn stop(self) {
-        self.agent.end(15);
-    }
-}
-
-fn object(folder: &Path) -> Value {
-    serde_json::from_slice(&fs::read(folder.join("incident.json")).unwrap()).unwrap()
 }
 
 /// What each of these held, by the folder: others on this machine may hold something, too.
@@ -578,5 +518,32 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
     assert!(last["bytes"].as_u64().unwrap() >= 400 * MIB, "{found:?}");
     older.child.wait().unwrap();
     drop(asker);
+    agent.stop();
+}
+
+#[test]
+fn oversized_requests_do_not_displace_real_incidents() {
+    let _alone = alone();
+    let stage = shared("2G");
+    let settings = "[incidents]\npage = false\nkeep = 2\nper_hour = 2\npause = \"0s\"\n\
+                    together = \"0s\"\n";
+    let agent = Agent::start(&stage, settings);
+    let first = python(&stage, "allocate(1500); allocate(1000); time.sleep(120)");
+    agent.wait_folder(first.pid());
+    // Requests for 64 TiB, from one process after the other and many times from one.
+    for times in [1, 1, 1, 1, 1, 200] {
+        let calls = format!("for _ in range({times}): assert allocate(64 << 20) == 2");
+        assert!(python(&stage, &calls).finish().0.success());
+    }
+    let second = python(&stage, "while allocate(64) == 0: pass\ntime.sleep(120)");
+    agent.wait_folder(second.pid());
+    // Both real ones are there, and some of the others.
+    let all = agent.folders();
+    let cause = |folder: &PathBuf| object(folder)["cause"]["name"].as_str().unwrap().to_owned();
+    let oversized = all.iter().filter(|one| cause(one) == "larger_than_device").count();
+    assert_eq!(all.len() - oversized, 2, "{all:?}");
+    assert!((1..=3).contains(&oversized), "{all:?}");
+    assert_eq!(agent.named(&format!("pid{}", first.pid())).len(), 1, "{all:?}");
+    drop((first, second));
     agent.stop();
 }

@@ -7,6 +7,7 @@ pub mod around;
 pub mod contract;
 pub mod files;
 pub mod http;
+pub mod incidents;
 mod running;
 
 pub use running::{Bound, Player, Tracer, send_signal};

@@ -21,7 +21,7 @@ use engine::units::{Bytes, Moment};
 use formats::export::incident::{Trigger, Who};
 use formats::plain::plain;
 
-use super::folder::{self, NoLock};
+use super::folder::{self, MAX_OVERSIZED, NoLock};
 use super::gate::Gate;
 use super::job::{Call, Job, Order, Update};
 use super::limits::{Crossed, Limits};
@@ -49,6 +49,10 @@ pub(crate) struct Desk {
     shared: Arc<Shared>,
     recent: Recent,
     gate: Gate,
+    /// For requests larger than the GPU.
+    oversized_gate: Gate,
+    /// Total memory of each GPU.
+    gpu_bytes: Vec<(GpuId, u64)>,
     limits: Limits,
     /// Refusals whose folders are not ordered yet.
     pending: Vec<Pending>,
@@ -107,6 +111,8 @@ impl Desk {
             shared: Arc::clone(shared),
             recent: Recent::new(config.events, config.events_size.0.0),
             gate: Gate::new(config.pause.0, config.per_hour),
+            oversized_gate: Gate::new(config.pause.0, MAX_OVERSIZED),
+            gpu_bytes: Vec::new(),
             limits: Limits::new(config.used_above, process_above),
             pending: Vec::new(),
             open: Vec::new(),
@@ -161,7 +167,11 @@ impl Desk {
             open.errors += 1;
             return;
         }
-        let Ok(skipped) = self.gate.admit(Some(ledger.key_of(event.pid)), now) else {
+        let gate = match self.is_oversized(failed, gpu) {
+            true => &mut self.oversized_gate,
+            false => &mut self.gate,
+        };
+        let Ok(skipped) = gate.admit(Some(ledger.key_of(event.pid)), now) else {
             self.skip(Trigger::OutOfMemory, event.pid, now);
             return;
         };
@@ -192,6 +202,14 @@ impl Desk {
             recovered: false,
         });
         self.due = Some(self.due.map_or(now + SETTLE, |due| due.min(now + SETTLE)));
+    }
+
+    /// Whether a request could never succeed, whatever else the GPU holds.
+    fn is_oversized(&self, failed: &Failed, gpu: Option<GpuId>) -> bool {
+        let all = self.gpu_bytes.iter().filter(|(id, _)| gpu.is_none_or(|gpu| gpu == *id));
+        let largest = all.map(|(_, bytes)| *bytes).max();
+        let asked = failed.asked.filter(|(kind, _)| kind.takes_device_memory());
+        matches!((asked, largest), (Some((_, bytes)), Some(largest)) if bytes > largest)
     }
 
     /// Counts what becomes no folder, and says so now and then.
@@ -230,6 +248,7 @@ impl Desk {
     /// To be called with everything that is published.
     pub(crate) fn published(&mut self, published: &Arc<Published>, ledger: &Ledger) {
         self.due = None;
+        self.gpu_bytes = published.names.gpus.iter().map(|gpu| (gpu.id, gpu.total_bytes)).collect();
         let now = Instant::now();
         for one in std::mem::take(&mut self.pending) {
             let (site, frames) = ledger.site(one.failed.site);

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use engine::diagnosis::Cause;
 use engine::units::Bytes;
 use formats::export::incident::{self, IncidentObject, Trigger};
 
@@ -186,33 +187,44 @@ pub(crate) fn size(folder: &Path) -> u64 {
     sizes.fold(0, |sum, file| sum.saturating_add(file.len()))
 }
 
+/// Incidents per hour, and incidents kept, whose request was larger than the GPU. They have a quota of
+/// their own because they say nothing about the memory in use: a program that keeps making such requests
+/// must not displace incidents that do.
+pub(crate) const MAX_OVERSIZED: usize = 3;
+
 /// Removes the oldest until they are few and small enough; the newest always stays, and so does the last
-/// one that was written: a clock that was wrong may have given others later names. Those that are left,
-/// and what could not be removed.
+/// one that was written: a clock that was wrong may have given others later names. Requests larger than
+/// the GPU come last. Returns those that are left, and what could not be removed.
 pub(crate) fn retain(
     mut all: Vec<IncidentView>,
     keep: usize,
     keep_bytes: Bytes,
     last: Option<&str>,
 ) -> (Vec<IncidentView>, Vec<io::Error>) {
-    let mut errors = Vec::new();
-    let mut kept: Vec<IncidentView> = Vec::new();
-    let mut bytes = 0_u64;
     all.sort_by(|a, b| b.id.cmp(&a.id));
     if let Some(at) = all.iter().position(|one| Some(one.id.as_str()) == last) {
         all[..=at].rotate_right(1);
     }
-    for (number, one) in all.into_iter().enumerate() {
-        let more = bytes.saturating_add(one.bytes);
-        if number == 0 || (kept.len() < keep && more <= keep_bytes.0) {
-            bytes = more;
-            kept.push(one);
-        } else {
-            // Whatever is older goes, too, so that there are no gaps.
-            bytes = u64::MAX;
-            errors.extend(fs::remove_dir_all(&one.folder).err());
+    let is_oversized = |one: &IncidentView| one.cause == Cause::LargerThanDevice.name();
+    let (oversized, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_oversized);
+    let mut errors = Vec::new();
+    let mut kept: Vec<IncidentView> = Vec::new();
+    let mut bytes = 0_u64;
+    for (list, keep) in [(others, keep), (oversized, MAX_OVERSIZED)] {
+        let mut is_full = false;
+        for (number, one) in list.into_iter().enumerate() {
+            let more = bytes.saturating_add(one.bytes);
+            // Everything older than a removed one is removed, so that there are no gaps.
+            is_full |= number >= keep || more > keep_bytes.0;
+            if kept.is_empty() || !is_full {
+                bytes = more;
+                kept.push(one);
+            } else {
+                errors.extend(fs::remove_dir_all(&one.folder).err());
+            }
         }
     }
+    kept.sort_by(|a, b| b.id.cmp(&a.id));
     (kept, errors)
 }
 

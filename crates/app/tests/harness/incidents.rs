@@ -1,0 +1,70 @@
+//! An agent that writes incidents.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Stage, agent};
+
+/// An agent and its folders.
+pub struct Agent {
+    pub agent: agent::Agent,
+    pub state: PathBuf,
+}
+
+impl Agent {
+    pub fn start(stage: &Stage, settings: &str) -> Self {
+        Self::start_in(stage, stage.folder.path().join("state"), settings)
+    }
+
+    pub fn start_in(stage: &Stage, state: PathBuf, settings: &str) -> Self {
+        let options = ["--state", state.to_str().unwrap()];
+        Self { agent: agent::Agent::start_with(stage, settings, &options), state }
+    }
+
+    pub fn wait(&self, what: &str, condition: impl Fn() -> bool) {
+        self.agent.until(what, |_| condition().then_some(()));
+    }
+
+    /// The folders, the oldest first; those that are being written are none.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.state.join("incidents")).into_iter().flatten();
+        let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        all.retain(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'));
+        all.sort();
+        all
+    }
+
+    /// Those whose name has that in it.
+    pub fn named(&self, part: &str) -> Vec<PathBuf> {
+        let mut all = self.folders();
+        all.retain(|path| format!("{}-", path.display()).contains(&format!("-{part}-")));
+        all
+    }
+
+    pub fn wait_named(&self, part: &str, count: usize) -> Vec<PathBuf> {
+        self.wait(&format!("{count} folders {part}"), || self.named(part).len() >= count);
+        self.named(part)
+    }
+
+    /// The folder of a process.
+    pub fn wait_folder(&self, pid: u32) -> PathBuf {
+        self.wait_named(&format!("pid{pid}"), 1).remove(0)
+    }
+
+    /// Waits for the page, which is the last file.
+    pub fn wait_page(&self, folder: &Path) -> Value {
+        self.wait("the page", || object(folder)["page"] != "follows");
+        object(folder)
+    }
+
+    pub fn stop(self) {
+        self.agent.end(15);
+    }
+}
+
+/// The object of an incident.
+pub fn object(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("incident.json")).unwrap()).unwrap()
+}
