@@ -123,3 +123,31 @@ fn the_chart_has_the_version_of_the_program() {
 fn the_recipe_of_the_image_has_nothing_to_complain_about() {
     fine(&tool("hadolint").arg(root().join("contrib/docker/Dockerfile")).output().unwrap());
 }
+
+/// The image's own command, as it would run in the container with that token.
+fn image_command(token: &str) -> (Vec<String>, Output) {
+    let recipe = read("contrib/docker/Dockerfile");
+    let line = recipe.lines().find_map(|line| line.strip_prefix("CMD ")).unwrap();
+    let words: Vec<String> = serde_json::from_str(line).unwrap();
+    let at = words.iter().position(|word| word == "--token-file").unwrap() + 1;
+    let mut command = words.clone();
+    command[at] = token.to_owned();
+    let output = Command::new(VRAMSCOPE).args(&command).arg("--check").output().unwrap();
+    (words, output)
+}
+
+#[test]
+fn image_listens_where_its_port_can_be_published_and_requires_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    let (_, output) = image_command(token.to_str().unwrap());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("token"), "{output:?}");
+    secret(&token, "0123456789abcdef");
+    let (words, output) = image_command(token.to_str().unwrap());
+    fine(&output);
+    let at = words.iter().position(|word| word == "--listen").unwrap() + 1;
+    let address: std::net::SocketAddr = words[at].parse().unwrap();
+    assert!(address.ip().is_unspecified(), "{address}");
+    assert!(read("contrib/docker/Dockerfile").contains(&format!("EXPOSE {}\n", address.port())));
+}
