@@ -8,7 +8,7 @@
 
 mod harness;
 
-use harness::{Player, Stage, assert_same, process};
+use harness::{Player, Stage, assert_same, compile, process, simulator};
 
 /// Small, and long enough to be seen while it runs.
 const LEAK: [&str; 5] = ["leak3", "--work-ms", "300", "--wait-ms", "300"];
@@ -46,4 +46,31 @@ fn reused_pid_is_not_from_before_the_trace() {
     assert_eq!(process["before_trace"], false, "{process}");
     assert_same(process, &stage.oracle(pid));
     assert_eq!(process["exact"], true, "{process}");
+}
+
+#[test]
+fn driver_that_could_not_be_attached_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    let program = folder.path().join("map");
+    compile("map.c", &program, &[]);
+    std::fs::write(&driver, [0; 8192]).unwrap();
+    let stage = Stage::with_driver(driver.clone());
+    let mut tracer = stage.start_trace(&[]);
+    tracer.next();
+    let mut holder = Player::start(stage.command(&program).arg(&driver));
+    holder.wait_ready();
+    // Two reports later the file was looked at.
+    tracer.next();
+    tracer.next();
+    holder.go();
+    holder.finish();
+    // The same file, with other content.
+    std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
+    let player = stage.workload(&["spam", "--throughput", "100", "--duration", "60"]);
+    let report =
+        tracer.wait_for_process(player.pid(), |p| p["allocations_total"].as_u64() > Some(10));
+    let process = process(&report, player.pid());
+    // It called the driver before the probes were there.
+    assert_eq!((&process["before_trace"], &process["exact"]), (&true.into(), &false.into()));
 }

@@ -10,6 +10,7 @@ use engine::tensor::NoTensors;
 use super::attach::{Attachment, Place, attach};
 use super::learning::Learning;
 use super::object::{Loaded, Serves};
+use super::tried::Tried;
 use super::{Options, Target, unique};
 use crate::error::Error;
 use crate::hooks::{Group, HOOKS};
@@ -90,6 +91,9 @@ impl Notice {
 /// How long an unused copy stays attached: an inode of a container that is gone should not be held.
 pub(super) const LINGER: Duration = Duration::from_secs(30);
 
+/// Failures that are remembered, so that each is reported once.
+const REPORTED: usize = 1024;
+
 struct Attached {
     image: Image,
     installed: bool,
@@ -104,9 +108,10 @@ pub(crate) struct Drivers {
     /// Whose mappings matter; `None`: everybody's.
     of: Option<Vec<Pid>>,
     attached: HashMap<Identity, Attached>,
-    refused: HashSet<Identity>,
-    /// Files already looked at, by the device and inode of one process's view.
-    known: HashMap<(String, u64), Option<Identity>>,
+    /// Files that processes have mapped, and what became of them.
+    tried: Tried<Identity, ()>,
+    /// Why files could not be probed, as far as that was reported.
+    reported: HashSet<String>,
     /// Processes that had the driver before their calls could be seen, with their start times.
     before: HashMap<Pid, u64>,
     learning: Learning,
@@ -138,8 +143,8 @@ impl Drivers {
             only,
             of,
             attached: HashMap::new(),
-            refused: HashSet::new(),
-            known: HashMap::new(),
+            tried: Tried::new(),
+            reported: HashSet::new(),
             before: HashMap::new(),
             learning: Learning::new(plan.link_per_process),
             watch,
@@ -173,7 +178,7 @@ impl Drivers {
 
     /// Looks for copies that came up since the last time. True when one was attached.
     pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
-        let before = self.attached.len();
+        let before: HashSet<Identity> = self.attached.keys().cloned().collect();
         let mut seen = self.watch.as_ref().map(Watch::look).unwrap_or_default();
         self.newcomers.extend_from_slice(&seen.pids);
         self.mapped.append(&mut seen.mapped);
@@ -187,11 +192,22 @@ impl Drivers {
             let concerned = |pid: &Pid| self.of.as_ref().is_none_or(|of| of.contains(pid));
             let pids = unique(seen.pids.into_iter().filter(concerned));
             for mapping in pids.into_iter().flat_map(scan_process) {
-                self.try_mapping(loaded, &mapping, true)?;
+                self.try_mapping(loaded, &mapping)?;
+            }
+        }
+        let new = self.attached.keys().filter(|identity| !before.contains(identity)).cloned();
+        let new: HashSet<Identity> = new.collect();
+        if !new.is_empty() {
+            // They could call the driver before the probes were there.
+            for mapping in self.scan(loaded)? {
+                let file = self.tried.outcome(&mapping.device_inode, Instant::now());
+                if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
+                    self.had_driver(mapping.pid);
+                }
             }
         }
         self.learning.look(loaded, self.attached.values().map(|library| &library.image));
-        Ok(self.attached.len() > before)
+        Ok(!new.is_empty())
     }
 
     /// A thread of a process allocated, and its context is not known.
@@ -253,34 +269,31 @@ impl Drivers {
         }
     }
 
-    fn scan(&mut self, loaded: &Loaded) -> Result<(), Error> {
+    fn scan(&mut self, loaded: &Loaded) -> Result<Vec<Mapping>, Error> {
         let mappings = self.mappings();
         for mapping in &mappings {
-            self.try_mapping(loaded, mapping, false)?;
+            self.try_mapping(loaded, mapping)?;
         }
-        Ok(())
+        self.tried.keep(&mappings.iter().map(|mapping| mapping.device_inode.clone()).collect());
+        Ok(mappings)
     }
 
-    fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping, told: bool) -> Result<(), Error> {
-        if let Some(identity) = self.known.get(&mapping.device_inode) {
-            let attached = identity.as_ref().and_then(|identity| self.attached.get_mut(identity));
-            if let Some(attached) = attached {
-                attached.last_used = Instant::now();
-                return Ok(());
+    fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<(), Error> {
+        let now = Instant::now();
+        match self.tried.outcome(&mapping.device_inode, now) {
+            Some(Ok(identity)) => {
+                if let Some(attached) = self.attached.get_mut(identity) {
+                    attached.last_used = now;
+                    return Ok(());
+                }
             }
-            if identity.is_none() {
-                return Ok(());
-            }
+            Some(Err(())) => return Ok(()),
+            None => {}
         }
         let path = mapping.openable().into_iter().find(|path| std::fs::File::open(path).is_ok());
         let Some(path) = path else { return Ok(()) };
-        let count = self.attached.len();
-        let identity = self.try_path(loaded, &path, &mapping.path, false)?;
-        if told && self.attached.len() > count {
-            // It could call the driver before the probes were there.
-            self.had_driver(mapping.pid);
-        }
-        self.known.insert(mapping.device_inode.clone(), identity);
+        let outcome = self.try_path(loaded, &path, &mapping.path, false)?;
+        self.tried.insert(&mapping.device_inode, outcome.ok_or(()), now);
         Ok(())
     }
 
@@ -296,7 +309,7 @@ impl Drivers {
         let image = match Image::open(path, name) {
             Ok(image) => image,
             Err(error) => {
-                self.notices.push(Notice::NotAttached { reason: error.to_string() });
+                self.report_failure(&error);
                 return Ok(None);
             }
         };
@@ -305,11 +318,20 @@ impl Drivers {
             Ok(()) => Ok(Some(identity)),
             Err(error @ Error::ProcessGone(_)) => Err(error),
             Err(error) => {
-                if self.refused.insert(identity) {
-                    self.notices.push(Notice::NotAttached { reason: error.to_string() });
-                }
+                self.report_failure(&error);
                 Ok(None)
             }
+        }
+    }
+
+    /// Reports why a file cannot be probed, once.
+    fn report_failure(&mut self, error: &dyn std::error::Error) {
+        if self.reported.len() >= REPORTED {
+            self.reported.clear();
+        }
+        let reason = error.to_string();
+        if self.reported.insert(reason.clone()) {
+            self.notices.push(Notice::NotAttached { reason });
         }
     }
 

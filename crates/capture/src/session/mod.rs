@@ -16,6 +16,7 @@ mod ring;
 mod room;
 mod sums;
 mod torch;
+mod tried;
 mod work;
 
 pub use crate::stacks::Stacks;

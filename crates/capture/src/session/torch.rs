@@ -12,10 +12,11 @@ use engine::units::Moment;
 use super::attach::{Attachment, Place, attach};
 use super::drivers::{LINGER, Notice};
 use super::object::Loaded;
+use super::tried::Tried;
 use super::{Options, Target};
 use crate::error::Error;
 use crate::libraries::{C10, C10Error, Identity, Mapping, all_processes, scan_torch};
-use crate::life::Living;
+use crate::life::{Living, start_of};
 use crate::plan::Plan;
 
 struct Attached {
@@ -31,9 +32,10 @@ pub(crate) struct Torch {
     /// Whose mappings matter; `None`: everybody's.
     of: Option<Vec<Pid>>,
     attached: HashMap<Identity, Attached>,
-    /// Files already looked at, by the device and inode of one process's view.
-    known: HashMap<(String, u64), Result<Identity, NoTensors>>,
-    states: HashMap<Pid, TensorWatch>,
+    /// Files that processes have mapped, and what became of them.
+    tried: Tried<Identity, NoTensors>,
+    /// What is known of processes, with their start times.
+    states: HashMap<Pid, (u64, TensorWatch)>,
     /// Of whom the ledger does not know yet.
     untold: HashSet<Pid>,
     notices: Vec<Notice>,
@@ -51,7 +53,7 @@ impl Torch {
             only,
             of,
             attached: HashMap::new(),
-            known: HashMap::new(),
+            tried: Tried::new(),
             states: HashMap::new(),
             untold: HashSet::new(),
             notices: Vec::new(),
@@ -69,9 +71,12 @@ impl Torch {
             return;
         }
         let pids = self.of.clone().unwrap_or_else(all_processes);
+        let mut mapped = HashSet::new();
         for pid in &pids {
-            self.look_at(loaded, *pid, true);
+            let found = self.look_at(loaded, *pid, true);
+            mapped.extend(found.into_iter().map(|mapping| mapping.device_inode));
         }
+        self.tried.keep(&mapped);
         let pids: HashSet<_> = pids.into_iter().collect();
         self.states.retain(|pid, _| pids.contains(pid));
         let notices = &mut self.notices;
@@ -84,13 +89,13 @@ impl Torch {
         });
     }
 
-    /// `settled`: it is not just about to map the rest.
-    fn look_at(&mut self, loaded: &Loaded, pid: Pid, settled: bool) {
+    /// Returns the files that it found. `settled`: it is not just about to map the rest.
+    fn look_at(&mut self, loaded: &Loaded, pid: Pid, settled: bool) -> Vec<Mapping> {
         let found = scan_torch(pid);
-        if !found.cuda {
+        let Some(start) = start_of(pid).filter(|_| found.cuda) else {
             self.forget(pid);
-            return;
-        }
+            return found.c10;
+        };
         let mut outcome = Err(NoTensors::NoLibrary);
         for mapping in &found.c10 {
             let one = self.try_mapping(loaded, mapping);
@@ -98,28 +103,30 @@ impl Torch {
             outcome = if outcome.is_ok() { outcome } else { one };
         }
         let state = match outcome {
-            Err(NoTensors::NoLibrary) if !settled => return,
+            Err(NoTensors::NoLibrary) if !settled => return found.c10,
             Ok(()) => TensorWatch::Begun,
             Err(reason) => TensorWatch::Impossible(reason),
         };
-        if self.states.insert(pid, state) != Some(state) {
+        if self.states.insert(pid, (start, state)) != Some((start, state)) {
             self.untold.insert(pid);
         }
+        found.c10
     }
 
     fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<(), NoTensors> {
-        match self.known.get(&mapping.device_inode) {
+        let now = Instant::now();
+        match self.tried.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
-                    attached.last_used = Instant::now();
+                    attached.last_used = now;
                     return Ok(());
                 }
             }
-            Some(Err(reason)) => return Err(*reason),
+            Some(Err(reason)) => return Err(reason),
             None => {}
         }
         let outcome = self.attach(loaded, mapping);
-        self.known.insert(mapping.device_inode.clone(), outcome.clone());
+        self.tried.insert(&mapping.device_inode, outcome.clone(), now);
         outcome.map(|_| ())
     }
 
@@ -163,7 +170,7 @@ impl Torch {
         let Self { untold, states, notices, .. } = self;
         let mut events = Vec::new();
         untold.retain(|pid| {
-            let Some(state) = states.get(pid) else { return false };
+            let Some((_, state)) = states.get(pid) else { return false };
             if !living.knows(*pid) {
                 return true;
             }

@@ -1,0 +1,87 @@
+//! Files that were tried: what became of each, and when a failure is worth another try.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// Device and inode of a file, as one process sees it.
+pub(super) type FileId = (String, u64);
+
+/// Time after which a failure is tried again, and the longest such time. A shortage passes, and the
+/// content of a file or the file of an inode can change.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+const LONGEST_RETRY: Duration = Duration::from_secs(600);
+
+/// What became of one file.
+struct Attempt<T, E> {
+    outcome: Result<T, E>,
+    at: Instant,
+    /// How long a failure is believed.
+    believed: Duration,
+}
+
+/// What became of the files that processes have mapped.
+pub(super) struct Tried<T, E>(HashMap<FileId, Attempt<T, E>>);
+
+impl<T, E: Clone> Tried<T, E> {
+    pub(super) fn new() -> Self {
+        Self(HashMap::new())
+    }
+
+    /// What became of a file; `None` if it has to be tried, for the first time or again.
+    pub(super) fn outcome(&self, file: &FileId, now: Instant) -> Option<Result<&T, E>> {
+        let Attempt { outcome, at, believed } = self.0.get(file)?;
+        match outcome {
+            Ok(value) => Some(Ok(value)),
+            Err(error) if now.duration_since(*at) < *believed => Some(Err(error.clone())),
+            Err(_) => None,
+        }
+    }
+
+    /// Notes what became of a file.
+    pub(super) fn insert(&mut self, file: &FileId, outcome: Result<T, E>, now: Instant) {
+        let failed = self.0.get(file).filter(|attempt| attempt.outcome.is_err());
+        let believed =
+            failed.map_or(FIRST_RETRY, |attempt| (attempt.believed * 2).min(LONGEST_RETRY));
+        self.0.insert(file.clone(), Attempt { outcome, at: now, believed });
+    }
+
+    /// Forgets all files but those that are mapped.
+    pub(super) fn keep(&mut self, mapped: &HashSet<FileId>) {
+        self.0.retain(|file, _| mapped.contains(file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(inode: u64) -> FileId {
+        ("fe:00".to_owned(), inode)
+    }
+
+    #[test]
+    fn failures_are_retried_at_growing_intervals() {
+        let (mut tried, start) = (Tried::<u8, &str>::new(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(tried.outcome(&file(1), start), None);
+        tried.insert(&file(1), Err("no memory"), start);
+        assert_eq!(tried.outcome(&file(1), after(4)), Some(Err("no memory")));
+        assert_eq!(tried.outcome(&file(1), after(5)), None);
+        tried.insert(&file(1), Err("no memory"), after(5));
+        assert_eq!(tried.outcome(&file(1), after(14)), Some(Err("no memory")));
+        assert_eq!(tried.outcome(&file(1), after(15)), None);
+        tried.insert(&file(1), Ok(7), after(15));
+        assert_eq!(tried.outcome(&file(1), after(100_000)), Some(Ok(&7)));
+    }
+
+    #[test]
+    fn files_that_are_not_mapped_are_forgotten() {
+        let (mut tried, now) = (Tried::<u8, &str>::new(), Instant::now());
+        tried.insert(&file(1), Ok(1), now);
+        tried.insert(&file(2), Err("no memory"), now);
+        tried.keep(&HashSet::from([file(1)]));
+        assert_eq!(tried.outcome(&file(1), now), Some(Ok(&1)));
+        assert_eq!(tried.outcome(&file(2), now), None);
+        assert_eq!(tried.0.len(), 1);
+    }
+}
