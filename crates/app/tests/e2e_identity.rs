@@ -49,6 +49,32 @@ fn reused_pid_is_not_from_before_the_trace() {
 }
 
 #[test]
+fn reused_pid_of_a_target_is_not_traced() {
+    let stage = Stage::new();
+    let driver = stage.driver.to_str().unwrap();
+    let (tracer, second) = (0..100)
+        .find_map(|_| {
+            let first = stage.hold(0, 1, 4096);
+            let pid = first.pid().to_string();
+            // Links of this kind are not limited to a process by the kernel.
+            let options = ["-p", &pid, "--driver", driver, "--tier", "single"];
+            let mut tracer = stage.start_trace(&options);
+            tracer.next();
+            let second = reuse_pid(&stage, first, &LEAK)?;
+            Some((tracer, second))
+        })
+        .expect("other processes cannot take the pid every time");
+    let pid = second.pid();
+    second.finish();
+    let traced = tracer.stop();
+    for report in &traced.reports {
+        for process in report["processes"].as_array().unwrap() {
+            assert!(process["pid"] != pid || process["allocations_total"] == 0, "{process}");
+        }
+    }
+}
+
+#[test]
 fn driver_that_could_not_be_attached_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let driver = folder.path().join("libcuda.so.1");
