@@ -66,6 +66,34 @@ fn a_driver_that_is_none() {
     assert_error(&trace(&["--driver", VRAMSCOPE]), &["exports none", "libcuda.so.1"]);
 }
 
+/// `vramscope trace --json` with more arguments, under a limit of the shell.
+fn trace_limited(stage: &Stage, limit: &str, arguments: &str) -> Output {
+    let script = format!("{limit} && exec {VRAMSCOPE} trace --json {arguments}");
+    stage.command("bash").args(["-c", &script]).output().unwrap()
+}
+
+#[test]
+fn limits_that_are_too_low_are_named_with_their_remedy() {
+    let stage = Stage::new();
+    let files = trace_limited(&stage, "ulimit -n 16", "-- true");
+    assert_error(&files, &["16 files", "ulimit -n", "cannot start `true`: tracing did not start"]);
+    let space = trace_limited(&stage, "ulimit -v 100000", "-- true");
+    assert_error(&space, &["97 MiB", "ulimit -v unlimited"]);
+    // What the messages ask for is enough.
+    let messages = String::from_utf8(files.stderr).unwrap();
+    let needed = messages.split("ulimit -n ").nth(1).unwrap().split('`').next().unwrap();
+    for enough in [&format!("ulimit -n {needed}"), "ulimit -v 393216"] {
+        let player = stage.workload(&["spam", "--throughput", "100", "--duration", "60"]);
+        let options = format!("-p {} --duration 3s", player.pid());
+        let output = trace_limited(&stage, enough, &options);
+        let messages = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{enough}: {messages}");
+        let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap().to_owned();
+        let report = serde_json::from_str(&last).unwrap();
+        assert!(process(&report, player.pid())["allocations_total"].as_u64() > Some(10), "{last}");
+    }
+}
+
 #[test]
 fn a_report_that_cannot_be_written_fails_before_the_work() {
     let output = trace(&["-o", "/no/such/folder/report", "--", "sleep", "60"]);

@@ -1,12 +1,76 @@
 //! What can go wrong, each with what to do next.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use engine::ids::Pid;
 
+use crate::host::Limits;
 use crate::libraries::ImageError;
 use crate::plan::{Impossible, Tier};
+
+/// What libbpf or the kernel says, with everything behind it, and what to do next.
+#[derive(Debug)]
+pub struct Cause(libbpf_rs::Error);
+
+impl Cause {
+    /// Whether it is about something that does not exist.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.0.kind() == libbpf_rs::ErrorKind::NotFound
+    }
+
+    /// The cause alone.
+    pub(crate) fn reason(&self) -> String {
+        format!("{:#}", self.0)
+    }
+}
+
+impl From<libbpf_rs::Error> for Cause {
+    fn from(error: libbpf_rs::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = self.reason();
+        let remedy = shortage(os_error(&reason))
+            .unwrap_or_else(|| "`vramscope doctor` shows what this host can do".into());
+        write!(f, "{reason}; {remedy}")
+    }
+}
+
+/// The number in `Too many open files (os error 24)`; libbpf hands on some of them with a minus. Its
+/// error type has no other way to it.
+fn os_error(reason: &str) -> Option<i32> {
+    let number = reason.rsplit_once("(os error ")?.1.split(')').next()?;
+    number.parse::<i32>().ok().map(i32::abs)
+}
+
+/// What to do about an error of the system that says that something is used up.
+pub(crate) fn shortage(os_error: Option<i32>) -> Option<String> {
+    remedy(os_error?, &Limits::read())
+}
+
+fn remedy(os_error: i32, limits: &Limits) -> Option<String> {
+    let remedy = match (os_error, limits.open_files, limits.address_space) {
+        (libc::EMFILE, Some(files), _) => {
+            format!("this process may have {files} files open: raise the limit with `ulimit -n`")
+        }
+        (libc::ENFILE, ..) => "the host has too many files open: raise `fs.file-max`".into(),
+        (libc::ENOMEM, _, Some(bytes)) => format!(
+            "the address space of this process is limited to {} MiB: raise the limit with \
+             `ulimit -v unlimited`",
+            bytes >> 20
+        ),
+        (libc::ENOMEM, _, None) => {
+            "free some memory, or raise the memory limit of the container".into()
+        }
+        _ => return None,
+    };
+    Some(remedy)
+}
 
 /// Why tracing did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -17,24 +81,48 @@ pub enum Error {
     /// A library that was named by hand cannot be probed.
     #[error(transparent)]
     Library(#[from] ImageError),
-    /// The kernel refused the programs.
-    #[error(
-        "cannot load the probes: {source}{}; `vramscope doctor` tells what this host can do",
-        crate::session::said()
-    )]
+    /// The object of the probes could not be opened or set up, before the kernel saw it.
+    #[error("cannot prepare the probes: {0}")]
+    Prepare(Cause),
+    /// The kernel refused the programs or their maps.
+    #[error("cannot load the probes{}: {cause}", crate::session::said())]
     Load {
-        /// Why.
-        source: libbpf_rs::Error,
+        /// The cause, and the next step.
+        cause: Cause,
     },
-    /// The kernel refused a link.
-    #[error("cannot attach to {path} ({tier}): {source}; `vramscope doctor` tells what works here")]
+    /// The kernel refused a tracepoint.
+    #[error("cannot attach `{program}` to its tracepoint: {cause}")]
+    Tracepoint {
+        /// The program.
+        program: &'static str,
+        /// The cause, and the next step.
+        cause: Cause,
+    },
+    /// The kernel refused a link to a library.
+    #[error("cannot attach to {path} ({tier}): {cause}")]
     Attach {
         /// The library.
         path: PathBuf,
         /// How.
         tier: Tier,
-        /// Why.
-        source: libbpf_rs::Error,
+        /// The cause, and the next step.
+        cause: Cause,
+    },
+    /// A map of the probes could not be read or written.
+    #[error("cannot access the BPF map `{map}`: {cause}")]
+    Map {
+        /// The map.
+        map: String,
+        /// The cause, and the next step.
+        cause: Cause,
+    },
+    /// A ring of the probes could not be mapped.
+    #[error("cannot map the ring buffer `{ring}`: {cause}")]
+    Ring {
+        /// The ring.
+        ring: &'static str,
+        /// The cause, and the next step.
+        cause: Cause,
     },
     /// The object lacks something: the build is broken.
     #[error("the probes have no {0}: this build of vramscope is broken, build it again")]
@@ -56,4 +144,37 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_are_reached_are_named_with_their_remedy() {
+        let limits = Limits { open_files: Some(64), address_space: Some(100 << 20) };
+        for (code, words) in [
+            (libc::EMFILE, "64 files open: raise the limit with `ulimit -n`"),
+            (libc::ENOMEM, "limited to 100 MiB: raise the limit with `ulimit -v unlimited`"),
+        ] {
+            for code in [code, -code] {
+                let reason = format!("failed to attach BPF program: x (os error {code})");
+                let remedy = remedy(os_error(&reason).unwrap(), &limits).unwrap();
+                assert!(remedy.contains(words), "{code}: {remedy}");
+            }
+        }
+        let unlimited = Limits::default();
+        assert!(remedy(libc::ENOMEM, &unlimited).unwrap().contains("memory limit"));
+        assert_eq!(remedy(libc::EINVAL, &limits), None);
+        assert_eq!(os_error("no such program"), None);
+    }
+
+    #[test]
+    fn causes_are_shown_in_full() {
+        let cause = Cause::from(libbpf_rs::Error::from_raw_os_error(libc::EMFILE));
+        let error = Error::Map { map: "records".into(), cause };
+        let message = error.to_string();
+        assert!(message.starts_with("cannot access the BPF map `records`: Too many"), "{message}");
+        assert!(message.contains("ulimit -n"), "{message}");
+    }
 }

@@ -36,6 +36,32 @@ impl Rights {
     }
 }
 
+/// Limits of this process that tracing runs into; `None`: unlimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Files that it may have open (`RLIMIT_NOFILE`).
+    pub open_files: Option<u64>,
+    /// Bytes of its address space (`RLIMIT_AS`).
+    pub address_space: Option<u64>,
+}
+
+impl Limits {
+    /// Reads the limits of this process.
+    #[must_use]
+    pub fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/self/limits").unwrap_or_default())
+    }
+
+    /// Each line is a name, the limit in force, the highest that may be set, and a unit.
+    fn parse(text: &str) -> Self {
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Self { open_files: of("Max open files"), address_space: of("Max address space") }
+    }
+}
+
 /// What this host offers. Facts only; the rules are in [`crate::plan`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
@@ -47,6 +73,10 @@ pub struct Host {
     pub machine: String,
     /// Rights of this process.
     pub rights: Rights,
+    /// Limits of this process.
+    pub limits: Limits,
+    /// CPUs that there can be.
+    pub cpus: u64,
     /// The kernel describes its own types.
     pub btf: bool,
     /// The kernel was started in lockdown, and which.
@@ -65,6 +95,8 @@ impl Host {
             release,
             machine,
             rights: rights(),
+            limits: Limits::read(),
+            cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u64,
             btf: fs::metadata("/sys/kernel/btf/vmlinux").is_ok(),
             lockdown: lockdown(),
             tiers: Vec::new(),
@@ -128,5 +160,16 @@ mod tests {
         assert_eq!(version("6.18.44-generic"), (6, 18));
         assert_eq!(version("5.10.0-28-amd64"), (5, 10));
         assert_eq!(version("odd"), (0, 0));
+    }
+
+    #[test]
+    fn limits_are_read_from_the_first_column() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max open files            1024                 524288               files     \n\
+                    Max address space         unlimited            unlimited            bytes     \n";
+        let limits = Limits { open_files: Some(1024), address_space: None };
+        assert_eq!(Limits::parse(text), limits);
+        assert_eq!(Limits::parse(""), Limits::default());
+        assert!(Limits::read().open_files.is_some());
     }
 }

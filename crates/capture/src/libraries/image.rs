@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 
+use crate::error::shortage;
 use crate::hooks::HOOKS;
 use crate::prologue::{AttachPoint, attach_point};
 
@@ -60,7 +61,7 @@ pub struct Image {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// It cannot be opened or read.
-    #[error("cannot read {path}: {source}; check the path and its permissions")]
+    #[error("cannot read {path}: {source}; {}", advice(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -84,6 +85,11 @@ pub enum ImageError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// What to do next.
+fn advice(error: &io::Error) -> String {
+    shortage(error.raw_os_error()).unwrap_or_else(|| "check the path and its permissions".into())
 }
 
 impl Image {

@@ -37,7 +37,11 @@ pub(crate) fn attach(
 ) -> Result<Attachment, Error> {
     let tier = loaded.knobs.tier;
     let pid = only.map_or(ANY, |pid| pid.0.cast_signed());
-    let failed = |source| Error::Attach { path: name.to_owned(), tier, source };
+    let failed = |error: libbpf_rs::Error| Error::Attach {
+        path: name.to_owned(),
+        tier,
+        cause: error.into(),
+    };
     let (enter, leave) = programs(tier, serves);
     let mut attachment = Attachment { _links: Vec::new(), _programs: Vec::new() };
     if places.is_empty() {

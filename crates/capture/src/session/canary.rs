@@ -41,10 +41,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         empty_probes: false,
     };
     let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
-    for program in loaded.life() {
-        let program = program.map_err(|error| reason(&error))?;
-        let _link = program.attach().map_err(|error| format!("tracepoint: {error}"))?;
-    }
+    drop(loaded.attach_life().map_err(|error| reason(&error))?);
     let place = Place { offset: own_offset()?, cookie: wire::VS_CANARY as u64 };
     let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
     let exe = Path::new("/proc/self/exe");
@@ -63,8 +60,10 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
 /// The innermost cause: the outer ones speak to users who did not ask for one tier.
 fn reason(error: &Error) -> String {
     match error {
-        Error::Load { source } => format!("load: {source}"),
-        Error::Attach { source, .. } => format!("attach: {source}"),
+        Error::Prepare(cause) => format!("prepare: {}", cause.reason()),
+        Error::Load { cause } => format!("load: {}", cause.reason()),
+        Error::Tracepoint { cause, .. } => format!("tracepoint: {}", cause.reason()),
+        Error::Attach { cause, .. } => format!("attach: {}", cause.reason()),
         other => other.to_string(),
     }
 }

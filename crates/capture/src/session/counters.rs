@@ -6,7 +6,7 @@ use engine::event::Lost;
 use engine::ids::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::object::Loaded;
+use super::object::{Loaded, map_error};
 use super::sums::read_all;
 use crate::decode::Program;
 use crate::error::Error;
@@ -38,7 +38,7 @@ impl Counters {
     pub(crate) fn from_map(map: &MapHandle) -> Result<Self, Error> {
         let values = map
             .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|source| Error::Load { source })?
+            .map_err(map_error("counters"))?
             .unwrap_or_default();
         let mut sum = Self::default();
         for value in values.iter().filter_map(|value| wire::parse::<wire::Counters>(value)) {
@@ -160,7 +160,7 @@ impl Losses {
         let none = [0; size_of::<wire::Lost>()];
         by_program
             .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
-            .map_err(|source| Error::Load { source })?;
+            .map_err(map_error("lost_records"))?;
         let (counters, seen) = (loaded.map("counters")?, HashMap::new());
         Ok(Self { counters, by_program, seen, total: 0, read_again: false })
     }

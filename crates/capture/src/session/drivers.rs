@@ -395,9 +395,8 @@ pub(super) fn places(image: &Image, groups: &[Group]) -> Vec<Place> {
 /// The kernel's word for a process that is no more.
 fn gone(error: Error, scope: Option<Pid>) -> Error {
     match (&error, scope) {
-        (Error::Attach { source, .. }, Some(pid))
-            if source.kind() == libbpf_rs::ErrorKind::NotFound
-                || !Path::new(&format!("/proc/{pid}")).exists() =>
+        (Error::Attach { cause, .. }, Some(pid))
+            if cause.is_not_found() || !Path::new(&format!("/proc/{pid}")).exists() =>
         {
             Error::ProcessGone(pid)
         }

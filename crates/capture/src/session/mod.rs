@@ -50,7 +50,7 @@ use account::Accounts;
 use binding::Bindings;
 use counters::{Losses, LostNews, Unannounced};
 use drivers::Drivers;
-use object::{Changing, Filter, Knobs, Loaded};
+use object::{Changing, Filter, Knobs, Loaded, map_error};
 use ring::Ring;
 use torch::Torch;
 use work::{News, WorkSums};
@@ -214,10 +214,7 @@ impl Session {
                 add_target(&targets, *pid)?;
             }
         }
-        let life = loaded
-            .life()
-            .map(|program| program?.attach().map_err(|source| Error::Load { source }))
-            .collect::<Result<Vec<_>, _>>()?;
+        let life = loaded.attach_life()?;
         let ring = Ring::new(&loaded)?;
         let mut drivers = Drivers::new(options, &plan);
         drivers.attach_all(&loaded)?;
@@ -597,9 +594,7 @@ fn require(pid: Pid) -> Result<(), Error> {
 }
 
 fn add_target(targets: &MapHandle, pid: Pid) -> Result<(), Error> {
-    targets
-        .update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)
-        .map_err(|source| Error::Load { source })
+    targets.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY).map_err(map_error("targets"))
 }
 
 /// Pids, each once.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut,
+};
 use object::{Object as _, ObjectSection, ObjectSymbol};
 
 use super::log;
@@ -175,7 +177,7 @@ impl Loaded {
                 _ => {}
             }
         }
-        let object = open.load().map_err(|source| Error::Load { source })?;
+        let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
         Ok(Self { object, knobs })
     }
 
@@ -200,7 +202,7 @@ impl Loaded {
                 _ => set(map.set_autocreate(false))?,
             }
         }
-        let object = open.load().map_err(|source| Error::Load { source })?;
+        let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
         Ok(Self { object, knobs: self.knobs })
     }
 
@@ -208,9 +210,14 @@ impl Loaded {
         self.object.progs_mut().find(|p| p.name() == name).ok_or(Error::Broken(name))
     }
 
-    /// The programs that follow births and deaths.
-    pub(crate) fn life(&self) -> impl Iterator<Item = Result<ProgramMut<'_>, Error>> {
-        LIFE.iter().map(|name| self.program(name))
+    /// Attaches the programs that follow births and deaths.
+    pub(crate) fn attach_life(&self) -> Result<Vec<Link>, Error> {
+        let attach = |program: &&'static str| {
+            self.program(program)?
+                .attach()
+                .map_err(|error| Error::Tracepoint { program, cause: error.into() })
+        };
+        LIFE.iter().map(attach).collect()
     }
 
     pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
@@ -220,7 +227,7 @@ impl Loaded {
                     && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
         };
         let map = self.object.maps().find(matches).ok_or(Error::Broken(name))?;
-        MapHandle::try_from(&map).map_err(|source| Error::Load { source })
+        MapHandle::try_from(&map).map_err(map_error(name))
     }
 
     /// Sets what changes while the programs run.
@@ -230,23 +237,28 @@ impl Loaded {
         let fields = [&now.attached_at.to_ne_bytes()[..], &now.stacks_less.to_ne_bytes()].concat();
         let place = value.get_mut(..fields.len()).ok_or(Error::Broken(".bss"))?;
         place.copy_from_slice(&fields);
-        map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
-            .map_err(|source| Error::Load { source })
+        map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY).map_err(map_error(".bss"))
     }
 }
 
 fn set(outcome: libbpf_rs::Result<()>) -> Result<(), Error> {
-    outcome.map_err(|source| Error::Load { source })
+    outcome.map_err(|error| Error::Prepare(error.into()))
+}
+
+/// Turns the failure of an access to a map into an error that names the map.
+pub(super) fn map_error(map: &str) -> impl Fn(libbpf_rs::Error) -> Error + use<> {
+    let map = map.to_owned();
+    move |error| Error::Map { map: map.clone(), cause: error.into() }
 }
 
 fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
     log::listen();
-    let load = |source| Error::Load { source };
+    let prepare = |error: libbpf_rs::Error| Error::Prepare(error.into());
     let mut open = ObjectBuilder::default()
         .name("vramscope")
-        .map_err(load)?
+        .map_err(prepare)?
         .open_memory(OBJECT)
-        .map_err(load)?;
+        .map_err(prepare)?;
     for mut program in open.progs_mut() {
         let wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
         program.set_autoload(wanted);

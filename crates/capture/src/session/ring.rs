@@ -115,11 +115,11 @@ fn open(
     name: &'static str,
     each: impl FnMut(&[u8]) -> i32 + 'static,
 ) -> Result<RingBuffer<'static>, Error> {
-    let load = |source| Error::Load { source };
+    let failed = |error: libbpf_rs::Error| Error::Ring { ring: name, cause: error.into() };
     let map = loaded.map(name)?;
     let mut builder = RingBufferBuilder::new();
-    builder.add(&map, each).map_err(load)?;
-    builder.build().map_err(load)
+    builder.add(&map, each).map_err(failed)?;
+    builder.build().map_err(failed)
 }
 
 fn on_record(batch: &Rc<RefCell<Batch>>, objects: bool) -> impl FnMut(&[u8]) -> i32 + use<> {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 
+use super::object::map_error;
 use crate::error::Error;
 
 /// Entries that are asked for at once.
@@ -77,11 +78,11 @@ fn in_batches(map: &MapHandle) -> Option<Vec<Entry>> {
 }
 
 fn one_by_one(map: &MapHandle) -> Result<Vec<Entry>, Error> {
-    let load = |source| Error::Load { source };
+    let load = map_error(&map.name().to_string_lossy());
     let mut entries = Vec::new();
     for key in map.keys() {
         let value = if map.map_type().is_percpu() {
-            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(load)?;
+            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(&load)?;
             values.map(|values| {
                 let padded = |value: Vec<u8>| {
                     let bytes = value.len().next_multiple_of(8);
@@ -90,7 +91,7 @@ fn one_by_one(map: &MapHandle) -> Result<Vec<Entry>, Error> {
                 values.into_iter().flat_map(padded).collect()
             })
         } else {
-            map.lookup(&key, MapFlags::ANY).map_err(load)?
+            map.lookup(&key, MapFlags::ANY).map_err(&load)?
         };
         // An entry that is gone was of a process that is gone.
         entries.extend(value.map(|value| (key, value)));
