@@ -29,15 +29,7 @@ const volatile __u32 tensors = VS_TENSORS_OFF;
 const volatile __u32 cpus = 1;
 
 /* What changes while programs run. */
-struct {
-	/* When the newest library was attached (boot clock): a thread that started later began
-	 * without a context, so its context is known from its first call. */
-	__u64 attached_at;
-	/* enum vs_stacks: the most that is taken now, which is not more than `stacks`; as a
-	 * difference, so that zero is what was asked for. */
-	__u32 stacks_less;
-	__u32 unused;
-} volatile now = {};
+volatile struct vs_now now = {};
 
 /* Stacks that are taken now. */
 static __always_inline __u32 stacks_now(void)

@@ -466,6 +466,18 @@ struct vs_lost {
 };
 VS_SIZE(vs_lost, 96);
 
+/* What user space changes while the probes run. */
+struct vs_now {
+	/* When the newest library was attached (boot clock): a thread that started later began
+	 * without a context, so its context is known from its first call. */
+	__u64 attached_at;
+	/* enum vs_stacks: the most that is taken now, which is not more than `stacks`; as a
+	 * difference, so that zero is what was asked for. */
+	__u32 stacks_less;
+	__u32 unused;
+};
+VS_SIZE(vs_now, 16);
+
 /* Counters of the probes themselves. */
 struct vs_counters {
 	__u64 lost;	 /* records of any class that could not be delivered */

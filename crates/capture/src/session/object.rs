@@ -15,7 +15,7 @@ use crate::hooks::HOOKS;
 use crate::plan::Tier;
 use crate::stacks::Stacks;
 use crate::tensors::Tensors;
-use crate::wire::{self, WireHook};
+use crate::wire::{self, ToWire, WireHook};
 
 pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
 
@@ -74,7 +74,7 @@ pub struct Work {
     pub baseline: bool,
 }
 
-/// The probes' variables, as `now` in `state.h` has them.
+/// The probes' variables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Changing {
     /// When the newest library was attached, by the clock that counts from the boot.
@@ -233,11 +233,14 @@ impl Loaded {
     /// Sets what changes while the programs run.
     pub(crate) fn set(&self, now: Changing) -> Result<(), Error> {
         let map = self.map(".bss")?;
-        let mut value = vec![0; map.value_size() as usize];
-        let fields = [&now.attached_at.to_ne_bytes()[..], &now.stacks_less.to_ne_bytes()].concat();
-        let place = value.get_mut(..fields.len()).ok_or(Error::Broken(".bss"))?;
-        place.copy_from_slice(&fields);
-        map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY).map_err(map_error(".bss"))
+        let (key, fail) = (0_u32.to_ne_bytes(), map_error(".bss"));
+        let mut value = map.lookup(&key, MapFlags::ANY).map_err(&fail)?.unwrap_or_default();
+        let start = *symbols(".bss").get("now").ok_or(Error::Broken("now"))?;
+        let Changing { attached_at, stacks_less } = now;
+        let bytes = wire::Now { attached_at, stacks_less, unused: 0 }.bytes();
+        let place = value.get_mut(start..start + bytes.len()).ok_or(Error::Broken("now"))?;
+        place.copy_from_slice(&bytes);
+        map.update(&key, &value, MapFlags::ANY).map_err(&fail)
     }
 }
 
@@ -263,7 +266,7 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
         let wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
         program.set_autoload(wanted);
     }
-    let offsets = constants();
+    let offsets = symbols(".rodata");
     let mut maps = open.maps_mut();
     let mut rodata = maps
         .find(|map| map.name().as_encoded_bytes().ends_with(b".rodata"))
@@ -335,14 +338,26 @@ fn table(objects: bool) -> Vec<u8> {
         .collect()
 }
 
-/// Where the constants lie in `.rodata`, from the object's own symbol table.
-fn constants() -> HashMap<String, usize> {
+/// Where the variables of a section lie in it, from the object's own symbol table.
+fn symbols(section: &str) -> HashMap<String, usize> {
     let Ok(file) = object::File::parse(OBJECT) else { return HashMap::new() };
-    let Some(section) = file.section_by_name(".rodata").map(|section| section.index()) else {
+    let Some(section) = file.section_by_name(section).map(|section| section.index()) else {
         return HashMap::new();
     };
     file.symbols()
         .filter(|symbol| symbol.section_index() == Some(section))
         .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address() as usize)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_the_probes_are_found_by_name() {
+        assert!(symbols(".bss").contains_key("now"));
+        assert!(symbols(".rodata").contains_key("hooks"));
+        assert!(symbols(".none").is_empty());
+    }
 }
