@@ -1,5 +1,7 @@
 //! Compiles the probes with clang and writes the Rust side of `wire.h`.
 
+#[path = "build/arch.rs"]
+mod arch;
 #[path = "build/wire.rs"]
 mod wire;
 
@@ -32,11 +34,7 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let clang = find_clang()?;
     let headers = env::var("DEP_BPF_INCLUDE").map_err(|_| "libbpf-sys told no include path")?;
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
-    let (define, triplet) = match arch.as_str() {
-        "x86_64" => ("-D__TARGET_ARCH_x86", "x86_64-linux-gnu"),
-        "aarch64" => ("-D__TARGET_ARCH_arm64", "aarch64-linux-gnu"),
-        other => return Err(format!("the probes have no register map for {other}")),
-    };
+    let arch::Arch { define, triplet } = arch::supported(&arch)?;
     let output = Command::new(&clang)
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
         .args(["-Wno-unused-parameter", define, "-c"])

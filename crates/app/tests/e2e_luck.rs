@@ -66,6 +66,18 @@ fn a_driver_that_is_none() {
     assert_error(&trace(&["--driver", VRAMSCOPE]), &["exports none", "libcuda.so.1"]);
 }
 
+#[test]
+fn driver_of_another_processor_is_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    let mut content = std::fs::read(simulator().join("libcuda.so.1")).unwrap();
+    // The field `e_machine` of the header: EM_AARCH64.
+    content[18..20].copy_from_slice(&183_u16.to_le_bytes());
+    std::fs::write(&driver, content).unwrap();
+    let driver = driver.to_str().unwrap();
+    assert_error(&trace(&["--driver", driver, "--duration", "1s"]), &["Aarch64", "x86-64 only"]);
+}
+
 /// `vramscope trace --json` with more arguments, under a limit of the shell.
 fn trace_limited(stage: &Stage, limit: &str, arguments: &str) -> Output {
     let script = format!("{limit} && exec {VRAMSCOPE} trace --json {arguments}");

@@ -108,6 +108,15 @@ pub enum Impossible {
         /// The mode.
         mode: String,
     },
+    /// Another processor, whose machine code and calling convention the probes do not know.
+    #[error(
+        "live tracing supports x86-64 only, and this machine is {machine}; the verbs that read files, \
+         such as `report`, work here"
+    )]
+    Machine {
+        /// `uname -m`.
+        machine: String,
+    },
     /// Too few files may be open.
     #[error(
         "this process may have {limit} files open, and tracing needs {needed}; raise the limit with \
@@ -158,6 +167,10 @@ const fn advice(admin: bool) -> &'static str {
 
 /// Facts that rule tracing out before anything is tried.
 pub fn preconditions(host: &Host) -> Result<(), Impossible> {
+    // The second is what `linux32` makes of an x86-64 kernel.
+    if !["x86_64", "i686"].contains(&host.machine.as_str()) {
+        return Err(Impossible::Machine { machine: host.machine.clone() });
+    }
     let Rights { bpf, perfmon, uid, .. } = host.rights;
     if !(bpf && perfmon) {
         return Err(Impossible::Rights { uid, missing: host.rights.missing() });
@@ -306,7 +319,8 @@ mod tests {
     fn every_obstacle_has_its_own_message() {
         let good = host((6, 18), &Tier::ALL);
         let limits = |open_files, address_space| Limits { open_files, address_space };
-        let cases: [(Host, &str); 7] = [
+        let cases: [(Host, &str); 8] = [
+            (Host { machine: "aarch64".into(), ..good.clone() }, "x86-64 only"),
             (Host { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 50"),
             (Host { limits: limits(None, Some(100 << 20)), ..good.clone() }, "ulimit -v unlimited"),
             (Host { rights: Rights { uid: 1000, ..Rights::default() }, ..good.clone() }, "sudo"),

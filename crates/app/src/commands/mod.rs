@@ -36,7 +36,7 @@ pub(crate) mod trace;
 #[cfg(not(feature = "capture"))]
 pub(crate) fn no_capture() -> anyhow::Error {
     anyhow::anyhow!(
-        "this build cannot trace; build it on Linux with the feature `capture` (the default)"
+        "this build cannot trace; build it on x86-64 Linux with the feature `capture` (the default)"
     )
 }
 
@@ -44,6 +44,6 @@ pub(crate) fn no_capture() -> anyhow::Error {
 #[cfg(not(feature = "serve"))]
 pub(crate) fn no_agent() -> anyhow::Error {
     anyhow::anyhow!(
-        "this build has no agent; build it on Linux with the feature `serve` (the default)"
+        "this build has no agent; build it on x86-64 Linux with the feature `serve` (the default)"
     )
 }

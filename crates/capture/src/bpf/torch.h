@@ -32,13 +32,8 @@ static __noinline int count_lost_tensor(void)
  * but reading. */
 static __always_inline void fill_caller(struct pt_regs *ctx, struct caller *caller)
 {
-#if defined(__TARGET_ARCH_x86)
 	caller->ip = user_word(PT_REGS_SP(ctx));
 	caller->sp = PT_REGS_SP(ctx) + 8;
-#else
-	caller->ip = PT_REGS_RET(ctx);
-	caller->sp = PT_REGS_SP(ctx);
-#endif
 	caller->bp = PT_REGS_FP(ctx);
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
+use object::{Architecture, Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 
 use crate::error::shortage;
 use crate::hooks::HOOKS;
@@ -76,6 +76,17 @@ pub enum ImageError {
         /// Why.
         source: object::Error,
     },
+    /// It is for another processor.
+    #[error(
+        "{path} is for another processor ({machine}), and live tracing supports x86-64 only; give the \
+         path of the libcuda.so.1 that programs of this host load"
+    )]
+    Machine {
+        /// The file.
+        path: PathBuf,
+        /// Its processor.
+        machine: String,
+    },
     /// Nothing in it is known.
     #[error(
         "{path} exports none of the CUDA driver's memory functions; give the path of the real \
@@ -105,6 +116,11 @@ impl Image {
         let elf_error = |source| ImageError::Elf { path: name.to_owned(), source };
         let elf: ElfFile64<'_, object::Endianness, _> =
             ElfFile64::parse(&cache).map_err(elf_error)?;
+        // Where to attach is decided by decoding machine code.
+        if elf.architecture() != Architecture::X86_64 {
+            let machine = format!("{:?}", elf.architecture());
+            return Err(ImageError::Machine { path: name.to_owned(), machine });
+        }
         let identity = Identity::new(&metadata, &elf);
         let symbols = exported(&elf, name)?;
         let functions = functions(&elf, &symbols, &file).map_err(read)?;

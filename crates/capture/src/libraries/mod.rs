@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 /// distribution would have to understand every version of its cache.
 const FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
     "/usr/lib",
     "/usr/local/nvidia/lib64",

@@ -89,7 +89,7 @@ impl<M: Memory> Look<'_, M> {
 
     /// By the ABI of x86-64, what the thread pointer points to is a pointer to itself.
     fn is_thread(&self, id: u64) -> bool {
-        !cfg!(target_arch = "x86_64") || self.memory.word(id) == Some(id)
+        self.memory.word(id) == Some(id)
     }
 
     fn frames(&self, thread: u64, seen: &mut Seen) -> Option<()> {
