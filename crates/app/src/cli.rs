@@ -131,6 +131,9 @@ pub(crate) struct Target {
     /// Entries of the kernel's tables of processes
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) table_size: Option<u32>,
+    /// Keep thread state in a BPF map of this many entries instead of task storage
+    #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) thread_table_size: Option<u32>,
     /// Attach in this way and no other
     #[arg(long, hide = true)]
     pub(crate) tier: Option<Tier>,

@@ -33,6 +33,7 @@ fn every_tier_counts_work_and_tensors(tiers: impl Iterator<Item = Tier>) {
             drivers: Vec::new(),
             ring_bytes: Options::RING_BYTES,
             table_entries: None,
+            thread_entries: None,
             tier: Some(tier),
             work: Some(Work::default()),
             objects: true,

@@ -60,6 +60,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         drivers: vec![simulator.driver.clone()],
         ring_bytes: Options::RING_BYTES,
         table_entries: None,
+        thread_entries: None,
         tier: None,
         work: None,
         objects: true,

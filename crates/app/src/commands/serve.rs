@@ -142,6 +142,7 @@ fn session_options(config: &Config) -> Options {
         drivers: trace.drivers.clone(),
         ring_bytes: Options::RING_BYTES,
         table_entries: None,
+        thread_entries: None,
         tier: None,
         work: trace.kernels.then_some(Work {
             check_every_launch: false,

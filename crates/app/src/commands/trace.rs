@@ -248,6 +248,7 @@ pub(crate) fn session_options(
         drivers,
         ring_bytes,
         table_entries,
+        thread_entries: options.thread_table_size,
         tier,
         work: None,
         objects: false,

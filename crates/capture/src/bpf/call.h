@@ -22,11 +22,54 @@ static __noinline int count_lost_call(__u64 hook, __u64 bytes, int result)
 	return 0;
 }
 
+static __always_inline void fill_inflight(struct inflight_call *call, struct pt_regs *ctx,
+					  __u64 hook)
+{
+	call->sp = PT_REGS_SP(ctx);
+	call->hook = hook;
+	call->args[0] = PT_REGS_PARM1(ctx);
+	call->args[1] = PT_REGS_PARM2(ctx);
+	call->args[2] = PT_REGS_PARM3(ctx);
+	call->args[3] = PT_REGS_PARM4(ctx);
+	call->args[4] = PT_REGS_PARM5(ctx);
+	call->args[5] = PT_REGS_PARM6(ctx);
+	call->entered = bpf_ktime_get_ns();
+}
+
+/* The call goes unseen; it is counted as if it will succeed. Returns 1. */
+static __noinline int drop_call(struct pt_regs *ctx, __u64 hook)
+{
+	struct inflight_call call;
+	__u64 size;
+
+	fill_inflight(&call, ctx, hook);
+	COUNT(no_state);
+	size = lost_bytes(&call, hook, 0);
+	if (!did_nothing(&call, hook & (VS_MAX_HOOKS - 1), size, 0))
+		count_lost_call(hook, size, 0);
+	return 1;
+}
+
+/* A hooked function that another one calls is a detail of it: only the outer one counts. What a
+ * context needs is not, and what makes or destroys an object has only objects as its details. */
+static __always_inline bool is_nested(struct thread_state *thread, __u64 inner)
+{
+	__u32 outer = thread->inflight;
+	__u64 hook;
+
+	if (!outer)
+		return 0;
+	hook = thread->calls[(outer - 1) & (VS_INFLIGHT - 1)].hook & (VS_MAX_HOOKS - 1);
+	if (hooks[hook].flags & hooks[inner].flags & VS_OBJECT)
+		return 1;
+	return hooks[hook].loss_class != VS_CLASS_OTHER &&
+	       hooks[hook].loss_class != VS_CLASS_OBJECT;
+}
+
 /* Returns 1 when the return side has nothing to do. */
 static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 {
 	struct thread_state *thread;
-	struct inflight_call *call;
 	__u64 sp = PT_REGS_SP(ctx);
 	__u32 slot;
 
@@ -41,10 +84,11 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 		return 1;
 	thread = thread_create();
 	if (!thread) {
-		/* The call goes unseen; count it as if it will succeed. */
-		COUNT(no_state);
-		count_lost_call(hook, 0, 0);
-		return 1;
+		struct shared_state *all = shared_state();
+
+		if (all)
+			all->dropped_at = bpf_ktime_get_boot_ns();
+		return drop_call(ctx, hook);
 	}
 	if (!thread->ready) {
 		__u32 pid = bpf_get_current_pid_tgid() >> 32;
@@ -68,21 +112,16 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 			break;
 		slot--;
 	}
+	thread->inflight = slot;
 	if (slot >= VS_INFLIGHT) {
-		COUNT(no_state);
-		count_lost_call(hook, 0, 0);
-		return 1;
+		if (is_nested(thread, hook))
+			return 1;
+		if (hooks[hook].action >= VS_ACTION_CONTEXT_SET &&
+		    hooks[hook].action <= VS_ACTION_CONTEXT_DESTROY)
+			context_forget(thread);
+		return drop_call(ctx, hook);
 	}
-	call = &thread->calls[slot & (VS_INFLIGHT - 1)];
-	call->sp = sp;
-	call->hook = hook;
-	call->args[0] = PT_REGS_PARM1(ctx);
-	call->args[1] = PT_REGS_PARM2(ctx);
-	call->args[2] = PT_REGS_PARM3(ctx);
-	call->args[3] = PT_REGS_PARM4(ctx);
-	call->args[4] = PT_REGS_PARM5(ctx);
-	call->args[5] = PT_REGS_PARM6(ctx);
-	call->entered = bpf_ktime_get_ns();
+	fill_inflight(&thread->calls[slot & (VS_INFLIGHT - 1)], ctx, hook);
 	thread->inflight = slot + 1;
 	return 0;
 }
@@ -173,31 +212,16 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 			return out;
 		}
 	}
-	{
-		__u64 size = lost_bytes(call, hook, result);
+	if (result) {
+		count_lost_call(hook, 0, result);
+	} else {
+		__u64 size = lost_bytes(call, hook, 1);
 
-		if (!result)
-			read_out(call, hook, 0, &out);
-		if (result || !did_nothing(call, hook, size, out))
-			count_lost_call(hook, size, result);
+		read_out(call, hook, 0, &out);
+		if (!did_nothing(call, hook, size, out))
+			count_lost_call(hook, size, 0);
 	}
 	return out;
-}
-
-/* A hooked function that another one calls is a detail of it: only the outer one counts. What a
- * context needs is not, and what makes or destroys an object has only objects as its details. */
-static __always_inline bool is_nested(struct thread_state *thread, __u64 inner)
-{
-	__u32 outer = thread->inflight;
-	__u64 hook;
-
-	if (!outer)
-		return 0;
-	hook = thread->calls[(outer - 1) & (VS_INFLIGHT - 1)].hook & (VS_MAX_HOOKS - 1);
-	if (hooks[hook].flags & hooks[inner].flags & VS_OBJECT)
-		return 1;
-	return hooks[hook].loss_class != VS_CLASS_OTHER &&
-	       hooks[hook].loss_class != VS_CLASS_OBJECT;
 }
 
 /* Calls about work, not memory. Returns 1 when no record is needed. */

@@ -30,7 +30,7 @@ static __always_inline __u64 shrunk(__u64 size, __u32 by)
 	return (size >> by) ?: 1;
 }
 
-/* Bytes of the array that a structure of the program describes. */
+/* Bytes of the array that a structure of the program describes; no fewer if it cannot be read. */
 static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 {
 	struct array_shape shape = {};
@@ -38,10 +38,11 @@ static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 	__u8 element;
 
 	if (measure == VS_MEASURE_ARRAY) {
-		bpf_probe_read_user(&shape, 16, (void *)from);
-		bpf_probe_read_user(&shape.format, 8, (void *)(from + 16));
-	} else {
-		bpf_probe_read_user(&shape, 36, (void *)from);
+		if (bpf_probe_read_user(&shape, 16, (void *)from) ||
+		    bpf_probe_read_user(&shape.format, 8, (void *)(from + 16)))
+			return VS_UNKNOWN_BYTES;
+	} else if (bpf_probe_read_user(&shape, 36, (void *)from)) {
+		return VS_UNKNOWN_BYTES;
 	}
 	if (shape.flags & VS_ARRAY_EMPTY)
 		return 0;
@@ -60,20 +61,28 @@ static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 	return sum;
 }
 
-/* Bytes that a call asked for, or got. */
-static __always_inline __u64 lost_bytes(const struct inflight_call *call, __u64 hook, int result)
+/* Bytes that a successful call asked for: no fewer than it gets. Before the call returned, the length
+ * of rows is not known. */
+static __noinline __u64 lost_bytes(const struct inflight_call *call, __u64 hook, int returned)
 {
-	__u64 size = argument(call, hooks[hook].size_argument);
-	__u8 factor = hooks[hook].size_factor;
-	__u8 measure = hooks[hook].measure;
+	__u64 size, pitch = 0;
+	__u8 factor, measure;
 
-	if (hooks[hook].loss_class != VS_CLASS_ALLOCATE || result)
+	hook &= VS_MAX_HOOKS - 1;
+	if (!call || hooks[hook].loss_class != VS_CLASS_ALLOCATE)
 		return 0;
+	factor = hooks[hook].size_factor;
+	measure = hooks[hook].measure;
 	if (measure >= VS_MEASURE_ARRAY)
 		return array_bytes(argument(call, hooks[hook].descriptor_argument), measure,
 				   (__u32)argument(call, factor));
-	if (measure == VS_MEASURE_PITCH)
-		read_out(call, hook, 1, &size);
+	size = argument(call, hooks[hook].size_argument);
+	if (measure == VS_MEASURE_PITCH) {
+		/* The driver makes rows longer, in steps of 512 bytes. */
+		if (!returned || read_out(call, hook, 1, &pitch) || !pitch)
+			pitch = (size + 511) & ~511ULL;
+		size = pitch;
+	}
 	if (factor != VS_NONE)
 		size *= argument(call, factor);
 	return size;

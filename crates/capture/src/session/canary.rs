@@ -32,6 +32,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         filter: Filter::Everybody,
         ring_bytes: RING,
         table_entries: None,
+        thread_entries: None,
         work: None,
         objects: false,
         stacks: Stacks::Off,

@@ -80,6 +80,9 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Entries of the tables of processes; `None`: 65,536.
     pub table_entries: Option<u32>,
+    /// Keep the state of threads in a table of this many entries; `None`: in the tasks, where the
+    /// kernel can do that, else in a table of 16,384.
+    pub thread_entries: Option<u32>,
     /// Use this way to attach and no other.
     pub tier: Option<Tier>,
     /// Count launches and copies, too.
@@ -195,10 +198,11 @@ impl Session {
         };
         let loaded = Loaded::new(Knobs {
             tier: plan.tier,
-            task_storage: plan.task_storage,
+            task_storage: plan.task_storage && options.thread_entries.is_none(),
             filter,
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,
+            thread_entries: options.thread_entries,
             work: options.work,
             objects: options.objects,
             stacks: options.stacks,

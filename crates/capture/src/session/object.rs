@@ -36,6 +36,8 @@ pub(crate) struct Knobs {
     pub(crate) ring_bytes: u32,
     /// Entries of the tables of processes; `None`: as many as they are built for.
     pub(crate) table_entries: Option<u32>,
+    /// Entries of the table of threads; `None`: as many as it is built for.
+    pub(crate) thread_entries: Option<u32>,
     /// Launches and copies are counted, too.
     pub(crate) work: Option<Work>,
     /// Objects that are no memory are followed.
@@ -173,7 +175,12 @@ impl Loaded {
                     set(map.set_autocreate(knobs.stacks.are_taken() && knobs.task_storage))?;
                 }
                 Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
-                Some("thread_table") => set(map.set_autocreate(!knobs.task_storage))?,
+                Some("thread_table") => {
+                    set(map.set_autocreate(!knobs.task_storage))?;
+                    if let Some(entries) = knobs.thread_entries {
+                        set(map.set_max_entries(entries))?;
+                    }
+                }
                 _ => {}
             }
         }

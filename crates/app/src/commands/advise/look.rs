@@ -64,6 +64,7 @@ fn session_options(options: &Advise) -> Options {
         drivers: options.driver.clone(),
         ring_bytes: Options::RING_BYTES,
         table_entries: None,
+        thread_entries: None,
         tier: None,
         work: Some(Work { check_every_launch: false, table_entries: None, baseline: false }),
         objects: false,

@@ -1,0 +1,71 @@
+//! Tables of the probes that are full, under real probes: what no longer fits is counted, and the
+//! bounds of the report hold the driver's own account.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use harness::{Stage, Traced, process};
+use serde_json::Value;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))
+}
+
+/// Fails unless a process is not exact and its bounds hold the true number of live bytes.
+fn assert_bounded(process: &Value, truth: u64) {
+    assert_eq!(process["exact"], false, "{process}");
+    let uncertainty = &process["uncertainty"];
+    let [low, high] =
+        ["live_bytes_at_least", "live_bytes_at_most"].map(|bound| number(&uncertainty[bound]));
+    assert!((low..=high).contains(&truth), "{truth} is not in {low}..={high}: {process}");
+}
+
+/// The only process of a trace, and what the driver says of it.
+fn only(stage: &Stage, traced: &Traced) -> (Value, Value) {
+    assert!(traced.status.success(), "{}", traced.messages);
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    (process(traced.last(), pid).clone(), oracle)
+}
+
+#[test]
+fn lost_allocations_of_every_kind_are_bounded() {
+    for kind in ["device", "pitched", "array", "mipmapped"] {
+        let stage = Stage::new();
+        let workload = ["hold", "--count", "30000", "--size", "4096", "--kind", kind];
+        let traced = stage.trace(&["--ring-size", "4096", "--stacks", "off"], &workload);
+        println!("{kind}");
+        let (process, oracle) = only(&stage, &traced);
+        assert!(number(&process["uncertainty"]["lost_allocations"]) > 0, "nothing was lost");
+        assert_bounded(&process, number(&oracle["live_bytes"]));
+    }
+}
+
+#[test]
+fn full_thread_table_is_counted_and_bounded() {
+    let threads = ["threads", "--threads", "5", "--duration", "2"];
+    let random = ["random", "--ops", "4000", "--threads", "4", "--devices", "2"];
+    for workload in [&threads[..], &random[..]] {
+        for entries in ["1", "3"] {
+            let stage = Stage::new();
+            println!("{} with {entries} entries", workload[0]);
+            let traced = stage.trace(&["--thread-table-size", entries], workload);
+            let (process, oracle) = only(&stage, &traced);
+            assert!(number(&process["uncertainty"]["lost_allocations"]) > 0, "nothing was lost");
+            assert_bounded(&process, number(&oracle["live_bytes"]));
+        }
+    }
+}
+
+#[test]
+fn thread_table_with_room_is_exact() {
+    let stage = Stage::new();
+    let workload = ["random", "--ops", "3000", "--threads", "3", "--devices", "2"];
+    let options = ["--thread-table-size", "64", "--top", "1000000"];
+    stage.trace(&options, &workload).assert_truth(&stage);
+}
