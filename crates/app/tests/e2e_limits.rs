@@ -10,7 +10,9 @@
 
 mod harness;
 
-use harness::{Stage, Traced, process};
+use std::fs;
+
+use harness::{Stage, Traced, process, simulator};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -68,4 +70,33 @@ fn thread_table_with_room_is_exact() {
     let workload = ["random", "--ops", "3000", "--threads", "3", "--devices", "2"];
     let options = ["--thread-table-size", "64", "--top", "1000000"];
     stage.trace(&options, &workload).assert_truth(&stage);
+}
+
+#[test]
+fn processes_beyond_the_tables_are_counted_and_bounded() {
+    // A driver of its own: the tables have no room for the processes of other tests.
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
+    let stage = Stage::with_driver(driver);
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["--driver", driver, "--table-size", "1"]);
+    tracer.next();
+    let hold = ["--hold-ms", "120000", "capture-end"];
+    let first = stage.workload(&hold);
+    tracer.wait_for_process(first.pid(), |process| process["live_bytes"] == 7 << 20);
+    // Neither an exec of the second process nor its launches of graphs can be seen.
+    let second = stage.workload(&hold);
+    let report = tracer.wait_for_process(second.pid(), |process| process["live_bytes"] == 6 << 20);
+    let process = process(&report, second.pid());
+    assert!(number(&process["uncertainty"]["lost_other"]) > 0, "{process}");
+    assert_bounded(process, 7 << 20);
+    let first = harness::process(&report, first.pid());
+    assert_eq!(first["exact"], true, "{first}");
+    // Its end is noticed all the same.
+    let pid = second.pid();
+    drop(second);
+    tracer.wait_for("the end of the second process", |report| {
+        !report["processes"].as_array().unwrap().iter().any(|process| process["pid"] == pid)
+    });
 }

@@ -96,7 +96,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 		thread_setup(thread);
 		/* The reader has to look at the process before its first stack can be read. */
 		if (stacks && !bpf_map_lookup_elem(&processes, &pid))
-			announce_process();
+			announce_process(0);
 	}
 	/* Some frameworks set the same context again and again: nothing changes, whatever the
 	 * driver says to it. */
@@ -238,7 +238,7 @@ static __always_inline int work_return(__u32 pid, const struct inflight_call *ca
 	    (action != VS_ACTION_COPY && action != VS_ACTION_NAME && action != VS_ACTION_TOLD_NAME))
 		return 0;
 	if (!bpf_map_lookup_elem(&processes, &pid))
-		announce_process();
+		announce_process(0);
 	if (action == VS_ACTION_COPY)
 		copy_return(call, hook);
 	else

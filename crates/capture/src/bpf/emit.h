@@ -3,7 +3,7 @@
 #ifndef VS_EMIT_H
 #define VS_EMIT_H
 
-/* The kernel's number for "is there already". */
+/* The kernel's number for an entry that exists. */
 #define VS_EEXIST 17
 
 const volatile __u64 wakeup_at = 4 * 1024 * 1024;
@@ -107,28 +107,30 @@ static __always_inline void emit_life(__u16 kind, __s32 result)
 
 /* Announce the process with its first call. When the record does not fit it is tried again with
  * the next call, so a process is never anonymous for long. One that ends before that is noticed by
- * its entry in the table of losses. */
-static __noinline int announce_process(void)
+ * its entry in the table of losses. Returns 1 when it was announced. */
+static __noinline int announce_process(bool always)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	__u64 start = BPF_CORE_READ(task, group_leader, start_boottime);
 	struct vs_process *record;
-	long failed;
+	long error;
 
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record) {
 		lost_of(pid);
 		return 0;
 	}
-	failed = bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST);
-	if (failed) {
-		/* Another thread was first, or the table is full: user space copes with both. */
+	error = bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST);
+	if (error == -VS_EEXIST || (error && !always)) {
+		/* Another thread was first, or there is no room and nothing depends on it. */
 		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
-		if (failed != -VS_EEXIST)
+		if (error != -VS_EEXIST)
 			lost_of(pid);
 		return 0;
 	}
+	if (error) /* An exec will go unseen. */
+		count_lost(pid, VS_CLASS_OTHER, 0, 0);
 	fill_head(&record->head, VS_PROCESS);
 	record->head.result = own_program();
 	record->start = start;
@@ -140,7 +142,7 @@ static __noinline int announce_process(void)
 	COUNT(records);
 	/* Stacks of the process can be read once the reader has looked at it. */
 	bpf_ringbuf_submit(record, stacks ? BPF_RB_FORCE_WAKEUP : wakeup_flags());
-	return 0;
+	return 1;
 }
 
 /* Looks whether the process was announced until it was: once for most threads. */
@@ -148,10 +150,8 @@ static __always_inline void announce_once(struct thread_state *thread, __u32 pid
 {
 	if (thread->announced)
 		return;
-	if (bpf_map_lookup_elem(&processes, &pid))
+	if (bpf_map_lookup_elem(&processes, &pid) || announce_process(1))
 		thread->announced = 1;
-	else
-		announce_process();
 }
 
 /* Tell a thread's name with its first call and whenever it changed. */

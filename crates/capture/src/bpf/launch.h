@@ -28,7 +28,7 @@ static __noinline int launches_create(struct vs_launch_key *key)
 		return 0;
 	pid = key->pid;
 	if (!bpf_map_lookup_elem(&processes, &pid))
-		announce_process();
+		announce_process(0);
 	if (!bpf_map_update_elem(&launches, key, &no_launches, BPF_NOEXIST) && !key->graph)
 		name_guess(key->target);
 	return 0;

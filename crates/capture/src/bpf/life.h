@@ -44,12 +44,13 @@ int process_exec(void *ctx)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 
+	/* What is kept of a program ends with it, also where the process could not be announced. */
+	graph_forget(pid);
+	thread_forget();
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		return end_unannounced(pid, own_program() - 1, 1);
 	bpf_map_delete_elem(&processes, &pid);
-	graph_forget(pid);
 	emit_life(VS_EXEC, own_program());
-	thread_forget();
 	return 0;
 }
 
@@ -63,17 +64,22 @@ int process_exit(void *ctx)
 	/* Another process that gets the pid is not a target. */
 	if (last && filter != VS_FILTER_NONE)
 		bpf_map_delete_elem(&targets, &pid);
+	bool called = thread_find() != NULL;
+
+	if (called) {
+		capture_thread_exit(pid);
+		thread_forget();
+	}
+	if (last)
+		graph_forget(pid);
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		return last ? end_unannounced(pid, own_program(), 0) : 0;
 	if (last) {
 		bpf_map_delete_elem(&processes, &pid);
-		graph_forget(pid);
 		emit_life(VS_EXIT, 0);
-	} else if (thread_find()) {
-		capture_thread_exit(pid);
+	} else if (called) {
 		emit_life(VS_THREAD_EXIT, 0);
 	}
-	thread_forget();
 	return 0;
 }
 
