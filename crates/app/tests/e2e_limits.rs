@@ -100,3 +100,13 @@ fn processes_beyond_the_tables_are_counted_and_bounded() {
         !report["processes"].as_array().unwrap().iter().any(|process| process["pid"] == pid)
     });
 }
+
+#[test]
+fn captures_beyond_the_table_leave_memory_exact() {
+    // Room for the stream, and none for the thread.
+    let stage = Stage::new();
+    let options = ["--table-size", "1", "--kernels"];
+    let traced = stage.trace(&options, &["capture-end"]);
+    traced.assert_truth(&stage);
+    assert!(number(&traced.last()["lost_launches"]) > 0, "{}", traced.last());
+}

@@ -55,6 +55,11 @@ struct Report {
     lost_stacks: u64,
     /// Records of objects that began or ended; figures about memory are exact without them.
     lost_objects: u64,
+    /// Launches and copies that were not counted; absent where they are not followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_launches: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_copies: Option<u64>,
     suspects: Vec<JudgementObject>,
     suspects_total: u64,
     judgements: Vec<JudgementObject>,
@@ -261,6 +266,7 @@ impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
         let (live, certainty) = super::listed(snapshot);
         let tensors = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
+        let work = snapshot.processes.iter().any(|process| process.work.is_some());
         Self {
             time: names.clock.precise(snapshot.at),
             exact: certainty.exact(),
@@ -278,6 +284,8 @@ impl Report {
             allocations_without_stack: snapshot.without_stack,
             lost_stacks: snapshot.certainty.lost.stacks,
             lost_objects: snapshot.certainty.lost.objects,
+            lost_launches: work.then_some(snapshot.certainty.lost.launches),
+            lost_copies: work.then_some(snapshot.certainty.lost.copies),
             suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
             suspects_total: snapshot.suspects_total,
             judgements: snapshot

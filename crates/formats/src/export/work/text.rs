@@ -166,18 +166,24 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
     Ok(())
 }
 
-fn losses(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
-    capture_ended(out, &snapshot.certainty, names, style)?;
+/// Launches and copies that were not counted.
+pub(crate) fn uncounted(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
     let lost = &snapshot.certainty.lost;
     if lost.launches > 0 || lost.copies > 0 {
         let line = format!(
-            "NOT EXACT: {} launches and {} copies were not counted, because the kernel's table of \
-             them is full",
+            "NOT EXACT: {} launches and {} copies were not counted",
             grouped(lost.launches),
             grouped(lost.copies)
         );
         writeln!(out, "{}", style.alarm(&line))?;
     }
+    Ok(())
+}
+
+fn losses(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
+    capture_ended(out, &snapshot.certainty, names, style)?;
+    let lost = &snapshot.certainty.lost;
+    uncounted(out, snapshot, style)?;
     if lost.events() > 0 {
         let line = format!("NOT EXACT: {} records were lost", grouped(lost.events()));
         writeln!(out, "{}", style.alarm(&line))?;
