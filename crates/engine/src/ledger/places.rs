@@ -34,6 +34,8 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     ranges: BTreeMap<u64, (u64, Place)>,
+    /// Some range was not kept for lack of room.
+    full: bool,
 }
 
 impl Places {
@@ -73,6 +75,8 @@ impl Places {
         }
         if self.ranges.len() < MOST {
             self.ranges.insert(first, (last, place));
+        } else {
+            self.full = true;
         }
     }
 
@@ -85,7 +89,8 @@ impl Places {
     /// Which way a copy goes. Where all of the driver's memory is known, what is not the driver's
     /// is the program's own host memory.
     pub(super) fn direction(&self, to: u64, from: u64, complete: bool) -> Direction {
-        let known = |address| self.at(address).or(complete.then_some(Place::Host));
+        let other = (complete && !self.full).then_some(Place::Host);
+        let known = |address| self.at(address).or(other);
         match (known(from), known(to)) {
             (Some(Place::Host), Some(Place::Device)) => Direction::HostToDevice,
             (Some(Place::Device), Some(Place::Host)) => Direction::DeviceToHost,
@@ -137,5 +142,14 @@ mod tests {
         assert_eq!(places.direction(other, device, false), Direction::Unknown);
         assert_eq!(places.direction(device, device, false), Direction::DeviceToDevice);
         assert_eq!(places.direction(u64::MAX, 0, true), Direction::HostToHost);
+    }
+    #[test]
+    fn what_is_not_known_is_not_the_hosts_once_a_range_was_not_kept() {
+        let mut places = Places::default();
+        (0..=MOST as u64).for_each(|index| places.set(2 * index * SIZE, 1, Place::Device));
+        let beyond = 2 * MOST as u64 * SIZE;
+        assert_eq!(places.ranges.len(), MOST);
+        assert_eq!(places.direction(0, beyond, true), Direction::Unknown);
+        assert_eq!(places.direction(0, 2 * SIZE, true), Direction::DeviceToDevice);
     }
 }
