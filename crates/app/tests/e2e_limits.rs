@@ -10,18 +10,20 @@
 
 mod harness;
 
-use std::fs;
-
-use harness::{Stage, Traced, process, simulator};
+use harness::{Stage, Traced, process};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))
 }
 
+fn is_inexact(process: &Value) -> bool {
+    process["exact"] == false
+}
+
 /// Fails unless a process is not exact and its bounds hold the true number of live bytes.
 fn assert_bounded(process: &Value, truth: u64) {
-    assert_eq!(process["exact"], false, "{process}");
+    assert!(is_inexact(process), "{process}");
     let uncertainty = &process["uncertainty"];
     let [low, high] =
         ["live_bytes_at_least", "live_bytes_at_most"].map(|bound| number(&uncertainty[bound]));
@@ -74,31 +76,40 @@ fn thread_table_with_room_is_exact() {
 
 #[test]
 fn processes_beyond_the_tables_are_counted_and_bounded() {
-    // A driver of its own: the tables have no room for the processes of other tests.
-    let folder = tempfile::tempdir().unwrap();
-    let driver = folder.path().join("libcuda.so.1");
-    fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
-    let stage = Stage::with_driver(driver);
+    let stage = Stage::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--driver", driver, "--table-size", "1"]);
     tracer.next();
     let hold = ["--hold-ms", "120000", "capture-end"];
-    let first = stage.workload(&hold);
-    tracer.wait_for_process(first.pid(), |process| process["live_bytes"] == 7 << 20);
+    // Processes of other tests may be in the tables for a while.
+    let _first = loop {
+        let first = stage.workload(&hold);
+        let settled = |process: &Value| process["live_bytes"] == 7 << 20 || is_inexact(process);
+        let report = tracer.wait_for_process(first.pid(), settled);
+        if !is_inexact(process(&report, first.pid())) {
+            break first;
+        }
+    };
     // Neither an exec of the second process nor its launches of graphs can be seen.
     let second = stage.workload(&hold);
     let report = tracer.wait_for_process(second.pid(), |process| process["live_bytes"] == 6 << 20);
     let process = process(&report, second.pid());
     assert!(number(&process["uncertainty"]["lost_other"]) > 0, "{process}");
     assert_bounded(process, 7 << 20);
-    let first = harness::process(&report, first.pid());
-    assert_eq!(first["exact"], true, "{first}");
     // Its end is noticed all the same.
     let pid = second.pid();
     drop(second);
     tracer.wait_for("the end of the second process", |report| {
         !report["processes"].as_array().unwrap().iter().any(|process| process["pid"] == pid)
     });
+    // An exec of a thread that called the driver is seen.
+    let third = stage.workload(&["exec"]);
+    let pid = third.pid();
+    assert!(third.finish().0.success());
+    let traced = tracer.stop();
+    let mut rows = traced.last()["processes"].as_array().unwrap().iter();
+    let replaced = |process: &Value| process["pid"] == pid && process["ended_by"] == "exec";
+    assert!(rows.any(replaced), "{}", traced.last());
 }
 
 #[test]

@@ -3,9 +3,6 @@
 #ifndef VS_EMIT_H
 #define VS_EMIT_H
 
-/* The kernel's number for an entry that exists. */
-#define VS_EEXIST 17
-
 const volatile __u64 wakeup_at = 4 * 1024 * 1024;
 
 static __always_inline __u64 wakeup_flags(void)
@@ -122,15 +119,20 @@ static __noinline int announce_process(bool always)
 		return 0;
 	}
 	error = bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST);
-	if (error == -VS_EEXIST || (error && !always)) {
+	if (error == -EEXIST || (error && !always)) {
 		/* Another thread was first, or there is no room and nothing depends on it. */
 		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
-		if (error != -VS_EEXIST)
+		if (error != -EEXIST)
 			lost_of(pid);
 		return 0;
 	}
-	if (error) /* An exec will go unseen. */
+	if (error) {
+		struct vs_lost *lost = lost_of(pid);
+
 		count_lost(pid, VS_CLASS_OTHER, 0, 0);
+		if (lost)
+			lost->announced = 1;
+	}
 	fill_head(&record->head, VS_PROCESS);
 	record->head.result = own_program();
 	record->start = start;

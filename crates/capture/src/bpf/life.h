@@ -22,34 +22,35 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* A program ends that was never announced. If it lost records, nothing of it may have been
- * delivered: the reader is told that there was one. */
-static __noinline int end_unannounced(__u32 pid, __u16 program, bool replaced)
+/* A program ends that the table of processes had no room for. Returns 1 if it was announced all the
+ * same. If it was not and lost records, nothing of it may have been delivered: the reader learns that
+ * there was one. */
+static __noinline int end_untabled(__u32 pid, __u16 program, bool replaced)
 {
 	struct vs_lost_key key;
 	struct vs_lost *lost;
 
 	fill_lost_key(&key, pid, program);
 	lost = bpf_map_lookup_elem(&lost_records, &key);
-	if (lost) {
-		lost->replaced = replaced;
-		lost->processes = 1;
-		COUNT(lost);
-	}
+	if (!lost || lost->announced)
+		return lost != NULL;
+	lost->replaced = replaced;
+	lost->processes = 1;
+	COUNT(lost);
 	return 0;
 }
 
 SEC("raw_tp/sched_process_exec")
-int process_exec(void *ctx)
+int process_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 
+	/* The id that the thread had: from now on it is the first one. */
+	thread_forget(ctx->args[1]);
 	/* What is kept of a program ends with it, also where the process could not be announced. */
 	graph_forget(pid);
-	thread_forget();
-	if (!bpf_map_lookup_elem(&processes, &pid))
-		return end_unannounced(pid, own_program() - 1, 1);
-	bpf_map_delete_elem(&processes, &pid);
+	if (bpf_map_delete_elem(&processes, &pid) && !end_untabled(pid, own_program() - 1, 1))
+		return 0;
 	emit_life(VS_EXEC, own_program());
 	return 0;
 }
@@ -58,28 +59,25 @@ SEC("raw_tp/sched_process_exit")
 int process_exit(void *ctx)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
-	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	__u64 id = bpf_get_current_pid_tgid();
+	__u32 pid = id >> 32;
 	bool last = BPF_CORE_READ(task, signal, live.counter) == 0;
+	bool called = thread_forget((__u32)id);
 
-	/* Another process that gets the pid is not a target. */
-	if (last && filter != VS_FILTER_NONE)
-		bpf_map_delete_elem(&targets, &pid);
-	bool called = thread_find() != NULL;
-
-	if (called) {
+	if (called)
 		capture_thread_exit(pid);
-		thread_forget();
+	if (!last) {
+		if (called)
+			emit_life(VS_THREAD_EXIT, 0);
+		return 0;
 	}
-	if (last)
-		graph_forget(pid);
-	if (!bpf_map_lookup_elem(&processes, &pid))
-		return last ? end_unannounced(pid, own_program(), 0) : 0;
-	if (last) {
-		bpf_map_delete_elem(&processes, &pid);
-		emit_life(VS_EXIT, 0);
-	} else if (called) {
-		emit_life(VS_THREAD_EXIT, 0);
-	}
+	/* Another process that gets the pid is not a target. */
+	if (filter != VS_FILTER_NONE)
+		bpf_map_delete_elem(&targets, &pid);
+	graph_forget(pid);
+	if (bpf_map_delete_elem(&processes, &pid) && !end_untabled(pid, own_program(), 0))
+		return 0;
+	emit_life(VS_EXIT, 0);
 	return 0;
 }
 

@@ -8,6 +8,9 @@ typedef _Bool bool;
 #define NULL ((void *)0)
 #endif
 
+#define ENOENT 2
+#define EEXIST 17
+
 /* Knobs, set before load; the verifier prunes what they switch off. */
 const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
 const volatile __u32 filter = VS_FILTER_NONE;
@@ -292,14 +295,15 @@ static __always_inline void thread_setup(struct thread_state *thread)
 		now.attached_at && start > now.attached_at && all && start > all->dropped_at;
 }
 
-static __always_inline void thread_forget(void)
+/* Of the calling thread, which has or had that id. Returns whether there was state, or may have
+ * been: before Linux 6.2 the storage can be busy. */
+static __always_inline bool thread_forget(__u32 tid)
 {
-	if (use_task_storage) {
-		bpf_task_storage_delete(&thread_storage, (void *)bpf_get_current_task_btf());
-		return;
-	}
-	__u64 key = bpf_get_current_pid_tgid();
-	bpf_map_delete_elem(&thread_table, &key);
+	if (use_task_storage)
+		return bpf_task_storage_delete(&thread_storage,
+					       (void *)bpf_get_current_task_btf()) != -ENOENT;
+	__u64 key = (bpf_get_current_pid_tgid() & ~0xffffffffULL) | tid;
+	return !bpf_map_delete_elem(&thread_table, &key);
 }
 
 /* Which program the process runs: another number after each exec. Sums are read a moment later, and

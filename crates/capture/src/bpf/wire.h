@@ -462,7 +462,8 @@ struct vs_lost {
 	__u64 objects; /* that began or ended; those that matter to memory are among other, too */
 	__u64 tensors;
 	__u64 processes; /* 1 once the program has ended without having been announced */
-	__u64 replaced;	 /* 1 if that was by an exec */
+	__u32 replaced;	 /* 1 if that was by an exec */
+	__u32 announced; /* 1 once it was, although the table of processes has no room for it */
 };
 VS_SIZE(vs_lost, 96);
 
