@@ -13,12 +13,12 @@ static __noinline int count_lost_call(__u64 hook, __u64 bytes, int result)
 
 	hook &= VS_MAX_HOOKS - 1;
 	class = hooks[hook].loss_class;
-	count_lost(pid, class, bytes, result);
 	if (!result && class != VS_CLASS_OBJECT && hooks[hook].flags & VS_OBJECT) {
 		lost = lost_of(pid);
 		if (lost)
 			__sync_fetch_and_add(&lost->objects, 1);
 	}
+	count_lost(pid, class, bytes, result);
 	return 0;
 }
 

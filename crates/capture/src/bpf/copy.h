@@ -38,9 +38,9 @@ static __noinline int count_lost_copies(__u32 pid, __u64 count)
 {
 	struct vs_lost *lost = lost_of(pid);
 
-	COUNT(lost);
 	if (lost)
 		__sync_fetch_and_add(&lost->copies, count);
+	COUNT(lost);
 	return 0;
 }
 

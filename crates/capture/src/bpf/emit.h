@@ -51,13 +51,8 @@ static __always_inline struct vs_lost *lost_of(__u32 pid)
 	return bpf_map_lookup_elem(&lost_records, &key);
 }
 
-static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
+static __always_inline void add_lost(struct vs_lost *lost, __u32 class, __u64 bytes, int result)
 {
-	struct vs_lost *lost = lost_of(pid);
-
-	COUNT(lost);
-	if (!lost)
-		return 0;
 	if (result)
 		__sync_fetch_and_add(&lost->failures, 1);
 	else if (class == VS_CLASS_ALLOCATE) {
@@ -73,6 +68,16 @@ static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result
 		__sync_fetch_and_add(&lost->launches, 1);
 	else
 		__sync_fetch_and_add(&lost->other, 1);
+}
+
+/* User space reads the sums when the counter has changed, so the counter comes last. */
+static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
+{
+	struct vs_lost *lost = lost_of(pid);
+
+	if (lost)
+		add_lost(lost, class, bytes, result);
+	COUNT(lost);
 	return 0;
 }
 

@@ -83,9 +83,9 @@ static __noinline int count_lost_stack(void)
 {
 	struct vs_lost *lost = lost_of(bpf_get_current_pid_tgid() >> 32);
 
-	COUNT(lost);
 	if (lost)
 		__sync_fetch_and_add(&lost->stacks, 1);
+	COUNT(lost);
 	return 0;
 }
 
