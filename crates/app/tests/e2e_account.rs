@@ -8,7 +8,8 @@
 
 mod harness;
 
-use harness::{Stage, VRAMSCOPE, process};
+use harness::{Player, Stage, Tracer, VRAMSCOPE, compile, process};
+use serde_json::Value;
 
 fn shared() -> Stage {
     Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
@@ -89,4 +90,70 @@ fn out_of_memory_names_everybody_on_the_gpu() {
     let held = oom["holders"].as_array().unwrap().iter().find(|h| h["pid"] == holder_pid).unwrap();
     assert_eq!(held["live_bytes"], 2_u64 << 30);
     player.finish();
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Traces a program that had its context before, and gives the report in which the driver counts the
+/// 20 MiB that it keeps, beside 100 MiB for each of its contexts.
+fn late(stage: &Stage, mode: &str, device: &str, contexts: u64) -> (Player, Value) {
+    let program = stage.folder.path().join("program");
+    compile("late.c", &program, &["-ldl"]);
+    let mut player = Player::start(stage.command(&program).args([mode, device]));
+    player.wait_ready();
+    let pid = player.pid();
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["trace", "--json", "--interval", "200ms", "-p", &pid.to_string()]);
+    let mut tracer = Tracer::start(&mut command);
+    tracer.next();
+    player.go();
+    let all = (20 + 100 * contexts) * MIB;
+    let report = tracer.wait_for_process(pid, |process| {
+        let devices = process["devices"].as_array().unwrap().iter();
+        let driver: u64 = devices.filter_map(|device| device["driver_bytes"].as_u64()).sum();
+        process["live_bytes"] == 20 * MIB && driver == all
+    });
+    (player, process(&report, pid).clone())
+}
+
+/// The one device of a process, on which all of its memory is.
+fn assert_on(process: &Value, device: u64, gpu: u64) {
+    let [on] = &process["devices"].as_array().unwrap()[..] else { panic!("{process}") };
+    assert_eq!((&on["device"], &on["gpu"]["index"]), (&device.into(), &gpu.into()), "{process}");
+    assert_eq!((&on["live_bytes"], &on["peak_bytes"]), (&(20 * MIB).into(), &(20 * MIB).into()));
+    assert_eq!(on["untracked_bytes"], 100 * MIB, "{process}");
+    assert_eq!(process["untracked_bytes"], 100 * MIB);
+    let allocations = process["threads"][0]["allocations"].as_array().unwrap();
+    assert!(allocations.iter().all(|one| one["device"] == device), "{process}");
+}
+
+#[test]
+fn late_attach_on_a_host_with_one_gpu_knows_the_device() {
+    let (_player, process) = late(&shared().env("SIM_DEVICES", "1"), "keeps", "0", 1);
+    assert_on(&process, 0, 0);
+}
+
+#[test]
+fn late_attach_knows_the_only_gpu_that_the_driver_lists() {
+    for device in 0..2 {
+        let (_player, process) = late(&shared(), "keeps", &device.to_string(), 1);
+        assert_on(&process, device, device);
+    }
+}
+
+#[test]
+fn late_attach_does_not_guess_between_two_gpus() {
+    let (_player, process) = late(&shared(), "both", "1", 2);
+    let devices = process["devices"].as_array().unwrap();
+    let numbers: Vec<_> = devices.iter().map(|on| on["device"].as_u64()).collect();
+    assert_eq!(numbers, [Some(0), Some(1), None], "{process}");
+    assert_eq!(
+        (&devices[2]["live_bytes"], &devices[2]["unknown_because"].is_string()),
+        (&(20 * MIB).into(), &true)
+    );
+    // What is traced is not untracked, though it is not known on which of the two it is.
+    assert_eq!(process["untracked_bytes"], 200 * MIB, "{process}");
+    let bounds = |on: &Value| (on["untracked_bytes"].as_u64(), on["untracked_bytes_max"].as_u64());
+    assert_eq!(bounds(&devices[0]), (Some(80 * MIB), Some(100 * MIB)), "{process}");
+    assert_eq!(bounds(&devices[1]), (Some(100 * MIB), Some(120 * MIB)), "{process}");
 }

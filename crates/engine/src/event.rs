@@ -60,15 +60,18 @@ pub enum What {
     Failed(Failed),
     /// A context began or ended.
     Context(ContextChange),
-    /// Which physical GPUs the process's device ordinals are (`CUDA_VISIBLE_DEVICES`).
+    /// Which physical GPUs the process's device ordinals are (`CUDA_VISIBLE_DEVICES`): one entry for
+    /// each device that the process can see.
     Gpus(Box<[Option<GpuId>]>),
     /// What the driver's own account (NVML) says that the process holds of a GPU, everything
-    /// included: contexts, code, local memory, pools.
+    /// included: contexts, code, local memory, pools. The event was entered when the driver was asked.
     DriverAccount {
         /// The GPU.
         gpu: GpuId,
         /// All memory of the process on it.
         bytes: u64,
+        /// The driver lists the process on no other GPU.
+        only: bool,
     },
     /// What is free of a GPU, by the driver's own account; the pid is of no meaning.
     GpuFree {

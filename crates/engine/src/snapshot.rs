@@ -15,6 +15,7 @@ use crate::tensor::TorchView;
 use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{Anomaly, Judgement};
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use crate::object::{ObjectView, SiteObjectView};
@@ -194,6 +195,20 @@ pub struct ProcessView {
 }
 
 impl ProcessView {
+    /// What the driver's account of all GPUs has beyond what was traced, wherever that is.
+    #[must_use]
+    pub fn untracked(&self) -> Option<Bytes> {
+        // A GPU that several devices are parts of has one account.
+        let gpus: BTreeMap<_, _> = self
+            .devices
+            .iter()
+            .filter_map(|row| Some((row.gpu?, row.untracked_max()?.0)))
+            .collect();
+        let all = gpus.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        let unplaced = self.devices.iter().map(|row| row.driver_unplaced.0).max();
+        (!gpus.is_empty()).then(|| Bytes(all.saturating_sub(unplaced.unwrap_or(0))))
+    }
+
     /// What is live of the process's own memory, on device and host: the kinds whose bytes are not
     /// somebody else's. What a pool holds is not among them, for what is allocated from it is.
     #[must_use]
@@ -234,15 +249,25 @@ pub struct DeviceView {
     pub driver_bytes: Option<Bytes>,
     /// What was traced on that GPU when the account was asked: the two belong together.
     pub driver_traced: Option<Bytes>,
+    /// What was traced then on devices that are not known: any part of it may be on that GPU.
+    pub driver_unplaced: Bytes,
     /// What graphs reserve of the device, as the driver last told the program.
     pub graph_reserved: Option<Told>,
 }
 
 impl DeviceView {
     /// What the driver's account has beyond what was traced: contexts, code, local memory, the
-    /// slack of pools, and what was allocated before the trace.
+    /// slack of pools, and what was allocated before the trace. At least this much, where memory on
+    /// unknown devices was traced.
     #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
+        let most = self.untracked_max()?;
+        Some(Bytes(most.0.saturating_sub(self.driver_unplaced.0)))
+    }
+
+    /// The same if nothing of what was traced on unknown devices is on this GPU.
+    #[must_use]
+    pub fn untracked_max(&self) -> Option<Bytes> {
         let (driver, traced) = (self.driver_bytes?, self.driver_traced?);
         Some(Bytes(driver.0.saturating_sub(traced.0)))
     }

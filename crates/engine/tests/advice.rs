@@ -72,7 +72,7 @@ fn what_costs_nothing_comes_first_and_then_what_costs_least() {
     tell(&mut ledger, 2, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
     tell(&mut ledger, 2, What::Pool(PoolCall::ToldReserved { pool, bytes: 700 * MIB }));
     holds(&mut ledger, 3, 0, 50 * MIB);
-    tell(&mut ledger, 3, What::DriverAccount { gpu: GpuId(0), bytes: 80 * MIB });
+    tell(&mut ledger, 3, What::DriverAccount { gpu: GpuId(0), bytes: 80 * MIB, only: false });
     holds(&mut ledger, 4, 1, 5000 * MIB);
     let snapshot = snapshot(&mut ledger);
     let idle =

@@ -59,7 +59,10 @@ impl World {
         self.tell(pid, What::Gpus([Some(GpuId(3))].into()));
         self.allocates(pid, bytes);
         if let Some(beyond) = beyond {
-            self.tell(pid, What::DriverAccount { gpu: GpuId(3), bytes: bytes + beyond });
+            self.tell(
+                pid,
+                What::DriverAccount { gpu: GpuId(3), bytes: bytes + beyond, only: false },
+            );
         }
         self
     }
@@ -176,7 +179,7 @@ fn what_was_there_before_the_trace_is_not_taken_for_the_size_of_a_context() {
     let mut world = World::new();
     world.begin(2, true);
     world.tell(2, What::Gpus([Some(GpuId(3))].into()));
-    world.tell(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB });
+    world.tell(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB, only: false });
     // The one who asks is too new to be in the account: its context is a guess of 512 MiB.
     world.begin(1, false);
     let says = ["about 19.50 GiB were free", "process 2 (worker-2): 4.00 GiB, none of it traced"];

@@ -126,7 +126,7 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
                 if !view.ended_sites {
                     check_judgements(&mut seen)?;
                 }
-                (seen.judgements, seen.suspects) = Default::default();
+                (seen.judgements, seen.suspects, seen.suspects_total) = Default::default();
                 let whole =
                     |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
                 seen.processes.iter().filter(whole).try_for_each(check_sites)?;
@@ -135,7 +135,9 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
                 prop_assert!(inexact || seen.certainty.exact());
                 let mut seen = if inexact { without_bounds(seen) } else { seen };
                 for process in &mut seen.processes {
-                    process.devices.iter_mut().for_each(|device| device.driver_traced = None);
+                    for device in &mut process.devices {
+                        (device.driver_traced, device.driver_unplaced) = Default::default();
+                    }
                     let (low, high) = process.peak_bounds.take().unwrap_or_default();
                     let peak = process.peak_bytes;
                     prop_assert!(low == high || (low..=high).contains(&peak));

@@ -151,6 +151,7 @@ fn rich() -> ProcessView {
                 gpu: Some(GpuId(3)),
                 driver_bytes: Some(Bytes(600 << 20)),
                 driver_traced: Some(Bytes(18 << 20)),
+                driver_unplaced: Bytes(4 << 20),
                 graph_reserved: None,
             },
             DeviceView {
@@ -160,6 +161,7 @@ fn rich() -> ProcessView {
                 gpu: None,
                 driver_bytes: None,
                 driver_traced: None,
+                driver_unplaced: Bytes(0),
                 graph_reserved: None,
             },
         ],

@@ -43,7 +43,7 @@ fn ledger() -> Ledger {
         let (context, pool, stream, site) = (None, None, None, Some(SiteId(pid)));
         let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
         ledger.apply(&event(pid, What::Allocate(new)));
-        let account = What::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2 };
+        let account = What::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
         ledger.apply(&event(pid, account));
         let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
         let frame = Frame { function, file, line: 7, ..Frame::default() };

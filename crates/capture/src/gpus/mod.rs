@@ -15,7 +15,9 @@ use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::time::Duration;
 
 use engine::ids::{GpuId, Pid};
+use engine::units::Moment;
 
+use crate::clock;
 use crate::threads::contain;
 
 /// A GPU of this host.
@@ -40,8 +42,8 @@ pub struct Use {
     pub pid: Pid,
     /// The GPU.
     pub gpu: GpuId,
-    /// Everything the process has on it.
-    pub bytes: u64,
+    /// Everything the process has on it; `None` where the driver lists the process and no sum (MIG, WSL).
+    pub bytes: Option<u64>,
 }
 
 /// Somebody to ask. Sources are owned by one thread.
@@ -55,6 +57,8 @@ trait Source {
 /// One answer.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
+    /// When the driver was asked.
+    pub(crate) asked: Moment,
     pub(crate) uses: Vec<Use>,
     pub(crate) free: Vec<(GpuId, u64)>,
 }
@@ -97,9 +101,10 @@ impl Account {
                 return;
             }
             loop {
+                let asked = clock::monotonic();
                 let answer = contain(|| {
                     let uses = source.uses(&gpus)?;
-                    Ok(Sample { uses, free: source.free(&gpus) })
+                    Ok(Sample { asked, uses, free: source.free(&gpus) })
                 });
                 if sender.send(answer).is_err() {
                     return;

@@ -44,14 +44,13 @@ impl Source for Nvml {
         for gpu in gpus {
             let device = self.0.device_by_index(u32::from(gpu.id.0)).map_err(|e| e.to_string())?;
             let processes = device.running_compute_processes().map_err(|e| e.to_string())?;
-            uses.extend(processes.into_iter().filter_map(
-                |process| match process.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => {
-                        Some(Use { pid: Pid(process.pid), gpu: gpu.id, bytes })
-                    }
+            uses.extend(processes.into_iter().map(|process| {
+                let bytes = match process.used_gpu_memory {
+                    UsedGpuMemory::Used(bytes) => Some(bytes),
                     UsedGpuMemory::Unavailable => None,
-                },
-            ));
+                };
+                Use { pid: Pid(process.pid), gpu: gpu.id, bytes }
+            }));
         }
         Ok(uses)
     }

@@ -80,14 +80,14 @@ fn free(text: &str) -> Vec<(GpuId, u64)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Lines whose memory is `[N/A]` (MIG, WSL) say nothing.
+/// Lines whose memory is `[N/A]` (MIG, WSL) say on which GPU the process is, and nothing else.
 fn uses(text: &str, gpus: &[Gpu]) -> Vec<Use> {
     text.lines()
         .filter_map(|line| match fields(line)[..] {
             [uuid, pid, used] => Some(Use {
                 pid: Pid(pid.parse().ok()?),
                 gpu: by_uuid(gpus, uuid)?,
-                bytes: mib(used)?,
+                bytes: mib(used),
             }),
             _ => None,
         })
@@ -107,6 +107,7 @@ mod tests {
         assert_eq!((gpus[0].id, gpus[0].total_bytes), (GpuId(0), 143_771 << 20));
         let uses = uses(&format!("{UUID}, 985, 1634\n{UUID}, 986, [N/A]\nnonsense\n"), &gpus);
         assert_eq!(free("0, 143156\n1, [N/A]\n"), [(GpuId(0), 143_156 << 20)]);
-        assert_eq!(uses, [Use { pid: Pid(985), gpu: GpuId(0), bytes: 1634 << 20 }]);
+        let process = |pid, bytes| Use { pid: Pid(pid), gpu: GpuId(0), bytes };
+        assert_eq!(uses, [process(985, Some(1634 << 20)), process(986, None)]);
     }
 }

@@ -146,7 +146,9 @@ impl Accounts {
         let Some(sample) = sample else { return events };
         events.extend(self.changed(&sample, now));
         let mut holders = HashSet::new();
+        let lists = counts(&sample.uses);
         for Use { pid, gpu, bytes } in sample.uses {
+            let Some(bytes) = bytes else { continue };
             if !living.knows(pid) {
                 let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
                     continue;
@@ -157,14 +159,25 @@ impl Accounts {
                 events.extend(self.began(pid, now));
             }
             holders.insert((pid, gpu));
-            events.push(event(pid, now, What::DriverAccount { gpu, bytes }));
+            let only = lists.get(&pid) == Some(&1);
+            let what = What::DriverAccount { gpu, bytes, only };
+            events.push(Event { entered: sample.asked, ..event(pid, now, what) });
         }
         for (pid, gpu) in self.holders.difference(&holders) {
-            events.push(event(*pid, now, What::DriverAccount { gpu: *gpu, bytes: 0 }));
+            let what = What::DriverAccount { gpu: *gpu, bytes: 0, only: false };
+            events.push(Event { entered: sample.asked, ..event(*pid, now, what) });
         }
         self.holders = holders;
         events
     }
+}
+
+/// On how many GPUs the driver lists each process.
+fn counts(uses: &[Use]) -> HashMap<Pid, usize> {
+    let listed: HashSet<_> = uses.iter().map(|one| (one.pid, one.gpu)).collect();
+    let mut counts = HashMap::new();
+    listed.into_iter().for_each(|(pid, _)| *counts.entry(pid).or_insert(0) += 1);
+    counts
 }
 
 /// The pid of what is of no process.

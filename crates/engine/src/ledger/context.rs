@@ -51,6 +51,8 @@ pub(super) struct Contexts {
     primaries: Vec<Primary>,
     /// Every retain was seen.
     counted: bool,
+    /// A context may have ended since the process is traced.
+    ended: bool,
 }
 
 impl Contexts {
@@ -62,7 +64,39 @@ impl Contexts {
             by_id: HashMap::new(),
             primaries: Vec::new(),
             counted,
+            ended: false,
         }
+    }
+
+    /// A call ended a context, or may have.
+    pub(super) fn note_end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether a context may have ended: what was in it may have been on any device.
+    pub(super) fn any_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn known(&self) -> impl Iterator<Item = (u32, &Context)> {
+        let known = self.by_id.values().copied();
+        known.filter_map(|index| Some((index, self.places.get(index as usize)?)))
+    }
+
+    /// Devices that contexts are on.
+    pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        self.known().filter_map(|(_, context)| context.device)
+    }
+
+    /// Contexts whose device is not known.
+    pub(super) fn without_device(&self) -> Vec<u32> {
+        let waiting = self.known().filter(|(_, context)| context.device.is_none());
+        waiting.map(|(index, _)| index).collect()
+    }
+
+    /// Whether every context there ever was is on this device.
+    pub(super) fn all_on(&self, device: DeviceId) -> bool {
+        !self.ended && self.known().all(|(_, context)| context.device == Some(device))
     }
 
     /// Records about contexts were lost, or the process turned out to be older than the trace: how
@@ -98,8 +132,9 @@ impl Contexts {
         self.places.get(index as usize).map(|context| context.id)
     }
 
+    /// The device of a context, where it is known; none for [`NIL`].
     pub(super) fn device(&self, index: u32) -> Option<DeviceId> {
-        self.places[index as usize].device
+        self.places.get(index as usize)?.device
     }
 
     /// Live allocations in the context.

@@ -1,34 +1,69 @@
 //! The devices of one process beyond what is allocated on them: which GPUs of the host they are, what
 //! the driver's own account says of those, and what graphs reserve.
 
+use crate::event::Event;
 use crate::ids::{DeviceId, GpuId};
+use crate::kind::Kind;
 use crate::snapshot::{DeviceView, Told};
-use crate::units::Bytes;
+use crate::units::{Bytes, Moment};
 
+use super::allocation::{Entry, NIL, Slot};
+use super::process::Process;
 use super::totals::{OnDevice, Sum, Totals};
+
+/// The driver's account of a GPU, with what was traced when it was asked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Account {
+    gpu: GpuId,
+    bytes: Bytes,
+    traced: Bytes,
+    /// What was traced on devices that are not known.
+    unplaced: Bytes,
+}
 
 /// What is known of one process's devices.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// By ordinal.
     gpus: Box<[Option<GpuId>]>,
-    /// With what was traced when they were asked.
-    accounts: Vec<(GpuId, Bytes, Bytes)>,
+    /// The device that all memory of the process is on: it can see no other.
+    only: Option<DeviceId>,
+    /// The GPU of all memory whose device is not known.
+    unplaced_on: Option<GpuId>,
+    accounts: Vec<Account>,
     graph_reserved: Vec<(DeviceId, Told)>,
 }
 
 impl Devices {
-    pub(super) fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
+    fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
         self.gpus = gpus.into();
+        self.only = (gpus.len() == 1).then_some(DeviceId(0));
+    }
+
+    /// The device that all memory of the process is on, where it can see no other.
+    pub(super) fn only(&self) -> Option<DeviceId> {
+        self.only
+    }
+
+    /// The process uses this device: where that is another than the only one it should see, it has
+    /// changed its environment before it called the driver.
+    pub(super) fn uses(&mut self, device: DeviceId) {
+        self.only.take_if(|only| *only != device);
     }
 
     /// The driver's account of a GPU.
-    pub(super) fn account(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
-        let here = |on: &&OnDevice| on.device.and_then(|device| self.gpu(device)) == Some(gpu);
+    fn account(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
+        let unplaced = totals.unplaced();
+        let is_here = self.unplaced_on == Some(gpu);
+        let here = |on: &&OnDevice| match on.device {
+            Some(device) => self.gpu(device) == Some(gpu),
+            None => is_here,
+        };
         let rows = totals.devices().iter().filter(here);
         let traced = rows.fold(Sum::default(), |sum, on| sum.plus(on.live)).bytes();
-        self.accounts.retain(|(known, ..)| *known != gpu);
-        self.accounts.push((gpu, bytes, traced));
+        let unplaced = if is_here { Bytes(0) } else { unplaced.bytes() };
+        self.accounts.retain(|known| known.gpu != gpu);
+        self.accounts.push(Account { gpu, bytes, traced, unplaced });
     }
 
     /// What the driver reported is not known any more.
@@ -46,9 +81,24 @@ impl Devices {
         self.gpus.get(usize::from(device.0)).copied().flatten()
     }
 
+    /// The GPU of memory; of memory whose device is not known, where all of that is on one.
+    pub(super) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
+        match device {
+            Some(device) => self.gpu(device),
+            None => self.unplaced_on,
+        }
+    }
+
+    /// The device that a GPU is, where exactly one is known to be.
+    fn device_of(&self, gpu: GpuId) -> Option<DeviceId> {
+        let mut found = (0..).map(DeviceId).zip(&self.gpus).filter(|(_, on)| **on == Some(gpu));
+        let (device, _) = found.next()?;
+        found.next().is_none().then_some(device)
+    }
+
     /// Device memory on a GPU, where that is known; else on the device of that ordinal.
     pub(super) fn held(&self, totals: &Totals, device: DeviceId, gpu: Option<GpuId>) -> Sum {
-        let here = |on: &&OnDevice| match (gpu, on.device.and_then(|other| self.gpu(other))) {
+        let here = |on: &&OnDevice| match (gpu, self.gpu_of(on.device)) {
             (Some(gpu), Some(other)) => gpu == other,
             _ => on.device == Some(device),
         };
@@ -72,35 +122,119 @@ impl Devices {
             known.into_iter().map(|device| self.row(Some(device), on(Some(device)))).collect();
         let unknown = on(None).filter(|on| on.live > Sum::default());
         rows.extend(unknown.map(|unknown| self.row(None, Some(unknown))));
+        let listed = |gpu: GpuId| rows.iter().any(|row| row.gpu == Some(gpu));
         let mut others: Vec<_> =
-            self.accounts.iter().filter(|(gpu, ..)| !self.gpus.contains(&Some(*gpu))).collect();
+            self.accounts.iter().filter(|account| !listed(account.gpu)).copied().collect();
         others.sort_unstable();
-        rows.extend(others.into_iter().map(|&(gpu, bytes, traced)| DeviceView {
-            gpu: Some(gpu),
-            driver_bytes: Some(bytes),
-            driver_traced: Some(traced),
-            ..self.row(None, None)
-        }));
-        rows
+        let others = others.into_iter().map(|account| DeviceView {
+            gpu: Some(account.gpu),
+            ..with(account, self.row(None, None))
+        });
+        rows.into_iter().chain(others).collect()
     }
 
     fn row(&self, device: Option<DeviceId>, on: Option<&OnDevice>) -> DeviceView {
-        let gpu = device.and_then(|device| self.gpu(device));
+        // A row of no device is of memory that could not be attributed.
+        let gpu = if device.is_none() && on.is_none() { None } else { self.gpu_of(device) };
         let reserved = self.graph_reserved.iter().find(|(known, _)| Some(*known) == device);
-        let asked = gpu.and_then(|gpu| self.asked(gpu));
-        DeviceView {
+        let row = DeviceView {
             device,
             live_bytes: on.map_or(Bytes(0), |on| on.live.bytes()),
             peak_bytes: on.map_or(Bytes(0), |on| on.peak.bytes()),
             gpu,
-            driver_bytes: asked.map(|(bytes, _)| bytes),
-            driver_traced: asked.map(|(_, traced)| traced),
+            driver_bytes: None,
+            driver_traced: None,
+            driver_unplaced: Bytes(0),
             graph_reserved: reserved.map(|(_, told)| *told),
+        };
+        match gpu.and_then(|gpu| self.asked(gpu)) {
+            Some(account) => with(account, row),
+            None => row,
         }
     }
 
-    fn asked(&self, gpu: GpuId) -> Option<(Bytes, Bytes)> {
-        let known = self.accounts.iter().find(|(known, ..)| *known == gpu);
-        known.map(|(_, bytes, traced)| (*bytes, *traced))
+    fn asked(&self, gpu: GpuId) -> Option<Account> {
+        self.accounts.iter().find(|account| account.gpu == gpu).copied()
+    }
+}
+
+/// A row with the driver's account of its GPU.
+fn with(account: Account, row: DeviceView) -> DeviceView {
+    DeviceView {
+        driver_bytes: Some(account.bytes),
+        driver_traced: Some(account.traced),
+        driver_unplaced: account.unplaced,
+        ..row
+    }
+}
+
+impl Process {
+    /// Which GPUs its devices are. Where it can see one device, all of its memory is on that.
+    pub(super) fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
+        self.devices.set_gpus(gpus);
+        let used = self.totals.devices().iter().filter_map(|on| on.device);
+        let used: Vec<_> = used.chain(self.contexts.devices()).collect();
+        used.into_iter().for_each(|device| self.devices.uses(device));
+        if let Some(device) = self.devices.only() {
+            self.place_rest(device, Moment(u64::MAX));
+            self.totals.settle(device);
+        }
+    }
+
+    /// The driver's account of a GPU. Where the driver lists no other one for the process, what was
+    /// allocated before it was asked is on that.
+    pub(super) fn account(&mut self, event: &Event, gpu: GpuId, bytes: Bytes, only: bool) {
+        // A GPU that the process left says nothing about the others.
+        if bytes > Bytes(0) {
+            self.devices.unplaced_on = None;
+        }
+        if only && self.totals.unplaced() > Sum::default() {
+            match self.devices.device_of(gpu) {
+                Some(device) => {
+                    self.place_rest(device, event.entered);
+                    // Contexts that are gone may have been on another one.
+                    if !self.contexts.any_ended() && !self.losses.broken() {
+                        self.totals.settle(device);
+                    }
+                }
+                None => self.devices.unplaced_on = Some(gpu),
+            }
+        }
+        self.devices.account(gpu, bytes, &self.totals);
+    }
+
+    /// Memory up to a moment whose device is not known is on this one. Looks at everything that is
+    /// live.
+    fn place_rest(&mut self, device: DeviceId, until: Moment) {
+        let waits = |entry: &Entry| {
+            let on_host = matches!(entry.kind, Kind::HostPhysical | Kind::HostAsync);
+            entry.device().is_none() && entry.returned_at <= until && !on_host
+        };
+        let slots = self.allocations.select(waits);
+        let mut contexts: Vec<_> =
+            slots.iter().map(|slot| self.allocations.slab[*slot].context()).collect();
+        contexts.sort_unstable();
+        contexts.dedup();
+        contexts.retain(|context| *context != NIL);
+        if until == Moment(u64::MAX) {
+            self.place_pool(NIL, device);
+            contexts.extend(self.contexts.without_device());
+        }
+        contexts.into_iter().for_each(|context| self.place(context, device));
+        for slot in slots {
+            if self.allocations.slab[slot].device().is_none() {
+                let before = self.known(slot);
+                self.learn_device(slot, device);
+                self.tell_learned(slot, before);
+            }
+        }
+    }
+
+    /// The device of a live allocation became known, in every sum.
+    pub(super) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
+        let entry = &mut self.allocations.slab[slot];
+        self.totals.place(entry, device);
+        self.sites.learn_device(entry, device);
+        entry.set_device(device);
     }
 }

@@ -13,7 +13,7 @@ use crate::stack::{Frame, SiteName};
 use crate::units::Bytes;
 
 use super::Ledger;
-use super::allocation::Entry;
+use super::allocation::{Entry, NIL};
 use super::process::Process;
 use super::totals::Sum;
 use super::view::walks;
@@ -140,7 +140,8 @@ impl Ledger {
     pub fn device_of(&self, pid: Pid, allocate: &Allocate) -> Option<DeviceId> {
         let context = || {
             let process = self.running.get(&pid)?;
-            process.device_of(process.contexts.find(allocate.context?)?)
+            let context = allocate.context.and_then(|context| process.contexts.find(context));
+            process.device_of(context.unwrap_or(NIL))
         };
         allocate.device.or_else(context)
     }
@@ -157,7 +158,7 @@ impl Ledger {
 fn lies(entry: &Entry, process: &Process, place: Where) -> bool {
     let on = |device: DeviceId, gpu: Option<GpuId>| match (
         gpu,
-        entry.device().and_then(|other| process.devices.gpu(other)),
+        process.devices.gpu_of(entry.device()),
     ) {
         (Some(gpu), Some(other)) => gpu == other,
         _ => entry.device() == Some(device),
@@ -165,6 +166,6 @@ fn lies(entry: &Entry, process: &Process, place: Where) -> bool {
     match place {
         Where::Anywhere => true,
         Where::Device(device, gpu) => on(device, gpu),
-        Where::Gpu(gpu) => entry.device().and_then(|other| process.devices.gpu(other)) == Some(gpu),
+        Where::Gpu(gpu) => process.devices.gpu_of(entry.device()) == Some(gpu),
     }
 }

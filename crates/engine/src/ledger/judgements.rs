@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 
 use crate::analysis::leak::{self, Case};
 use crate::ids::{DeviceId, GpuId, Tid};
+use crate::kind::Layer;
 use crate::stack::{SiteName, Sites};
 use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{CacheTensors, Evidence, Judgement, Subject, Sureness, Verdict};
@@ -275,8 +276,12 @@ fn case<'a>(row: &'a Row, process: &Process, at: Moment, named: bool) -> Case<'a
     }
 }
 
-/// The device of most; where calls did not tell it, the only one that the process uses.
+/// The device of most; where that is not known, the only one that the process uses. Host memory is on
+/// none, whatever context it was allocated in.
 fn device(row: &Row, process: &Process) -> Option<DeviceId> {
+    if row.held.kind().is_some_and(|kind| kind.layer() == Layer::Host) {
+        return None;
+    }
     let only = match process.totals.devices() {
         [only] if row.held.takes_device_memory() => only.device,
         _ => None,

@@ -34,6 +34,7 @@ impl Process {
                 self.create_context(context, device, event.at);
             }
             ContextChange::Destroyed { context } => {
+                self.contexts.note_end();
                 if let Some(index) = self.contexts.destroyed(context, event.entered) {
                     self.release(index, event.entered);
                     self.pools.orphan(index);
@@ -49,6 +50,7 @@ impl Process {
             ContextChange::PrimaryRetained { context, device } => {
                 let index = self.contexts.of(context);
                 if let Some(old) = self.contexts.retain(device, index) {
+                    self.contexts.note_end();
                     self.release(old, event.at);
                 }
                 self.place(index, device);
@@ -63,6 +65,9 @@ impl Process {
     }
 
     fn create_context(&mut self, context: ContextId, device: DeviceId, at: Moment) {
+        if self.contexts.find(context).is_some() {
+            self.contexts.note_end();
+        }
         let index = self.contexts.of(context);
         // The name is given out again: the older context of that name is gone.
         self.release(index, at);
@@ -72,6 +77,7 @@ impl Process {
     }
 
     fn release_primary(&mut self, event: &Event, device: DeviceId) {
+        self.contexts.note_end();
         match self.contexts.release(device) {
             Release::Last(index) => {
                 let bytes = self.release(index, event.entered);
@@ -83,6 +89,7 @@ impl Process {
     }
 
     fn reset_primary(&mut self, event: &Event, device: DeviceId) {
+        self.contexts.note_end();
         if let Some(index) = self.contexts.primary(device) {
             self.release(index, event.entered);
             // After a loss, the primary context may be another one than the last one retained.
@@ -126,19 +133,20 @@ impl Process {
     }
 
     /// The device of a context became known.
-    fn place(&mut self, context: u32, device: DeviceId) {
+    pub(super) fn place(&mut self, context: u32, device: DeviceId) {
+        self.devices.uses(device);
         self.place_pool(context, device);
-        if !self.contexts.place(context, device) {
-            return;
+        if self.contexts.place(context, device) {
+            let waiting = |entry: &Entry| entry.context() == context && entry.device().is_none();
+            for slot in self.allocations.select(waiting) {
+                let before = self.known(slot);
+                self.learn_device(slot, device);
+                self.tell_learned(slot, before);
+            }
+            self.contexts.placed(context);
         }
-        let waiting = |entry: &Entry| entry.context() == context && entry.device().is_none();
-        for slot in self.allocations.select(waiting) {
-            let before = self.known(slot);
-            let entry = &mut self.allocations.slab[slot];
-            self.totals.place(entry, device);
-            entry.set_device(device);
-            self.tell_learned(slot, before);
+        if !self.unowned && self.contexts.all_on(device) && !self.losses.broken() {
+            self.totals.settle(device);
         }
-        self.contexts.placed(context);
     }
 }

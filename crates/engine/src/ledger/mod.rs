@@ -253,12 +253,12 @@ impl Ledger {
             }
             What::Gpus(gpus) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.devices.set_gpus(gpus);
+                    process.set_gpus(gpus);
                 }
             }
-            What::DriverAccount { gpu, bytes } => {
+            What::DriverAccount { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.devices.account(*gpu, Bytes(*bytes), &process.totals);
+                    process.account(event, *gpu, Bytes(*bytes), *only);
                 }
             }
             What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),

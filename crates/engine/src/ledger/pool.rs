@@ -370,8 +370,7 @@ impl Process {
                 self.pools.add(entry);
             }
             if entry.device() != Some(device) && entry.kind == Kind::Async {
-                self.totals.place(entry, device);
-                entry.set_device(device);
+                self.learn_device(slot, device);
             }
             self.tell_learned(slot, before);
         }

@@ -84,6 +84,8 @@ pub(super) struct Process {
     pub(super) mistakes: Mistakes,
     /// What was freed last.
     pub(super) freed: Freed,
+    /// Memory was allocated of which neither the context nor the device was known.
+    pub(super) unowned: bool,
     /// Imported memory that is open more than once: how often beyond that.
     opened_again: HashMap<Key, u64>,
     /// Writes down what begins and ends, in a ledger that is observed.
@@ -140,6 +142,7 @@ impl Process {
             devices: Devices::default(),
             mistakes: Mistakes::default(),
             freed: Freed::default(),
+            unowned: false,
             opened_again: HashMap::new(),
             observer: None,
             anonymous: false,
@@ -246,6 +249,7 @@ impl Process {
         } else {
             new.device = allocate.device.or_else(|| self.device_of(context));
         }
+        self.unowned |= new.device.is_none() && context == NIL;
         if kind != Kind::Imported || !self.open_again(event, allocate) {
             self.begin(event, &new);
         }
@@ -257,6 +261,7 @@ impl Process {
         self.counts.allocations += 1;
         let thread = self.threads.of(event.tid, self.allocations.seed());
         self.make_room(new.key);
+        new.device.into_iter().for_each(|device| self.devices.uses(device));
         let entry = Entry::new(new, event.at, thread);
         let slot = self.allocations.insert(entry);
         self.threads.link(&mut self.allocations.slab, slot);
@@ -387,8 +392,9 @@ impl Process {
         }
     }
 
+    /// The device of a context, or the only one that the process can see.
     pub(super) fn device_of(&self, context: u32) -> Option<DeviceId> {
-        if context == NIL { None } else { self.contexts.device(context) }
+        self.contexts.device(context).or_else(|| self.devices.only())
     }
 
     /// The one way in which a live allocation ends; says how often it had been opened.

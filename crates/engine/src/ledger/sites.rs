@@ -343,6 +343,12 @@ impl SiteTable {
         row.grow(more, at);
     }
 
+    /// The device of a live allocation became known.
+    pub(super) fn learn_device(&mut self, entry: &Entry, device: DeviceId) {
+        let row = self.row(entry.site(), Held::Memory(entry.kind), entry.returned_at);
+        row.devices.replace(entry.device(), Some(device));
+    }
+
     /// The row of a site. A site that came when there was no room
     /// never gets a row of its own, so what began as another's ends as another's.
     fn row(&mut self, site: Option<SiteId>, held: Held, at: Moment) -> &mut Row {

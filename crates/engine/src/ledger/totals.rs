@@ -140,6 +140,22 @@ impl Totals {
         }
     }
 
+    /// All device memory of the process has been on this device, whatever was known of it then: its
+    /// peak is that of the process, if no other device held any.
+    pub(super) fn settle(&mut self, device: DeviceId) {
+        let is_only = |on: &OnDevice| on.device.is_none() || on.device == Some(device);
+        if !self.devices.is_empty() && self.devices.iter().all(is_only) {
+            let peak = self.peak;
+            self.device(Some(device)).peak = peak;
+        }
+    }
+
+    /// Device memory whose device is not known.
+    pub(super) fn unplaced(&self) -> Sum {
+        let unknown = self.devices.last().filter(|on| on.device.is_none());
+        unknown.map_or_else(Sum::default, |on| on.live)
+    }
+
     /// The size of a live allocation that takes no device memory became known.
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64) {
         let kind = &mut self.kinds[entry.kind.index()];

@@ -116,12 +116,20 @@ pub(super) fn views(process: &Process, all: bool, told: &Sites) -> Vec<Anomaly> 
             thread: thread.into(),
             site,
             frames: told.frames_of(site),
-            device: noted.device,
+            device: device(process, noted),
             kind: noted.kind,
             what: live(process, noted),
         }
     };
     unusual.noted.iter().skip(from).map(view).collect()
+}
+
+/// The device, which may have become known since.
+fn device(process: &Process, noted: &Noted) -> Option<DeviceId> {
+    let Unusual::Size { key, .. } = noted.what else { return noted.device };
+    let found = process.allocations.find(key).map(|slot| &process.allocations.slab[slot]);
+    let own = found.filter(|entry| is(entry, key, noted.at));
+    noted.device.or_else(|| own?.device())
 }
 
 /// The same, with whether it is live now.

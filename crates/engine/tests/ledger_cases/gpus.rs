@@ -1,5 +1,7 @@
 //! Which GPUs a process's devices are, and what the driver says of them.
 
+use engine::ids::GpuId;
+
 use super::*;
 
 /// Devices with their GPU, live MiB and the driver's MiB; -1 is none.
@@ -60,6 +62,127 @@ fn an_account_is_shown_where_nothing_is_live_and_where_the_device_is_not_known()
     );
     let want = [(1, 2, 0, 500), (-1, -1, 4, -1), (-1, 7, 0, 400), (-1, 9, 0, 300)];
     assert_eq!(rows(only(&snapshot)), want);
+}
+
+/// Devices of live allocations, by address; -1 is none.
+fn placed(process: &ProcessView) -> Vec<(u64, i32)> {
+    let all = process.threads.iter().flat_map(|thread| &thread.allocations);
+    let mut all: Vec<_> = all
+        .map(|one| (one.key.value, one.device.map_or(-1, |device| i32::from(device.0))))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn memory_of_a_process_that_sees_one_gpu_is_on_it() {
+    let trace = "1 process 100 before
+                 1.1 alloc 0x10 8M device
+                 1.2 alloc 0x20 4M device C7
+                 1.2 alloc 0x30 2M async stream5
+                 1.2 free 0x10
+                 1 gpus GPU5
+                 1.3 alloc 0x40 1M device
+                 1.3 alloc 0x50 1M async C8 stream6
+                 1 account GPU5 100M";
+    let snapshot = after(trace);
+    let process = only(&snapshot);
+    assert_eq!(rows(process), [(0, 5, 8, 100)]);
+    assert_eq!(placed(process), [(0x20, 0), (0x30, 0), (0x40, 0), (0x50, 0)]);
+    assert_eq!(
+        (process.devices[0].peak_bytes, process.peak_bytes),
+        (Bytes(14 * MIB), Bytes(14 * MIB))
+    );
+    assert_eq!(
+        (process.devices[0].untracked(), process.untracked()),
+        (Some(Bytes(92 * MIB)), Some(Bytes(92 * MIB)))
+    );
+    assert!(
+        process.pools.iter().all(|pool| pool.device == Some(DeviceId(0))),
+        "{:?}",
+        process.pools
+    );
+}
+
+#[test]
+fn process_that_uses_another_device_sees_more_than_one() {
+    for other in ["1 ctx create C9 gpu1", "1.1 alloc 0x90 1M device gpu1"] {
+        for trace in [format!("1 gpus GPU5\n {other}"), format!("{other}\n 1 gpus GPU5")] {
+            let snapshot =
+                after(&format!("1 process 100 before\n {trace}\n 1.1 alloc 0x10 8M device"));
+            assert_eq!(placed(only(&snapshot))[0], (0x10, -1), "{trace}");
+        }
+    }
+}
+
+#[test]
+fn memory_from_before_an_account_of_one_gpu_is_on_it() {
+    let trace = "1 process 100 before
+                 1 gpus GPU5 GPU2
+                 1.1 alloc 0x10 8M device @100-110
+                 1.1 alloc 0x20 4M device C7 @120-130
+                 1 account GPU2 100M only @140-200
+                 1.1 alloc 0x30 2M device C7 @210-220
+                 1.1 alloc 0x40 1M device @230-240";
+    let snapshot = after(trace);
+    let process = only(&snapshot);
+    assert_eq!(rows(process), [(1, 2, 14, 100), (-1, -1, 1, -1)]);
+    assert_eq!(placed(process), [(0x10, 1), (0x20, 1), (0x30, 1), (0x40, -1)]);
+    assert_eq!(process.devices[0].untracked(), Some(Bytes(88 * MIB)));
+    // What returned after the driver was asked may be on a GPU that came since.
+    let late = after(&trace.replace("@100-110", "@100-150").replace("@120-130", "@120-160"));
+    assert_eq!(placed(only(&late)), [(0x10, -1), (0x20, -1), (0x30, -1), (0x40, -1)]);
+}
+
+#[test]
+fn account_of_one_gpu_of_unknown_order_counts_what_is_on_no_known_device() {
+    let trace = "1 process 100 before
+                 1 gpus none none
+                 1.1 alloc 0x10 8M device @100-110
+                 1 account GPU2 100M only @140-200";
+    let snapshot = after(trace);
+    let process = only(&snapshot);
+    assert_eq!(rows(process), [(-1, 2, 8, 100)]);
+    assert_eq!(process.devices[0].untracked(), Some(Bytes(92 * MIB)));
+    let of = |place| ledger(trace).holdings(place).first().map(|one| one.live_bytes.0 / MIB);
+    assert_eq!(of(engine::holding::Where::Gpu(GpuId(2))), Some(8));
+    assert_eq!(of(engine::holding::Where::Gpu(GpuId(1))), None);
+}
+
+#[test]
+fn memory_on_unknown_devices_is_not_untracked() {
+    let snapshot = after(
+        "1 process 100 before
+         1 gpus GPU5 GPU2
+         1.1 alloc 0x10 8M device
+         1.1 alloc 0x20 1M device gpu0
+         1 account GPU5 101M
+         1 account GPU2 100M",
+    );
+    let process = only(&snapshot);
+    assert_eq!(rows(process), [(0, 5, 1, 101), (1, 2, 0, 100), (-1, -1, 8, -1)]);
+    for device in &process.devices[..2] {
+        assert_eq!(device.untracked(), Some(Bytes(92 * MIB)));
+        assert_eq!(device.untracked_max(), Some(Bytes(100 * MIB)));
+    }
+    assert_eq!(process.untracked(), Some(Bytes(192 * MIB)));
+}
+
+#[test]
+fn device_of_a_context_is_learned_for_peaks_and_sites() {
+    let mut trace = "1 process 100 before\n".to_owned();
+    for step in 0..40_u64 {
+        let at = step * 1_000_000_000 + 100;
+        trace += &format!("1.1 alloc {:#x} 1M device C7 site3 @{at}\n", 0x100 + step);
+    }
+    trace += "1.1 alloc 0x10 8M device C7 @40000000000\n 1.1 free 0x10 @40000000001-40000000002\n";
+    trace += "1 ctx learn C7 gpu1 @40000000100";
+    let snapshot = seen(&trace, 40_000_000_200, &View::default());
+    let process = only(&snapshot);
+    assert_eq!((process.devices.len(), process.devices[0].device), (1, Some(DeviceId(1))));
+    assert_eq!(process.devices[0].peak_bytes, Bytes(48 * MIB));
+    let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
+    assert_eq!(suspect.device, Some(DeviceId(1)));
 }
 
 #[test]

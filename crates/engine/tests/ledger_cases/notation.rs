@@ -126,7 +126,11 @@ fn what(words: &[&str], of_thread: bool) -> What {
         "pool" => What::Pool(pool(rest)),
         "graph" => What::Graph(graph(rest)),
         "gpus" => What::Gpus(rest.iter().map(|word| gpu(word)).collect()),
-        "account" => What::DriverAccount { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
+        "account" => What::DriverAccount {
+            gpu: gpu(rest[0]).unwrap(),
+            bytes: size(rest[1]),
+            only: rest.contains(&"only"),
+        },
         "tensor" => What::Tensor(tensor(rest)),
         "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "account_lost" => What::DriverAccountLost,

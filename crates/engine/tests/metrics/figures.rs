@@ -20,7 +20,7 @@ fn a_gpu_is_told_by_the_drivers_account_and_by_what_is_live() {
     stage.allocate(1, 0x1000, 300);
     stage.allocate_at(1, 0x2000, 50, 1, None);
     stage.tell(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
-    stage.tell(1, What::DriverAccount { gpu: GpuId(0), bytes: 380 });
+    stage.tell(1, What::DriverAccount { gpu: GpuId(0), bytes: 380, only: false });
     let figures = stage.figures();
     let gpu = |name: &str, uuid: &str| find(&figures, &format!("vramscope_gpu_{name}"), &[uuid]);
     assert_eq!(gpu("total_bytes", "GPU-0"), Some(Value::Whole(1000)));

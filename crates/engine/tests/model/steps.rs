@@ -157,7 +157,11 @@ fn gpus() -> impl Strategy<Value = What> {
     let gpu = || (0..3_u16).prop_map(GpuId);
     prop_oneof![
         prop::collection::vec(option::of(gpu()), 0..3).prop_map(|gpus| What::Gpus(gpus.into())),
-        (gpu(), size()).prop_map(|(gpu, bytes)| What::DriverAccount { gpu, bytes }),
+        (gpu(), size(), any::<bool>()).prop_map(|(gpu, bytes, only)| What::DriverAccount {
+            gpu,
+            bytes,
+            only
+        }),
         (gpu(), size()).prop_map(|(gpu, bytes)| What::GpuFree { gpu, bytes }),
         Just(What::DriverAccountLost),
     ]

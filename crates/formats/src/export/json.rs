@@ -172,6 +172,9 @@ struct Device {
     driver_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     untracked_bytes: Option<u64>,
+    /// Only where memory on unknown devices may be on this GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked_bytes_max: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     graph_reserved_bytes: Option<u64>,
 }
@@ -341,8 +344,6 @@ impl Received {
 impl Process {
     fn new(process: &ProcessView, names: &Names) -> Self {
         let kinds = &process.kinds;
-        let untracked: Vec<u64> =
-            process.devices.iter().filter_map(|device| Some(device.untracked()?.0)).collect();
         Self {
             pid: process.key.pid.0,
             uid: process.uid,
@@ -368,7 +369,7 @@ impl Process {
             unknown_frees: process.unknown_frees,
             received_calls: (!process.certainty.exact())
                 .then(|| Received::new(process.received_calls)),
-            untracked_bytes: (!untracked.is_empty()).then(|| untracked.iter().sum()),
+            untracked_bytes: process.untracked().map(|bytes| bytes.0),
             before_trace: process.before_trace,
             counted_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
             devices: process.devices.iter().map(|view| Device::new(view, names)).collect(),
@@ -430,6 +431,10 @@ impl Device {
             gpu: view.gpu.map(|gpu| GpuField::new(gpu, names)),
             driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
             untracked_bytes: view.untracked().map(|bytes| bytes.0),
+            untracked_bytes_max: view
+                .untracked_max()
+                .filter(|most| view.untracked() < Some(*most))
+                .map(|bytes| bytes.0),
             graph_reserved_bytes: view.graph_reserved.map(|told| told.bytes.0),
         }
     }

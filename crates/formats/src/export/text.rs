@@ -255,9 +255,16 @@ fn account_line(
     } else {
         "context, code, local memory, pool slack"
     };
+    let (untracked, elsewhere) = match device.untracked_max() {
+        Some(most) if most > untracked => {
+            let unplaced = format!("; {} traced on gpu_? may be on it", device.driver_unplaced);
+            (format!("{untracked} to {most}"), unplaced)
+        }
+        _ => (untracked.to_string(), String::new()),
+    };
     writeln!(
         out,
-        "  driver's account of GPU {}{model}: {driver} = {traced} traced + {untracked} untracked ({parts})",
+        "  driver's account of GPU {}{model}: {driver} = {traced} traced + {untracked} untracked ({parts}){elsewhere}",
         gpu.0
     )
 }

@@ -222,6 +222,7 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
         "driver_account" => What::DriverAccount {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
+            only: cells.flag(Column::Flag).unwrap_or(false),
         },
         "gpu_free" => What::GpuFree {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),

@@ -51,10 +51,11 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
             let gpus = gpus.iter().map(|gpu| gpu.map(|gpu| u64::from(gpu.0)));
             sheet.numbers(Column::Numbers, gpus);
         }
-        What::DriverAccount { gpu, bytes } => {
+        What::DriverAccount { gpu, bytes, only } => {
             sheet.row("driver_account");
             sheet.number(Column::Gpu, u64::from(gpu.0));
             sheet.number(Column::Bytes, *bytes);
+            sheet.flag(Column::Flag, *only);
         }
         What::GpuFree { gpu, bytes } => {
             sheet.row("gpu_free");

@@ -104,7 +104,7 @@ columns! {
     Start "start" U64 "when the process started, in nanoseconds since boot; 0 when unknown",
     Name "name" Text "the name of the process, thread, kernel, GPU, fact or container",
     Text "text" Text "the value of a fact; the UUID of a GPU; in the `clock` row the time zone",
-    Flag "flag" Bool "`process`: it ran before the trace; `pool_of_device`: it is the current one; `graph_instantiate`: launches free what the one before left; `copies`: the calls return before the copy is done",
+    Flag "flag" Bool "`process`: it ran before the trace; `driver_account`: the driver lists the process on no other GPU; `pool_of_device`: it is the current one; `graph_instantiate`: launches free what the one before left; `copies`: the calls return before the copy is done",
     Calls "calls" U64 "how many calls were added up",
     Captured "captured" U64 "how many of them were recorded into a graph instead",
     Checked "checked" U64 "how many of them had their result looked at",
@@ -215,7 +215,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("primary_reset", "`cuDevicePrimaryCtxReset`", "device"),
     ("context_learned", "a context from before the trace is of this device", "context, device"),
     ("gpus", "which GPUs the devices of the process are", "numbers"),
-    ("driver_account", "what the driver says that the process holds of a GPU", "gpu, bytes"),
+    ("driver_account", "what the driver says that the process holds of a GPU", "gpu, bytes, flag"),
     ("gpu_free", "what is free of a GPU; of no process", "gpu, bytes"),
     (
         "driver_account_lost",

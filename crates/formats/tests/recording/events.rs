@@ -378,7 +378,11 @@ fn what() -> BoxedStrategy<What> {
         failed(),
         context().prop_map(What::Context),
         vec(option::of(gpu()), 0..9).prop_map(|gpus| What::Gpus(gpus.into())),
-        (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::DriverAccount { gpu, bytes }),
+        (gpu(), any::<u64>(), any::<bool>()).prop_map(|(gpu, bytes, only)| What::DriverAccount {
+            gpu,
+            bytes,
+            only
+        }),
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::GpuFree { gpu, bytes }),
         lost(),
         work().prop_map(What::Work),

@@ -219,7 +219,7 @@ fn holds(ledger: &mut Ledger, victim: &Victim, traced: u64, driver: u64) {
     if traced > 0 {
         all.push(Happened::Allocate(allocate));
     }
-    all.push(Happened::DriverAccount { gpu: GpuId(0), bytes: driver });
+    all.push(Happened::DriverAccount { gpu: GpuId(0), bytes: driver, only: false });
     for what in all {
         let at = Moment(1_000_000_000);
         ledger.apply(&Event { pid: key.pid, tid: Tid(key.pid.0), entered: at, at, what });

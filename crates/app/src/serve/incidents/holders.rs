@@ -82,7 +82,11 @@ mod tests {
                 let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
                 tell(&mut ledger, pid, What::Allocate(new));
             }
-            tell(&mut ledger, pid, What::DriverAccount { gpu: GpuId(gpu), bytes: accounted });
+            tell(
+                &mut ledger,
+                pid,
+                What::DriverAccount { gpu: GpuId(gpu), bytes: accounted, only: false },
+            );
         }
         ledger
     }

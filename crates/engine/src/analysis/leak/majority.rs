@@ -21,6 +21,16 @@ impl Majority {
         }
     }
 
+    /// The device of an allocation that was added before is another one than was thought.
+    pub(crate) fn replace(&mut self, from: Option<DeviceId>, to: Option<DeviceId>) {
+        if self.device == from {
+            self.lead = self.lead.saturating_sub(1);
+        } else {
+            self.lead += 1;
+        }
+        self.add(to);
+    }
+
     /// That of both.
     pub(crate) fn and(self, other: Self) -> Self {
         let (more, less) = if self.lead >= other.lead { (self, other) } else { (other, self) };

@@ -28,14 +28,26 @@ impl Process {
         self.released_total += (owed - self.superseded.len()) as u64;
     }
 
-    fn place(&mut self, context: ContextId, device: DeviceId) {
+    pub(super) fn place(&mut self, context: ContextId, device: DeviceId) {
+        self.sees_more |= device.0 != 0;
         self.contexts.entry(context).or_default().device = Some(device);
-        let here = |live: &Live| live.context == Some(context) && live.device.is_none();
-        let waiting: Vec<_> = (0..self.live.len()).filter(|at| here(&self.live[*at])).collect();
-        for at in waiting {
-            if !self.live[at].kind.is_pooled() {
+        self.place_live(Some(context), device);
+        let on = |known: &Context| known.device == Some(device);
+        if !self.unowned && !self.any_ended && self.contexts.values().all(on) && !self.broken() {
+            self.settle_peak(device);
+        }
+    }
+
+    /// Memory of a context, or of none, is on a device.
+    pub(super) fn place_live(&mut self, context: Option<ContextId>, device: DeviceId) {
+        for at in 0..self.live.len() {
+            let live = &self.live[at];
+            if live.context != context || live.orphan {
+                continue;
+            }
+            if !live.kind.is_pooled() && live.device.is_none() && context.is_some() {
                 self.live[at].device = Some(device);
-            } else if !self.live[at].of_graph() && self.live[at].pool.is_none() {
+            } else if live.kind.is_pooled() && !live.of_graph() && live.pool.is_none() {
                 self.live[at].pool = Some(self.taken_from(device));
                 self.live[at].device = Some(device);
             }
@@ -65,7 +77,7 @@ impl Process {
 
     /// Without a loss, what is in any context is in doubt when one ends that is not known.
     fn doubt_all(&mut self, event: &Event) {
-        if self.lost.other == 0 && self.shared_other == 0 {
+        if !self.broken() {
             self.doubt.1 = event.at.max(self.newest);
         }
     }
@@ -88,27 +100,37 @@ impl Process {
         self.live.iter().filter(|live| self.is_in_doubt(live)).count() as u64 + self.open
     }
 
+    pub(super) fn broken(&self) -> bool {
+        self.lost.other > 0 || self.shared_other > 0
+    }
+
     fn apply_change(&mut self, event: &Event, change: ContextChange) {
         match change {
             ContextChange::Created { context, device } => {
+                self.any_ended |= self.contexts.contains_key(&context);
                 self.release(context, event.at);
                 self.orphan(context);
                 self.primaries.retain(|_, (primary, _)| *primary != context);
                 self.place(context, device);
                 self.contexts.entry(context).or_default().created_at = Some(event.at);
             }
-            ContextChange::Destroyed { context } => self.destroy(event, context),
+            ContextChange::Destroyed { context } => {
+                self.any_ended = true;
+                self.destroy(event, context);
+            }
             ContextChange::PrimaryRetained { context, device } => {
                 let (primary, users) = self.primaries.get(&device).copied().unwrap_or((context, 0));
                 if primary == context {
                     self.primaries.insert(device, (context, users + 1));
                 } else {
                     self.primaries.insert(device, (context, 1));
+                    self.any_ended = true;
                     self.release(primary, event.at);
                 }
                 self.place(context, device);
             }
             ContextChange::PrimaryReleased { device } => {
+                self.any_ended = true;
                 if let Some((context, users)) = self.primaries.get(&device).copied()
                     && self.counted
                     && users > 0
@@ -121,7 +143,10 @@ impl Process {
                     self.doubt_all(event);
                 }
             }
-            ContextChange::PrimaryReset { device } => self.reset(event, device),
+            ContextChange::PrimaryReset { device } => {
+                self.any_ended = true;
+                self.reset(event, device);
+            }
             ContextChange::Learned { context, device } => self.place(context, device),
         }
     }
@@ -145,7 +170,7 @@ impl Process {
     fn reset(&mut self, event: &Event, device: DeviceId) {
         if let Some((context, _)) = self.primaries.get(&device).copied() {
             self.release(context, event.entered);
-        } else if self.lost.other == 0 && self.shared_other == 0 {
+        } else if !self.broken() {
             if let Some(only) = self.guess(device) {
                 self.release(only, event.entered);
             } else if !self.counted {
@@ -166,7 +191,7 @@ impl Process {
     /// Nobody will tell the device of stream-ordered memory of a context that is gone.
     fn orphan(&mut self, context: ContextId) {
         for live in self.live.iter_mut().filter(|live| live.kind.is_pooled()) {
-            live.context.take_if(|id| *id == context);
+            live.orphan |= live.context.take_if(|id| *id == context).is_some();
         }
     }
 }

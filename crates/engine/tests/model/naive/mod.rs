@@ -1,6 +1,7 @@
 //! The ledger's rules over plain lists: everything is searched, summed and sorted anew.
 
 mod contexts;
+mod gpus;
 mod graphs;
 mod objects;
 mod physical;
@@ -38,6 +39,8 @@ struct Live {
     site: Option<SiteId>,
     /// The number of its pool, where that is known.
     pool: Option<usize>,
+    /// The context that it was allocated in is gone.
+    orphan: bool,
     /// How often it is open.
     openings: u64,
 }
@@ -54,6 +57,7 @@ impl Live {
             device,
             site: None,
             pool: None,
+            orphan: false,
             openings: 1,
         }
     }
@@ -150,12 +154,12 @@ impl Naive {
             }
             What::Gpus(gpus) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.gpus = gpus.to_vec();
+                    process.set_gpus(gpus);
                 }
             }
-            What::DriverAccount { gpu, bytes } => {
+            What::DriverAccount { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.accounts.insert(*gpu, Bytes(*bytes));
+                    process.account(event.entered, *gpu, Bytes(*bytes), *only);
                 }
             }
         }
@@ -318,7 +322,7 @@ impl Naive {
             return;
         }
         let of_context = failed.context.and_then(|id| process.contexts.get(&id)?.device);
-        let device = failed.device.or(of_context);
+        let device = failed.device.or(of_context).or(process.only());
         let gpu = device.and_then(|device| process.gpu(device));
         let of_gpu = failed.asked.is_some_and(|(kind, _)| OF_GPU.contains(&kind));
         self.ran_out.push(gpu.filter(|_| of_gpu));
@@ -329,7 +333,7 @@ impl Naive {
         let mut holders: Vec<_> = shown
             .map(|process| {
                 let here = |live: &&Live| {
-                    let other = live.device.and_then(|device| process.gpu(device));
+                    let other = process.gpu_of(live.device);
                     let known = gpu.is_some() && other.is_some();
                     device.is_none() || if known { gpu == other } else { live.device == device }
                 };

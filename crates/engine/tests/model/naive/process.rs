@@ -69,6 +69,14 @@ pub(super) struct Process {
     pub(super) execs: BTreeMap<ExecId, Exec>,
     pub(super) graph_reserved: BTreeMap<DeviceId, Told>,
     pub(super) gpus: Vec<Option<GpuId>>,
+    /// It uses another device than the only one that it should see.
+    pub(super) sees_more: bool,
+    /// The GPU of all memory whose device is not known.
+    pub(super) unplaced_on: Option<GpuId>,
+    /// Memory was allocated without a context and a device.
+    pub(super) unowned: bool,
+    /// A context may have ended.
+    pub(super) any_ended: bool,
     pub(super) accounts: BTreeMap<GpuId, Bytes>,
     pub(super) failures: BTreeMap<(FunctionId, i32), u64>,
     pub(super) mistakes: Mistakes,
@@ -131,6 +139,10 @@ impl Process {
             execs: BTreeMap::new(),
             graph_reserved: BTreeMap::new(),
             gpus: Vec::new(),
+            sees_more: false,
+            unplaced_on: None,
+            unowned: false,
+            any_ended: false,
             accounts: BTreeMap::new(),
             failures: BTreeMap::new(),
             mistakes: Mistakes::default(),
@@ -167,6 +179,16 @@ impl Process {
         self.gpus.get(device.0 as usize).copied().flatten()
     }
 
+    /// The GPU of memory on a device; of that on none that is known, where it is on one.
+    pub(super) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
+        device.map_or(self.unplaced_on, |device| self.gpu(device))
+    }
+
+    /// The only device that it can see.
+    pub(super) fn only(&self) -> Option<DeviceId> {
+        (self.gpus.len() == 1 && !self.sees_more).then_some(DeviceId(0))
+    }
+
     pub(super) fn live_bytes(&self) -> u64 {
         self.live.iter().map(Live::device_bytes).sum()
     }
@@ -188,10 +210,17 @@ impl Process {
     pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) {
         let context = allocate.context.filter(|id| id.0 != 0);
         let of_context = context.and_then(|id| self.contexts.entry(id).or_default().device);
-        let said = allocate.device.or(of_context);
+        let said = allocate.device.or(of_context).or(self.only());
         if allocate.kind.is_pooled() && self.capture_allocation(event, allocate, said) {
             return;
         }
+        let mut live = Live::new(allocate.key, allocate.kind, allocate.bytes, said);
+        live.context = context;
+        live.site = allocate.site;
+        if allocate.kind.is_pooled() {
+            self.find_pool(&mut live, allocate.pool);
+        }
+        self.unowned |= live.device.is_none() && context.is_none();
         let open = |live: &&mut Live| live.key == allocate.key && live.kind == Kind::Imported;
         if allocate.kind == Kind::Imported
             && let Some(live) = self.live.iter_mut().find(open)
@@ -201,12 +230,6 @@ impl Process {
             self.write(allocate.site, allocate.kind, Did::OpenAgain);
             return;
         }
-        let mut live = Live::new(allocate.key, allocate.kind, allocate.bytes, said);
-        live.context = context;
-        live.site = allocate.site;
-        if allocate.kind.is_pooled() {
-            self.find_pool(&mut live, allocate.pool);
-        }
         self.begin(event, live);
     }
 
@@ -214,6 +237,7 @@ impl Process {
         self.allocations_total += 1;
         self.ended_threads.remove(&event.tid);
         self.make_room(live.key, event.at);
+        self.sees_more |= live.device.is_some_and(|device| device.0 != 0);
         self.write(live.site, live.kind, Did::Begin(live.bytes));
         self.newest = self.newest.max(event.at);
         self.live.push(Live { at: event.at, tid: event.tid, ..live });

@@ -77,7 +77,8 @@ impl Process {
         }));
         let mut rows: Vec<_> = devices.into_iter().map(|device| self.row(Some(device))).collect();
         rows.extend(Some(self.row(None)).filter(|row| row.live_bytes.0 > 0));
-        let unknown = self.accounts.iter().filter(|(gpu, _)| !self.gpus.contains(&Some(**gpu)));
+        let listed: Vec<_> = rows.iter().filter_map(|row| row.gpu).collect();
+        let unknown = self.accounts.iter().filter(|(gpu, _)| !listed.contains(gpu));
         rows.extend(unknown.map(|(gpu, bytes)| DeviceView {
             device: None,
             live_bytes: Bytes(0),
@@ -85,6 +86,7 @@ impl Process {
             gpu: Some(*gpu),
             driver_bytes: Some(*bytes),
             driver_traced: None,
+            driver_unplaced: Bytes(0),
             graph_reserved: None,
         }));
         rows
@@ -92,7 +94,7 @@ impl Process {
 
     fn row(&self, device: Option<DeviceId>) -> DeviceView {
         let held = self.live.iter().filter(|live| live.device == device);
-        let gpu = device.and_then(|device| self.gpu(device));
+        let gpu = self.gpu_of(device);
         DeviceView {
             device,
             live_bytes: Bytes(held.map(Live::device_bytes).sum()),
@@ -100,6 +102,7 @@ impl Process {
             gpu,
             driver_bytes: gpu.and_then(|gpu| self.accounts.get(&gpu).copied()),
             driver_traced: None,
+            driver_unplaced: Bytes(0),
             graph_reserved: device.and_then(|device| self.graph_reserved.get(&device).copied()),
         }
     }
