@@ -330,6 +330,9 @@ pub struct KindView {
     pub live_bytes: Bytes,
     /// Allocations.
     pub live_allocations: u64,
+    /// Allocations of unknown size, such as memory opened by an IPC handle. `live_bytes` does not
+    /// include their bytes.
+    pub unknown_sizes: u64,
 }
 
 /// What one thread allocated and is still live, whoever will free it.
@@ -343,6 +346,8 @@ pub struct ThreadView {
     pub live_bytes: Bytes,
     /// Allocations of every kind.
     pub live_allocations: u64,
+    /// Live bytes and allocations by kind; only kinds that hold something.
+    pub kinds: Vec<KindView>,
     /// The top of the list under the view's filters.
     pub allocations: Vec<AllocationView>,
 }
@@ -433,6 +438,8 @@ pub struct SiteKindView {
     pub live_bytes: Bytes,
     /// How many allocations that is.
     pub live_allocations: u64,
+    /// Live allocations of unknown size.
+    pub unknown_sizes: u64,
     /// All that was ever allocated.
     pub bytes_total: Bytes,
     /// How many allocations that was; of imported memory, every opening.
@@ -443,8 +450,15 @@ pub struct SiteKindView {
     pub peak_bytes: Bytes,
 }
 
+impl From<&SiteKindView> for KindView {
+    fn from(view: &SiteKindView) -> Self {
+        let SiteKindView { kind, live_bytes, live_allocations, unknown_sizes, .. } = *view;
+        Self { kind, live_bytes, live_allocations, unknown_sizes }
+    }
+}
+
 /// What one process holds of one site.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SiteProcess {
     /// The process; `None` for many that ended long ago.
     pub pid: Option<Pid>,
@@ -452,6 +466,8 @@ pub struct SiteProcess {
     pub live_bytes: Bytes,
     /// Allocations of it.
     pub live_allocations: u64,
+    /// Live bytes and allocations of every kind; only kinds that hold something.
+    pub kinds: Vec<KindView>,
 }
 
 /// How much device memory of a site was live over time. After the end of a process it stays what

@@ -125,10 +125,17 @@ fn contained(pid: u32, name: &str) -> ProcessView {
 }
 
 fn rich() -> ProcessView {
-    let kind = |kind, bytes, live_allocations| {
-        let live_bytes = Bytes(bytes);
-        KindView { kind, live_bytes, live_allocations }
+    let kind = |kind, bytes, live_allocations| KindView {
+        kind,
+        live_bytes: Bytes(bytes),
+        live_allocations,
+        unknown_sizes: 0,
     };
+    let kinds = vec![
+        kind(Kind::Device, 20 << 20, 3),
+        kind(Kind::Async, 5 << 20, 2),
+        kind(Kind::Pinned, 4096, 1),
+    ];
     ProcessView {
         live_bytes: Bytes(25 << 20),
         live_allocations: 6,
@@ -165,16 +172,13 @@ fn rich() -> ProcessView {
                 graph_reserved: None,
             },
         ],
-        kinds: vec![
-            kind(Kind::Device, 20 << 20, 3),
-            kind(Kind::Async, 5 << 20, 2),
-            kind(Kind::Pinned, 4096, 1),
-        ],
+        kinds: kinds.clone(),
         threads: vec![ThreadView {
             tid: Tid(4712),
             name: "pt\x1b[31m_autograd".into(),
             live_bytes: Bytes(25 << 20),
             live_allocations: 6,
+            kinds: kinds.clone(),
             allocations: vec![
                 allocation(0x7d33_2a00_0000, Kind::Device, 20 << 20, Some(0)),
                 allocation(0x7d33_2b00_0000, Kind::Async, 5 << 20, None),
@@ -321,6 +325,7 @@ fn tensor_site() -> SiteView {
         kind: Kind::Torch,
         live_bytes: Bytes(12 << 20),
         live_allocations: 7,
+        unknown_sizes: 0,
         bytes_total: Bytes(30 << 20),
         allocations_total: 30,
         freed_total: 23,
@@ -331,7 +336,12 @@ fn tensor_site() -> SiteView {
 }
 
 fn held_by() -> SiteProcess {
-    SiteProcess { pid: Some(Pid(4711)), live_bytes: Bytes(20 << 20), live_allocations: 3 }
+    SiteProcess {
+        pid: Some(Pid(4711)),
+        live_bytes: Bytes(20 << 20),
+        live_allocations: 3,
+        kinds: site().kinds.iter().map(Into::into).collect(),
+    }
 }
 
 fn site() -> SiteView {
@@ -359,6 +369,7 @@ fn site() -> SiteView {
                 kind: Kind::Device,
                 live_bytes: Bytes(20 << 20),
                 live_allocations: 3,
+                unknown_sizes: 0,
                 bytes_total: Bytes(200 << 20),
                 allocations_total: 90,
                 freed_total: 85,
@@ -368,6 +379,7 @@ fn site() -> SiteView {
                 kind: Kind::Pinned,
                 live_bytes: Bytes(4096),
                 live_allocations: 1,
+                unknown_sizes: 0,
                 bytes_total: Bytes(4096),
                 allocations_total: 1,
                 freed_total: 0,
@@ -406,6 +418,7 @@ fn of_objects() -> SiteView {
             pid: Some(Pid(4711)),
             live_bytes: Bytes(0),
             live_allocations: 0,
+            kinds: Vec::new(),
         }],
         growth: Growth::default(),
         ..site()
@@ -422,7 +435,11 @@ fn pending() -> SiteView {
         peak_at: None,
         lifetimes: Vec::new(),
         longest_lifetime: None,
-        kinds: Vec::new(),
+        kinds: vec![SiteKindView {
+            live_bytes: Bytes(5 << 20),
+            live_allocations: 2,
+            ..site().kinds[0]
+        }],
         objects: Vec::new(),
         processes: vec![held_by(), SiteProcess { pid: None, ..held_by() }],
         ..site()
@@ -465,15 +482,17 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
     let found = String::from_utf8(out).unwrap();
     let lines: Vec<_> = found.lines().skip(3).take(7).collect();
     let want = [
-        "  20.00 MiB in 4 allocations, allocated at",
-        "    kinds: device 20.00 MiB, pinned 4.00 KiB (not in the total)",
+        "  20.00 MiB in 3 allocations; host 4.00 KiB in 1 allocation, allocated at",
+        "    kinds: device 20.00 MiB, pinned 4.00 KiB (host)",
         "    cuMemAlloc_v2 (libcuda.so.1)",
         "    for\\u{1b}[31mward (/srv/app/model.py:12)",
         "    (no symbol there) (app)",
         "  … and 2 allocations at other sites",
     ];
     assert_eq!(lines[..6], want);
-    assert!(lines[6].starts_with("NOT FREED AT EXIT: 25.00 MiB in 6 allocations"));
+    assert!(lines[6].starts_with(
+        "NOT FREED AT EXIT: 25.00 MiB in 5 allocations; host 4.00 KiB in 1 allocation"
+    ));
 }
 
 #[test]

@@ -6,7 +6,9 @@ use crate::analysis::leak::Course;
 use crate::ids::Pid;
 use crate::kind::Kind;
 use crate::object::ObjectKind;
-use crate::snapshot::{Growth, SiteKindView, SiteObjectView, SiteProcess, SiteView, Sort, View};
+use crate::snapshot::{
+    Growth, KindView, SiteKindView, SiteObjectView, SiteProcess, SiteView, Sort, View,
+};
 use crate::stack::{SiteName, Sites};
 use crate::units::{Bytes, Moment};
 
@@ -194,6 +196,7 @@ fn kind(row: &Row) -> Option<SiteKindView> {
         kind: row.held.kind()?,
         live_bytes: row.live.bytes(),
         live_allocations: row.count,
+        unknown_sizes: row.unknown_sizes,
         bytes_total: row.total.bytes(),
         allocations_total: row.allocations,
         freed_total: row.freed,
@@ -210,6 +213,12 @@ fn object(row: &Row) -> Option<SiteObjectView> {
     })
 }
 
+/// Live memory of one process, by kind.
+fn live_kinds(rows: &[Named<'_>]) -> Vec<KindView> {
+    let live = by_kind(rows).into_iter().filter(|row| row.count > 0);
+    live.filter_map(|row| Some(KindView::from(&kind(&row)?))).collect()
+}
+
 /// What each process holds, the most first.
 fn processes(group: &[Named<'_>], about: About, tables: &[Owned<'_>]) -> Vec<SiteProcess> {
     if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
@@ -222,6 +231,7 @@ fn processes(group: &[Named<'_>], about: About, tables: &[Owned<'_>]) -> Vec<Sit
             pid: *pid,
             live_bytes: sum(counted(rows, about), |row| row.live).bytes(),
             live_allocations: counted(rows, about).map(|row| row.count).sum(),
+            kinds: live_kinds(rows),
         })
     };
     let by_table = group.chunk_by(|(_, a, _), (_, b, _)| a == b);

@@ -117,6 +117,8 @@ pub(super) struct Row {
     pub(super) course: Course,
     pub(super) threads: Threads,
     pub(super) devices: Majority,
+    /// Live allocations of unknown size.
+    pub(super) unknown_sizes: u64,
     /// The size of the biggest that ever began.
     largest: u64,
     /// What was live at the last snapshot.
@@ -143,6 +145,7 @@ impl Row {
             course: Course::default(),
             threads: Threads::Nobody,
             devices: Majority::default(),
+            unknown_sizes: 0,
             largest: 0,
             shown: Sum::default(),
         }
@@ -200,6 +203,7 @@ impl Row {
         self.spans.absorb(&other.spans);
         self.threads = self.threads.and(other.threads);
         self.devices = self.devices.and(other.devices);
+        self.unknown_sizes = self.unknown_sizes.saturating_add(other.unknown_sizes);
         self.largest = self.largest.max(other.largest);
         self.shown = self.shown.plus(other.shown);
     }
@@ -286,6 +290,7 @@ impl SiteTable {
         row.allocations += 1;
         row.count += 1;
         row.began_sum.add(at.0);
+        row.unknown_sizes += u64::from(bytes == 0);
         row.last = row.last.max(at);
         row.grow(bytes, at);
         row
@@ -306,6 +311,7 @@ impl SiteTable {
         row.count = row.count.saturating_sub(1);
         row.live.take(bytes);
         row.began_sum.take(began.0);
+        row.unknown_sizes = row.unknown_sizes.saturating_sub(u64::from(bytes == 0));
         if matches!(how, How::Freed | How::Replaced) {
             row.freed += 1;
             row.life_sum.add((at - began).0);
@@ -339,6 +345,8 @@ impl SiteTable {
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64, at: Moment) {
         let (start, more) = (self.start, bytes.saturating_sub(entry.bytes));
         let row = self.row(entry.site(), Held::Memory(entry.kind), at);
+        let learned = u64::from(entry.bytes == 0 && bytes > 0);
+        row.unknown_sizes = row.unknown_sizes.saturating_sub(learned);
         row.course.grow(entry.returned_at - start, at - start, row.quantity(), more);
         row.grow(more, at);
     }

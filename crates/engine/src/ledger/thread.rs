@@ -7,7 +7,7 @@ use crate::units::Moment;
 
 use super::allocation::{NIL, Slab, Slot};
 use super::sizes::{SizeWalk, Sizes};
-use super::totals::Sum;
+use super::totals::{KindSums, Sum};
 
 /// One thread.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Thread {
     pub(super) live: Sum,
     /// Allocations of every kind.
     pub(super) count: u64,
+    /// The same by kind.
+    pub(super) kinds: KindSums,
     /// It is gone; what it allocated need not be.
     ended: bool,
     sizes: Sizes,
@@ -32,6 +34,7 @@ impl Thread {
             name: Box::default(),
             live: Sum::default(),
             count: 0,
+            kinds: KindSums::default(),
             ended: false,
             sizes: Sizes::new(seed),
             oldest: NIL,
@@ -58,6 +61,7 @@ impl Thread {
     fn link(&mut self, slab: &mut Slab, slot: Slot) {
         self.count += 1;
         self.live.add(slab[slot].device_bytes());
+        self.kinds.add(slab[slot].kind, slab[slot].bytes);
         slab[slot].older = self.youngest;
         slab[slot].younger = NIL;
         if self.youngest == NIL {
@@ -72,6 +76,7 @@ impl Thread {
     fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
         self.count = self.count.saturating_sub(1);
         self.live.take(slab[slot].device_bytes());
+        self.kinds.take(slab[slot].kind, slab[slot].bytes);
         self.sizes.remove(slab, slot);
         let (older, younger) = (slab[slot].older, slab[slot].younger);
         if older == NIL {
@@ -91,6 +96,7 @@ impl Thread {
         let mut next = self.oldest;
         self.live = Sum::default();
         self.count = 0;
+        self.kinds.clear();
         self.sizes.clear();
         self.oldest = NIL;
         self.youngest = NIL;
@@ -105,6 +111,8 @@ impl Thread {
 
     fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
         self.live.take(slab[slot].device_bytes());
+        self.kinds.take(slab[slot].kind, slab[slot].bytes);
+        self.kinds.add(slab[slot].kind, bytes);
         self.sizes.remove(slab, slot);
         slab[slot].bytes = bytes;
         self.sizes.insert_aged(slab, slot);

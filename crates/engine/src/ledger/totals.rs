@@ -67,6 +67,66 @@ impl From<u64> for Sum {
 struct Held {
     bytes: Sum,
     count: u64,
+    /// Allocations of unknown size.
+    unknown_sizes: u64,
+}
+
+impl Held {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes.add(bytes);
+        self.unknown_sizes += u64::from(bytes == 0);
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes.take(bytes);
+        self.unknown_sizes = self.unknown_sizes.saturating_sub(u64::from(bytes == 0));
+    }
+
+    fn view(&self, kind: Kind) -> KindView {
+        KindView {
+            kind,
+            live_bytes: self.bytes.bytes(),
+            live_allocations: self.count,
+            unknown_sizes: self.unknown_sizes,
+        }
+    }
+}
+
+/// Sums by kind, for an owner with few kinds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KindSums(Vec<(Kind, Held)>);
+
+impl KindSums {
+    pub(super) fn add(&mut self, kind: Kind, bytes: u64) {
+        self.of(kind).add(bytes);
+    }
+
+    pub(super) fn take(&mut self, kind: Kind, bytes: u64) {
+        self.of(kind).take(bytes);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Every kind that holds something, in order.
+    pub(super) fn views(&self) -> Vec<KindView> {
+        let held = self.0.iter().filter(|(_, held)| held.count > 0);
+        let mut views: Vec<_> = held.map(|(kind, held)| held.view(*kind)).collect();
+        views.sort_unstable_by_key(|view| view.kind);
+        views
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut Held {
+        let known = self.0.iter().position(|(known, _)| *known == kind);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((kind, Held::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
 }
 
 /// Device memory on one device.
@@ -107,9 +167,7 @@ impl Totals {
     /// An allocation began.
     pub(super) fn add(&mut self, entry: &Entry) {
         self.count += 1;
-        let kind = &mut self.kinds[entry.kind.index()];
-        kind.count += 1;
-        kind.bytes.add(entry.bytes);
+        self.kinds[entry.kind.index()].add(entry.bytes);
         if entry.kind.takes_device_memory() {
             self.live.add(entry.bytes);
             if self.live > self.peak {
@@ -123,9 +181,7 @@ impl Totals {
     /// An allocation ended.
     pub(super) fn take(&mut self, entry: &Entry) {
         self.count = self.count.saturating_sub(1);
-        let kind = &mut self.kinds[entry.kind.index()];
-        kind.count = kind.count.saturating_sub(1);
-        kind.bytes.take(entry.bytes);
+        self.kinds[entry.kind.index()].take(entry.bytes);
         if entry.kind.takes_device_memory() {
             self.live.take(entry.bytes);
             self.device(entry.device()).live.take(entry.bytes);
@@ -159,8 +215,8 @@ impl Totals {
     /// The size of a live allocation that takes no device memory became known.
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64) {
         let kind = &mut self.kinds[entry.kind.index()];
-        kind.bytes.take(entry.bytes);
-        kind.bytes.add(bytes);
+        kind.take(entry.bytes);
+        kind.add(bytes);
     }
 
     /// Every device that held memory, in order; the unknown one comes last.
@@ -176,12 +232,7 @@ impl Totals {
     /// Every kind that holds something.
     pub(super) fn kinds(&self) -> Vec<KindView> {
         let held = Kind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
-        held.map(|(kind, held)| KindView {
-            kind,
-            live_bytes: held.bytes.bytes(),
-            live_allocations: held.count,
-        })
-        .collect()
+        held.map(|(kind, held)| held.view(kind)).collect()
     }
 
     fn position(&self, device: Option<DeviceId>) -> Result<usize, usize> {

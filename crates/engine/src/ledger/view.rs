@@ -137,6 +137,7 @@ fn threads(process: &Process, at: Moment, view: &View, told: &Sites) -> Vec<Thre
         name: thread.name.clone(),
         live_bytes: thread.live.bytes(),
         live_allocations: thread.count,
+        kinds: thread.kinds.views(),
         allocations: list(thread, process, at, view, told),
     };
     holders.into_iter().map(show).collect()

@@ -1,7 +1,7 @@
 //! Where memory came from.
 
 use super::*;
-use engine::snapshot::{SiteProcess, SiteView};
+use engine::snapshot::{KindView, SiteProcess, SiteView};
 
 /// Sites by their innermost function, or name, with live MiB and live allocations.
 fn held(sites: &[SiteView]) -> Vec<(String, u64, u64)> {
@@ -47,8 +47,16 @@ fn ids_that_look_the_same_are_one_site_of_all_processes() {
         pid: Some(Pid(pid)),
         live_bytes: Bytes(mib * MIB),
         live_allocations,
+        kinds: vec![KindView {
+            kind: Kind::Device,
+            live_bytes: Bytes(mib * MIB),
+            live_allocations,
+            unknown_sizes: 0,
+        }],
     };
     assert_eq!(snapshot.sites[0].processes, [held_by(8, 8, 1), held_by(7, 3, 2)]);
+    let pinned = &snapshot.sites[1].processes[0].kinds;
+    assert_eq!((pinned[0].kind, pinned[0].live_bytes), (Kind::Pinned, Bytes(4 * MIB)));
     assert_eq!(snapshot.sites[1].kinds[0].live_bytes.0, 4 * MIB);
     let eight = snapshot.processes.iter().find(|process| process.key.pid == Pid(8)).unwrap();
     assert_eq!(held(&eight.sites), [row("step", 8, 1), row("pending-5", 0, 0)]);

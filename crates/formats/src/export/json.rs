@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use engine::ids::{DeviceId, GpuId, Space};
 use engine::result::result_name;
 use engine::snapshot::{
-    AllocationView, Certainty, DeviceView, End, FailureCount, Mistakes, OutOfMemory, PoolView,
-    ProcessView, ReceivedCalls, Snapshot, ThreadView,
+    AllocationView, Certainty, DeviceView, End, FailureCount, KindView, Mistakes, OutOfMemory,
+    PoolView, ProcessView, ReceivedCalls, Snapshot, ThreadView,
 };
 use serde::Serialize;
 
@@ -217,6 +217,8 @@ struct Thread {
     name: String,
     live_bytes: u64,
     live_allocations: u64,
+    kinds: BTreeMap<&'static str, u64>,
+    kind_allocations: BTreeMap<&'static str, u64>,
     allocations: Vec<Allocation>,
 }
 
@@ -343,7 +345,6 @@ impl Received {
 
 impl Process {
     fn new(process: &ProcessView, names: &Names) -> Self {
-        let kinds = &process.kinds;
         Self {
             pid: process.key.pid.0,
             uid: process.uid,
@@ -373,11 +374,8 @@ impl Process {
             before_trace: process.before_trace,
             counted_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
             devices: process.devices.iter().map(|view| Device::new(view, names)).collect(),
-            kinds: kinds.iter().map(|view| (view.kind.name(), view.live_bytes.0)).collect(),
-            kind_allocations: kinds
-                .iter()
-                .map(|view| (view.kind.name(), view.live_allocations))
-                .collect(),
+            kinds: bytes_by_kind(&process.kinds),
+            kind_allocations: allocations_by_kind(&process.kinds),
             threads: process.threads.iter().map(Thread::new).collect(),
             failures: process.failures.iter().map(|view| Failure::new(*view, names)).collect(),
             pools: process.pools.iter().map(|view| Pool::new(view, names)).collect(),
@@ -396,6 +394,14 @@ impl Process {
             uncertainty: Uncertainty::new(&process.certainty, names),
         }
     }
+}
+
+fn bytes_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {
+    kinds.iter().map(|view| (view.kind.name(), view.live_bytes.0)).collect()
+}
+
+fn allocations_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {
+    kinds.iter().map(|view| (view.kind.name(), view.live_allocations)).collect()
 }
 
 /// Only those that were made.
@@ -472,6 +478,8 @@ impl Thread {
             name: plain(&thread.name).into_owned(),
             live_bytes: thread.live_bytes.0,
             live_allocations: thread.live_allocations,
+            kinds: bytes_by_kind(&thread.kinds),
+            kind_allocations: allocations_by_kind(&thread.kinds),
             allocations: thread.allocations.iter().map(Allocation::new).collect(),
         }
     }

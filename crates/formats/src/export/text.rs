@@ -1,6 +1,7 @@
 //! The report a person reads.
 
 mod container;
+mod held;
 mod objects;
 pub mod sites;
 mod torch;
@@ -130,7 +131,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         released(view)
     );
     let word = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
-    let total = format!("{word}: {} in {}", view.live_bytes, count(view.live_allocations));
+    let total = format!("{word}: {}", held::held(view.kinds.iter().copied(), count));
     let total = match view.ended {
         Some(_) if view.live_allocations > 0 => style.alarm(&total),
         _ => style.bold(&total),
@@ -194,15 +195,7 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Resu
         writeln!(out, "  devices: {}", parts.join(", "))?;
     }
     if view.kinds.iter().any(|kind| kind.kind != Kind::Device) {
-        let parts: Vec<String> = view
-            .kinds
-            .iter()
-            .map(|kind| {
-                let apart =
-                    if kind.kind.takes_device_memory() { "" } else { " (not in the total)" };
-                format!("{} {}{apart}", kind.kind, kind.live_bytes)
-            })
-            .collect();
+        let parts: Vec<_> = view.kinds.iter().copied().map(held::kind).collect();
         writeln!(out, "  kinds: {}", parts.join(", "))?;
     }
     if view.devices.iter().any(|device| device.device.is_none() && device.live_bytes.0 > 0) {
@@ -310,7 +303,8 @@ fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: Style) -> io::R
     let shown = thread.allocations.len() as u64;
     if thread.live_allocations > shown {
         let more = thread.live_allocations - shown;
-        let text = format!("… and {more} more; {} in all", thread.live_bytes);
+        let all = held::sizes(thread.kinds.iter().copied());
+        let text = format!("… and {more} more; {all} in all");
         writeln!(out, "    {}", style.dim(&text))?;
     }
     Ok(())
@@ -330,7 +324,11 @@ fn allocation_line(allocation: &AllocationView, style: Style) -> String {
         let times = super::verdict::times(allocation.bytes, usual);
         format!("  {}", style.paint("33", &format!("<- {times} {usual}")))
     });
-    format!("{:#x}:{place}: {}{kind}{age}{mark}", allocation.key.value, allocation.bytes)
+    let bytes = match allocation.bytes {
+        Bytes(0) => "unknown size".to_owned(),
+        bytes => bytes.to_string(),
+    };
+    format!("{:#x}:{place}: {bytes}{kind}{age}{mark}", allocation.key.value)
 }
 
 fn place(device: Option<DeviceId>) -> String {
@@ -412,7 +410,7 @@ fn uncertainty(
     let since = lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
     let text = format!(
         "NOT EXACT: {} records lost{since} ({} allocations of {}, {} frees, {} failures, {} others); \
-         the live total is between {} and {}",
+         device memory of the listed processes is between {} and {}",
         lost.events(),
         lost.allocations,
         Bytes(lost.allocated_bytes),

@@ -93,8 +93,10 @@ impl Cache {
         snapshot.sites = process.map_or_else(Vec::new, |process| process.sites.clone());
         for site in &mut snapshot.sites {
             let (live_bytes, live_allocations) = (site.live_bytes, site.live_allocations);
+            let live = site.kinds.iter().filter(|view| view.live_allocations > 0);
+            let kinds = live.map(Into::into).collect();
             site.processes =
-                vec![SiteProcess { pid: Some(Pid(pid)), live_bytes, live_allocations }];
+                vec![SiteProcess { pid: Some(Pid(pid)), live_bytes, live_allocations, kinds }];
         }
         json::value(&snapshot, &published.names).ok()
     }

@@ -141,8 +141,9 @@ impl Process {
         {
             let live = &mut self.live[position];
             let (site, more) = (live.site, bytes.saturating_sub(live.bytes));
+            let first = live.bytes == 0 && more > 0;
             live.bytes += more;
-            self.write(site, Kind::Imported, Did::Learn(more));
+            self.write(site, Kind::Imported, Did::Learn { more, first });
         }
     }
 

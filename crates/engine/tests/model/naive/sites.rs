@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::ids::{Pid, SiteId};
 use engine::kind::Kind;
-use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView, Sort, View};
+use engine::snapshot::{Growth, KindView, SiteKindView, SiteProcess, SiteView, Sort, View};
 use engine::stack::{Frame, SiteName, site_name};
 use engine::units::{Bytes, Moment, Nanos};
 
@@ -26,15 +26,25 @@ pub(super) enum Did {
     Begin(u64),
     OpenAgain,
     Close,
-    Learn(u64),
-    Free { bytes: u64, began: Moment, openings: u64 },
-    Release { bytes: u64 },
+    /// The size grew by `more`, from 0 where `first`.
+    Learn {
+        more: u64,
+        first: bool,
+    },
+    Free {
+        bytes: u64,
+        began: Moment,
+        openings: u64,
+    },
+    Release {
+        bytes: u64,
+    },
 }
 
 impl Line {
     fn change(&self) -> i64 {
         match self.what {
-            Did::Begin(bytes) | Did::Learn(bytes) => bytes as i64,
+            Did::Begin(bytes) | Did::Learn { more: bytes, .. } => bytes as i64,
             Did::Free { bytes, .. } | Did::Release { bytes } => -(bytes as i64),
             Did::OpenAgain | Did::Close => 0,
         }
@@ -58,8 +68,19 @@ fn count(log: &[Line]) -> u64 {
     log.iter().map(one).sum::<i64>() as u64
 }
 
+fn unknown_sizes(log: &[Line]) -> u64 {
+    let one = |line: &Line| match line.what {
+        Did::Begin(0) => 1,
+        Did::Learn { first: true, .. } | Did::Free { bytes: 0, .. } | Did::Release { bytes: 0 } => {
+            -1
+        }
+        _ => 0,
+    };
+    log.iter().map(one).sum::<i64>() as u64
+}
+
 fn total(log: &[Line]) -> u64 {
-    let begun = log.iter().filter(|line| matches!(line.what, Did::Begin(_) | Did::Learn(_)));
+    let begun = log.iter().filter(|line| matches!(line.what, Did::Begin(_) | Did::Learn { .. }));
     begun.map(|line| line.change() as u64).sum()
 }
 
@@ -232,6 +253,7 @@ fn kind_view(kind: Kind, parts: &[Part]) -> Option<SiteKindView> {
         kind,
         live_bytes: Bytes(sum(|log| live(log) as u64)),
         live_allocations: sum(count),
+        unknown_sizes: sum(unknown_sizes),
         bytes_total: Bytes(sum(total)),
         allocations_total: sum(|log| log.iter().filter(|line| line.is_call()).count() as u64),
         freed_total: sum(freed),
@@ -255,6 +277,18 @@ fn add_objects(site: &mut SiteView, objects: &[(usize, Pid, ObjectLine)], alone:
     }
 }
 
+/// What one process holds of one kind, if anything.
+fn kind_of(parts: &[Part], owner: usize, kind: Kind) -> Option<KindView> {
+    let held = || parts.iter().filter(|part| part.owner == owner && part.kind == kind);
+    let view = KindView {
+        kind,
+        live_bytes: Bytes(held().map(|part| live(&part.log) as u64).sum()),
+        live_allocations: held().map(|part| count(&part.log)).sum(),
+        unknown_sizes: held().map(|part| unknown_sizes(&part.log)).sum(),
+    };
+    Some(view).filter(|view| view.live_allocations > 0)
+}
+
 fn holders(parts: &[Part], objects: &[(usize, Pid, ObjectLine)]) -> Vec<SiteProcess> {
     let mut owners: BTreeSet<_> = parts.iter().map(|part| (part.owner, part.pid)).collect();
     owners.extend(objects.iter().map(|(owner, pid, _)| (*owner, *pid)));
@@ -264,6 +298,7 @@ fn holders(parts: &[Part], objects: &[(usize, Pid, ObjectLine)]) -> Vec<SiteProc
             pid: Some(*pid),
             live_bytes: Bytes(held().map(|part| live(&part.log) as u64).sum()),
             live_allocations: held().map(|part| count(&part.log)).sum(),
+            kinds: Kind::ALL.into_iter().filter_map(|kind| kind_of(parts, *owner, kind)).collect(),
         }
     };
     let mut holders: Vec<_> = owners.iter().map(of).collect();

@@ -46,7 +46,7 @@ impl Process {
             received_calls: self.received,
             failures,
             devices: self.devices(),
-            kinds: self.kinds(),
+            kinds: kinds(self.live.iter()),
             threads: self.threads(at, view, all),
             pools: self.pools(),
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
@@ -136,15 +136,6 @@ impl Process {
         views
     }
 
-    fn kinds(&self) -> Vec<KindView> {
-        let row = |kind: Kind| {
-            let held: Vec<_> = self.live.iter().filter(|live| live.kind == kind).collect();
-            let live_bytes = Bytes(held.iter().map(|live| live.bytes).sum());
-            KindView { kind, live_bytes, live_allocations: held.len() as u64 }
-        };
-        Kind::ALL.into_iter().map(row).filter(|row| row.live_allocations > 0).collect()
-    }
-
     fn threads(&self, at: Moment, view: &View, all: &Naive) -> Vec<ThreadView> {
         let tids: BTreeSet<_> = self.live.iter().map(|live| live.tid).collect();
         let mut threads: Vec<(Tid, Vec<&Live>)> = tids
@@ -154,7 +145,7 @@ impl Process {
         threads.sort_by_key(|(tid, held)| (rank(held, view), *tid));
         let show = |(tid, mut held): (Tid, Vec<&Live>)| {
             let live_bytes = Bytes(held.iter().map(|live| live.device_bytes()).sum());
-            let live_allocations = held.len() as u64;
+            let (live_allocations, kinds) = (held.len() as u64, kinds(held.iter().copied()));
             held.sort_by_key(|live| match view.sort {
                 Sort::Age => (Reverse(0), live.at),
                 Sort::Size | Sort::Count => (Reverse(live.bytes), live.at),
@@ -172,7 +163,7 @@ impl Process {
             });
             let name = self.names.get(&tid).cloned().unwrap_or_default();
             let allocations = allocations.collect();
-            ThreadView { tid, name, live_bytes, live_allocations, allocations }
+            ThreadView { tid, name, live_bytes, live_allocations, kinds, allocations }
         };
         threads.into_iter().map(show).collect()
     }
@@ -184,4 +175,18 @@ pub(super) fn rank(held: &[&Live], view: &View) -> (Reverse<u64>, u64) {
         Sort::Count => (Reverse(held.len() as u64), 0),
         Sort::Age => (Reverse(0), held.iter().map(|live| live.at.0).min().unwrap_or(u64::MAX)),
     }
+}
+
+/// Sums by kind.
+fn kinds<'a>(live: impl Iterator<Item = &'a Live> + Clone) -> Vec<KindView> {
+    let row = |kind: Kind| {
+        let held = || live.clone().filter(|live| live.kind == kind);
+        KindView {
+            kind,
+            live_bytes: Bytes(held().map(|live| live.bytes).sum()),
+            live_allocations: held().count() as u64,
+            unknown_sizes: held().filter(|live| live.bytes == 0).count() as u64,
+        }
+    };
+    Kind::ALL.into_iter().map(row).filter(|row| row.live_allocations > 0).collect()
 }

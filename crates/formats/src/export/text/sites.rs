@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use engine::kind::Kind;
-use engine::snapshot::{ProcessView, SiteView, Snapshot};
+use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 use engine::stack::{Frame, SiteName};
 use engine::units::Bytes;
 
-use super::{Style, count, objects, span};
+use super::{Style, count, held, objects, span};
 use crate::export::Names;
 use crate::export::analysis::frames::{cut, foreign, line};
 use crate::plain::plain;
@@ -91,14 +91,15 @@ fn one(
         writeln!(out, "  site {}", site.name)?;
         return stack(out, site, "    ", style);
     }
-    let live = format!("LIVE: {} in {}", site.live_bytes, count(site.live_allocations));
+    let live = format!("LIVE: {}", held::held(site.kinds.iter().map(Into::into), count));
+    let own = History::of(site);
     let counts = format!(
         "{}peak {}, {} allocated of {}, {} freed{}",
         grown(site.grown),
-        site.peak_bytes,
-        site.allocations_total,
-        site.bytes_total,
-        site.freed_total,
+        own.peak,
+        own.allocations,
+        own.bytes,
+        own.freed,
         site.median_lifetime()
             .map_or_else(String::new, |time| format!(" after {} (median)", span(time))),
     );
@@ -110,6 +111,40 @@ fn one(
     stack(out, site, "    ", style)
 }
 
+/// Sums over the life of a site: of its device memory or tensors; of its first class of memory where it
+/// never had any.
+struct History {
+    /// In words: kinds may have had their peaks at different times.
+    peak: String,
+    allocations: u64,
+    bytes: Bytes,
+    freed: u64,
+}
+
+impl History {
+    fn of(site: &SiteView) -> Self {
+        let class = site.kinds.first().and_then(|view| held::class(view.kind));
+        if class.is_none() || site.allocations_total > 0 {
+            return Self {
+                peak: site.peak_bytes.to_string(),
+                allocations: site.allocations_total,
+                bytes: site.bytes_total,
+                freed: site.freed_total,
+            };
+        }
+        let own = || site.kinds.iter().filter(|view| held::class(view.kind) == class);
+        let sum =
+            |of: fn(&SiteKindView) -> u64| own().fold(0_u64, |sum, v| sum.saturating_add(of(v)));
+        let at_most = if own().count() > 1 { "at most " } else { "" };
+        Self {
+            peak: format!("{at_most}{}", Bytes(sum(|view| view.peak_bytes.0))),
+            allocations: sum(|view| view.allocations_total),
+            bytes: Bytes(sum(|view| view.bytes_total.0)),
+            freed: sum(|view| view.freed_total),
+        }
+    }
+}
+
 /// The processes that hold it, where there are several.
 fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
@@ -119,7 +154,7 @@ fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Resul
             if site.kinds.is_empty() && !site.objects.is_empty() {
                 return pid;
             }
-            format!("{pid} {}", one.live_bytes)
+            format!("{pid} {}", held::sizes(one.kinds.iter().copied()))
         });
         let more = if site.processes.len() > 5 { ", …" } else { "" };
         writeln!(out, "  processes: {}{more}", held.collect::<Vec<_>>().join(", "))?;
@@ -141,11 +176,7 @@ fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
     if site.kinds.iter().all(|view| matches!(view.kind, Kind::Device | Kind::Torch)) {
         return Ok(());
     }
-    let part = |view: &engine::snapshot::SiteKindView| {
-        let apart = if view.kind.takes_device_memory() { "" } else { " (not in the total)" };
-        format!("{} {}{apart}", view.kind, view.live_bytes)
-    };
-    let parts: Vec<_> = site.kinds.iter().map(part).collect();
+    let parts: Vec<_> = site.kinds.iter().map(|view| held::kind(view.into())).collect();
     writeln!(out, "{indent}kinds: {}", parts.join(", "))
 }
 
@@ -229,7 +260,8 @@ pub(super) fn not_freed(out: &mut dyn Write, view: &ProcessView, style: Style) -
         let all = |sum: u64, kind: &engine::snapshot::SiteKindView| sum + kind.live_allocations;
         let number = site.kinds.iter().fold(0, all);
         listed += number;
-        writeln!(out, "  {} in {}, allocated at", site.live_bytes, count(number))?;
+        let own = held::held(site.kinds.iter().map(Into::into), count);
+        writeln!(out, "  {own}, allocated at")?;
         kinds(out, site, "    ")?;
         stack(out, site, "    ", style)?;
     }

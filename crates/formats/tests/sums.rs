@@ -1,0 +1,119 @@
+//! Sums in reports of a ledger, by class of memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::event::{Allocate, Event, ProcessFacts, SiteFacts, What};
+use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
+use engine::kind::Kind;
+use engine::ledger::Ledger;
+use engine::snapshot::{Snapshot, View};
+use engine::stack::Frame;
+use engine::units::Moment;
+use formats::WallClock;
+use formats::export::text::Style;
+use formats::export::{Names, text};
+use formats::recording::Functions;
+
+const MIB: u64 = 1 << 20;
+
+fn apply(ledger: &mut Ledger, pid: u32, what: What) {
+    let at = Moment(1_000_000_000);
+    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+}
+
+fn start(ledger: &mut Ledger, pid: u32) {
+    let facts = ProcessFacts { start: 1, uid: 1000, name: "app".into(), before_trace: false };
+    apply(ledger, pid, What::Process(facts));
+}
+
+fn allocate(ledger: &mut Ledger, pid: u32, address: u64, kind: Kind, bytes: u64, site: SiteId) {
+    let device = Some(DeviceId(0)).filter(|_| kind == Kind::Device);
+    let (key, context, pool, stream) = (Key::address(address), None, None, None);
+    let site = Some(site);
+    let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
+    apply(ledger, pid, What::Allocate(new));
+}
+
+fn snapshot(ledger: &mut Ledger) -> Snapshot {
+    ledger.snapshot(Moment(2_000_000_000), &View { top: 1, ..View::DEFAULT })
+}
+
+fn names() -> Names {
+    Names {
+        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+        function: |_| "cuMemAlloc_v2",
+        recorded: Functions::default(),
+        gpus: Vec::new(),
+    }
+}
+
+/// A process with 6 MiB of pinned memory from one site, and two imported allocations of unknown size
+/// from another.
+fn host_and_imported() -> Ledger {
+    let mut ledger = Ledger::new();
+    start(&mut ledger, 1);
+    for address in 1..=3 {
+        allocate(&mut ledger, 1, address, Kind::Pinned, 2 * MIB, SiteId(1));
+    }
+    for address in 4..=5 {
+        allocate(&mut ledger, 1, address, Kind::Imported, 0, SiteId(2));
+    }
+    for site in 1..=2 {
+        let frame = Frame { function: format!("site_{site}").into(), ..Frame::default() };
+        let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
+        apply(&mut ledger, 0, What::Site(facts));
+    }
+    ledger
+}
+
+fn lines(report: impl FnOnce(&mut dyn std::io::Write)) -> String {
+    let mut out = Vec::new();
+    report(&mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn text_prints_sums_of_host_and_imported_memory() {
+    let snapshot = snapshot(&mut host_and_imported());
+    let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
+    for want in [
+        "… and 4 more; host 6.00 MiB and imported memory of unknown size in all\n",
+        "TOTAL LIVE: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size  (",
+        "  kinds: pinned 6.00 MiB (host), imported of unknown size\n",
+    ] {
+        assert!(found.contains(want), "{want} is not in\n{found}");
+    }
+}
+
+#[test]
+fn text_by_site_prints_sums_of_host_and_imported_memory() {
+    let snapshot = snapshot(&mut host_and_imported());
+    let found =
+        lines(|out| text::sites::report(out, &snapshot, &names(), Style::default()).unwrap());
+    for want in [
+        "LIVE: host 6.00 MiB in 3 allocations  (",
+        "peak 6.00 MiB, 3 allocated of 6.00 MiB, 0 freed",
+        "LIVE: imported 2 allocations of unknown size  (",
+    ] {
+        assert!(found.contains(want), "{want} is not in\n{found}");
+    }
+}
+
+#[test]
+fn text_prints_sums_of_host_memory_not_freed_at_exit() {
+    let mut ledger = host_and_imported();
+    apply(&mut ledger, 1, What::Exit);
+    let snapshot = snapshot(&mut ledger);
+    let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
+    for want in [
+        "  host 6.00 MiB in 3 allocations, allocated at\n",
+        "  imported 2 allocations of unknown size, allocated at\n",
+        "NOT FREED AT EXIT: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size",
+    ] {
+        assert!(found.contains(want), "{want} is not in\n{found}");
+    }
+}
