@@ -396,36 +396,41 @@ fn uncertainty(
 ) -> io::Result<()> {
     capture_ended(out, certainty, names, style)?;
     let lost = &certainty.lost;
-    if lost.events() == 0 && certainty.unknown_context == 0 {
+    let mut reasons = Vec::new();
+    if lost.events() > 0 {
+        let since =
+            lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
+        reasons.push(format!(
+            "{} records lost{since} ({} allocations of {}, {} frees, {} failures, {} others)",
+            lost.events(),
+            lost.allocations,
+            Bytes(lost.allocated_bytes),
+            lost.frees,
+            lost.failures,
+            lost.other,
+        ));
+    }
+    if certainty.unknown_context > 0 {
+        reasons.push(format!(
+            "{} allocations are in contexts that are not known, and may have been released",
+            certainty.unknown_context
+        ));
+    }
+    if !reasons.is_empty() {
+        let (least, most) = (certainty.live_at_least, certainty.live_at_most);
+        reasons
+            .push(format!("device memory of the listed processes is between {least} and {most}"));
+    }
+    match lost.processes {
+        0 => {}
+        1 => reasons.push("1 process is not listed, because all its records were lost".to_owned()),
+        many => reasons
+            .push(format!("{many} processes are not listed, because all their records were lost")),
+    }
+    if reasons.is_empty() {
         return Ok(());
     }
-    if lost.events() == 0 {
-        let text = format!(
-            "NOT EXACT: {} allocations are in contexts that are not known, and may have been released; \
-             the live total is between {} and {}",
-            certainty.unknown_context, certainty.live_at_least, certainty.live_at_most,
-        );
-        return writeln!(out, "{}", style.alarm(&text));
-    }
-    let since = lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
-    let text = format!(
-        "NOT EXACT: {} records lost{since} ({} allocations of {}, {} frees, {} failures, {} others); \
-         device memory of the listed processes is between {} and {}",
-        lost.events(),
-        lost.allocations,
-        Bytes(lost.allocated_bytes),
-        lost.frees,
-        lost.failures,
-        lost.other,
-        certainty.live_at_least,
-        certainty.live_at_most,
-    );
-    let unlisted = match lost.processes {
-        0 => String::new(),
-        1 => "; 1 process is not listed, because all its records were lost".to_owned(),
-        many => format!("; {many} processes are not listed, because all their records were lost"),
-    };
-    writeln!(out, "{}", style.alarm(&(text + &unlisted)))
+    writeln!(out, "{}", style.alarm(&format!("NOT EXACT: {}", reasons.join("; "))))
 }
 
 /// The line about a capture that ended early.

@@ -131,7 +131,12 @@ fn process() -> ProcessView {
     };
     let container =
         Container { id: NAME.into(), runtime: Runtime::Docker, pod: Some(pod), pid_inside: None };
-    let kind = KindView { kind: Kind::Device, live_bytes: Bytes(1 << 30), live_allocations: 1 };
+    let kind = KindView {
+        kind: Kind::Device,
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        unknown_sizes: 0,
+    };
     ProcessView {
         key: ProcessKey { pid: Pid(7), start: 1 },
         uid: Some(0),
