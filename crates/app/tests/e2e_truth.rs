@@ -20,7 +20,8 @@ fn three_allocations_two_frees() {
         traced.reports.iter().map(|report| report["live_bytes"].as_u64().unwrap()).collect();
     let mib = |n: u64| n << 20;
     assert!(totals.contains(&mib(24)), "all three were seen live: {totals:?}");
-    assert_eq!(totals.last(), Some(&mib(8)));
+    assert_eq!(totals.last(), Some(&0), "nothing is live after the exit");
+    assert_eq!(traced.last()["not_freed_bytes"], mib(8));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Sums in reports of a ledger, by class of memory.
+//! Sums in reports of a ledger: by class of memory, and over the processes that run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ use engine::stack::Frame;
 use engine::units::Moment;
 use formats::WallClock;
 use formats::export::text::Style;
-use formats::export::{Names, text};
+use formats::export::{Names, json, text};
 use formats::recording::Functions;
 
 const MIB: u64 = 1 << 20;
@@ -116,4 +116,22 @@ fn text_prints_sums_of_host_memory_not_freed_at_exit() {
     ] {
         assert!(found.contains(want), "{want} is not in\n{found}");
     }
+}
+
+#[test]
+fn json_live_bytes_excludes_processes_that_exited() {
+    let mut ledger = Ledger::new();
+    for (pid, mib) in [(1, 3), (2, 5)] {
+        start(&mut ledger, pid);
+        allocate(&mut ledger, pid, 1, Kind::Device, mib * MIB, SiteId(1));
+    }
+    apply(&mut ledger, 2, What::Exit);
+    let report = json::value(&snapshot(&mut ledger), &names()).unwrap();
+    assert_eq!(
+        (&report["live_bytes"], &report["live_allocations"]),
+        (&(3 * MIB).into(), &1.into())
+    );
+    assert_eq!(report["not_freed_bytes"], 5 * MIB);
+    let ended = &report["processes"][1];
+    assert_eq!((&ended["exited"], &ended["live_bytes"]), (&true.into(), &(5 * MIB).into()));
 }

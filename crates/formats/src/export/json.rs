@@ -43,6 +43,7 @@ struct Report {
     lost_events: u64,
     live_bytes: u64,
     live_allocations: u64,
+    not_freed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<Uncertainty>,
     processes: Vec<Process>,
@@ -269,16 +270,25 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 
 impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
-        let (live, certainty) = super::listed(snapshot);
+        let certainty = super::listed(snapshot);
+        // `live_bytes` counts running processes, and so do its bounds.
+        let bounded = Certainty {
+            live_at_least: snapshot.certainty.live_at_least,
+            live_at_most: snapshot.certainty.live_at_most,
+            ..certainty.clone()
+        };
+        let (ended, running): (Vec<_>, Vec<_>) =
+            snapshot.processes.iter().partition(|process| process.ended.is_some());
         let tensors = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
         let work = snapshot.processes.iter().any(|process| process.work.is_some());
         Self {
             time: names.clock.precise(snapshot.at),
             exact: certainty.exact(),
             lost_events: certainty.lost.events(),
-            live_bytes: live.0,
-            live_allocations: snapshot.processes.iter().map(|p| p.live_allocations).sum(),
-            uncertainty: Uncertainty::new(&certainty, names).map(|uncertainty| Uncertainty {
+            live_bytes: device_bytes(&running),
+            live_allocations: running.iter().map(|process| process.live_allocations).sum(),
+            not_freed_bytes: device_bytes(&ended),
+            uncertainty: Uncertainty::new(&bounded, names).map(|uncertainty| Uncertainty {
                 lost_processes: Some(certainty.lost.processes),
                 ..uncertainty
             }),
@@ -394,6 +404,10 @@ impl Process {
             uncertainty: Uncertainty::new(&process.certainty, names),
         }
     }
+}
+
+fn device_bytes(processes: &[&ProcessView]) -> u64 {
+    processes.iter().fold(0, |sum, process| sum.saturating_add(process.live_bytes.0))
 }
 
 fn bytes_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {

@@ -38,13 +38,11 @@ use crate::recording::Functions;
 pub const UNKNOWN_DEVICE: &str = "allocated by threads whose context was set before the trace and \
     that have not asked the driver for it since";
 
-/// The live bytes of every process that a snapshot lists, and what bounds them: those that ended
-/// count with what they had not freed.
-pub(crate) fn listed(snapshot: &Snapshot) -> (Bytes, Certainty) {
+/// The certainty of every process that a snapshot lists. Its bounds include the memory that ended
+/// processes had not freed.
+pub(crate) fn listed(snapshot: &Snapshot) -> Certainty {
     let mut certainty = snapshot.certainty.clone();
-    let mut live = 0_u64;
     for process in &snapshot.processes {
-        live = live.saturating_add(process.live_bytes.0);
         if process.ended.is_some() {
             let own = &process.certainty;
             let add = |sum: Bytes, more: Bytes| Bytes(sum.0.saturating_add(more.0));
@@ -54,7 +52,7 @@ pub(crate) fn listed(snapshot: &Snapshot) -> (Bytes, Certainty) {
             certainty.unknown_context += own.unknown_context;
         }
     }
-    (Bytes(live), certainty)
+    certainty
 }
 
 /// The longest piece of foreign text in markup.

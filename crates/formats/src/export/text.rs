@@ -80,7 +80,7 @@ pub fn report(
 
 /// What every report ends with: what is not exact, and what is thought of it all.
 fn ending(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
-    uncertainty(out, &super::listed(snapshot).1, names, style)?;
+    uncertainty(out, &super::listed(snapshot), names, style)?;
     super::work::text::uncounted(out, snapshot, style)?;
     if style.last {
         super::verdict::text::whole(out, snapshot, names, style)
