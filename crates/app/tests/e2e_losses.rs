@@ -13,6 +13,7 @@ mod harness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::hooks::{HOOKS, Hook, Meaning};
@@ -54,6 +55,12 @@ const WORKLOADS: &[&str] = &[
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+/// Traces of every process would count the workloads of the other tests: one runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A trace of every process, with a ring that is soon full.
@@ -183,6 +190,7 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
 
 #[test]
 fn calls_add_up_for_every_workload() {
+    let _alone = alone();
     for workload in WORKLOADS {
         println!("{workload}");
         let stage = Stage::new().env("SIM_MEMORY", "8G");
@@ -209,6 +217,7 @@ fn workloads_of_the_test_are_those_of_the_simulator() {
 
 #[test]
 fn calls_of_random_programs_add_up() {
+    let _alone = alone();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");
         let stage = Stage::new();
@@ -223,6 +232,7 @@ fn calls_of_random_programs_add_up() {
 
 #[test]
 fn processes_of_which_nothing_arrived_are_counted() {
+    let _alone = alone();
     let stage = Stage::new();
     let reports = trace_stopped(&stage, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
     let oracles = stage.oracles();
@@ -234,6 +244,7 @@ fn processes_of_which_nothing_arrived_are_counted() {
 
 #[test]
 fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
@@ -251,6 +262,7 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
 
 #[test]
 fn losses_of_a_process_that_execs_are_kept() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("become");
     compile("become.c", &program, &["-ldl"]);
@@ -281,6 +293,7 @@ fn anonymous_memory(pid: u32) -> Option<u64> {
 
 #[test]
 fn backlog_is_read_in_batches_of_bounded_size() {
+    let _alone = alone();
     let stage = Stage::new();
     let driver = stage.driver.to_str().unwrap();
     let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];
