@@ -1,6 +1,10 @@
 //! The command line.
 
+mod contexts;
+
 use clap::{Args, Parser, Subcommand};
+
+pub(crate) use contexts::{CaptureEnd, CaptureEndBy, ContextStack};
 
 /// Uses CUDA memory in known ways, on a simulated or a real driver.
 #[derive(Parser)]
@@ -99,39 +103,6 @@ pub(crate) struct Leak3 {
     /// Time between the frees and the end
     #[arg(long, default_value_t = 2000)]
     pub(crate) wait_ms: u64,
-}
-
-/// Options of `context-stack`.
-#[derive(Args)]
-pub(crate) struct ContextStack {
-    /// Contexts pushed on top of the two that are created
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) depth: u32,
-}
-
-/// Options of `capture-end`.
-#[derive(Args)]
-pub(crate) struct CaptureEnd {
-    /// How the capture ends
-    #[arg(long, value_enum, default_value = "call")]
-    pub(crate) how: CaptureEndBy,
-}
-
-/// How a capture ends.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum CaptureEndBy {
-    /// With a call, which may fail (`SIM_FAIL`)
-    Call,
-    /// With a call that does not ask for the graph
-    Null,
-    /// With a call after something that cannot be captured
-    Invalid,
-    /// With a call on another thread
-    Thread,
-    /// With the end of the stream
-    Stream,
-    /// With the end of the stream's context
-    Context,
 }
 
 /// Options of the programs with tensors.

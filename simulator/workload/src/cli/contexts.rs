@@ -1,0 +1,36 @@
+//! Options of programs about contexts and captures.
+
+use clap::Args;
+
+/// Options of `context-stack`.
+#[derive(Args)]
+pub(crate) struct ContextStack {
+    /// Contexts pushed on top of the two that are created
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depth: u32,
+}
+
+/// Options of `capture-end`.
+#[derive(Args)]
+pub(crate) struct CaptureEnd {
+    /// How the capture ends
+    #[arg(long, value_enum, default_value = "call")]
+    pub(crate) how: CaptureEndBy,
+}
+
+/// How a capture ends.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CaptureEndBy {
+    /// With a call, which may fail (`SIM_FAIL`)
+    Call,
+    /// With a call that does not ask for the graph
+    Null,
+    /// With a call after something that cannot be captured
+    Invalid,
+    /// With a call on another thread
+    Thread,
+    /// With the end of the stream
+    Stream,
+    /// With the end of the stream's context
+    Context,
+}
