@@ -124,18 +124,21 @@ fn contained(pid: u32, name: &str) -> ProcessView {
     ProcessView { container: Some(Arc::new(container())), ..process(pid, name) }
 }
 
-fn rich() -> ProcessView {
+fn kinds() -> Vec<KindView> {
     let kind = |kind, bytes, live_allocations| KindView {
         kind,
         live_bytes: Bytes(bytes),
         live_allocations,
         unknown_sizes: 0,
     };
-    let kinds = vec![
+    vec![
         kind(Kind::Device, 20 << 20, 3),
         kind(Kind::Async, 5 << 20, 2),
         kind(Kind::Pinned, 4096, 1),
-    ];
+    ]
+}
+
+fn rich() -> ProcessView {
     ProcessView {
         live_bytes: Bytes(25 << 20),
         live_allocations: 6,
@@ -172,13 +175,13 @@ fn rich() -> ProcessView {
                 graph_reserved: None,
             },
         ],
-        kinds: kinds.clone(),
+        kinds: kinds(),
         threads: vec![ThreadView {
             tid: Tid(4712),
             name: "pt\x1b[31m_autograd".into(),
             live_bytes: Bytes(25 << 20),
             live_allocations: 6,
-            kinds: kinds.clone(),
+            kinds: kinds(),
             allocations: vec![
                 allocation(0x7d33_2a00_0000, Kind::Device, 20 << 20, Some(0)),
                 allocation(0x7d33_2b00_0000, Kind::Async, 5 << 20, None),
