@@ -143,6 +143,7 @@ fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
             *sum = sum.saturating_add(row.live_bytes.0);
         }
     }
+    let elsewhere = live.remove(&None);
     for gpu in now.gpus {
         let labels = || Vec::from(gpus.labels(Some(gpu.id)));
         let held = live.remove(&Some(gpu.id)).unwrap_or(0);
@@ -160,9 +161,11 @@ fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
         let used = gpu.total.0.saturating_sub(free);
         sheet.whole(&catalogue::GPU_FREE, labels(), free);
         sheet.whole(&catalogue::GPU_USED, labels(), used);
-        sheet.whole(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(held));
+        // Memory whose GPU is not known is traced: it may be on any of them.
+        let traced = held.saturating_add(elsewhere.unwrap_or(0));
+        sheet.whole(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
     }
-    if let Some(elsewhere) = live.remove(&None) {
+    if let Some(elsewhere) = elsewhere {
         sheet.whole(&catalogue::GPU_LIVE, gpus.labels(None).into(), elsewhere);
     }
 }

@@ -134,19 +134,7 @@ fn what(words: &[&str], of_thread: bool) -> What {
         "tensor" => What::Tensor(tensor(rest)),
         "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "account_lost" => What::DriverAccountLost,
-        "lost" => What::Lost(Lost {
-            allocations: value(rest, "allocations").map_or(0, decimal),
-            allocated_bytes: value(rest, "bytes").map_or(0, size),
-            frees: value(rest, "frees").map_or(0, decimal),
-            failures: value(rest, "failures").map_or(0, decimal),
-            other: value(rest, "other").map_or(0, decimal),
-            launches: value(rest, "launches").map_or(0, decimal),
-            copies: value(rest, "copies").map_or(0, decimal),
-            stacks: value(rest, "stacks").map_or(0, decimal),
-            objects: value(rest, "objects").map_or(0, decimal),
-            tensors: value(rest, "tensors").map_or(0, decimal),
-            processes: value(rest, "processes").map_or(0, decimal),
-        }),
+        "lost" => What::Lost(lost(rest)),
         "create" => What::Object(ObjectCall::Created {
             kind: object(rest[0]),
             handle: key(rest[1]).value,
@@ -162,6 +150,22 @@ fn what(words: &[&str], of_thread: bool) -> What {
             frames: rest[1..].iter().map(|name| frame(name)).collect(),
         }),
         other => panic!("no such event: {other}"),
+    }
+}
+
+fn lost(words: &[&str]) -> Lost {
+    Lost {
+        allocations: value(words, "allocations").map_or(0, decimal),
+        allocated_bytes: value(words, "bytes").map_or(0, size),
+        frees: value(words, "frees").map_or(0, decimal),
+        failures: value(words, "failures").map_or(0, decimal),
+        other: value(words, "other").map_or(0, decimal),
+        launches: value(words, "launches").map_or(0, decimal),
+        copies: value(words, "copies").map_or(0, decimal),
+        stacks: value(words, "stacks").map_or(0, decimal),
+        objects: value(words, "objects").map_or(0, decimal),
+        tensors: value(words, "tensors").map_or(0, decimal),
+        processes: value(words, "processes").map_or(0, decimal),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Values: of GPUs, sites, suspects, caches, and of the agent itself.
 
-use engine::event::{Failed, What};
-use engine::ids::{DeviceId, FunctionId, GpuId, Pid};
+use engine::event::{Allocate, Failed, What};
+use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid};
 use engine::kind::Kind;
 use engine::metrics::{Limits, Value};
 use engine::object::ObjectKind;
@@ -35,6 +35,28 @@ fn a_gpu_is_told_by_the_drivers_account_and_by_what_is_live() {
     assert_eq!(whole(&figures, "vramscope_process_used_bytes", &["GPU-0"]), 380);
     assert_eq!(whole(&figures, "vramscope_process_untracked_bytes", &["GPU-0"]), 80);
     assert_eq!(whole(&figures, "vramscope_live_bytes", &["device"]), 350);
+}
+
+#[test]
+fn memory_on_an_unknown_gpu_is_not_untracked() {
+    let mut stage = Stage::new(Limits::default());
+    stage.begin(1, 1, "p");
+    stage.allocate(1, 0x1000, 300);
+    let unknown = Allocate {
+        key: Key::address(0x2000),
+        kind: Kind::Device,
+        bytes: 50,
+        context: None,
+        device: None,
+        pool: None,
+        stream: None,
+        site: None,
+    };
+    stage.tell(1, What::Allocate(unknown));
+    stage.tell(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
+    let figures = stage.figures();
+    assert_eq!(whole(&figures, "vramscope_gpu_live_bytes", &["unknown"]), 50);
+    assert_eq!(whole(&figures, "vramscope_gpu_untracked_bytes", &["GPU-0"]), 50);
 }
 
 #[test]

@@ -254,7 +254,7 @@ impl Import<'_> {
             ),
             (
                 "allocations are in contexts that are not known and may have ended with one",
-                self.unknown_context + listed(&last).1.unknown_context,
+                self.unknown_context + listed(&last).unknown_context,
             ),
             (
                 "processes count the GPUs otherwise than the first one; names of devices are those \

@@ -132,7 +132,7 @@ pub static GPU_UNTRACKED: Metric = gauge(
     "bytes",
     BY_GPU,
     Gpus,
-    "Used memory of a GPU beyond what is live: contexts, code, slack of pools, memory from before the trace",
+    "Used memory of a GPU beyond what is live there or on an unknown GPU: contexts, code, slack of pools, memory from before the trace",
 );
 
 /// When a GPU will be full if its suspects go on as they do; no value without a suspect.
