@@ -23,8 +23,8 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 }
 
 /* A program ends that the table of processes had no room for. Returns 1 if it was announced all the
- * same. If it was not and lost records, nothing of it may have been delivered: the reader learns that
- * there was one. */
+ * same. If it was not and lost records, nothing of it may have been delivered: the reader learns
+ * that there was one. */
 static __noinline int end_untabled(__u32 pid, __u16 program, bool replaced)
 {
 	struct vs_lost_key key;

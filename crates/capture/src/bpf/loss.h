@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Allocations and frees whose records are lost: whether they matter, and how many bytes they have. */
+/* Allocations and frees whose records are lost: whether they matter, and how many bytes they have.
+ */
 #ifndef VS_LOSS_H
 #define VS_LOSS_H
 
@@ -56,13 +57,13 @@ static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 		if (by >= levels)
 			break;
 		sum += bytes * shrunk(shape.width, by) * shrunk(shape.height, by) *
-			shrunk(shape.depth, shape.flags & VS_ARRAY_LAYERED ? 0 : by);
+		       shrunk(shape.depth, shape.flags & VS_ARRAY_LAYERED ? 0 : by);
 	}
 	return sum;
 }
 
-/* Bytes that a successful call asked for: no fewer than it gets. Before the call returned, the length
- * of rows is not known. */
+/* Bytes that a successful call asked for: no fewer than it gets. Before the call returned, the
+ * length of rows is not known. */
 static __noinline __u64 lost_bytes(const struct inflight_call *call, __u64 hook, int returned)
 {
 	__u64 size, pitch = 0;
