@@ -306,8 +306,22 @@ mod tests {
             make(root.path(), name, 1);
         }
         let (kept, _) = retain(list(root.path()), 2, Bytes(u64::MAX), Some("2026-1"));
-        assert_eq!(ids(&kept), ["2026-1", "2099-1"]);
+        assert_eq!(ids(&kept), ["2099-1", "2026-1"]);
         assert_eq!(ids(&list(root.path())), ["2099-1", "2026-1"]);
+    }
+
+    #[test]
+    fn oversized_requests_are_removed_first() {
+        let root = tempfile::tempdir().unwrap();
+        for number in 1..=9 {
+            make(root.path(), &format!("2026-{number}"), 1);
+        }
+        let mut all = list(root.path());
+        for one in all.iter_mut().filter(|one| one.id > "2026-3".to_owned()) {
+            one.cause = Cause::LargerThanDevice.name().to_owned();
+        }
+        let (kept, _) = retain(all, 2, Bytes(u64::MAX), Some("2026-9"));
+        assert_eq!(ids(&kept), ["2026-9", "2026-8", "2026-7", "2026-3", "2026-2"]);
     }
 
     #[test]
