@@ -182,8 +182,11 @@ def sum_of(report, pairs):
 def totals(report):
     """A report is the sum of its processes, and as exact as they are."""
     found = []
+    running = [process for process in report["processes"] if process.get("ended_by") is None]
     for field in ("live_bytes", "live_allocations"):
-        found += unlike(f"{field} of the report", report[field], sum(p[field] for p in report["processes"]))
+        found += unlike(f"{field} of the report", report[field], sum(p[field] for p in running))
+    kept = sum(p["live_bytes"] for p in report["processes"]) - report["live_bytes"]
+    found += unlike("not_freed_bytes of the report", report["not_freed_bytes"], kept)
     if report["exact"] and not all(process["exact"] for process in report["processes"]):
         found.append("the report is exact, and one of its processes is not")
     if report["exact"] and report["lost_events"]:

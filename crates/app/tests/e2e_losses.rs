@@ -40,6 +40,8 @@ const WORKLOADS: &[&str] = &[
     "hold --count 500 --size 4096",
     "oom --chunk-mb 100 --wait-ms 1",
     "contexts",
+    "context-stack --depth 300",
+    "capture-end --how invalid",
     "kinds",
     "fork",
     "exec",

@@ -73,13 +73,9 @@ pub fn launch(arguments: &[OsString]) -> Error {
     // SAFETY: `start` passed this descriptor for nobody but us.
     let mut gate = unsafe { File::from_raw_fd(gate) };
     let mut byte = [0];
-    match gate.read_exact(&mut byte) {
-        Ok(()) => {}
-        // The tracer gave up or died, and the command should not run untraced.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return failed(io::Error::other("tracing did not start"));
-        }
-        Err(error) => return failed(error),
+    // No byte: the tracer gave up or died, and the command should not run untraced.
+    if let Err(error) = gate.read_exact(&mut byte) {
+        return failed(error);
     }
     drop(gate);
     failed(Command::new(program).args(&arguments[2..]).exec())

@@ -95,6 +95,7 @@ static __noinline int copy_add(const struct copy *copy)
 	key.direction = copy->direction;
 	key.asynchronous = copy->asynchronous;
 	key.program = own_program();
+	key.start = own_start();
 	if (copy->direction == VS_UNIFIED) {
 		key.to = (copy->to >> NEIGHBOURHOOD) + 1;
 		key.from = (copy->from >> NEIGHBOURHOOD) + 1;

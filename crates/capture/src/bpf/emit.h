@@ -114,7 +114,7 @@ static __noinline int announce_process(bool always)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	__u64 start = BPF_CORE_READ(task, group_leader, start_boottime);
+	__u64 start = own_start();
 	struct vs_process *record;
 	long error;
 

@@ -120,6 +120,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	if (!is_target(key.pid))
 		return 1;
 	key.program = own_program();
+	key.start = own_start();
 	if (hooks[hook].action == VS_ACTION_LAUNCH) {
 		/* gridX, gridY, gridZ, blockX, blockY in registers; blockZ, shared, stream not */
 		__u64 more[3] = {};
@@ -177,6 +178,7 @@ static __always_inline void launch_return(struct pt_regs *ctx, __u64 hook, __u64
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	key.target = target;
 	key.program = own_program();
+	key.start = own_start();
 	sum = launches_of(&key);
 	if (!sum)
 		return;
@@ -211,6 +213,7 @@ static __always_inline void graph_launch_count(__u32 pid, __u64 exec, int result
 		.pid = pid,
 		.graph = 1,
 		.program = own_program(),
+		.start = own_start(),
 	};
 	struct vs_launches *sum = launches_of(&key);
 

@@ -20,6 +20,7 @@ static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64
 	named->head.hook = hook;
 	named->head.result = own_program();
 	named->kernel = kernel;
+	named->start = own_start();
 	named->text = text;
 	named->length = read > 0 ? read - 1 : 0;
 	named->flags = flags | (read == room ? VS_NAME_CUT : 0);
@@ -35,6 +36,7 @@ static __always_inline void named_before(struct vs_named *named)
 		.target = named->kernel,
 		.pid = named->head.pid,
 		.program = named->head.result,
+		.start = named->start,
 	};
 
 	named->calls = 0;

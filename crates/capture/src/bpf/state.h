@@ -315,6 +315,14 @@ static __always_inline __u16 own_program(void)
 	return BPF_CORE_READ(task, self_exec_id);
 }
 
+/* When the process started, nanoseconds since boot: with its pid, what no other process has. */
+static __always_inline __u64 own_start(void)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+
+	return BPF_CORE_READ(task, group_leader, start_boottime);
+}
+
 static __always_inline bool is_target(__u32 pid)
 {
 	if (pid == own_pid)

@@ -256,8 +256,9 @@ struct vs_named {
 	__u64 captured;
 	__u64 checked;
 	__u64 failed;
+	__u64 start; /* of the process, nanoseconds since boot */
 };
-VS_SIZE(vs_named, 80);
+VS_SIZE(vs_named, 88);
 
 /* Which launches are added up in one place. */
 struct vs_launch_key {
@@ -265,8 +266,9 @@ struct vs_launch_key {
 	__u32 pid;
 	__u16 graph;
 	__u16 program; /* which of those that the process has run */
+	__u64 start;   /* of the process, nanoseconds since boot: its pid may be used again */
 };
-VS_SIZE(vs_launch_key, 16);
+VS_SIZE(vs_launch_key, 24);
 
 struct vs_shape {
 	__u32 grid[3];
@@ -300,8 +302,9 @@ struct vs_copy_key {
 	/* the neighbourhoods of the pointers, where they decide the direction; else 0 */
 	__u64 to;
 	__u64 from;
+	__u64 start; /* of the process, nanoseconds since boot */
 };
-VS_SIZE(vs_copy_key, 24);
+VS_SIZE(vs_copy_key, 32);
 
 /* Copies of one key; only ever grows. */
 struct vs_copies {

@@ -75,6 +75,8 @@ impl Program {
 pub struct NamedKernel {
     /// The process.
     pub pid: Pid,
+    /// When it started, in nanoseconds since boot.
+    pub start: u64,
     /// Its program.
     pub program: Program,
     /// When.
@@ -223,11 +225,12 @@ fn named(bytes: &[u8]) -> Option<NamedKernel> {
     if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_NAMED {
         return None;
     }
-    let Named { head, kernel, text, length, flags, calls, captured, checked, failed } =
+    let Named { head, kernel, text, length, flags, calls, captured, checked, failed, start } =
         parse(bytes)?;
     let name = bytes.get(size_of::<Named>()..)?.get(..length as usize)?;
     Some(NamedKernel {
         pid: Pid(head.pid),
+        start,
         program: Program(head.result as u16),
         at: Moment(head.at),
         kernel: KernelId(kernel),

@@ -101,9 +101,12 @@ impl Pending {
         now: Moment,
     ) -> impl Iterator<Item = Event> + use<> {
         let (work, lost) = match now_runs {
-            None => (self.work.of(pid).collect(), self.lost.of(pid, start)),
+            None => {
+                let known = Some(start).filter(|start| *start > 0);
+                (self.work.of(pid, known), self.lost.of(pid, start))
+            }
             Some(program) => {
-                (self.work.before(pid, program), self.lost.before(pid, start, program))
+                (self.work.before(pid, start, program), self.lost.before(pid, start, program))
             }
         };
         work.into_iter().chain(lost_event(pid, lost, now))
@@ -277,7 +280,11 @@ impl Session {
         for event in dead {
             self.take(Decoded::Event(event), now, &mut pending, &mut events);
         }
-        events.extend(pending.work.rest());
+        let started = |pid| self.living.start(pid).filter(|_| !last);
+        events.extend(pending.work.rest(started));
+        if let Some(work) = &mut self.work {
+            work.defer(std::mem::take(&mut pending.work));
+        }
         if let Some(torch) = &mut self.torch {
             events.extend(torch.told(now, &self.living));
         }
@@ -326,6 +333,7 @@ impl Session {
         };
         let mut news = News::default();
         if let Some(work) = &mut self.work {
+            news = work.take_deferred();
             work.note(records);
             if last || work.is_due() || records.iter().any(ends) {
                 work.take(now, &mut news)?;
@@ -469,7 +477,7 @@ impl Session {
                 events.extend(lost_event(Pid(0), lost, now));
                 continue;
             }
-            events.extend(pending.work.before(pid, next));
+            events.extend(pending.work.before(pid, start, next));
             events.extend(lost_event(pid, lost, now));
             self.forget(pid, start, Some(next));
             let (tid, what) = (Tid(pid.0), if replaced { What::Exec } else { What::Exit });
@@ -488,7 +496,7 @@ impl Session {
             desk.forget(pid);
         }
         if let Some(work) = &mut self.work {
-            work.forget(pid, program);
+            work.forget(pid, start, program);
         }
         self.accounts.ended(pid);
         // An exec stays in its container.

@@ -30,38 +30,49 @@ pub(crate) struct WorkSums {
     launches_told: HashMap<LaunchKey, LaunchCounts>,
     copies_told: HashMap<CopyKey, CopiesTold>,
     names: Names,
+    /// News of processes whose first record was not read yet.
+    deferred: News,
     /// Launches of what had a handle before it got the name that a record tells, by the moment of
     /// the record.
     settled: HashMap<(Pid, KernelId, Moment), Launches>,
     next: Instant,
 }
 
+/// A process: its pid, and when it started.
+type Instance = (Pid, u64);
+
 /// What was added since the last time, by process and program.
 #[derive(Default)]
-pub(crate) struct News(HashMap<Pid, Vec<(Program, Event)>>);
+pub(crate) struct News(HashMap<Instance, Vec<(Program, Event)>>);
 
 impl News {
-    /// All of a process.
-    pub(crate) fn of(&mut self, pid: Pid) -> impl Iterator<Item = Event> {
-        self.0.remove(&pid).into_iter().flatten().map(|(_, event)| event)
+    /// All of a process; without a start, of every process that had the pid.
+    pub(crate) fn of(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
+        let is_it = |of: &Instance| of.0 == pid && start.is_none_or(|start| of.1 == start);
+        let all = self.0.extract_if(|of, _| is_it(of));
+        all.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
     }
 
     /// That of the programs that a process ran before this one.
-    pub(crate) fn before(&mut self, pid: Pid, program: Program) -> Vec<Event> {
-        let Some(news) = self.0.get_mut(&pid) else { return Vec::new() };
+    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Vec<Event> {
+        let Some(news) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
         let old = news.extract_if(.., |(of, _)| of.is_before(program));
         old.map(|(_, event)| event).collect()
     }
 
-    /// All of everybody.
-    pub(crate) fn rest(self) -> impl Iterator<Item = Event> {
-        self.0.into_values().flatten().map(|(_, event)| event)
+    /// That of all processes. What is of a process that has its pid from another one, and whose record
+    /// was not read yet, stays: `started` says when the known process of a pid started.
+    pub(crate) fn rest(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
+        let is_known = |pid, start| started(pid).is_none_or(|known| start <= known);
+        let ready = self.0.extract_if(|(pid, start), _| is_known(*pid, *start));
+        ready.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct LaunchKey {
     pid: Pid,
+    start: u64,
     program: Program,
     launched: Launched,
 }
@@ -69,6 +80,7 @@ struct LaunchKey {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct CopyKey {
     pid: Pid,
+    start: u64,
     program: Program,
     direction: u8,
     asynchronous: bool,
@@ -92,6 +104,7 @@ impl WorkSums {
             launches_told: HashMap::new(),
             copies_told: HashMap::new(),
             names: Names::default(),
+            deferred: News::default(),
             settled: HashMap::new(),
             next: Instant::now() + PERIOD,
         })
@@ -99,6 +112,16 @@ impl WorkSums {
 
     pub(crate) fn is_due(&self) -> bool {
         Instant::now() >= self.next
+    }
+
+    /// Keeps news for the next time.
+    pub(crate) fn defer(&mut self, news: News) {
+        self.deferred = news;
+    }
+
+    /// What was kept.
+    pub(crate) fn take_deferred(&mut self) -> News {
+        std::mem::take(&mut self.deferred)
     }
 
     /// Takes note of names before the sums are read: what is launched under a name that is still in
@@ -110,9 +133,9 @@ impl WorkSums {
             let Decoded::Named(named @ NamedKernel { guessed: false, .. }) = record else {
                 continue;
             };
-            let NamedKernel { pid, program, kernel, at, before, .. } = named;
+            let NamedKernel { pid, start, program, kernel, at, before, .. } = named;
             let launched = Launched::Kernel(*kernel);
-            let key = LaunchKey { pid: *pid, program: *program, launched };
+            let key = LaunchKey { pid: *pid, start: *start, program: *program, launched };
             let told = self.launches_told.entry(key).or_default();
             if before.calls > told.calls {
                 let launches = since(key.launched, before, told);
@@ -132,33 +155,35 @@ impl WorkSums {
     /// What was added since the last time is added to the news.
     pub(crate) fn take(&mut self, now: Moment, news: &mut News) -> Result<(), Error> {
         let start = Instant::now();
-        let mut tell = |pid: Pid, program, work| {
+        let mut tell = |pid: Pid, start: u64, program, work| {
             let what = What::Work(work);
             let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
-            news.0.entry(pid).or_default().push((program, event));
+            news.0.entry((pid, start)).or_default().push((program, event));
         };
         for (key, values) in read_all(&self.launches)? {
             let Some((key, launches)) = self.launched(&key, &values) else { continue };
             if let Launched::Kernel(kernel) = key.launched {
                 let name = self.names.look_up(key.pid, kernel);
-                name.into_iter().for_each(|work| tell(key.pid, key.program, work));
+                name.into_iter().for_each(|work| tell(key.pid, key.start, key.program, work));
             }
-            tell(key.pid, key.program, Work::Launches(launches));
+            tell(key.pid, key.start, key.program, Work::Launches(launches));
         }
         for (key, value) in read_all(&self.copies)? {
             let Some((key, copies)) = self.copied(&key, &value) else { continue };
-            tell(key.pid, key.program, Work::Copies(Box::new(copies)));
+            tell(key.pid, key.start, key.program, Work::Copies(Box::new(copies)));
         }
         self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
         Ok(())
     }
 
     /// A process ended, or runs another program now: handles of those before mean nothing any more.
-    pub(crate) fn forget(&mut self, pid: Pid, now_runs: Option<Program>) {
+    pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
         self.names.forget(pid);
-        let is_over = |program: Program| now_runs.is_none_or(|other| program.is_before(other));
+        let is_over = |of: u64, program: Program| {
+            of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
+        };
         self.launches_told.retain(|key, _| {
-            let keep = key.pid != pid || !is_over(key.program);
+            let keep = key.pid != pid || !is_over(key.start, key.program);
             if !keep {
                 // Absent is as good as deleted.
                 let _ = self.launches.delete(&key.bytes());
@@ -166,7 +191,7 @@ impl WorkSums {
             keep
         });
         self.copies_told.retain(|key, _| {
-            let keep = key.pid != pid || !is_over(key.program);
+            let keep = key.pid != pid || !is_over(key.start, key.program);
             if !keep {
                 let _ = self.copies.delete(&key.bytes());
             }
@@ -272,7 +297,8 @@ impl From<wire::LaunchKey> for LaunchKey {
             0 => Launched::Kernel(KernelId(key.target)),
             _ => Launched::Graph(ExecId(key.target)),
         };
-        Self { pid: Pid(key.pid), program: Program(key.program), launched }
+        let (pid, program) = (Pid(key.pid), Program(key.program));
+        Self { pid, start: key.start, program, launched }
     }
 }
 
@@ -287,6 +313,7 @@ impl LaunchKey {
             &self.pid.0.to_ne_bytes(),
             &graph.to_ne_bytes(),
             &self.program.0.to_ne_bytes(),
+            &self.start.to_ne_bytes(),
         ]
         .concat()
     }
@@ -296,6 +323,7 @@ impl From<wire::CopyKey> for CopyKey {
     fn from(key: wire::CopyKey) -> Self {
         Self {
             pid: Pid(key.pid),
+            start: key.start,
             program: Program(key.program),
             direction: key.direction,
             asynchronous: key.asynchronous != 0,
@@ -313,6 +341,7 @@ impl CopyKey {
             &self.program.0.to_ne_bytes(),
             &self.to.to_ne_bytes(),
             &self.from.to_ne_bytes(),
+            &self.start.to_ne_bytes(),
         ]
         .concat()
     }
@@ -332,11 +361,23 @@ mod tests {
         // The number starts again after the largest.
         let all = [(65_534, 1), (65_535, 2), (0, 3)];
         let all = all.map(|(program, at)| (Program(program), event(at)));
-        news.0.insert(Pid(1), all.to_vec());
-        assert_eq!(news.before(Pid(2), Program(0)), []);
-        assert_eq!(news.before(Pid(1), Program(65_535)), [event(1)]);
-        assert_eq!(news.before(Pid(1), Program(0)), [event(2)]);
-        assert_eq!(news.of(Pid(1)).collect::<Vec<_>>(), [event(3)]);
-        assert_eq!(news.rest().count(), 0);
+        news.0.insert((Pid(1), 7), all.to_vec());
+        assert_eq!(news.before(Pid(2), 7, Program(0)), []);
+        assert_eq!(news.before(Pid(1), 8, Program(65_535)), []);
+        assert_eq!(news.before(Pid(1), 7, Program(65_535)), [event(1)]);
+        assert_eq!(news.before(Pid(1), 7, Program(0)), [event(2)]);
+        assert_eq!(news.of(Pid(1), Some(8)), []);
+        assert_eq!(news.of(Pid(1), None), [event(3)]);
+        assert_eq!(news.rest(|_| None), []);
+    }
+
+    #[test]
+    fn news_of_a_process_wait_until_its_pid_is_known_to_be_reused() {
+        let (pid, at) = (Pid(1), Moment(1));
+        let event = Event { pid, tid: Tid(1), entered: at, at, what: What::Exit };
+        let mut news = News::default();
+        news.0.insert((pid, 8), vec![(Program(0), event.clone())]);
+        assert_eq!(news.rest(|_| Some(7)), []);
+        assert_eq!(news.rest(|_| Some(8)), [event]);
     }
 }
