@@ -184,7 +184,9 @@ fn pipe_without_reader_ends_on_signals() {
         for signal in [2, 15] {
             let directory = directory();
             let pipe = fifo(&directory);
-            let mut command = Command::new(VRAMSCOPE);
+            // A shell that runs the tests in the background ignores SIGINT, and its children do so too.
+            let mut command = Command::new("env");
+            command.args(["--default-signal=INT,TERM", VRAMSCOPE]);
             command.args(*live).arg(&pipe).args(["--duration", "1s"]);
             let log = directory.path().join("messages");
             command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
