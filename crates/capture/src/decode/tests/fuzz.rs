@@ -173,10 +173,11 @@ impl Reached {
         let found = found.ok().flatten();
         for decoded in found.iter().chain(&made) {
             let rows = if result == 0 { &mut self.successes } else { &mut self.failures };
-            if is_call {
+            let (name, event) = name(decoded);
+            // A call whose results cannot be read is a loss, whatever it is.
+            if is_call && event != Some("lost") {
                 rows.insert(row);
             }
-            let (name, event) = name(decoded);
             self.decoded.insert(name);
             self.events.extend(event);
         }
