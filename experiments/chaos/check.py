@@ -140,21 +140,20 @@ def bounded(process, oracle, unattributed):
         return []
     low, high, truth = said["live_bytes_at_least"], said["live_bytes_at_most"], oracle["live_bytes"]
     found = [] if low <= truth <= high else [f"live_bytes {low}..{high}, truth {truth}"]
-    for what, lost in (("allocations", "lost_allocations"), ("frees", "lost_frees"),
-                       ("failed_allocations", "lost_failures")):
-        ours, truth = received(process)[what], oracle[what]
-        most = ours + said[lost] + unattributed[lost]
-        # Failures are lost of every function, not only of those that allocate.
-        least = ours if what == "failed_allocations" else ours + said[lost]
-        if not least <= truth <= most:
+    for what, calls, lost in CALLS:
+        ours, truth = process["received_calls"][what], oracle[calls]
+        if not ours + said[lost] <= truth <= ours + said[lost] + unattributed[lost]:
             found.append(f"{what}: {ours} received, {said[lost]} lost, {unattributed[lost]} lost of any, truth {truth}")
     return found
 
 
-def received(process):
-    """What was received of a process."""
-    return {"allocations": process["allocations_total"], "frees": process["frees_total"] + process["unknown_frees"],
-            "failed_allocations": process["failed_allocations"]}
+# Classes of calls: of what was received, of the oracle, of what was lost.
+CALLS = (("allocations", "allocating_calls", "lost_allocations"), ("frees", "freeing_calls", "lost_frees"))
+
+
+def received(process, oracle, what, calls):
+    """Calls of a class that were received: all of them where nothing was lost."""
+    return process["received_calls"][what] if "received_calls" in process else oracle[calls]
 
 
 def unattributed(report):
@@ -170,9 +169,9 @@ def sum_of(report, pairs):
     """What was received of all these processes and what was lost of any make up the truth at least. Others on the machine
     may have lost something, too."""
     found = []
-    for what, lost in (("allocations", "lost_allocations"), ("frees", "lost_frees")):
-        ours = sum(received(process)[what] for process, _ in pairs)
-        truth = sum(oracle[what] for _, oracle in pairs)
+    for what, calls, lost in CALLS:
+        ours = sum(received(process, oracle, what, calls) for process, oracle in pairs)
+        truth = sum(oracle[calls] for _, oracle in pairs)
         missing = report.get("uncertainty", {}).get(lost, 0)
         if ours + missing < truth:
             found.append(f"{what} of all: {ours} received, {missing} lost, truth {truth}")

@@ -317,7 +317,7 @@ mod tests {
             make(root.path(), &format!("2026-{number}"), 1);
         }
         let mut all = list(root.path());
-        for one in all.iter_mut().filter(|one| one.id > "2026-3".to_owned()) {
+        for one in all.iter_mut().filter(|one| one.id.as_str() > "2026-3") {
             one.cause = Cause::LargerThanDevice.name().to_owned();
         }
         let (kept, _) = retain(all, 2, Bytes(u64::MAX), Some("2026-9"));
