@@ -30,7 +30,7 @@ SHORT = [["kinds"], ["fork"], ["exec"], ["ipc"], ["contexts"],
 
 def functions():
     """The functions that are traced."""
-    with open(os.path.join(ROOT, "docs/coverage.md")) as file:
+    with open(os.path.join(ROOT, "docs/reference/coverage.md")) as file:
         return re.findall(r"^\| `(cu\w+)` \|", file.read(), re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Makes docs/experiments.md of the result files."""
+"""Makes docs/internals/experiments.md of the result files."""
 import glob
 import json
 import os
@@ -44,7 +44,7 @@ HEAD = """\
 
 Each experiment runs a program under `vramscope` and compares the last report with what is known otherwise. On a GPU
 that is PyTorch's own account of its memory; on the simulated driver it is what the driver wrote down
-([docs/simulator.md](simulator.md)). [docs/verification.md](verification.md) compares with other tools and libraries.
+([docs/internals/simulator.md](simulator.md)). [docs/internals/verification.md](verification.md) compares with other tools and libraries.
 
 ```sh manual
 sudo experiments/run --label my-machine
@@ -182,7 +182,7 @@ def _case(case, mark):
         parts.append(f"A report while it ran, of a run that is shorter:\n\n```sh {mark}\nsudo {live['command']}\n```\n")
         parts.append(f"```text\n{live['text']}\n```\n")
     if case.get("picture"):
-        parts.append(f"Memory over time, by `vramscope plot run.arrows`:\n\n![Memory over time](images/{case['picture']})\n")
+        parts.append(f"Memory over time, by `vramscope plot run.arrows`:\n\n![Memory over time](../images/{case['picture']})\n")
     return "\n".join(parts)
 
 

@@ -7,7 +7,7 @@ import time
 
 from bench.processes import STARTED, start
 
-# What they leave live, and who forks, execs or shares: docs/simulator.md.
+# What they leave live, and who forks, execs or shares: docs/internals/simulator.md.
 PROGRAMS = [
     ["train", "--steps", "40", "--step-ms", "5", "--keep-every", "10"],
     ["threads", "--threads", "4", "--duration", "0.8"],

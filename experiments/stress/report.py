@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the figures of docs/performance.md, and its pictures, from results.
+"""Makes the figures of docs/internals/performance.md, and its pictures, from results.
 
 usage: report.py [--check] [RESULTS.json …]
 
@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 import rivals  # noqa: E402
 from bench import chart  # noqa: E402
 
-PAGE = os.path.join(ROOT, "docs/performance.md")
+PAGE = os.path.join(ROOT, "docs/internals/performance.md")
 BEGIN, END = "<!-- figures: made by experiments/stress/report.py -->", "<!-- end of figures -->"
 
 
@@ -50,7 +50,7 @@ class Machine:
     def picture(self, what, title, *arguments, **options):
         name = f"performance-{self.slug}-{what}.svg"
         self.pictures[name] = chart.lines(title, *arguments, **options)
-        self.add(f"![{title}](images/{name})")
+        self.add(f"![{title}](../images/{name})")
 
     def facts(self):
         one = next(value["facts"] for key, value in self.results.items() if key != "machine")

@@ -124,7 +124,7 @@ def with_containerd(verdict, get, folder, truth):
 
 
 def own_image(verdict, options, folder, truth):
-    """The agent in a container, with the rights that docs/install.md gives it."""
+    """The agent in a container, with the rights that docs/operations/install.md gives it."""
     context = folder / "own"
     context.mkdir()
     (context / "vramscope").write_bytes(pathlib.Path(options.static).read_bytes())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Which builds of PyTorch tell their tensors to a function that can be probed: a table for
-docs/torch-layer.md.
+docs/guide/pytorch-live.md.
 
 usage: torch_symbols.py FILE...
 

@@ -17,7 +17,7 @@ use harness::around::secret;
 use harness::files::{blocks, read, root, tool};
 use harness::{VRAMSCOPE, agent};
 
-/// The most that systemd may find exposed, in tenths; docs/install.md states it.
+/// The most that systemd may find exposed, in tenths; docs/operations/install.md states it.
 const EXPOSURE: &str = "30";
 
 fn fine(output: &Output) -> String {
@@ -49,7 +49,7 @@ fn the_unit_is_right_and_exposes_little() {
         .unwrap();
     fine(&security);
     let stated = format!("{}.{}", &EXPOSURE[..1], &EXPOSURE[1..]);
-    assert!(read("docs/install.md").contains(&format!("at most {stated}")));
+    assert!(read("docs/operations/install.md").contains(&format!("at most {stated}")));
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn is_taken(place: &str, config: &str) {
 
 #[test]
 fn the_settings_of_the_guide_are_taken() {
-    let blocks = blocks("docs/install.md", "toml");
+    let blocks = blocks("docs/operations/install.md", "toml");
     assert_eq!(blocks.len(), 2);
     for block in blocks {
-        is_taken("docs/install.md", &block);
+        is_taken("docs/operations/install.md", &block);
     }
 }
 
@@ -105,7 +105,7 @@ fn the_unit_and_the_chart_ask_for_the_same_capabilities() {
     assert_eq!(unit, chart);
     assert_eq!(unit.len(), 4);
     // The guide says why, for each of them.
-    let guide = read("docs/install.md");
+    let guide = read("docs/operations/install.md");
     for capability in &unit {
         assert!(guide.contains(&format!("| `CAP_{capability}` |")), "{capability}");
     }

@@ -368,7 +368,7 @@ fn an_agent_without_alerts_and_incidents_runs_on() {
 fn the_settings_in_the_documents_are_good_ones() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("agent.toml");
-    std::fs::write(&file, &blocks("docs/agent.md", "toml")[0]).unwrap();
+    std::fs::write(&file, &blocks("docs/operations/agent.md", "toml")[0]).unwrap();
     let output = check(&file).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 }

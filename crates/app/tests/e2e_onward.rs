@@ -198,7 +198,7 @@ fn check_lake(run: &Run) {
         fs::create_dir_all(other.parent().unwrap()).unwrap();
         fs::copy(&file, other).unwrap();
     }
-    let page = root().join("docs/onward.md");
+    let page = root().join("docs/operations/exporters.md");
     let arguments = [folder.to_str().unwrap(), page.to_str().unwrap()];
     let found = script("onward/read_lake.py", &arguments);
     let of = |table: &str| -> Vec<&Value> {
@@ -229,7 +229,7 @@ fn check_lake(run: &Run) {
 
 /// The tables of the page are those that DuckDB finds.
 fn check_columns(columns: &Value) {
-    let page = read("docs/onward.md");
+    let page = read("docs/operations/exporters.md");
     let mut told: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
     let mut table = "";
     for line in page.lines() {
@@ -419,7 +419,7 @@ fn check(stage: &Stage, settings: &str) -> Output {
 #[test]
 fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
     let stage = Stage::new();
-    let output = check(&stage, &blocks("docs/onward.md", "toml")[0]);
+    let output = check(&stage, &blocks("docs/operations/exporters.md", "toml")[0]);
     assert!(output.status.success(), "{}", stderr(&output));
     let wrong = "[onward.otlp]\nendpoint = \"collector\"\n[onward.pyroscope]\nurl = \"http://127.0.0.1\"\n\
                  token_file = \"/nowhere/token\"\n[onward.profiles]\nfolder = \"/dev/null/x\"\n";

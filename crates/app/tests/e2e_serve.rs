@@ -467,7 +467,7 @@ fn the_answers_are_what_the_page_describes() {
         let answer = agent.get(&format!("/api/v1/processes/{pid}"));
         (answer.is_good() && answer.json()["process"]["live_bytes"] == 3 << 20).then_some(())
     });
-    let contract = contract("docs/api.md");
+    let contract = contract("docs/reference/http-api.md");
     let described = |name: &str| contract.contains_key(name);
     assert!(["api", "gpus[].uuid", "requests.refused", "files[].name"].into_iter().all(described));
     // Whole lists of objects that are described field by field.

@@ -105,11 +105,11 @@ fn a_figure_that_is_wrong_is_found() {
 fn the_page_is_made_of_the_results() {
     let output = run(&["--report", "--page", "-"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let page = fs::read_to_string(root().join("docs/experiments.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/internals/experiments.md")).unwrap();
     assert!(page.contains("### Correctness on build-machine: exact"));
     assert!(
         String::from_utf8(output.stdout).unwrap() == page,
-        "docs/experiments.md is not of these results: run experiments/run --report"
+        "docs/internals/experiments.md is not of these results: run experiments/run --report"
     );
 }
 

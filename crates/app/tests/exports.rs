@@ -236,7 +236,7 @@ fn tables_of_every_form_have_the_leaks_of_the_report() {
 
 #[test]
 fn the_query_of_the_page_finds_the_leaks_of_the_report() {
-    let page = std::fs::read_to_string(root().join("docs/export.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/reference/export-formats.md")).unwrap();
     let example = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
     let script = format!(
         "{example}\nimport json\nprint(json.dumps([[host, int(sum)] for host, _, _, sum in \

@@ -40,7 +40,7 @@ fn run(folder: &Path, script: &str) -> Value {
 
 /// The examples of the page, as one program.
 fn examples() -> String {
-    blocks("docs/recording.md", "python").join("\n")
+    blocks("docs/reference/recording-format.md", "python").join("\n")
 }
 
 const SUMS: &str = r#"

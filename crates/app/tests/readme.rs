@@ -24,7 +24,7 @@ use tempfile::TempDir;
 /// The longest that a command of a document may take, in seconds.
 const PATIENCE: &str = "120";
 
-/// The documents of the top folder and of `docs/`.
+/// The documents of the top directory and of `docs/`.
 fn documents() -> Vec<String> {
     let markdown = |folder: &str| {
         let entries = std::fs::read_dir(root().join(folder)).unwrap();
@@ -32,7 +32,8 @@ fn documents() -> Vec<String> {
         let folder = folder.to_owned();
         names.filter(|name| name.ends_with(".md")).map(move |name| format!("{folder}/{name}"))
     };
-    let mut all: Vec<String> = markdown(".").chain(markdown("docs")).collect();
+    let parts = ["docs", "docs/guide", "docs/reference", "docs/operations", "docs/internals"];
+    let mut all: Vec<String> = markdown(".").chain(parts.into_iter().flat_map(markdown)).collect();
     all.sort();
     all
 }
@@ -351,7 +352,7 @@ fn what_is_called_not_traced_is_not() {
 
 #[test]
 fn the_simulators_variables_and_programs_are_described() {
-    let page = read("docs/simulator.md");
+    let page = read("docs/internals/simulator.md");
     let first = |row: &Vec<String>| quoted(&row[0])[0].to_owned();
     let described: BTreeSet<String> = table(&page, "| variable |").iter().map(first).collect();
     let source = read("simulator/driver/src/settings.rs");
@@ -367,7 +368,10 @@ fn the_simulators_variables_and_programs_are_described() {
     let names = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
     for line in list.lines().take_while(|line| !line.is_empty()).filter(names) {
         let name = line.split_whitespace().next().unwrap();
-        assert!(name == "help" || programs.contains(name), "docs/simulator.md lacks `{name}`");
+        assert!(
+            name == "help" || programs.contains(name),
+            "docs/internals/simulator.md lacks `{name}`"
+        );
     }
 }
 
@@ -416,7 +420,7 @@ fn faults(
 
 #[test]
 fn the_json_contract_is_what_is_printed() {
-    let contract = contract("docs/json.md");
+    let contract = contract("docs/reference/json-trace.md");
     let mut found = BTreeSet::new();
     for (memory, options, workload) in [
         ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
@@ -437,7 +441,8 @@ fn the_json_contract_is_what_is_printed() {
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }
-    for block in blocks("docs/json.md").iter().filter(|block| block.mark == "json") {
+    for block in blocks("docs/reference/json-trace.md").iter().filter(|block| block.mark == "json")
+    {
         faults(&serde_json::from_str(&block.text).unwrap(), "", &contract, &mut found);
     }
     // Not every field can be had on the simulated driver; each must at least be one.
@@ -457,12 +462,12 @@ fn the_json_contract_is_what_is_printed() {
             found.insert(format!("{field} is described and never printed"));
         }
     }
-    assert!(found.is_empty(), "docs/json.md: {found:#?}");
+    assert!(found.is_empty(), "docs/reference/json-trace.md: {found:#?}");
 }
 
 #[test]
 fn the_contract_of_kernels_is_what_is_printed() {
-    let contract = contract("docs/kernels.md");
+    let contract = contract("docs/reference/json-kernels.md");
     let mut found = BTreeSet::new();
     for (options, workload) in [
         (&[][..], &["launches", "--iterations", "40", "--graphs", "2", "--failing", "2"][..]),
@@ -473,17 +478,20 @@ fn the_contract_of_kernels_is_what_is_printed() {
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }
-    assert!(found.is_empty(), "docs/kernels.md: {found:#?}");
+    assert!(found.is_empty(), "docs/reference/json-kernels.md: {found:#?}");
 }
 
 #[test]
 fn the_readme_names_fields_of_the_contract() {
     let last = |path: &str| path.trim_end_matches("[]").rsplit('.').next().unwrap().to_owned();
     let known: BTreeSet<String> =
-        contract("docs/json.md").keys().map(|field| last(field)).collect();
+        contract("docs/reference/json-trace.md").keys().map(|field| last(field)).collect();
     for row in table(&read("README.md"), "| field |") {
         for field in quoted(&row[0]) {
-            assert!(known.contains(&last(field)), "docs/json.md does not describe {field}");
+            assert!(
+                known.contains(&last(field)),
+                "docs/reference/json-trace.md does not describe {field}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `docs/coverage.md` is made from the hook table and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
+//! `docs/reference/coverage.md` is made from the hook table and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -43,7 +43,8 @@ fn mentions(text: &str, word: &str) -> bool {
 fn page() -> String {
     let workload = text(&root().join("simulator/workload/src"));
     let golden = text(&root().join("crates/capture/src/decode"));
-    let real = fs::read_to_string(root().join("docs/verification.md")).unwrap_or_default();
+    let real =
+        fs::read_to_string(root().join("docs/internals/verification.md")).unwrap_or_default();
     let mut page = String::from(
         "# Coverage\n\n\
          Made from the hook table by a test; `VRAMSCOPE_UPDATE=1 cargo test --test coverage` writes \
@@ -73,7 +74,7 @@ fn page() -> String {
 
 #[test]
 fn the_coverage_page_is_fresh() {
-    let path = root().join("docs/coverage.md");
+    let path = root().join("docs/reference/coverage.md");
     let page = page();
     if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
         fs::write(&path, &page).unwrap();
@@ -81,6 +82,6 @@ fn the_coverage_page_is_fresh() {
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == page,
-        "docs/coverage.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-capture --test coverage"
+        "docs/reference/coverage.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-capture --test coverage"
     );
 }

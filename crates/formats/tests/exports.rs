@@ -74,7 +74,7 @@ fn torch(measure: Measure, changes: &[Change], facts: &Facts) -> Result<Vec<u8>,
 
 #[test]
 fn the_columns_of_the_page_are_those_that_are_written() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/export.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/export-formats.md");
     let found = fs::read_to_string(&path).unwrap();
     let mut table = String::from("| column | type | is |\n|---|---|---|\n");
     for (name, of, about) in COLUMNS {
@@ -90,7 +90,7 @@ fn the_columns_of_the_page_are_those_that_are_written() {
     }
     assert!(
         found == page,
-        "docs/export.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test exports"
+        "docs/reference/export-formats.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test exports"
     );
 }
 

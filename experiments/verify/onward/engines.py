@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the tables of a folder with one engine and prints every row and what the queries of docs/onward.md answer, as JSON:
+"""Reads the tables of a folder with one engine and prints every row and what the queries of docs/operations/exporters.md answer, as JSON:
 `engines.py duckdb|clickhouse|spark FOLDER`."""
 import datetime
 import decimal
@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "onward.md"
+PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "operations" / "exporters.md"
 TABLES = ("figures", "processes", "devices", "sites")
 # Which of the page's questions for DuckDB each question of the others is.
 SAME = ["The most", "Which places"]

@@ -17,7 +17,7 @@ import urllib.parse
 
 from hosts import LOOPBACK, Host, Verdict, fetch, free_port, wait
 
-PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "onward.md"
+PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "operations" / "exporters.md"
 COLLECTOR = """
 receivers: {{otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}}}
 exporters: {{debug: {{verbosity: basic}}, otlp_http: {{endpoint: "{store}"}}}}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Lets agents of several hosts fill one folder of tables, and reads it with ClickHouse, Spark and DuckDB: every row must be the
-same, and so must be what the queries of docs/onward.md answer.
+same, and so must be what the queries of docs/operations/exporters.md answer.
 
 usage: tables.py --vramscope PATH --sim FOLDER [--python PATH]
 

@@ -1,5 +1,5 @@
 //! What is far outside of the usual: allocations much bigger than others of the same site or process,
-//! and growth in a short time much greater than in others. `docs/leaks.md` has the rules in words.
+//! and growth in a short time much greater than in others. `docs/guide/leak-verdicts.md` has the rules in words.
 //!
 //! Whoever does the unusual again and again has another usual: what was told once is told again only
 //! when it is more than twice as much.

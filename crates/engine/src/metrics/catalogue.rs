@@ -1,4 +1,4 @@
-//! Every metric, declared once. `docs/metrics.md` is made from this table.
+//! Every metric, declared once. `docs/reference/metrics.md` is made from this table.
 
 mod agent;
 mod host;

@@ -1,4 +1,4 @@
-//! `docs/metrics.md` is made from the catalogue and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
+//! `docs/reference/metrics.md` is made from the catalogue and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
 
 use std::fmt::Write;
 use std::fs;
@@ -113,7 +113,7 @@ fn page() -> String {
 
 #[test]
 fn the_page_of_metrics_is_fresh() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let page = page();
     if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
         fs::write(&path, &page).unwrap();
@@ -121,6 +121,6 @@ fn the_page_of_metrics_is_fresh() {
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == page,
-        "docs/metrics.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test metrics"
+        "docs/reference/metrics.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test metrics"
     );
 }

@@ -1,6 +1,6 @@
 //! The project's own file: every event of a trace, as one Apache Arrow IPC stream with
 //! zstd-compressed buffers. Everything is a row of one wide table, so that pyarrow, polars and
-//! DuckDB read it without this program; `docs/recording.md` describes it.
+//! DuckDB read it without this program; `docs/reference/recording-format.md` describes it.
 //!
 //! [`schema`] has the columns and the rows in words, `encode` and `decode` turn events into rows and
 //! back, `message` checks what a file says of itself before Arrow may believe it.

@@ -1,5 +1,5 @@
 //! The columns and the rows, in words: the schema of the file and the tables of
-//! `docs/recording.md` are both made from here.
+//! `docs/reference/recording-format.md` are both made from here.
 
 use std::collections::HashMap;
 use std::sync::Arc;

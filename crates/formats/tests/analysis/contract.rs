@@ -1,4 +1,4 @@
-//! `docs/report.md` describes what is printed, field by field.
+//! `docs/reference/json-report.md` describes what is printed, field by field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,8 @@ type Contract = BTreeMap<String, (String, bool)>;
 
 /// The rows of tables of fields, by the heading that they stand under.
 fn contracts() -> BTreeMap<String, Contract> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/report.md");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/reference/json-report.md");
     let mut heading = String::new();
     let mut contracts: BTreeMap<String, Contract> = BTreeMap::new();
     for line in std::fs::read_to_string(path).unwrap().lines() {
@@ -135,7 +136,7 @@ fn the_contract_of_reports_is_what_is_printed() {
             found.insert(format!("{name}: {field} is described and never printed"));
         }
     }
-    assert!(found.is_empty(), "docs/report.md: {found:#?}");
+    assert!(found.is_empty(), "docs/reference/json-report.md: {found:#?}");
 }
 
 #[test]
@@ -155,5 +156,5 @@ fn the_contract_of_differences_is_what_is_printed() {
     }
     let mut found = BTreeSet::new();
     faults(&object, "", &contract, &mut found);
-    assert!(found.is_empty(), "docs/report.md: {found:#?}");
+    assert!(found.is_empty(), "docs/reference/json-report.md: {found:#?}");
 }

@@ -1,4 +1,4 @@
-//! The tables of `docs/recording.md` are made from the schema. `VRAMSCOPE_UPDATE=1` writes them.
+//! The tables of `docs/reference/recording-format.md` are made from the schema. `VRAMSCOPE_UPDATE=1` writes them.
 
 use std::fmt::Write;
 use std::fs;
@@ -37,7 +37,8 @@ fn facts() -> String {
 
 #[test]
 fn the_tables_of_the_page_are_fresh() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/recording.md");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/recording-format.md");
     let found = fs::read_to_string(&path).unwrap();
     let mut page = found.clone();
     for (mark, table) in [("columns", columns()), ("rows", rows()), ("about", facts())] {
@@ -52,7 +53,7 @@ fn the_tables_of_the_page_are_fresh() {
     }
     assert!(
         found == page,
-        "docs/recording.md is stale: \
+        "docs/reference/recording-format.md is stale: \
          VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test recording"
     );
 }

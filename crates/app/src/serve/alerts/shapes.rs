@@ -1,4 +1,4 @@
-//! Messages in the shapes that receivers understand. `docs/alerts.md` shows each.
+//! Messages in the shapes that receivers understand. `docs/operations/alerts.md` shows each.
 
 use std::collections::BTreeMap;
 

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::serve::http::incidents::manifest;
 
-    const PAGE: &str = include_str!("../../../../../docs/api.md");
+    const PAGE: &str = include_str!("../../../../../docs/reference/http-api.md");
     const ALL: Query = Query { pid: None, top: 10 };
 
     fn alert() -> AlertView {

@@ -63,7 +63,7 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
     let query = match Query::read(asked, is_list(uri.path())) {
         Ok(query) => query,
         Err(wrong) => {
-            return Answer::error(StatusCode::BAD_REQUEST, wrong, "see docs/api.md");
+            return Answer::error(StatusCode::BAD_REQUEST, wrong, "see docs/reference/http-api.md");
         }
     };
     let Some(published) = door.shared.feed.newest() else {

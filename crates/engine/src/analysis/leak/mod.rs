@@ -7,7 +7,7 @@
 //!
 //! The strongest evidence is *when those were born that are live*: `era` finds the growth that goes
 //! on, `shape` names what is no leak, `evidence` adds up what a verdict rests on, `cache` says when the
-//! tensors of PyTorch's cache account for its memory. `docs/leaks.md` has the rules in words.
+//! tensors of PyTorch's cache account for its memory. `docs/guide/leak-verdicts.md` has the rules in words.
 
 mod cache;
 mod course;

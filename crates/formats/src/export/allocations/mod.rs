@@ -57,7 +57,7 @@ impl Type {
     }
 }
 
-/// Every column in order: name, type, meaning. `docs/export.md` has the same table.
+/// Every column in order: name, type, meaning. `docs/reference/export-formats.md` has the same table.
 pub const COLUMNS: &[(&str, Type, &str)] = &[
     ("pid", Type::U32, "the process; 0 where the file does not say"),
     ("process", Type::Text, "its name"),

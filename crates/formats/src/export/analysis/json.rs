@@ -1,4 +1,4 @@
-//! Analyses as JSON: one object. Its names are a contract, described in `docs/report.md`.
+//! Analyses as JSON: one object. Its names are a contract, described in `docs/reference/json-report.md`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
 //! What is written down when memory ran out: a page of text and an object for programs, of the same
-//! facts. `docs/incidents.md` describes them; fields are added, never renamed.
+//! facts. `docs/operations/incidents.md` describes them; fields are added, never renamed.
 
 mod json;
 mod text;

@@ -1,4 +1,4 @@
-//! The events of a recording, row by row as `docs/recording.md` has them.
+//! The events of a recording, row by row as `docs/reference/recording-format.md` has them.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! PyTorch's memory snapshots: `torch.cuda.memory._dump_snapshot()`, pages that show one, and what
-//! is made from profiles. See `docs/torch.md` for what the figures mean.
+//! is made from profiles. See `docs/guide/pytorch-snapshots.md` for what the figures mean.
 //!
 //! A snapshot is a pickle. It is never executed: `machine` knows the opcodes of plain data and
 //! refuses all others. Nothing of it is kept as a tree: `meaning` turns each dictionary into what

@@ -1,4 +1,4 @@
-//! Messages are what `docs/alerts.md` shows.
+//! Messages are what `docs/operations/alerts.md` shows.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn notice() -> Notice {
 
 /// The block of the document after a heading.
 fn shown(heading: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/alerts.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/alerts.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, rest) = text.split_once(&format!("### {heading}\n")).expect(heading);
     let (_, rest) = rest.split_once("\n```").expect("a block");

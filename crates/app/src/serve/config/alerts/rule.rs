@@ -88,7 +88,7 @@ impl OwnRule {
         known.copied().ok_or_else(|| {
             let near = nearest(&self.metric, catalogue::ALL.iter().map(|metric| metric.name));
             let hint = near.map_or_else(
-                || "docs/metrics.md lists all of them".into(),
+                || "docs/reference/metrics.md lists all of them".into(),
                 |near| format!("did you mean `{near}`?"),
             );
             format!("there is no metric `{}`; {hint}", plain(&self.metric))

@@ -102,7 +102,11 @@ fn a_metric_that_there_is_not_is_named_with_the_one_that_is_meant() {
          did you mean `vramscope_process_pinned_bytes`?"
     );
     let text = "[[rule]]\nname = \"mine\"\nmetric = \"node_load1\"\nabove = 1";
-    assert!(reason(text).ends_with("docs/metrics.md lists all of them"), "{}", reason(text));
+    assert!(
+        reason(text).ends_with("docs/reference/metrics.md lists all of them"),
+        "{}",
+        reason(text)
+    );
     let long =
         format!("[[rule]]\nname = \"mine\"\nmetric = \"{}\"\nabove = 1", "x".repeat(100_000));
     assert!(reason(&long).len() < 500);
@@ -252,7 +256,7 @@ fn a_secret_that_anybody_can_read_or_that_is_a_pipe_is_refused() {
 /// Settings of the document are read as they stand; of files that are not here that is said.
 #[test]
 fn settings_of_the_document_are_right() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/alerts.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/alerts.md");
     let text = std::fs::read_to_string(path).unwrap();
     let blocks: Vec<&str> =
         text.split("\n```toml\n").skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect();

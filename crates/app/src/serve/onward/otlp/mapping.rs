@@ -1,5 +1,5 @@
 //! What each metric is called in OpenTelemetry, declared once: by its conventions where they have a name,
-//! otherwise so that Prometheus makes the name of `/metrics` of it. `docs/onward.md` has the same table.
+//! otherwise so that Prometheus makes the name of `/metrics` of it. `docs/operations/exporters.md` has the same table.
 
 use engine::metrics::{Metric, catalogue};
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_same_table() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onward.md");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/exporters.md");
         let text = std::fs::read_to_string(&page).unwrap();
         let (head, rest) = text.split_once("<!-- mapping -->\n").unwrap();
         let (found, tail) = rest.split_once("<!-- end -->").unwrap();
