@@ -51,7 +51,7 @@ class Holder:
 def tracer(place, holder, interval, out):
     process = start([place.vramscope, "trace", "--json", "--interval", interval, "--top", "10", *place.driver_option(),
                      "-p", holder.process.pid, "--force", "-o", out], stderr=subprocess.PIPE, text=True)
-    Lines(process.stderr).wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+    Lines(process.stderr).wait_for(lambda line: "attached to" in line, 60, "the tracer's probes")
     return process
 
 

@@ -35,7 +35,7 @@ def main():
     kernels = [options.vramscope, "kernels", "--json"]
     ways = {
         "none": work,
-        "empty": [*kernels, "--baseline", "--", *work],
+        "empty": [*kernels, "--empty-launch-probes", "--", *work],
         "kernels": [*kernels, "--", *work],
         "all checked": [*kernels, "--check-launches", "all", "--", *work],
     }

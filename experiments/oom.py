@@ -150,22 +150,22 @@ class Stage:
         self.messages = self.folder / "messages"
         if options.driver != "real":
             self.environment["LD_LIBRARY_PATH"] = options.driver
-            self.environment["SIM_STATE"] = str(self.folder / "devices")
+            self.environment["SIM_STATE_FILE"] = str(self.folder / "devices")
             self.environment["SIM_MEMORY"] = "16G"
             # The first process makes the devices, which the agent asks for when it starts.
             subprocess.run([sys.executable, __file__, "--play", "nothing"], env=self.environment, check=True)
         settings = self.folder / "vramscope.toml"
         settings.write_text(
-            '[incidents]\npause = "5s"\nkeep = 50\n[trace]\ntorch = "totals"\n', encoding="utf-8"
+            '[incidents]\ncooldown = "5s"\nretention_count = 50\n[trace]\ntorch = "totals"\n', encoding="utf-8"
         )
         command = [options.vramscope, "serve", "--listen", "127.0.0.1:0", "--config", str(settings)]
-        command += ["--state", str(self.folder / "state")]
+        command += ["--state-dir", str(self.folder / "state")]
         if options.driver != "real":
             command += ["--driver", os.path.join(options.driver, "libcuda.so.1")]
         with open(self.messages, "w", encoding="utf-8") as messages:
             self.agent = subprocess.Popen(command, env=self.environment, stderr=messages)
         stack.callback(self.end, self.agent)
-        self.wait(lambda: "watching" in self.messages.read_text(encoding="utf-8"), "the agent")
+        self.wait(lambda: "attached to" in self.messages.read_text(encoding="utf-8"), "the agent")
 
     @staticmethod
     def end(process):
@@ -211,7 +211,7 @@ class Stage:
             return found[number - 1] if len(found) >= number else None
         folder = self.wait(own, f"a folder of process {pid}")
         seen = time.monotonic_ns()
-        self.wait(lambda: self.read(folder)["page"] != "follows", "the page")
+        self.wait(lambda: self.read(folder)["html_report"] != "pending", "the page")
         return folder, self.read(folder), seen
 
     @staticmethod
@@ -231,21 +231,21 @@ def compare(name, found, seen, truth, facts, cause):
         wrong.append(f"holders {holders(found)}, truth {truth}")
     if found["cause"]["name"] not in cause:
         wrong.append(f"cause {found['cause']['name']}, expected {' or '.join(cause)}")
-    if facts["asked"] != found["asked_bytes"] and found["process"]["pid"] == facts["pid"]:
+    if facts["asked"] != found["requested_bytes"] and found["requester"]["pid"] == facts["pid"]:
         # PyTorch rounds requests up to 2 MiB.
-        if abs(found["asked_bytes"] - facts["asked"]) > 2 * MIB:
-            wrong.append(f"asked {found['asked_bytes']}, truth {facts['asked']}")
-    if found["took_ms"] >= 1000:
-        wrong.append(f"{found['took_ms']} ms is too long")
-    if found["page"] != "written":
-        wrong.append(f"page: {found['page']}")
+        if abs(found["requested_bytes"] - facts["asked"]) > 2 * MIB:
+            wrong.append(f"requested {found['requested_bytes']}, truth {facts['asked']}")
+    if found["written_after_ms"] >= 1000:
+        wrong.append(f"{found['written_after_ms']} ms is too long")
+    if found["html_report"] != "written":
+        wrong.append(f"html_report: {found['html_report']}")
     # The folder may be there before the program has told when it was refused.
     after = max(0, seen - facts["error_at"]) / 1e6
     print(json.dumps({
         "case": name, "ok": not wrong, "wrong": wrong, "cause": found["cause"]["name"],
-        "sureness": found["cause"]["sureness"], "sentence": found["cause"]["sentence"],
-        "took_ms": found["took_ms"], "seen_after_program_told_ms": round(after, 1),
-        "holders": len(found["holders"]), "errors": found["errors"], "recovered": found["recovered"],
+        "confidence": found["cause"]["confidence"], "summary": found["cause"]["summary"],
+        "written_after_ms": found["written_after_ms"], "seen_after_program_told_ms": round(after, 1),
+        "holders": len(found["holders"]), "oom_count": found["oom_count"], "recovered": found["recovered"],
     }), flush=True)
     return not wrong
 
@@ -254,7 +254,7 @@ def four(stage):
     with contextlib.ExitStack() as own:
         own.callback(setattr, stage, "stack", stage.stack)
         stage.stack = own
-        free, _ = Driver().free() if stage.environment.get("SIM_STATE") is None else (15 * GIB, 0)
+        free, _ = Driver().free() if stage.environment.get("SIM_STATE_FILE") is None else (15 * GIB, 0)
         parts = [free * share // 100 for share in (20, 15, 10)]
         others = [stage.play("hold", part) for part in parts]
         truth = {facts["pid"]: facts["held"] for facts in map(stage.told, others)}
@@ -298,11 +298,11 @@ def main():
     signal.alarm(LIMIT)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         stage = Stage(options, folder, stack)
-        results = [four(stage), alone(stage, "large", ["larger_than_device"])]
+        results = [four(stage), alone(stage, "large", ["request_exceeds_device"])]
         if options.driver == "real" and has_torch():
             results.append(alone(stage, "torch", ["device_exhausted"]))
-            results.append(alone(stage, "pieces", ["cache_fragmented"], number=2))
-            results.append(alone(stage, "again", ["cache_fragmented"], truth=False))
+            results.append(alone(stage, "pieces", ["cache_fragmentation"], number=2))
+            results.append(alone(stage, "again", ["cache_fragmentation"], truth=False))
         else:
             print("no GPU with PyTorch: torch, pieces and again are left out", file=sys.stderr)
         summary = stage.folders()[0] / "summary.txt"

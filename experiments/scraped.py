@@ -40,11 +40,11 @@ PATHS = ("/metrics", "/api/v1/snapshot")
 
 def agent(place, folder, driver):
     """An agent, and where it answers."""
-    process = start([place.vramscope, "serve", "--listen", "127.0.0.1:0", "--state", os.path.join(folder, "state"),
+    process = start([place.vramscope, "serve", "--listen", "127.0.0.1:0", "--state-dir", os.path.join(folder, "state"),
                      "--driver", driver], stderr=subprocess.PIPE, text=True)
     lines = Lines(process.stderr)
     said = lines.wait_for(lambda line: "listening on" in line, 60, "the agent")
-    lines.wait_for(lambda line: "watching" in line, 60, "the agent's probes")
+    lines.wait_for(lambda line: "attached to" in line, 60, "the agent's probes")
     address = re.search(r"://(\S+)", said).group(1)
     wait_ready(address)
     return process, address
@@ -138,7 +138,7 @@ def cost(place, asked, rounds):
     rows = []
     for name, times in taken.items():
         wall, processor = zip(*times)
-        rows.append({"asked": name, "median_ns": statistics.median(wall), "least_ns": min(wall),
+        rows.append({"load_on": name, "median_ns": statistics.median(wall), "least_ns": min(wall),
                      "processor_ns": statistics.median(processor)})
     for row in rows:
         row["median_ratio"] = row["median_ns"] / rows[0]["median_ns"]
@@ -154,7 +154,7 @@ def under_load(place, address, watch, seconds, folder):
     slow = slow_clients(address)
     before = get(address, "/metrics")
     program = start([place.workload, "--hold-ms", 3000, "spam", "--throughput", RATE, "--duration", seconds],
-                    env=place.environment(SIM_LEDGER=ledger), stdout=subprocess.DEVNULL)
+                    env=place.environment(SIM_ORACLE_DIR=ledger), stdout=subprocess.DEVNULL)
     usage, answering = Usage(watch.pid), thread_seconds(watch.pid, "http")
     load = [wrk(address, path, seconds - 1) for path in PATHS]
     parts = [told_by(process) for process in load]
@@ -199,7 +199,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         watch, address = agent(place, folder, place.driver_file)
         row = under_load(place, address, watch, chosen.seconds, folder)
-        asked = {"nobody": None}
+        asked = {"none": None}
         if place.simulated:
             other, asked["an agent that does not trace it"] = agent(place, os.path.join(folder, "other"), place.other_driver())
         asked["the agent that traces it"] = address
@@ -213,10 +213,10 @@ def main():
     print("|---:|---:|---:|---:|---:|---:|---:|")
     print(f"| {row['requests_per_s']:.0f} | {row['median_ms']:.1f} | {row['p99_ms']:.1f} | {row['agent_cpu_percent']:.1f} % | {row['answering_percent']:.1f} % "
           f"| {row['received']:,} | {row['lost']} |\n")
-    print("| clients ask | ns per pair, median | ratio | least | ratio | on a processor | ratio |")
+    print("| request load on | ns per pair, median | ratio | minimum | ratio | on a processor | ratio |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for one in row["cost"]:
-        print(f"| {one['asked']} | {one['median_ns']:.0f} | {one['median_ratio']:.3f} | {one['least_ns']:.0f} "
+        print(f"| {one['load_on']} | {one['median_ns']:.0f} | {one['median_ratio']:.3f} | {one['least_ns']:.0f} "
               f"| {one['least_ratio']:.3f} | {one['processor_ns']:.0f} | {one['processor_ratio']:.3f} |", flush=True)
     if chosen.results:
         results.keep(chosen.results, chosen.machine, "load", row, about)

@@ -3,7 +3,7 @@ where it is not."""
 from truth import NUMBERS, entry
 
 TENSORS = [("allocated_bytes", "allocated"), ("reserved_bytes", "reserved"), ("peak_bytes", "peak"),
-           ("blocks", "blocks"), ("given_total", "given"), ("taken_total", "taken"), ("refused", "refused")]
+           ("live_blocks", "blocks"), ("allocations_total", "given"), ("frees_total", "taken"), ("ooms_total", "refused")]
 
 
 def sums(rows, key, value):
@@ -38,10 +38,10 @@ def live(process, oracle):
 
 def peak(process, oracle):
     """Overlapping calls of several threads leave the peak open, between two bounds."""
-    both = process.get("peak_bounds", {"at_least": process["peak_bytes"], "at_most": process["peak_bytes"]})
-    if both["at_least"] <= oracle["peak_bytes"] <= both["at_most"]:
+    both = process.get("peak_bounds", {"min_bytes": process["peak_bytes"], "max_bytes": process["peak_bytes"]})
+    if both["min_bytes"] <= oracle["peak_bytes"] <= both["max_bytes"]:
         return []
-    return [f"peak_bytes {both['at_least']}..{both['at_most']}, truth {oracle['peak_bytes']}"]
+    return [f"peak_bytes {both['min_bytes']}..{both['max_bytes']}, truth {oracle['peak_bytes']}"]
 
 
 def devices(process, oracle):
@@ -57,11 +57,11 @@ def devices(process, oracle):
 
 def kinds(process, oracle):
     counts = sums(({**row, "one": 1} for row in oracle["live"]), lambda row: row["kind"], "one")
-    found = unlike("kind_allocations", process["kind_allocations"], counts)
+    found = unlike("live_allocations_by_kind", process["live_allocations_by_kind"], counts)
     # How much imported memory is, only its exporter knows.
     own = [row for row in oracle["live"] if row["kind"] != "imported"]
-    ours = {kind: size for kind, size in process["kinds"].items() if kind != "imported" and size}
-    return found + unlike("kinds", ours, sums(own, lambda row: row["kind"], "bytes"))
+    ours = {kind: size for kind, size in process["live_bytes_by_kind"].items() if kind != "imported" and size}
+    return found + unlike("live_bytes_by_kind", ours, sums(own, lambda row: row["kind"], "bytes"))
 
 
 def objects(process, oracle, single_thread):
@@ -74,8 +74,8 @@ def objects(process, oracle, single_thread):
 def failures(process, oracle):
     """What is reported, for the functions that are traced."""
     key = lambda row: (row["function"], row["code"])  # noqa: E731
-    ours, truth = sums(process["failures"], key, "count"), sums(oracle["errors"], key, "count")
-    return unlike("failures", ours, {name: truth.get(name, 0) for name in ours})
+    ours, truth = sums(process["failed_calls"], key, "count"), sums(oracle["errors"], key, "count")
+    return unlike("failed_calls", ours, {name: truth.get(name, 0) for name in ours})
 
 
 def sites(process):
@@ -136,9 +136,9 @@ def bounded(process, oracle, unattributed):
     """Differences of one that is not: the truth is between the bounds, and received and lost add up to it. Some of what was
     lost may be known of no process: that may be of this one."""
     said = process["uncertainty"]
-    if said["allocated_before_trace"]:
+    if said["before_trace"]:
         return []
-    low, high, truth = said["live_bytes_at_least"], said["live_bytes_at_most"], oracle["live_bytes"]
+    low, high, truth = said["live_bytes_min"], said["live_bytes_max"], oracle["live_bytes"]
     found = [] if low <= truth <= high else [f"live_bytes {low}..{high}, truth {truth}"]
     for what, calls, lost in CALLS:
         ours, truth = process["received_calls"][what], oracle[calls]
@@ -181,7 +181,7 @@ def sum_of(report, pairs):
 def totals(report):
     """A report is the sum of its processes, and as exact as they are."""
     found = []
-    running = [process for process in report["processes"] if process.get("ended_by") is None]
+    running = [process for process in report["processes"] if process.get("end_reason") is None]
     for field in ("live_bytes", "live_allocations"):
         found += unlike(f"{field} of the report", report[field], sum(p[field] for p in running))
     kept = sum(p["live_bytes"] for p in report["processes"]) - report["live_bytes"]

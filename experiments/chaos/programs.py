@@ -35,7 +35,7 @@ def functions():
 
 
 def failing(dice):
-    """Functions that fail now and then, as `SIM_FAIL` wants them."""
+    """Functions that fail now and then, as `SIM_INJECT_FAILURES` wants them."""
     # Without these no program does anything.
     names = [name for name in functions() if name not in ("cuInit", "cuGetProcAddress_v2")]
     chosen = dice.sample(names, dice.randint(1, 40))
@@ -68,12 +68,12 @@ def options(dice, directory):
               "--stacks", dice.choice(["full", "full", "off", "fp"])]
     if dice.randrange(3) == 0:
         # Those with a link for each function take long to detach.
-        chosen += ["--tier", dice.choice(["session", "multi"] * 6 + ["single", "constant"])]
+        chosen += ["--attach-mode", dice.choice(["session", "multi"] * 6 + ["single", "single-no-cookie"])]
     if dice.randrange(8) == 0:
         chosen += ["--ring-size", dice.choice([4096, 65536, 1 << 20])]
     if dice.randrange(3) == 0:
         chosen.append(dice.choice(["--torch", "--torch=totals"]))
     if dice.randrange(2) == 0:
-        chosen += ["--kernels", "--check-launches", dice.choice(["new", "all"])]
+        chosen += ["--kernels", "--check-launches", dice.choice(["sampled", "all"])]
     recording = os.path.join(directory, "run.arrows") if dice.randrange(2) else None
     return chosen + (["--record", recording] if recording else []), recording

@@ -35,7 +35,7 @@ class Tracer:
         with open(self.output, "w") as output:
             self.process = found.start(command, stdout=output, stderr=subprocess.PIPE, text=True)
         self.messages = Lines(self.process.stderr)
-        self.messages.wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+        self.messages.wait_for(lambda line: "attached to" in line, 60, "the tracer's probes")
 
     def finish(self, number=signal.SIGINT):
         """Ends it; its last report."""
@@ -59,7 +59,7 @@ class Round:
         self.problems, self.lines, self.targets = [], [], []
         self.compared = self.inexact = 0
         self.arguments, self.recording = programs.options(self.dice, directory)
-        self.by_kernel = "--tier" not in self.arguments or "session" in self.arguments
+        self.by_kernel = "--attach-mode" not in self.arguments or "session" in self.arguments
         self.about, self.kept = "", None
 
     def run(self):
@@ -80,11 +80,11 @@ class Round:
         return start(command, **settings)
 
     def environment(self, ledger, failing=None, memory="24G"):
-        environment = self.place.environment(SIM_LEDGER=ledger)
+        environment = self.place.environment(SIM_ORACLE_DIR=ledger)
         environment["SIM_MEMORY"] = memory
-        environment.pop("SIM_FAIL", None)
+        environment.pop("SIM_INJECT_FAILURES", None)
         if failing:
-            environment["SIM_FAIL"] = failing
+            environment["SIM_INJECT_FAILURES"] = failing
         return environment
 
     def target(self, program, single_thread=False, failing=None, **settings):
@@ -133,7 +133,7 @@ class Round:
         pid = oracle["pid"]
         torch = os.path.join(target.ledger, f"torch-{pid}.json")
         truth = json.load(open(torch)) if os.path.exists(torch) else None  # noqa: SIM115
-        entries = [p for p in report["processes"] if p["pid"] == pid and p.get("ended_by") != "exec"]
+        entries = [p for p in report["processes"] if p["pid"] == pid and p.get("end_reason") != "exec"]
         if not entries:
             if oracle["allocations"] and not report["lost_events"] and not target.early:
                 self.problems.append(f"process {pid} is not in the report, and nothing was lost")
@@ -157,7 +157,7 @@ class Round:
 
     def replay(self, recording, line):
         """The recording of a trace gives its last report again."""
-        command = [self.place.vramscope, "report", recording, "--analysis", "trace", "--format", "json", "--top", "1000000"]
+        command = [self.place.vramscope, "replay", recording, "--format", "json", "--top", "1000000"]
         self.lines.append(shlex.join(command))
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         again = done.stdout.splitlines()[-1] if done.stdout else None
@@ -250,7 +250,7 @@ def attach(found):
             Lines(target.process.stdout).wait_for(lambda line: line.strip() == "ready", 60, "the program")
     pids = [word for target in found.targets for word in ("-p", target.process.pid)]
     try:
-        tracer = Tracer(found, [*found.arguments, *found.place.driver_option(), *pids, "--follow"])
+        tracer = Tracer(found, [*found.arguments, *found.place.driver_option(), *pids, "--follow-forks"])
     except RuntimeError:
         # One that did not wait has ended before.
         if not any(target.early for target in found.targets):

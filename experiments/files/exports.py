@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What exports cost: seconds, most memory and size of every form, of a recording with a million events. Needs the
-environment that contrib/python-env makes; `./dev bench files` runs it."""
+environment that tools/python-env makes; `./dev bench files` runs it."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import time
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 VRAMSCOPE = os.environ.get("VRAMSCOPE", os.path.join(ROOT, "target", "release", "vramscope"))
-FORMS = ["tsv", "csv", "json", "folded", "flamegraph", "pprof", "speedscope", "perfetto", "torch", "parquet"]
+FORMS = ["nsys-tsv", "csv", "json", "folded", "flamegraph", "pprof", "speedscope", "perfetto", "torch", "parquet"]
 
 
 def record(path):
@@ -47,7 +47,7 @@ def main():
         for form in FORMS:
             out = os.path.join(folder, form)
             more = ["--value", "allocated"] if form == "flamegraph" else []
-            seconds, memory = timed(["export", path, "--to", form, "-o", out, *more])
+            seconds, memory = timed(["export", path, "--format", form, "-o", out, *more])
             figures = f"{seconds:.2f} | {EVENTS / seconds:,.0f} | {memory / 1e6:.0f} MB | {size(out) / 1e6:.1f} MB"
             print(f"| `{form}` | {figures} |")
 

@@ -182,7 +182,7 @@ def main():
                         help="equal call stacks are written once, or for each call")
     parser.add_argument("--way", choices=["plain", "stacks"], help=argparse.SUPPRESS)
     parser.add_argument("--command", nargs="+", default=[
-        "target/release/vramscope", "report", "--analysis", "leakage", "--format", "json"])
+        "target/release/vramscope", "report", "--analysis", "leaks", "--format", "json"])
     options = parser.parse_args()
     if options.way:
         json.dump(plain(options.file, options.way == "stacks"), sys.stdout)

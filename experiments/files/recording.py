@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What recordings cost: bytes for each event, events written and read a second, beside the naive way (one JSON
 object a line, by Python's own writer). One run each, on the same events. Needs the environment that
-contrib/python-env makes; `./dev bench files` runs it."""
+tools/python-env makes; `./dev bench files` runs it."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def events(path):
     for batch in pa.ipc.open_stream(path):
         used = [name for name in batch.schema.names if batch[name].null_count < batch.num_rows]
         for row in batch.select(used).to_pylist():
-            if row["row"] in ("allocate", "free"):
+            if row["type"] in ("allocate", "free"):
                 yield {name: value for name, value in row.items() if value is not None}
 
 

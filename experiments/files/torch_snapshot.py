@@ -5,7 +5,7 @@ usage: torch_snapshot.py [--binary FILE] [--mebibytes 512] [--keep FILE] [--roun
 
 Writes a snapshot of a simulated training run (as PyTorch writes them: stacks of some 40 shared frames,
 one list of frames for each allocation and each free), then asks both for the leaks by stack:
-`vramscope report FILE --analysis leakage --format json`, and `pickle.load` with a loop. Prints seconds, CPU
+`vramscope report FILE --analysis leaks --format json`, and `pickle.load` with a loop. Prints seconds, CPU
 seconds, their ratios, the peak memory of both, and whether the answers agree. Needs no GPU.
 """
 import argparse
@@ -120,7 +120,7 @@ def main():
                 print(f"{make(path, options.mebibytes)} entries", flush=True)
                 os._exit(0)
         size = os.path.getsize(path) / (1 << 20)
-        ours = [options.binary, "report", path, "--analysis", "leakage", "--format", "json"]
+        ours = [options.binary, "report", path, "--analysis", "leaks", "--format", "json"]
         theirs = [sys.executable, os.path.abspath(__file__), "--in-python", path]
         our_runs, their_runs = [], []
         for _ in range(options.rounds):

@@ -13,7 +13,7 @@ def names(entry):
 
 
 def subject(entry):
-    return entry.get("subject", "memory")
+    return entry.get("resource", "memory")
 
 
 def moment(text):
@@ -35,7 +35,7 @@ class Result:
         self.missed = [function for function in self.guilty if function not in self.found]
         # A leak seen from another side (the memory of a forgotten object) is neither a find nor a false alarm.
         self.false_alarms = sorted(f"{name} ({what})" for name, what in accused if name not in self.guilty)
-        self.sureness = {self.place(entry): entry.get("sureness") for entry in judged["suspects"]}
+        self.sureness = {self.place(entry): entry.get("confidence") for entry in judged["suspects"]}
         self.words = self.verdicts(judged)
         self.history(reports)
         self.differs = self.compare(judged, live) if live else []
@@ -54,7 +54,7 @@ class Result:
     def verdicts(self, report):
         """The verdicts of each place and subject."""
         words = {}
-        for entry in report.get("suspects", []) + report.get("judgements", []):
+        for entry in report.get("suspects", []) + report.get("other_verdicts", []):
             key = (self.place(entry), subject(entry))
             words.setdefault(key, set()).add(entry.get("verdict", "leak"))
         return words

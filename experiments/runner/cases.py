@@ -93,7 +93,7 @@ class Experiments:
             "train", "--steps", "60" if self.quick else "400", "--keep-every", "20", "--step-ms", "10", "--mb", "8"])
         yield self.plain("correctness", "three allocations, two frees",
                          ["leak3", "--work-ms", "200", "--wait-ms", "200"], drawn=False)
-        yield self.plain("correctness", "a device that is full", ["oom", "--chunk-mb", "300", "--wait-ms", "200"],
+        yield self.plain("correctness", "full device", ["oom", "--chunk-mb", "300", "--wait-ms", "200"],
                          drawn=False, environment={"SIM_MEMORY": "2G"})
 
     def processes(self):
@@ -129,7 +129,7 @@ class Experiments:
                      "--duration", self.seconds(10, 3), "--wait-start"]
             if not self.simulated:
                 words.append("--no-cache")
-            name = "as fast as possible" if throughput == "max" else f"{throughput} events a second"
+            name = "full speed" if throughput == "max" else f"{throughput} events/s"
             name += ", all freed" if ratio == "1.0" else ", none freed"
             traced = self.bench.trace(f"stress-{throughput}-{ratio}", words, options=USUAL, sampled=True, record=False)
             rows = compare.processes(traced)
@@ -216,7 +216,7 @@ class Experiments:
                 bare = statistics.median(times["not traced"][loop])
                 middle = statistics.median(values)
                 loops.append({"loop": loop, "way": way, "median": middle, "ratio": round(middle / bare, 3), "all": values})
-        return {"case": "by turns", "command": None, "verdict": compare.verdict(rows), "checks": rows, "loops": loops,
+        return {"case": "alternating", "command": None, "verdict": compare.verdict(rows), "checks": rows, "loops": loops,
                 "disturbed": disturbed, "turns": len(ways) * len(times["not traced"]["ns_per_pair"])}
 
     def _alone(self, once, patience):
@@ -243,7 +243,7 @@ def _counted(verb, counts):
         else:
             for field, name in (("allocations_total", "allocations"), ("frees_total", "frees")):
                 told = sum(process[field] for process in report["processes"])
-                yield name, compare.check(f"{name} told by `trace`", made, told, f"{lost} lost")
+                yield name, compare.check(f"{name} reported by `trace`", made, told, f"{lost} lost")
 
 
 def _made(traced):

@@ -1,34 +1,35 @@
-"""What was expected against what vramscope told."""
+"""Compares expected values with what vramscope reported."""
 import hashlib
 import os
 
 
-def check(what, expected, told, how=""):
+def check(value, expected, reported, note=""):
     """One row. `expected` is a value, or a pair of bounds."""
     if isinstance(expected, (list, tuple)):
         least, most = expected
         if least == most:
-            return check(what, least, told, how)
-        verdict = "within" if least <= told <= most else "off"
-        off_by = 0 if verdict == "within" else (told - most if told > most else told - least)
-        return {"what": what, "expected": [least, most], "told": told, "verdict": verdict, "off_by": off_by, "how": how}
-    verdict = "exact" if expected == told else "off"
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (expected, told))
-    return {"what": what, "expected": expected, "told": told, "verdict": verdict,
-            "off_by": told - expected if numbers else None, "how": how}
+            return check(value, least, reported, note)
+        verdict = "within" if least <= reported <= most else "off"
+        off_by = 0 if verdict == "within" else (reported - most if reported > most else reported - least)
+        return {"value": value, "expected": [least, most], "reported": reported, "verdict": verdict, "off_by": off_by,
+                "note": note}
+    verdict = "exact" if expected == reported else "off"
+    numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (expected, reported))
+    return {"value": value, "expected": expected, "reported": reported, "verdict": verdict,
+            "off_by": reported - expected if numbers else None, "note": note}
 
 
-def bounded(what, expected, least, most):
-    """A row in which the bounds are vramscope's, and hold what is expected."""
+def bounded(value, expected, least, most):
+    """A row in which vramscope reports bounds, which must include the expected value."""
     verdict = "within" if least <= expected <= most else "off"
-    return {"what": what, "expected": expected, "told": [least, most], "verdict": verdict,
+    return {"value": value, "expected": expected, "reported": [least, most], "verdict": verdict,
             "off_by": 0 if verdict == "within" else min(most - expected, least - expected, key=abs),
-            "how": "calls of several threads overlapped"}
+            "note": "calls of several threads overlapped"}
 
 
 def of_report(report):
     """Rows that hold for every run."""
-    return [check("every figure is exact", True, report["exact"]),
+    return [check("report is exact", True, report["exact"]),
             check("lost events", 0, report["lost_events"])]
 
 
@@ -45,12 +46,12 @@ def _threads(process):
 def _peak(process, expected):
     if "peak_bounds" in process:
         bounds = process["peak_bounds"]
-        return bounded("peak bytes", expected, bounds["at_least"], bounds["at_most"])
+        return bounded("peak bytes", expected, bounds["min_bytes"], bounds["max_bytes"])
     return check("peak bytes", expected, process["peak_bytes"])
 
 
 def with_simulator(process, truth):
-    """A process against the account of the simulated driver."""
+    """A process against the oracle of the simulated driver."""
     rows = [
         check("live bytes", truth["live_bytes"], process["live_bytes"]),
         check("live allocations", len(truth["live"]), process["live_allocations"]),
@@ -62,11 +63,11 @@ def with_simulator(process, truth):
     sums = {}
     for one in truth["live"]:
         sums[one["thread"]] = sums.get(one["thread"], 0) + one["bytes"]
-    told = _threads(process)
+    reported = _threads(process)
     if len(sums) > 1:
-        names = {tid: told[tid]["name"] if tid in told else f"thread {tid}" for tid in sums}
+        names = {tid: reported[tid]["name"] if tid in reported else f"thread {tid}" for tid in sums}
         for tid in sorted(sums, key=lambda tid: (names[tid], tid)):
-            rows.append(check(f"live bytes of {names[tid]}", sums[tid], told.get(tid, {}).get("live_bytes", 0)))
+            rows.append(check(f"live bytes of {names[tid]}", sums[tid], reported.get(tid, {}).get("live_bytes", 0)))
     listed = _listed(process)
     if listed is not None:
         ours = {(address, size) for address, size, _ in listed}
@@ -89,15 +90,15 @@ def _by_libraries(process):
         for kind in (kind for kind in site["kinds"] if kind["kind"] == "device"):
             live += kind["live_bytes"]
             allocations += kind["allocations_total"]
-            frees += kind["freed_total"]
+            frees += kind["frees_total"]
     return live, allocations, frees
 
 
 def with_cache(process, account):
-    """A process against PyTorch's figures of its caching allocator."""
+    """A process against PyTorch's statistics of its caching allocator."""
     theirs = account["torch"]
     live, allocations, frees = _by_libraries(process)
-    beside = f"beside {live:,} bytes of libraries" if live or allocations else ""
+    libraries = f"plus {live:,} bytes by libraries" if live or allocations else ""
     addresses = {hex(address) for address, _ in account["segments"]}
     listed = _listed(process) or []
     at_segments = [(address, size) for address, size, _ in listed if address in addresses]
@@ -105,25 +106,25 @@ def with_cache(process, account):
     theirs_lines = lines((hex(address), size) for address, size in account["segments"])
     return [
         check("reserved bytes", theirs["reserved"], sum(size for _, size in at_segments), "at the segments' addresses"),
-        check("reserved bytes, by stacks", theirs["reserved"], process["live_bytes"] - live, beside),
+        check("reserved bytes, by stacks", theirs["reserved"], process["live_bytes"] - live, libraries),
         check("segments", theirs["segments"], len(at_segments), "at the segments' addresses"),
         check("each segment's address and size", _digest(theirs_lines), _digest(lines(at_segments))),
-        check("peak of reserved bytes", theirs["reserved_peak"], process["peak_bytes"] - live, beside),
+        check("peak of reserved bytes", theirs["reserved_peak"], process["peak_bytes"] - live, libraries),
         check("device allocations", theirs["device_allocs"], process["allocations_total"] - allocations,
-              f"beside {allocations} of libraries" if allocations else ""),
+              f"plus {allocations} by libraries" if allocations else ""),
         check("device frees", theirs["device_frees"], process["frees_total"] - frees,
-              f"beside {frees} of libraries" if frees else ""),
+              f"plus {frees} by libraries" if frees else ""),
         check("failed allocations", theirs["alloc_retries"] + theirs["ooms"], process["failed_allocations"],
               "PyTorch's retries and errors"),
     ]
 
 
 def _own_peak(process, least, most):
-    """The program knows bounds of its peak where its threads call at the same time; so may vramscope."""
-    told = process.get("peak_bounds", {"at_least": process["peak_bytes"], "at_most": process["peak_bytes"]})
-    # The moment of both that is nearest to the program's own bounds.
-    nearest = min(max(least, told["at_least"]), told["at_most"])
-    return check("peak bytes", [least, most], nearest, "bounds: threads call at the same time" if least < most else "")
+    """If calls of several threads overlap, the program and vramscope can only bound the peak."""
+    reported = process.get("peak_bounds", {"min_bytes": process["peak_bytes"], "max_bytes": process["peak_bytes"]})
+    # The reported value that is nearest to the program's own bounds.
+    nearest = min(max(least, reported["min_bytes"]), reported["max_bytes"])
+    return check("peak bytes", [least, most], nearest, "bounds: calls of several threads overlapped" if least < most else "")
 
 
 def _digest(text):
@@ -142,10 +143,10 @@ def without_cache(process, account):
         check("failed allocations", 0, process["failed_allocations"]),
     ]
     if len(own["threads"]) > 1:
-        told = {thread["name"]: thread for thread in process["threads"]}
+        reported = {thread["name"]: thread for thread in process["threads"]}
         for name in sorted(own["threads"]):
             expected = own["threads"][name]["live_bytes"]
-            rows.append(check(f"live bytes of {name}", expected, told.get(name, {}).get("live_bytes", 0)))
+            rows.append(check(f"live bytes of {name}", expected, reported.get(name, {}).get("live_bytes", 0)))
     listed = _listed(process)
     if listed is not None:
         pairs = sorted((int(address, 16), size) for address, size, _ in listed)
@@ -155,37 +156,37 @@ def without_cache(process, account):
 
 
 def processes(traced):
-    """Rows of every process of a run; and of those that are missing."""
+    """Rows of every process of a run, also of those that are missing."""
     report = traced["reports"][-1]
     expected = traced["truth"] or traced["accounts"]
-    told = {process["pid"]: process for process in report["processes"]}
+    reported = {process["pid"]: process for process in report["processes"]}
     rows = of_report(report)
     if not expected:
-        return [*rows, check("programs that told their account", "at least one", "none")]
-    rows.append(check("processes", len(expected), len(told)))
+        return [*rows, check("programs that printed their account", "at least one", "none")]
+    rows.append(check("processes", len(expected), len(reported)))
     for number, pid in enumerate(sorted(expected), 1):
         label = f"process {number}: " if len(expected) > 1 else ""
-        if pid not in told:
+        if pid not in reported:
             rows.append(check(f"{label}reported", True, False))
             continue
         account = expected[pid]
         if traced["truth"]:
-            found = with_simulator(told[pid], account)
+            found = with_simulator(reported[pid], account)
         elif account["torch"] is not None:
-            found = with_cache(told[pid], account)
+            found = with_cache(reported[pid], account)
         else:
-            found = without_cache(told[pid], account)
-        rows += [{**row, "what": label + row["what"]} for row in found]
+            found = without_cache(reported[pid], account)
+        rows += [{**row, "value": label + row["value"]} for row in found]
     return rows
 
 
 def biggest(traced, size, thread):
-    """Rows of an anomaly: the biggest allocation is the huge one, and its thread is named."""
+    """Rows of an anomaly: the largest allocation is the huge one, and its thread is named."""
     found = [(allocation["bytes"], one["name"], allocation["address"])
              for process in traced["reports"][-1]["processes"]
              for one in process["threads"] for allocation in one["allocations"]]
-    told = max(found, default=(0, "none", ""))
-    return [check("the biggest allocation", size, told[0]), check("its thread", thread, told[1])]
+    largest = max(found, default=(0, "none", ""))
+    return [check("largest allocation", size, largest[0]), check("its thread", thread, largest[1])]
 
 
 def verdict(rows):

@@ -131,7 +131,7 @@ class Bench:
     def environment(self, more, truth):
         found = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **more}
         if self.driver == "simulated":
-            found.update(LD_LIBRARY_PATH=self.simulator, SIM_LEDGER=truth)
+            found.update(LD_LIBRARY_PATH=self.simulator, SIM_ORACLE_DIR=truth)
         return found
 
     def program(self, words):
@@ -207,7 +207,7 @@ class Bench:
     def text(self, recording):
         """The last report of a recording, as people read it."""
         done = subprocess.run(
-            [self.vramscope, "report", "--analysis", "trace", "--top", "3", "--stack-depth", "5", recording],
+            [self.vramscope, "replay", "--top", "3", "--stack-depth", "5", recording],
             capture_output=True, text=True, timeout=60, check=False)
         return shorten(scrub(done.stdout))
 

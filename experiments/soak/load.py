@@ -38,7 +38,7 @@ class Target:
         self.arguments, self.killed = arguments, False
         self.doom = time.monotonic() + doom if doom else None
         self.errors = os.path.join(ledger, f"errors-{number}")
-        environment = place.environment(SIM_LEDGER=ledger)
+        environment = place.environment(SIM_ORACLE_DIR=ledger)
         environment["SIM_MEMORY"] = "24G"
         with open(self.errors, "w") as errors:
             self.process = start([place.workload, "--seed", number, *arguments], env=environment,

@@ -43,7 +43,7 @@ class Tracer:
                               *place.driver_option(), "-a"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.reports = Lines(self.process.stdout, account.report)
         self.messages = Lines(self.process.stderr)
-        self.messages.wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+        self.messages.wait_for(lambda line: "attached to" in line, 60, "the tracer's probes")
         account.begin()
         self.usage, self.memory = Usage(self.process.pid), []
 

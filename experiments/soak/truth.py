@@ -23,8 +23,8 @@ def differences(process, oracle):
     for mine, theirs in NUMBERS:
         if process[mine] != oracle[theirs]:
             found.append(f"{mine} {process[mine]}, truly {oracle[theirs]}")
-    bounds = process.get("peak_bounds", {"at_least": process["peak_bytes"], "at_most": process["peak_bytes"]})
-    if not bounds["at_least"] <= oracle["peak_bytes"] <= bounds["at_most"]:
+    bounds = process.get("peak_bounds", {"min_bytes": process["peak_bytes"], "max_bytes": process["peak_bytes"]})
+    if not bounds["min_bytes"] <= oracle["peak_bytes"] <= bounds["max_bytes"]:
         found.append(f"peak {bounds}, truly {oracle['peak_bytes']}")
     if not process["exact"]:
         found.append("said not to be exact")
@@ -45,7 +45,7 @@ class Account:
         self.reports += 1
         self.lost = max(self.lost, report["lost_events"])
         for process in report["processes"]:
-            if process["exited"] and process["ended_by"] == "exit":
+            if process["exited"] and process["end_reason"] == "exit":
                 self.ended[process["pid"]] = process
 
     def compare(self, last=False):

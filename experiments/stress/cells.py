@@ -56,7 +56,7 @@ def every_cell(seconds):
 def spam(place, cell, folder, seconds):
     """The target, which waits for a line before it begins."""
     return start([place.workload, "--wait-start", "spam", "--throughput", cell["rate"], "--free-ratio",
-                  cell["free_ratio"], "--duration", seconds], env=place.environment(SIM_LEDGER=folder),
+                  cell["free_ratio"], "--duration", seconds], env=place.environment(SIM_ORACLE_DIR=folder),
                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -139,7 +139,7 @@ def measure(place, cell, folder):
                     reports],
                    stderr=subprocess.PIPE, text=True)
     messages = Lines(tracer.stderr)
-    messages.wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+    messages.wait_for(lambda line: "attached to" in line, 60, "the tracer's probes")
     fill, before = FillWatch(tracer.pid), resident(tracer.pid)
     description = "{rate}/s, {free_ratio} freed, printing {printing}, stacks {stacks}".format(**cell)
     monitor = start([sys.executable, os.path.join(HERE, "monitor.py"), "--description", description, "-o", samples,
@@ -172,7 +172,7 @@ def idle(place, seconds):
     with tempfile.TemporaryDirectory() as folder:
         tracer = start([place.vramscope, "trace", "--json", "--interval", "10h", *place.driver_option(), "-a", "-o",
                         os.path.join(folder, "reports.jsonl")], stderr=subprocess.PIPE, text=True)
-        Lines(tracer.stderr).wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+        Lines(tracer.stderr).wait_for(lambda line: "attached to" in line, 60, "the tracer's probes")
         time.sleep(0.3)
         usage = Usage(tracer.pid)
         time.sleep(seconds)

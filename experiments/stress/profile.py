@@ -32,7 +32,7 @@ def sample(place, chosen, folder):
                     *place.driver_option(), "-p", player.pid, "--force", "-o",
                     os.path.join(folder, "reports.jsonl")],
                    stderr=subprocess.PIPE, text=True)
-    Lines(tracer.stderr).wait_for(lambda line: "watching" in line, 60, "the tracer's probes")
+    Lines(tracer.stderr).wait_for(lambda line: "attached to" in line, 60, "the tracer's probes")
     player.stdin.write("go\n")
     player.stdin.flush()
     time.sleep(1)

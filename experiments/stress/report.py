@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the figures of docs/internals/performance.md, and its pictures, from results.
+"""Writes the measurements of docs/internals/performance.md, and its charts, from results.
 
 usage: report.py [--check] [RESULTS.json …]
 
-Without names it takes experiments/results/bench/*.json. What stands between the two marks of the page is replaced;
-the rest of it is written by hand. With --check nothing is written: exits with 1 where the page or a picture
-would change.
+Without names it reads experiments/results/bench/*.json. The part between the two marks of the page is replaced;
+the rest is written by hand. With --check nothing is written: exits with 1 if the page or a chart would change.
 """
 import argparse
 import glob
@@ -22,18 +21,18 @@ import rivals  # noqa: E402
 from bench import chart  # noqa: E402
 
 PAGE = os.path.join(ROOT, "docs/internals/performance.md")
-BEGIN, END = "<!-- figures: made by experiments/stress/report.py -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- begin generated: experiments/cost/stress/report.py -->", "<!-- end generated -->"
 
 
 class Machine:
-    """The section of one machine: its text, and pictures by file name."""
+    """The section of one machine: its text, and charts by file name."""
 
     def __init__(self, results):
         self.results, self.name, self.parts, self.pictures = results, results["machine"], [], {}
         self.slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
         self.add(f"## On the {self.name}")
         self.add(self.facts())
-        for part in (self.stress, self.rivals, self.growth, self.load, self.soak):
+        for part in (self.stress, self.other_tools, self.growth, self.load, self.soak):
             if part.__name__ in results:
                 part(results[part.__name__])
 
@@ -56,7 +55,7 @@ class Machine:
         one = next(value["facts"] for key, value in self.results.items() if key != "machine")
         where = ", in a virtual machine" if one["virtual"] else ""
         gpu = f"{one['gpu']}, " if one["gpu"] else ""
-        loads = [f"{key} {value['facts']['load_at_start']}" for key, value in self.results.items() if key != "machine"]
+        loads = [f"{key.replace('_', ' ')} {value['facts']['load_at_start']}" for key, value in self.results.items() if key != "machine"]
         return (f"{gpu}{one['cores']} cores of {one['processor']}{where}, Linux {one['kernel']}, {one['memory_gib']} GiB; "
                 f"the {one['driver']} driver; {one['version']}, {one['date']}. Load of the machine before each measurement: "
                 f"{', '.join(loads)}.")
@@ -66,22 +65,22 @@ class Machine:
     def stress(self, done):
         self.add("### Stress")
         idle = done["idle"]
-        self.add(f"{len(done['cells'])} cells of {done['seconds']:g} seconds. While nothing happens the tracer takes "
-                 f"{idle['cpu_percent']:.2f} % of a core and {idle['memory_mb']:.0f} MB, {idle['own_memory_mb']:.0f} MB of that its "
-                 "own: the kernel maps each ring of 16 MiB twice, and both count.")
+        self.add(f"{len(done['cells'])} cells of {done['seconds']:g} seconds. An idle tracer uses "
+                 f"{idle['cpu_percent']:.2f} % of a core and {idle['memory_mb']:.0f} MB, {idle['own_memory_mb']:.0f} MB of it "
+                 "private: the kernel maps each ring of 16 MiB twice, and both count.")
         rows = []
         for cell in done["cells"]:
             ring = cell["ring"]
-            fill = f"{ring['most_bytes'] / ring['of_bytes'] * 100:.2f} %" if ring.get("of_bytes") else "not told"
+            fill = f"{ring['most_bytes'] / ring['of_bytes'] * 100:.2f} %" if ring.get("of_bytes") else "unknown"
             rows.append([
-                "as fast as possible" if cell["rate"] == "max" else f"{int(cell['rate']):,}",
+                "full speed" if cell["rate"] == "max" else f"{int(cell['rate']):,}",
                 f"{cell['free_ratio'] * 100:.0f} %", "every second" if cell["printing"] else "none", cell["stacks"],
                 f"{cell['rate_reached']:,.0f}", f"{cell['cpu_percent']:.1f} %", f"{cell['user_us']:.2f}",
                 f"{cell['system_us']:.2f}", f"{cell['memory_mb']:.0f}", f"{cell['own_memory_mb']:.0f}", fill,
                 f"{cell['added_ns'] / 1000:.1f}" if "added_ns" in cell else "",
                 f"{cell['lost']}", "all" if cell["right"] else f"**{cell['received']} of {cell['truth']}**"])
-        self.table(["<events/s asked for", ">freed", "<reports", "<stacks", ">events/s", ">CPU of a core", ">user µs/event",
-                    ">system µs/event", ">MB", ">MB of its own", ">ring, fullest", ">added µs/call", ">lost", "<received"], rows)
+        self.table(["<target events/s", ">freed", "<reports", "<stacks", ">events/s", ">CPU (one core)", ">user µs/event",
+                    ">system µs/event", ">MB", ">private MB", ">ring maximum", ">added µs/call", ">lost", "<received"], rows)
         lines = {self.rate(cell): cell["series"] for cell in done["cells"]
                  if not cell["free_ratio"] and cell["printing"] and cell["stacks"] == "full"}
         if lines:
@@ -93,14 +92,14 @@ class Machine:
 
     @staticmethod
     def rate(cell):
-        return "as fast as possible" if cell["rate"] == "max" else f"{int(cell['rate']):,} events/s"
+        return "full speed" if cell["rate"] == "max" else f"{int(cell['rate']):,} events/s"
 
-    def rivals(self, done):
-        self.add("### Floors and rivals")
-        self.add(f"One allocation and its free, {done['pairs']:,} times, {done['rounds']} rounds by turns; the least of each, for "
-                 "other work only ever adds. What the probes' programs take of it is as the kernel accounts it, in a round of its own "
-                 "(about 65 ns a run are the accounting); the rest is getting there and back. The watcher's time is that of its own "
-                 "process, per call.")
+    def other_tools(self, done):
+        self.add("### Floors and other tools")
+        self.add(f"{done['pairs']:,} pairs of allocation and free, {done['rounds']} alternating rounds; the minimum of each, because "
+                 "other work only adds time. *In BPF programs* is the time that the kernel accounts to them, measured in a separate "
+                 "round (about 65 ns per run are the accounting itself); the rest is entering and leaving the probe. The tracer's CPU "
+                 "is that of its own process.")
         rows = []
         for row in done["rows"]:
             words = rivals.WORDS[row["way"]]
@@ -111,18 +110,18 @@ class Machine:
             none = row["way"] == "none"
             rows.append([words, f"{row['pair_ns']:,.0f} ns", "" if none else f"{row['added_ns']:,.0f} ns", ratio,
                          "" if none else f"{row['in_programs_ns']:,.0f} ns", "" if none else f"{row['watcher_us']:.2f} µs"])
-        self.table(["<who watches", ">a pair takes", ">added", ">to the floor", ">in the probes' programs", ">watcher's CPU per call"],
+        self.table(["<probes", ">time per pair", ">added", ">vs. floor", ">in BPF programs", ">tracer CPU per call"],
                    rows)
 
     def growth(self, done):
         self.add("### Growth")
-        self.add("By how many allocations are live. *Same* and *distinct* are their sizes. The plain ledger is a hash table "
-                 "that is walked at every report, without stacks, threads or sizes in order.")
+        self.add("By number of live allocations. *Same* and *distinct* refer to their sizes. The plain ledger is a hash table "
+                 "that is scanned at every report, without stacks, threads or size order.")
         names = {"vramscope": "vramscope", "naive": "plain ledger"}
         rows = [[names[row["who"]], f"{row['live']:,}", row["sizes"], f"{row['event_us']:.2f} µs",
                  f"{row['report_us']:,.0f} µs" if row["report_us"] is not None else "", f"{row['bytes']:.0f}",
                  f"{row['memory_mb']:.0f}"] for row in done["rows"]]
-        self.table(["<who", ">live", "<sizes", ">CPU per event", ">CPU per report", ">bytes per live allocation", ">MB in all"], rows)
+        self.table(["<tool", ">live", "<sizes", ">CPU per event", ">CPU per report", ">bytes per live allocation", ">total MB"], rows)
         for what, key, title, unit, log in [("event", "event_us", "CPU per event", "microseconds", False),
                                             ("report", "report_us", "CPU per report", "microseconds", True),
                                             ("bytes", "bytes", "Memory per live allocation", "bytes", False)]:
@@ -137,30 +136,30 @@ class Machine:
                              log_x=True, log_y=log, dots=True)
 
     def load(self, done):
-        self.add("### A load of requests")
-        self.add(f"{done['connections']} connections that ask the agent without a pause, {done['slow_clients']} clients that never "
-                 f"finish, while a program makes {done['asked_rate']:,} events a second: {done['requests_per_s']:,.0f} answers a second "
-                 f"(half of them metrics, half snapshots), half within {done['median_ms']:.1f} ms, 99 % within {done['p99_ms']:.1f} ms; "
-                 f"{done['received']:,} events received, {done['lost']} lost. The agent took {done['agent_cpu_percent']:.1f} % of a core, "
-                 f"{done['answering_percent']:.1f} % of it for answers.")
-        self.add(f"What an allocation and its free take meanwhile in another program that the agent traces, {done['pairs']:,} times, "
-                 f"{done['rounds']} rounds by turns:")
-        rows = [[row["asked"], f"{row['median_ns']:,.0f} ns", f"x {row['median_ratio']:.2f}", f"{row['least_ns']:,.0f} ns",
+        self.add("### Request load")
+        self.add(f"{done['connections']} connections that send requests continuously and {done['slow_clients']} clients that never "
+                 f"finish, while a program makes {done['asked_rate']:,} events/s: {done['requests_per_s']:,.0f} responses/s "
+                 f"(half metrics, half snapshots), median {done['median_ms']:.1f} ms, p99 {done['p99_ms']:.1f} ms; "
+                 f"{done['received']:,} events received, {done['lost']} lost. The agent used {done['agent_cpu_percent']:.1f} % of a core, "
+                 f"{done['answering_percent']:.1f} % for responses.")
+        self.add("Time of a pair of allocation and free in another traced program meanwhile, "
+                 f"{done['pairs']:,} pairs, {done['rounds']} alternating rounds:")
+        rows = [[row["load_on"], f"{row['median_ns']:,.0f} ns", f"x {row['median_ratio']:.2f}", f"{row['least_ns']:,.0f} ns",
                  f"x {row['least_ratio']:.2f}", f"{row['processor_ns']:,.0f} ns", f"x {row['processor_ratio']:.2f}"]
                 for row in done["cost"]]
-        self.table(["<clients ask", ">median", ">to nobody", ">least", ">to nobody", ">on a processor, median", ">to nobody"], rows)
+        self.table(["<request load on", ">median", ">ratio", ">minimum", ">ratio", ">on a processor", ">ratio"], rows)
 
     def soak(self, done):
         self.add("### Soak")
         long = done["long"]
-        problems = "; ".join(done["problems"]) or "nothing wrong"
+        problems = "; ".join(done["problems"]) or "no problems"
         self.add(f"{done['seconds'] / 60:.1f} minutes: {done['programs']} programs, {done['killed']} of them killed; "
-                 f"{done['compared']} processes equal to the simulated driver's own account; {done['restarts']} restarts of the tracer, "
-                 f"{done['sigkills']} of them by SIGKILL; {done['lost']} events lost; {problems}. The tracer took "
-                 f"{long['cpu_percent']:.1f} % of a core and {long['memory_mb']:.1f} MB of its own memory, {long['grown_mb']:+.2f} MB over the "
-                 f"last {long['span_s']:.0f} seconds of its longest run, in which {long['ended']} processes ended.")
-        self.picture("soak", f"The tracer's own memory during the soak on the {self.name}", ("seconds", "MB"),
-                     {"memory of its own": long["series"]})
+                 f"{done['compared']} processes equal to the oracle; {done['restarts']} restarts of the tracer, "
+                 f"{done['sigkills']} of them by SIGKILL; {done['lost']} events lost; {problems}. The tracer used "
+                 f"{long['cpu_percent']:.1f} % of a core and {long['memory_mb']:.1f} MB of private memory, {long['grown_mb']:+.2f} MB over the "
+                 f"last {long['span_s']:.0f} seconds of its longest run, in which {long['ended']} processes exited.")
+        self.picture("soak", f"Private memory of the tracer during the soak, {self.name}", ("seconds", "MB"),
+                     {"private memory": long["series"]})
 
 
 def main():
@@ -176,7 +175,7 @@ def main():
     with open(PAGE) as file:
         page = file.read()
     if page.count(BEGIN) != 1 or page.count(END) != 1:
-        sys.exit(f"{PAGE} has no place for figures: it needs one line {BEGIN} and one line {END}")
+        sys.exit(f"{PAGE} has no generated part: it needs one line {BEGIN} and one line {END}")
     before, after = page.split(BEGIN)[0], page.split(END)[1]
     text = "\n\n".join(part for machine in machines for part in machine.parts)
     text = f"{BEGIN}\n\n{text}\n\n{END}" if text else f"{BEGIN}\n\n{END}"
@@ -191,7 +190,7 @@ def main():
                 with open(path, "w") as file:
                     file.write(content)
     if chosen.check and changed:
-        sys.exit(f"not as the results say: {', '.join(changed)}; run experiments/stress/report.py")
+        sys.exit(f"differs from the results: {', '.join(changed)}; run experiments/cost/stress/report.py")
     print(f"{len(changed)} files {'would change' if chosen.check else 'written'}")
 
 

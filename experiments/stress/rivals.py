@@ -1,4 +1,4 @@
-"""What watching an allocation and its free costs the program: floors, rivals and the tracer, by turns."""
+"""Cost of tracing an allocation and its free for the program: floors, other tools and vramscope, alternating."""
 import json
 import os
 import re
@@ -31,11 +31,11 @@ END { clear(@live); clear(@out); clear(@asked); clear(@freeing); }
 """
 
 WORDS = {
-    "none": "nobody watches",
+    "none": "no probes",
     "empty": "empty session probes",
-    "record": "session probes that send 64 bytes a call: the floor",
-    "paired": "the same, with arguments and time of the entry",
-    "naive": "the same, into a hash table that is walked at every report",
+    "record": "session probes that send 64 bytes per call (floor)",
+    "paired": "the same, with entry arguments and time",
+    "naive": "the same, into a hash table that is scanned at every report",
     "bpftrace": "bpftrace, pairing in the kernel",
     "vramscope empty": "vramscope with empty probes",
     "vramscope off": "vramscope, `--stacks off`",
@@ -81,7 +81,7 @@ def rivals(place, folder):
                        "fp": ["--stacks", "fp"], "full": ["--stacks", "full"]}.items():
         command = [place.vramscope, "trace", "--json", "--interval", "1s", *place.driver_option(), "-a", *extra,
                    "--force", "-o", os.path.join(folder, "reports.jsonl")]
-        everybody[f"vramscope {way}"] = Rival(command, "watching")
+        everybody[f"vramscope {way}"] = Rival(command, "attached to")
     return everybody
 
 
@@ -141,5 +141,5 @@ def compare(place, folder, rounds, count, say):
         added = best[name] - best["none"]
         rows.append({"way": name, "pair_ns": best[name], "added_ns": added, "all_ns": times[name],
                      "to_floor": added / floor if floor and name != "none" else None,
-                     "in_programs_ns": inside.get(name), "watcher_us": min(costs[name]), "told": told[name]})
+                     "in_programs_ns": inside.get(name), "watcher_us": min(costs[name]), "reported": told[name]})
     return {"rounds": rounds, "pairs": count, "depth": DEPTH, "rows": rows}

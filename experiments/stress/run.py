@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Stress: what tracing costs at 1,000, 4,000, 20,000 events a second and as many as there can be.
+"""Stress: what tracing costs at 1,000, 4,000 and 20,000 events/s and at full speed.
 
-usage: run.py [--seconds 8 | --quick] [--cells N] [--skip cells|rivals] [--results FILE] [--driver sim|real] …
+usage: run.py [--seconds 8 | --quick] [--cells N] [--skip cells|other_tools] [--results FILE] [--driver sim|real] …
 
 A cell is a rate, a part that is freed, reports or none, stacks or none: 32 of them. Each is compared with
-the truth: the simulated driver's own account, or the target's with a real driver. Then floors, rivals and
-the tracer take turns on the same pairs of allocation and free. Needs root. Exits with 1 where an event was
-lost or a figure differs from the truth.
+the oracle of the simulated driver, or with a real driver with the target's own account. Then floors, other tools
+and the tracer alternate on the same pairs of allocation and free. Needs root. Exits with 1 if an event was lost
+or a value is wrong.
 """
 import os
 import sys
@@ -52,11 +52,11 @@ def run_cells(place, chosen):
     return done
 
 
-def run_rivals(place, chosen):
+def run_other_tools(place, chosen):
     rounds, count = (1, 10_000) if chosen.quick else (chosen.rounds, 50_000)
     with tempfile.TemporaryDirectory() as folder:
         done = rivals.compare(place, folder, rounds, count, say)
-    say("| way | ns per pair | added | x floor | ns in programs | watcher's CPU, us/event |")
+    say("| way | ns per pair | added | x floor | ns in BPF programs | tracer CPU, us/event |")
     say("|---|---:|---:|---:|---:|---:|")
     for row in done["rows"]:
         if "missing" in row:
@@ -72,9 +72,9 @@ def main():
     parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a cell")
     parser.add_argument("--quick", action="store_true", help="1.5 s a cell, 1 round")
-    parser.add_argument("--cells", type=int, help="only so many cells, spread over the table")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each rival")
-    parser.add_argument("--skip", choices=["cells", "rivals"], action="append", default=[])
+    parser.add_argument("--cells", type=int, help="only this number of cells, spread over the table")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each tool")
+    parser.add_argument("--skip", choices=["cells", "other_tools"], action="append", default=[])
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.seconds = 1.5
@@ -88,12 +88,12 @@ def main():
         wrong = [cell for cell in done["cells"] if not cell["right"]]
         if chosen.results:
             results.keep(chosen.results, chosen.machine, "stress", done, about)
-    if "rivals" not in chosen.skip:
-        done = run_rivals(place, chosen)
+    if "other_tools" not in chosen.skip:
+        done = run_other_tools(place, chosen)
         if chosen.results:
-            results.keep(chosen.results, chosen.machine, "rivals", done, about)
+            results.keep(chosen.results, chosen.machine, "other_tools", done, about)
     for cell in wrong:
-        say(f"WRONG: {cell['rate']}/s: {cell['received']} of {cell['truth']} events received, {cell['lost']} told as lost")
+        say(f"WRONG: {cell['rate']}/s: {cell['received']} of {cell['truth']} events received, {cell['lost']} reported as lost")
     sys.exit(1 if wrong else 0)
 
 

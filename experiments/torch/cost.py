@@ -22,7 +22,7 @@ def measure(command, environment):
     told = re.findall(r"([\d.]+) ns a pair", done.stdout + done.stderr)
     if not told:
         sys.exit(f"{' '.join(command)}: {done.stdout} {done.stderr}")
-    lost = re.findall(r'"lost_records":(\d+)', done.stdout)
+    lost = re.findall(r'"torch":{"exact":\w+,"lost_events":(\d+)', done.stdout)
     # The first round meets stacks that are not known yet.
     return min(float(one) for one in told[-2:]), int(lost[-1]) if lost else 0
 

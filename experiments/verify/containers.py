@@ -66,7 +66,7 @@ def settled(get, pid):
 def check(verdict, what, process, container, truth):
     """The process as the agent told it, and the account of a driver that knows it as number 1."""
     told = process["container"]
-    verdict.look(f"{what}: container, runtime, number inside", (told["id"], told["runtime"], told.get("pid_inside")), container)
+    verdict.look(f"{what}: container, runtime, number inside", (told["id"], told["runtime"], told.get("pid")), container)
     oracle = json.loads(wait(f"{what}: the driver's account", lambda: (truth / "1.json").read_text()))
     figures = [process[name] for name in ("live_bytes", "peak_bytes", "allocations_total", "frees_total")]
     verdict.look(f"{what}: the driver's own account", figures,
@@ -75,7 +75,7 @@ def check(verdict, what, process, container, truth):
 
 
 def with_podman(verdict, what, get, truth, *more):
-    name = podman("run", "-d", "--network", "none", *LIMITS, "-e", SLOW, "-e", "SIM_LEDGER=/truth", "-v", f"{truth}:/truth", *more,
+    name = podman("run", "-d", "--network", "none", *LIMITS, "-e", SLOW, "-e", "SIM_ORACLE_DIR=/truth", "-v", f"{truth}:/truth", *more,
                   "localhost/trainer", *WORK)
     try:
         pid = int(podman("inspect", "-f", "{{.State.Pid}}", name))
@@ -107,7 +107,7 @@ def with_containerd(verdict, get, folder, truth):
     try:
         wait("containerd", lambda: subprocess.run([*ctr, "version"], capture_output=True).returncode == 0)
         run(*ctr, "images", "import", folder / "trainer.tar")
-        run(*ctr, "run", "-d", "--env", SLOW, "--env", "SIM_LEDGER=/truth", "--mount",
+        run(*ctr, "run", "-d", "--env", SLOW, "--env", "SIM_ORACLE_DIR=/truth", "--mount",
             f"type=bind,src={truth},dst=/truth,options=rbind:rw", "--cgroup", f"/kubepods/burstable/pod{POD}/{CONTAINER}",
             "localhost/trainer:latest", CONTAINER, *WORK)
         pid = int(run(*ctr, "task", "ls").splitlines()[1].split()[1])

@@ -46,7 +46,7 @@ def compare(vramscope, program, out):
         for kernel in process["kernels"]:
             ours[plain(kernel["full_name"])] += kernel["launches"]
             names[plain(kernel["full_name"])] = kernel["name"]
-            nameless += kernel["launches"] if kernel.get("nameless_because") else 0
+            nameless += kernel["launches"] if kernel.get("unnamed_reason") else 0
     same = sum(1 for name in theirs if ours[name] == theirs[name])
     print(f"\n## {program}: exact {last['exact']}; profiler {sum(theirs.values())} launches of {len(theirs)} kernels, "
           f"ours {sum(ours.values())} of {len(ours)}; {same} kernels with the same name and count; "
@@ -71,10 +71,10 @@ def late(vramscope, out):
                    capture_output=True, check=False)
     player.kill()
     process = json.loads(open(report).read().strip().split("\n")[-1])["processes"][0]
-    named = sum(k["launches"] for k in process["kernels"] if not k.get("nameless_because"))
+    named = sum(k["launches"] for k in process["kernels"] if not k.get("unnamed_reason"))
     print(f"\n## late attach: {process['launches_total']} launches seen, {named} with a name")
     for kernel in process["kernels"][:6]:
-        print(f"| {kernel['name'][:90]} | {kernel.get('named_by')} | {kernel['launches']} |")
+        print(f"| {kernel['name'][:90]} | {kernel.get('name_source')} | {kernel['launches']} |")
 
 
 def main():

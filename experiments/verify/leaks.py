@@ -107,13 +107,13 @@ def judge(name, reports, began):
     leaks = "memory" if name == "ctypes_leak" else "tensors"
 
     def describe(entry):
-        return f"{place(entry, script)} ({entry['subject']} {entry.get('kind') or ''}, {entry.get('sureness')})"
+        return f"{place(entry, script)} ({entry['resource']} {entry.get('kind') or ''}, {entry.get('confidence')})"
 
     def wrong(entry):
         return not is_right(entry, script, lines)
 
     def indirect(entry):
-        return bool(lines) and leaks == "tensors" and entry["subject"] == "memory" and wrong(entry)
+        return bool(lines) and leaks == "tensors" and entry["resource"] == "memory" and wrong(entry)
 
     last = reports[-1]["suspects"]
     right = [entry for entry in last if not wrong(entry)]
@@ -126,8 +126,8 @@ def judge(name, reports, began):
             if not wrong(entry):
                 first = at if first is None else first
             elif not indirect(entry):
-                early.setdefault((place(entry, script), entry["subject"]), at)
-    final = {(place(entry, script), entry["subject"]) for entry in false}
+                early.setdefault((place(entry, script), entry["resource"]), at)
+    final = {(place(entry, script), entry["resource"]) for entry in false}
     withdrawn = [f"{where} ({what}) at {at:.0f} s" for (where, what), at in early.items() if (where, what) not in final]
     found = not lines or bool(right)
     cells = [

@@ -64,7 +64,7 @@ def main():
         for kind, row in found.items():
             wrong += 1
             print(f"{kind:14} was not made by the program: {row}  DIFFERS")
-        unknown = sum(row["unknown_destroys"] for row in process["objects"])
+        unknown = sum(row["unmatched_destroys"] for row in process["objects"])
         wrong += bool(unknown)
         print(f"destroyed and never seen: {unknown}")
 

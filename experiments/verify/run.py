@@ -85,13 +85,13 @@ class Bench:
             self.notes.append(f"{name}: exact={exact}, lost={lost}")
         for report in reports:
             for oom in report.get("out_of_memory", []):
-                self.add(name, "out of memory: asked", 4 << 40, oom["asked_bytes"])
+                self.add(name, "out of memory: requested", 4 << 40, oom["requested_bytes"])
         return reports
 
     def compare_one(self, name, account, process, report):
         what = account["what"]
         allocations = [a for t in process["threads"] for a in t["allocations"]]
-        kinds = process["kinds"]
+        kinds = process["live_bytes_by_kind"]
         if "addresses" in account and account["addresses"]:
             inside = {hex(a) for a in account["addresses"]}
             ours = sum(a["bytes"] for a in allocations if a["address"] in inside)
@@ -129,8 +129,8 @@ class Bench:
             last = reports[-1]["processes"][0]
             pitched = int(re.search(r"pitched (\d+)", "\n".join(lines)).group(1))
             self.add("plain.cu, " + label, "at exit: device", (8 << 20) + pitched, last["live_bytes"])
-            self.add("plain.cu, " + label, "at exit: managed", 4 << 20, last["kinds"].get("managed", 0))
-            self.add("plain.cu, " + label, "at exit: pinned", 2 << 20, last["kinds"].get("pinned", 0))
+            self.add("plain.cu, " + label, "at exit: managed", 4 << 20, last["live_bytes_by_kind"].get("managed", 0))
+            self.add("plain.cu, " + label, "at exit: pinned", 2 << 20, last["live_bytes_by_kind"].get("pinned", 0))
             self.add("plain.cu, " + label, "peak", (40 << 20) + pitched, last["peak_bytes"])
 
     def sanitizer(self):
@@ -144,12 +144,12 @@ class Bench:
         if not theirs:
             self.notes.append("compute-sanitizer gave no leak list")
             return
-        kinds = last["kinds"]
+        kinds = last["live_bytes_by_kind"]
         ours = sum(kinds.get(k, 0) for k in ("device", "managed", "array"))
         array = kinds.get("array", 0)
         self.add("leaks.cu", "sanitizer's leaks, bytes", sum(theirs), ours,
                  f"the sanitizer counts the elements of the array: {array // 4} for {array} bytes")
-        count = sum(last["kind_allocations"].get(k, 0) for k in ("device", "managed", "array"))
+        count = sum(last["live_allocations_by_kind"].get(k, 0) for k in ("device", "managed", "array"))
         self.add("leaks.cu", "sanitizer's leaks, count", len(theirs), count)
 
     def driver(self):

@@ -27,8 +27,7 @@ def command(program, out):
 
 def whole(site):
     """Whether a stack reaches where its thread began."""
-    return not any(frame.get("unknown") in ("the stack goes on", "no unwind information there; the stack goes on",
-                                            "the process was gone") for frame in site["frames"])
+    return not any(frame.get("unknown_reason") in ("stack truncated", "no unwind information", "process exited") for frame in site["frames"])
 
 
 def look(vramscope, program, out):

@@ -100,7 +100,7 @@ def step_time(vramscope, way, script, steps):
     lost = 0
     if reports:
         caches = [process["torch"] for process in reports[-1]["processes"] if "torch" in process]
-        lost = sum(cache["lost_records"] for cache in caches)
+        lost = sum(cache["lost_events"] for cache in caches)
     return float(micros), float(blocks), lost
 
 
@@ -143,9 +143,9 @@ def compare(stats, cache):
     device = cache["devices"][0]
     pairs = {
         "allocated": (stats["allocated_bytes.all.current"], device["allocated_bytes"]),
-        "seen": (stats["allocated_bytes.all.current"], device["seen_bytes"]),
+        "seen": (stats["allocated_bytes.all.current"], device["tracked_bytes"]),
         "reserved": (stats["reserved_bytes.all.current"], device["reserved_bytes"]),
-        "blocks": (stats["allocation.all.current"], device["blocks"]),
+        "blocks": (stats["allocation.all.current"], device["live_blocks"]),
         "peak": (stats["allocated_bytes.all.peak"], device["peak_bytes"]),
         "inactive_split": (stats["inactive_split_bytes.all.current"], device.get("fragmented_bytes")),
     }
@@ -200,13 +200,13 @@ def truth(options, folder):
         results[name] = {"figures": compare(stats, process["torch"]), "exact": process["torch"]["exact"],
                          "torch": process["torch"], "python_sites": sites[:5]}
     stats, process, _ = hold(options, folder, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    results["async"] = {"reason": process["torch"].get("reason"), "kinds": process["kinds"]}
+    results["async"] = {"unavailable_reason": process["torch"].get("unavailable_reason"), "live_bytes_by_kind": process["live_bytes_by_kind"]}
     stats, process, _ = hold(options, folder, {}, late=True)
     device = process["torch"]["devices"][0]
     results["late"] = {
         "allocated": stats["allocated_bytes.all.current"] == device["allocated_bytes"],
         "reserved": stats["reserved_bytes.all.current"] == device["reserved_bytes"],
-        "seen_is_less": device["seen_bytes"] < device["allocated_bytes"],
+        "seen_is_less": device["tracked_bytes"] < device["allocated_bytes"],
         "exact": process["torch"]["exact"],
     }
     return results

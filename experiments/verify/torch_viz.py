@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs PyTorch's own viewers over a snapshot that `vramscope export --to torch` wrote, on a machine with PyTorch:
+"""Runs PyTorch's own viewers over a snapshot that `vramscope export --format torch` wrote, on a machine with PyTorch:
 
     torch_viz.py SNAPSHOT [OTHER]
 

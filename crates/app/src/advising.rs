@@ -60,13 +60,13 @@ pub(crate) fn notes(snapshot: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
     if snapshot.certainty.before_trace {
         notes.push(
-            "some processes were there before: what they held then is known by the driver's account \
-             alone, and of caches only what they told since"
+            "some processes started before the trace: of earlier memory only the driver-reported \
+             total is known, of caches only what changed since"
                 .into(),
         );
     }
     if snapshot.gpus.is_empty() {
-        notes.push("the driver's account could not be asked: what is free is not known".into());
+        notes.push("driver-reported totals are unavailable: free memory is unknown".into());
     }
     notes
 }

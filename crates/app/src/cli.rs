@@ -2,6 +2,8 @@
 
 mod advise;
 mod files;
+#[cfg(test)]
+mod page;
 mod plot;
 mod serve;
 
@@ -20,14 +22,14 @@ use crate::{Outcome, commands, output, quantity};
 
 pub(crate) use advise::Advise;
 pub(crate) use files::{
-    Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Overlay, Part, Report, Unit,
-    Value,
+    Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Overlay, Part, Replay, Report,
+    Unit, Value,
 };
 pub(crate) use plot::{Plot, PlotBy, PlotTheme, PlotTime};
 pub(crate) use serve::Serve;
 
-const ABOUT: &str = "Watches the GPU memory of every process on this machine, from the outside: \
-    which process, thread and device holds what, exactly, without restarting or changing anything.";
+const ABOUT: &str = "Trace the GPU memory of every process on this host with eBPF: who holds it, \
+    which line allocated it, what leaks. No restart, no code change.";
 
 #[derive(Parser)]
 #[command(name = "vramscope", bin_name = "vramscope", version, about = ABOUT, max_term_width = 100)]
@@ -38,105 +40,108 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Report live GPU memory, by process and thread, every few seconds
+    /// Show live GPU memory by process, thread and call site
     #[command(after_help = TRACE_EXAMPLES)]
     Trace(Box<Trace>),
-    /// Count kernel launches by name, copies by direction, and failing calls
+    /// Count kernel launches, memory copies and failed driver calls
     #[command(after_help = KERNELS_EXAMPLES)]
     Kernels(Box<Kernels>),
-    /// Write every event to a file, to be read later
+    /// Record every event to a file
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<Record>),
-    /// Answer questions about a file: leaks, peaks, memory over time
+    /// Print the last report of a recorded trace again
+    #[command(after_help = files::REPLAY_EXAMPLES)]
+    Replay(Box<Replay>),
+    /// Analyze a recording or a file of another tool: leaks, peak, usage, fragmentation
     #[command(after_help = files::REPORT_EXAMPLES)]
     Report(Box<Report>),
-    /// Compare two files, site by site
+    /// Compare two files by call site
     #[command(after_help = files::DIFF_EXAMPLES)]
     Diff(Diff),
-    /// Write a file in the form of another tool
+    /// Convert a file to another tool's format
     #[command(after_help = files::EXPORT_EXAMPLES)]
     Export(Export),
-    /// Draw memory over time: a chart, or a page to look around in
+    /// Plot memory over time as SVG, PNG or an HTML report
     #[command(after_help = plot::EXAMPLES)]
     Plot(Box<Plot>),
-    /// Watch every process for weeks: metrics, alerts, and a picture when memory runs out
+    /// Run the monitoring agent: metrics, alerts, out-of-memory snapshots
     #[command(after_help = serve::EXAMPLES)]
     Serve(Box<Serve>),
-    /// Say what would give GPU memory back, and what that costs
+    /// Suggest how to free GPU memory, cheapest first
     #[command(after_help = advise::EXAMPLES)]
     Advise(Box<Advise>),
-    /// Tell what this host can do, what is missing and how to get it
+    /// Check whether this host can trace, and what is missing
     Doctor,
-    /// Show the main job on a simulated driver: no GPU needed
+    /// Run a demo on the simulated driver (no GPU needed)
     Demo(Demo),
 }
 
 const TRACE_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope trace                           every process, a report every 2 seconds
-  vramscope trace -p 4711 --older 10m       what process 4711 has held for 10 minutes
-  vramscope trace -- python train.py        start a program and miss nothing of it
-  vramscope trace --fail-on-leak -- ./test  exit with 1 when it ends without freeing all
-  vramscope trace --fail-on-leak=suspects -p 4711      exit with 1 when something of it leaks
-  vramscope trace --by site -p 4711         which lines of process 4711 hold what
-  vramscope trace --json --duration 1m      one JSON object a line, for a minute
+  vramscope trace                           all processes, a report every 2 seconds
+  vramscope trace -p 4711 --min-age 10m     allocations that process 4711 has held for 10 minutes
+  vramscope trace -- python train.py        run a program and trace it from its first instruction
+  vramscope trace --fail-on-leak -- ./test  exit with status 1 if anything was not freed
+  vramscope trace --fail-on-leak=suspects -p 4711     exit with status 1 if a site is a leak suspect
+  vramscope trace --by site -p 4711         memory of process 4711 by call site
+  vramscope trace --format json -d 1m       one JSON object per line, for one minute
 
-Live tracing needs root. Ctrl-C ends with a last report.";
+Requires root. Ctrl-C prints a final report and exits.";
 
 const KERNELS_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope kernels                         every process, a report every 2 seconds
+  vramscope kernels                         all processes, a report every 2 seconds
   vramscope kernels -p 4711 --top 20        the 20 most launched kernels of process 4711
-  vramscope kernels -- python train.py      start a program and count every launch of it
-  vramscope kernels --json --duration 1m    one JSON object a line, for a minute
+  vramscope kernels -- python train.py      run a program and count every launch
+  vramscope kernels --format json -d 1m     one JSON object per line, for one minute
 
-Live tracing needs root. Ctrl-C ends with a last report.";
+Requires root. Ctrl-C prints a final report and exits.";
 
 const RECORD_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope record -o all.arrows --duration 10m       every process, for ten minutes
-  vramscope record -o one.arrows -p 4711              process 4711, until it ends
-  vramscope record -o run.arrows -- python train.py   start a program and miss nothing of it
+  vramscope record -o all.arrows --duration 10m       all processes, for ten minutes
+  vramscope record -o one.arrows -p 4711              process 4711, until it exits
+  vramscope record -o run.arrows -- python train.py   a program, from its first instruction
 
-A recording is an Apache Arrow stream: pyarrow, polars and DuckDB read it too. Recording needs root.
-Ctrl-C ends it.";
+A recording is an Apache Arrow stream that pyarrow, polars and DuckDB also read. Requires root.
+Ctrl-C ends the recording.";
 
 /// Whom to trace; the same for every verb that traces.
 #[derive(Args)]
 pub(crate) struct Target {
-    /// Trace this process; may be given several times
+    /// Trace process PID (may be repeated)
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "all")]
     pub(crate) pid: Vec<u32>,
-    /// Trace every process, also those that start later (the default)
-    #[arg(short, long)]
+    // A doc comment would make a link of the brackets.
+    #[arg(short, long, help = "Trace all processes, including ones started later [default]")]
     pub(crate) all: bool,
-    /// With -p: also trace the children that the processes make from now on
-    #[arg(long, requires = "pid")]
-    pub(crate) follow: bool,
-    /// Probe this CUDA driver library too, besides those that are found
+    /// With --pid: also trace children forked from now on
+    #[arg(short, long, requires = "pid")]
+    pub(crate) follow_forks: bool,
+    /// Also probe this libcuda.so.1, in addition to those found
     #[arg(long, value_name = "PATH")]
     pub(crate) driver: Vec<PathBuf>,
-    /// Start this program and trace it and its children
+    /// Run CMD and trace it and its children from the first instruction
     #[arg(last = true, value_name = "CMD", conflicts_with_all = ["pid", "all"])]
     pub(crate) command: Vec<OsString>,
-    /// Bytes of the kernel ring
+    /// Size of the event ring buffer
     #[arg(long, hide = true, value_parser = quantity::size)]
     pub(crate) ring_size: Option<Bytes>,
-    /// Bytes of the kernel ring for stacks
+    /// Size of the stack ring buffer
     #[arg(long, hide = true, value_parser = quantity::size)]
     pub(crate) stack_ring_size: Option<Bytes>,
-    /// Probe with programs that do nothing, to measure against
+    /// Attach probes that do nothing (baseline for benchmarks)
     #[arg(long, hide = true)]
     pub(crate) empty_probes: bool,
-    /// Entries of the kernel's tables of processes
+    /// Entries of the per-process BPF maps
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub(crate) table_size: Option<u32>,
-    /// Keep thread state in a BPF map of this many entries instead of task storage
+    pub(crate) process_table_size: Option<u32>,
+    /// Keep per-thread state in a BPF map of this many entries instead of task storage
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) thread_table_size: Option<u32>,
-    /// Attach in this way and no other
-    #[arg(long, hide = true)]
-    pub(crate) tier: Option<Tier>,
+    /// Use only this attach mode
+    #[arg(long, hide = true, value_name = "MODE")]
+    pub(crate) attach_mode: Option<Tier>,
 }
 
 /// See [`capture::plan::Tier`].
@@ -145,7 +150,7 @@ pub(crate) enum Tier {
     Session,
     Multi,
     Single,
-    Constant,
+    SingleNoCookie,
 }
 
 #[derive(Args)]
@@ -153,54 +158,58 @@ pub(crate) enum Tier {
 pub(crate) struct Trace {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Time between reports: 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantity::interval)]
+    /// Time between reports, such as 500ms, 2s, 1m
+    #[arg(
+        short,
+        long,
+        value_name = "DURATION",
+        default_value = "2s",
+        value_parser = quantity::interval
+    )]
     pub(crate) interval: Duration,
-    /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    /// Stop after this long
+    #[arg(short, long, value_name = "DURATION", value_parser = quantity::time)]
     pub(crate) duration: Option<Duration>,
-    /// What the report is ordered by: processes, or the places in programs that memory came from
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "process")]
+    /// Group the report by process or by allocation site
+    #[arg(long, value_enum, value_name = "KEY", default_value = "process")]
     pub(crate) by: By,
-    /// List this many allocations per thread and this many sites [default: 10, with --json 1000
-    /// allocations and 100 sites]
-    #[arg(long, value_name = "N")]
+    /// List at most N entries per list [default: 10 for text]
+    #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Show this many frames of a stack, 0 for all [default: 6]
-    #[arg(long, value_name = "N", conflicts_with = "json")]
+    /// Show at most N frames per stack; 0 shows all [default: 6]
+    #[arg(long, value_name = "N")]
     pub(crate) stack_depth: Option<usize>,
     #[command(flatten)]
     pub(crate) stacks: StackOptions,
     #[command(flatten)]
     pub(crate) objects: ObjectOptions,
-    /// List only allocations of this size or more: 1M, 2.5G
+    /// List only allocations of at least SIZE, such as 1M, 2.5G
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) min_size: Option<Bytes>,
-    /// List only allocations that have been live for this long: 30s, 10m
-    #[arg(long, value_name = "AGE", value_parser = quantity::time)]
-    pub(crate) older: Option<Duration>,
-    /// What comes first
-    #[arg(long, value_enum, default_value = "size")]
+    /// List only allocations that have been live for at least this long
+    #[arg(long, value_name = "DURATION", value_parser = quantity::time)]
+    pub(crate) min_age: Option<Duration>,
+    /// Sort order
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "size")]
     pub(crate) sort: SortBy,
-    /// One JSON object a line; CMD's standard output then goes to standard error
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write the reports to a file; - is standard output
+    #[command(flatten)]
+    pub(crate) format: FormatOptions,
+    /// Write reports to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Count kernel launches and copies, too
+    /// Overwrite an existing file
+    #[arg(long, requires = "files")]
+    pub(crate) force: bool,
+    /// Also count kernel launches and memory copies
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
     pub(crate) work: WorkOptions,
     #[command(flatten)]
     pub(crate) torch: TorchOptions,
-    /// Write every event to a file too, for `report` and other tools; - is standard output
+    /// Also record every event to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Overwrite existing files
-    #[arg(long, requires = "files")]
-    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) limit: Limit,
 }
@@ -208,8 +217,8 @@ pub(crate) struct Trace {
 /// What makes a verb fail.
 #[derive(Args)]
 pub(crate) struct Limit {
-    /// Exit with 1 when more than SIZE (default 0) was not freed; or with `suspects` when a place is
-    /// suspected of a leak
+    /// Exit with status 1 if more than SIZE (default 0) was not freed, or if any site is a leak
+    /// suspect
     #[arg(
         long,
         value_name = "SIZE|suspects",
@@ -219,7 +228,7 @@ pub(crate) struct Limit {
         value_parser = quantity::leak_limit
     )]
     pub(crate) fail_on_leak: Option<LeakLimit>,
-    /// Exit code when --fail-on-leak finds a leak, to tell it from a failure of CMD
+    /// With --fail-on-leak: exit with CODE instead of 1 if there is a leak
     #[arg(
         long,
         value_name = "CODE",
@@ -240,19 +249,19 @@ impl Limit {
 /// What reports are ordered by.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum By {
-    /// Processes, and their threads
+    /// By process and thread
     #[default]
     Process,
-    /// Call stacks
+    /// By allocation site
     Site,
 }
 
 /// How call stacks are taken.
 #[derive(Args)]
 pub(crate) struct StackOptions {
-    /// Take the call stack of each allocation: not at all, along frame pointers, or with everything
-    /// that tells how to unwind
-    #[arg(long, value_enum, value_name = "HOW")]
+    /// How to collect call stacks: off, fp (frame pointers) or full (unwind tables and Python
+    /// frames)
+    #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) stacks: Option<Stacks>,
 }
 
@@ -260,38 +269,54 @@ pub(crate) struct StackOptions {
 pub(crate) enum Stacks {
     /// No stacks
     Off,
-    /// Along frame pointers: cheap, and short where programs have none
+    /// Frame pointers: cheap; truncated where code has none
     Fp,
-    /// With unwind tables and interpreters' own frames
+    /// Unwind tables and Python frames
     Full,
 }
 
 /// Whether objects are followed.
 #[derive(Args)]
 pub(crate) struct ObjectOptions {
-    /// Count streams, events, graphs, modules and other objects that are never destroyed
-    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
-    pub(crate) objects: Switch,
+    /// Do not track streams, events, graphs, modules and other CUDA objects
+    #[arg(long)]
+    pub(crate) no_objects: bool,
 }
 
-/// Yes or no.
+/// How reports of a trace are printed.
+#[derive(Args)]
+pub(crate) struct FormatOptions {
+    /// Output format; json prints one object per line
+    #[arg(long, value_enum, default_value = "text")]
+    format: TextOrJson,
+    /// Same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+impl FormatOptions {
+    /// Whether JSON is printed.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json || self.format == TextOrJson::Json
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    /// Yes
-    On,
-    /// No
-    Off,
+pub(crate) enum TextOrJson {
+    /// Human-readable text
+    Text,
+    /// One JSON object per line
+    Json,
 }
 
 /// Whether tensors are followed, too.
 #[derive(Args)]
 pub(crate) struct TorchOptions {
-    /// Follow the tensors of PyTorch inside the memory that its cache holds: each by the place in the
-    /// program, or only their sums, which is cheaper [default with no value: full]
+    /// Also track PyTorch tensors: full (by call site) or totals (cheaper) [default if given: full]
     #[arg(
         long,
         value_enum,
-        value_name = "HOW",
+        value_name = "MODE",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "full"
@@ -301,9 +326,9 @@ pub(crate) struct TorchOptions {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TorchHow {
-    /// By the place in the program
+    /// By call site
     Full,
-    /// Sums by process and device
+    /// Totals per process and device
     Totals,
 }
 
@@ -311,19 +336,24 @@ pub(crate) enum TorchHow {
 pub(crate) struct Kernels {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Time between reports: 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantity::interval)]
+    /// Time between reports, such as 500ms, 2s, 1m
+    #[arg(
+        short,
+        long,
+        value_name = "DURATION",
+        default_value = "2s",
+        value_parser = quantity::interval
+    )]
     pub(crate) interval: Duration,
-    /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    /// Stop after this long
+    #[arg(short, long, value_name = "DURATION", value_parser = quantity::time)]
     pub(crate) duration: Option<Duration>,
-    /// List this many kernels per process [default: 10, with --json 1000]
-    #[arg(long, value_name = "N")]
+    /// List at most N entries per list [default: 10 for text]
+    #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// One JSON object a line; CMD's standard output then goes to standard error
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write the reports to a file; - is standard output
+    #[command(flatten)]
+    pub(crate) format: FormatOptions,
+    /// Write reports to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing file
@@ -336,23 +366,22 @@ pub(crate) struct Kernels {
 /// How launches are counted.
 #[derive(Args)]
 pub(crate) struct WorkOptions {
-    /// Which launches to look at for errors: those of kernels and shapes that are new and one in 64
-    /// of the others, or all, which makes counting a launch up to half again as expensive [default: new]
-    #[arg(long, value_enum, value_name = "WHICH")]
+    /// Which launches to check for errors: sampled, or all (slower) [default: sampled]
+    #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) check_launches: Option<CheckLaunches>,
-    /// Entries of the kernel's tables of launches and copies
+    /// Entries of the BPF maps for launches and copies
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
-    pub(crate) work_table_size: Option<u32>,
-    /// Probe launches with a program that does nothing, to measure against
+    pub(crate) activity_table_size: Option<u32>,
+    /// Attach launch probes that do nothing (baseline for benchmarks)
     #[arg(long, hide = true)]
-    pub(crate) baseline: bool,
+    pub(crate) empty_launch_probes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckLaunches {
-    /// Kernels and shapes that are new, and one launch in 64
-    New,
-    /// Every launch
+    /// New kernels and shapes, and one in 64 of the rest
+    Sampled,
+    /// All launches
     All,
 }
 
@@ -360,16 +389,16 @@ pub(crate) enum CheckLaunches {
 pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// The file; - is standard output
+    /// Write the recording to FILE
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
-    /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    /// Stop after this long
+    #[arg(short, long, value_name = "DURATION", value_parser = quantity::time)]
     pub(crate) duration: Option<Duration>,
-    /// Record kernel launches and copies, too
+    /// Also count kernel launches and memory copies
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
@@ -384,11 +413,11 @@ pub(crate) struct Record {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum SortBy {
-    /// The biggest
+    /// Largest first
     Size,
-    /// The oldest
+    /// Oldest first
     Age,
-    /// Those with the most allocations
+    /// Most allocations first
     Count,
 }
 
@@ -404,11 +433,17 @@ impl From<SortBy> for Sort {
 
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// The simulated driver's folder; found beside the program after `./dev build`
-    #[arg(long, value_name = "FOLDER", env = "VRAMSCOPE_SIMULATOR")]
+    /// Directory of the simulated driver
+    #[arg(long, value_name = "DIR", env = "VRAMSCOPE_SIMULATOR")]
     pub(crate) simulator: Option<PathBuf>,
-    /// How long to show it
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::time)]
+    /// How long to run
+    #[arg(
+        short,
+        long,
+        value_name = "DURATION",
+        default_value = "20s",
+        value_parser = quantity::time
+    )]
     pub(crate) duration: Duration,
 }
 
@@ -429,6 +464,7 @@ pub(crate) fn run() -> Result<Outcome> {
         Err(error) => return Ok(explain(&error)),
     };
     match verb {
+        Verb::Replay(options) => commands::replay::run(&options),
         Verb::Report(options) => commands::report::run(&options),
         Verb::Diff(options) => commands::diff::run(&options),
         Verb::Export(options) => commands::export::run(&options),

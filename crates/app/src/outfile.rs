@@ -134,7 +134,7 @@ fn kind(path: &Path, force: bool) -> Result<Kind> {
             }
         }
         _ if is_stream(&facts) => Ok(Kind::Stream(None)),
-        _ => bail!("{} is neither a file nor a pipe; choose another file", shown(path)),
+        _ => bail!("{} is neither a regular file nor a pipe", shown(path)),
     }
 }
 

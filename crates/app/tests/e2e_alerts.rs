@@ -163,16 +163,16 @@ fn start_agent(stage: &Stage, alertmanager: u16, receiver: u16) -> Agent {
     let folder = stage.folder.path();
     let script = folder.join("on-alert");
     let text =
-        "#!/bin/sh\necho \"$VRAMSCOPE_STATE $VRAMSCOPE_ALERT $VRAMSCOPE_LABEL_PID\" >> \"$1\"\n";
+        "#!/bin/sh\necho \"$VRAMSCOPE_STATE $VRAMSCOPE_RULE $VRAMSCOPE_LABEL_PID\" >> \"$1\"\n";
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let settings = format!(
-        "[alerts]\nleak_suspect = \"1s\"\nresolve_after = \"2s\"\n\
-         [[alerts.action]]\nkind = \"log\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"http://127.0.0.1:{receiver}/json\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nformat = \"alertmanager\"\n\
+        "[alerts]\nleak_suspect = \"1s\"\nkeep_firing_for = \"2s\"\n\
+         [[alerts.receiver]]\ntype = \"log\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:{receiver}/json\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nformat = \"alertmanager\"\n\
          url = \"http://127.0.0.1:{alertmanager}/api/v2/alerts\"\n\
-         [[alerts.action]]\nkind = \"command\"\ncommand = [\"{}\", \"{}\"]\n",
+         [[alerts.receiver]]\ntype = \"command\"\ncommand = [\"{}\", \"{}\"]\n",
         script.display(),
         folder.join("commands").display(),
     );
@@ -183,16 +183,17 @@ fn start_agent(stage: &Stage, alertmanager: u16, receiver: u16) -> Agent {
 /// figures.
 const MAY_BE_EMPTY: [&str; 7] = [
     "Live device memory by container",
-    "Used by container, by the driver's account",
-    "Fragmentation of PyTorch's cache",
-    "PyTorch's cache",
+    "Used by container, as reported by the driver",
+    "Fragmentation of the PyTorch cache",
+    "PyTorch cache",
     "Pools",
-    "Snapshots of memory that were taken",
-    "Sent onward",
+    "Incidents",
+    "Exports",
 ];
 
-/// Queries that find something only when something is wrong.
-const MAY_FIND_NOTHING: [&str; 1] = ["{{instance}} lost {{class}}"];
+/// Queries that find something only when events are lost or objects leak.
+const MAY_FIND_NOTHING: [&str; 2] =
+    ["{{instance}} lost {{class}}", "{{process}} {{pid}} {{location}}: {{resource}}"];
 
 /// Runs every query of the dashboard.
 fn assert_dashboard(scene: &Scene) {
@@ -250,7 +251,7 @@ impl<'s> Leak<'s> {
     fn is_suspect(&self) -> Option<()> {
         let metrics = self.scene.agent.metrics();
         let pid = format!("pid=\"{}\"", self.pid);
-        metrics.lines("vramscope_suspect_growth_per_hour", &[&pid]).next().map(|_| ())
+        metrics.lines("vramscope_suspect_growth_bytes_per_second", &[&pid]).next().map(|_| ())
     }
 
     /// Whether Alertmanager told of it, as Prometheus's alert or as the agent's own.
@@ -266,7 +267,7 @@ impl<'s> Leak<'s> {
     fn posts(&self) -> Vec<Value> {
         let posts = self.scene.receiver.posts("/json").into_iter();
         let ours = |post: &Value| {
-            post["alert"] == "leak_suspect" && post["labels"]["pid"] == self.pid.as_str()
+            post["rule"] == "leak_suspect" && post["labels"]["pid"] == self.pid.as_str()
         };
         posts.filter(ours).collect()
     }
@@ -296,7 +297,7 @@ fn assert_out_of_memory(scene: &Scene) {
     });
     scene.until("the error by itself", || {
         let mut posts = scene.receiver.posts("/json").into_iter();
-        posts.find(|post| post["alert"] == "out_of_memory" && post["labels"]["gpu"] == "1")
+        posts.find(|post| post["rule"] == "out_of_memory" && post["labels"]["gpu"] == "1")
     });
 }
 
@@ -321,7 +322,7 @@ fn a_leak_is_told_through_prometheus_and_by_itself_and_so_is_its_end() {
     scene.until("the agent's alert through Alertmanager", || leak.is_told(false, "firing"));
     let post = scene.until("the webhook", || leak.post("firing"));
     // The innermost frame of the program; the whole stack is in reports.
-    assert!(post["labels"]["place"].as_str().unwrap().starts_with("workload::"), "{post}");
+    assert!(post["labels"]["location"].as_str().unwrap().starts_with("workload::"), "{post}");
     assert_eq!(post["labels"]["process"], "workload");
     scene.until("the command", || leak.ran("firing"));
     scene.until("the forecast", || scene.alert_state("VramscopeFullSoon"));
@@ -337,7 +338,7 @@ fn a_leak_is_told_through_prometheus_and_by_itself_and_so_is_its_end() {
     assert!(told.contains("alert resolved: leak_suspect"), "{told}");
     assert_eq!(leak.posts().len(), 2, "each state once: {:#?}", leak.posts());
     let metrics = scene.agent.metrics();
-    let counted = ["action=\"command\"", "outcome=\"sent\""];
+    let counted = ["receiver=\"command\"", "outcome=\"sent\""];
     let counted = metrics.sum("vramscope_notifications_total", &counted);
     assert!(counted > 0.0, "{}", metrics.0);
 }

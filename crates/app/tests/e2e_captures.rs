@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (Stage, Traced) {
     let mut stage = Stage::new();
     if let Some(code) = fail {
-        stage = stage.env("SIM_FAIL", &format!("cuStreamEndCapture:1={code}"));
+        stage = stage.env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"));
     }
     println!("{how} {fail:?}");
     let traced = stage.trace(options, &["capture-end", "--how", how]);
@@ -27,7 +27,7 @@ fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (Stage, Traced) {
 }
 
 fn failures(process: &Value) -> Vec<(String, u64)> {
-    let all = process["failures"].as_array().unwrap();
+    let all = process["failed_calls"].as_array().unwrap();
     let one = |f: &Value| (f["function"].as_str().unwrap().to_owned(), f["code"].as_u64().unwrap());
     all.iter().map(one).collect()
 }

@@ -112,7 +112,7 @@ fn a_process_in_a_container_is_told_with_its_number_inside_and_a_replay_tells_th
     let process = wait_for_end(&mut tracer, &id);
     assert_eq!(
         process["container"],
-        json!({ "id": id, "runtime": "docker", "pid_inside": 1 }),
+        json!({ "id": id, "runtime": "docker", "pid": 1 }),
         "{process}"
     );
     assert_ne!(process["pid"], 1);
@@ -121,14 +121,14 @@ fn a_process_in_a_container_is_told_with_its_number_inside_and_a_replay_tells_th
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
     replays_equal(&traced, &file);
-    let words = format!("  container {} (docker), pid 1 inside", &id[..12]);
+    let words = format!("  container {} (docker), pid 1 in container", &id[..12]);
     let text = report(&file, &[]);
     assert!(text.lines().any(|line| line == words), "{text}");
 }
 
 fn report(file: &Path, options: &[&str]) -> String {
     let mut command = Command::new(VRAMSCOPE);
-    command.arg("report").arg(file).args(["--analysis", "trace"]).args(options);
+    command.arg("replay").arg(file).args(options);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -175,7 +175,7 @@ fn a_driver_inside_a_pods_mount_namespace_is_traced_and_the_pod_named_by_the_nod
     let pod = json!({ "uid": POD, "name": "trainer-0", "namespace": "team", "container": "main" });
     assert_eq!(
         process["container"],
-        json!({ "id": id, "runtime": "containerd", "pid_inside": 1, "pod": pod })
+        json!({ "id": id, "runtime": "containerd", "pid": 1, "pod": pod })
     );
     assert_same(&process, &oracle_of_first(&stage, &process["pid"]));
     tracer.stop();
@@ -206,7 +206,7 @@ fn a_program_that_replaces_itself_stays_in_its_container_and_others_are_in_none(
     for program in programs {
         assert_eq!(program["container"]["id"], id.as_str());
         assert_eq!(program["container"]["runtime"], "podman");
-        assert_eq!(program["container"]["pid_inside"], own);
+        assert_eq!(program["container"]["pid"], own);
     }
     assert!(of(pid).all(|process| process.get("container").is_none()));
     assert_eq!(of(pid).count(), 1);

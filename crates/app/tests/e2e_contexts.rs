@@ -41,8 +41,8 @@ fn stack_deeper_than_kept_is_inexact_and_bounded() {
         assert_eq!(oracle["live_bytes"], 10_000);
         assert_eq!(process["exact"], false, "{process}");
         assert_eq!(process["uncertainty"]["unknown_context"], 1);
-        assert_eq!(process["uncertainty"]["live_bytes_at_least"], 10_000);
-        assert_eq!(process["uncertainty"]["live_bytes_at_most"], 14_000);
+        assert_eq!(process["uncertainty"]["live_bytes_min"], 10_000);
+        assert_eq!(process["uncertainty"]["live_bytes_max"], 14_000);
         // The top of the stack was known all the time.
         assert_eq!(process["released_total"], 1);
         assert_eq!(traced.last()["lost_events"], 0);
@@ -52,7 +52,7 @@ fn stack_deeper_than_kept_is_inexact_and_bounded() {
 #[test]
 fn failed_context_destroy_leaves_the_stack_as_it_is() {
     for seed in ["1", "7", "8"] {
-        let stage = Stage::new().env("SIM_FAIL", "cuCtxDestroy_v2:every2=1");
+        let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
         let workload = ["--seed", seed, "random", "--ops", "8000", "--devices", "2"];
         println!("seed {seed}");
         stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);

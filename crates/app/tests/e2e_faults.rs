@@ -116,15 +116,15 @@ fn trace_exits_with_2_when_capture_panics() {
     let reports = trace.reports();
     let last = reports.last().unwrap();
     assert_eq!(last["exact"], false, "{last}");
-    assert!(last["uncertainty"]["capture_ended"].is_string(), "{last}");
-    assert_eq!(last["uncertainty"]["capture_ended"], last["time"]);
+    assert!(last["uncertainty"]["capture_end_time"].is_string(), "{last}");
+    assert_eq!(last["uncertainty"]["capture_end_time"], last["time"]);
     assert_eq!(last["processes"][0]["exact"], false);
     // The recording has what the reports said, and ends there.
     let mut replay = Command::new(VRAMSCOPE);
-    replay.arg("report").arg(&recording).args(["--analysis", "trace", "--format", "json"]);
+    replay.arg("replay").arg(&recording).args(["--format", "json"]);
     let replay = replay.output().unwrap();
     assert!(replay.status.success(), "{}", stderr(&replay));
-    assert!(stderr(&replay).contains("cut off"), "{}", stderr(&replay));
+    assert!(stderr(&replay).contains("truncated at byte"), "{}", stderr(&replay));
     let replayed: Value = serde_json::from_slice(&replay.stdout).unwrap();
     let total = |report: &Value| report["processes"][0]["allocations_total"].as_u64().unwrap();
     assert_eq!(total(&replayed), total(last), "{messages}");
@@ -142,7 +142,7 @@ fn record_and_kernels_exit_with_2_when_capture_panics() {
         command.args(verb).arg("--driver").arg(&stage.driver);
         command.args(["-p", &player.pid().to_string()]);
         let mut running = Running::start(&stage, &fault, &mut command);
-        running.until("the probes", || running.messages().contains("watching").then_some(()));
+        running.until("the probes", || running.messages().contains("attached to").then_some(()));
         fault.happen();
         assert_eq!(running.code(), 2, "{verb:?}: {}", running.messages());
         let messages = running.messages();
@@ -162,11 +162,11 @@ fn command_survives_the_death_of_capture() {
     command.arg(simulator().join("workload"));
     command.args(["hold", "--count", "3", "--size", "4096", "--wait-ms", "4000"]);
     let mut trace = Running::start(&stage, &fault, &mut command);
-    trace.until("the command", || trace.messages().contains("watching").then_some(()));
+    trace.until("the command", || trace.messages().contains("attached to").then_some(()));
     fault.happen();
     assert_eq!(trace.code(), 125, "{}", trace.messages());
     let messages = trace.messages();
-    assert!(messages.contains("runs on, untraced"), "{messages}");
+    assert!(messages.contains("is still running, no longer traced"), "{messages}");
     let mut report = String::new();
     std::fs::File::open(&trace.out).unwrap().read_to_string(&mut report).unwrap();
     assert!(report.contains("NOT EXACT: capture ended at"), "{report}");
@@ -207,7 +207,7 @@ fn agent_exits_with_2_when_capture_panics() {
     });
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let messages = ends_with_2(&mut agent);
-    assert!(messages.contains("panicked: injected fault; the agent ends"), "{messages}");
+    assert!(messages.contains("panicked: injected fault; the agent exits"), "{messages}");
     assert!(player.child.is_running(), "the traced program noticed");
 }
 
@@ -216,14 +216,14 @@ fn everything(stage: &Stage) -> String {
     let folder = |name: &str| stage.folder.path().join(name).display().to_string();
     format!(
         "[[alerts.rule]]\nname = 'runs'\nmetric = 'vramscope_ready'\nabove = 0\n\
-         [[alerts.action]]\nkind = 'webhook'\nurl = 'http://127.0.0.1:9/'\nrepeat_every = '1s'\n\
-         retries = 0\nat_most = 1000\n\
-         [[alerts.action]]\nkind = 'command'\ncommand = ['/bin/true']\n\
-         [kubernetes]\nkubelet = 'http://127.0.0.1:9/'\n\
-         [onward.otlp]\nendpoint = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
-         [onward.pyroscope]\nurl = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
-         [onward.profiles]\nfolder = '{}'\ninterval = '1s'\n\
-         [onward.parquet]\nfolder = '{}'\ninterval = '1s'\n",
+         [[alerts.receiver]]\ntype = 'webhook'\nurl = 'http://127.0.0.1:9/'\nrepeat_interval = '1s'\n\
+         retries = 0\nrate_limit = 1000\n\
+         [[alerts.receiver]]\ntype = 'command'\ncommand = ['/bin/true']\n\
+         [kubernetes]\nkubelet_url = 'http://127.0.0.1:9/'\n\
+         [exporters.otlp]\nendpoint = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
+         [exporters.pyroscope]\nurl = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
+         [exporters.profiles]\ndir = '{}'\ninterval = '1s'\n\
+         [exporters.parquet]\ndir = '{}'\ninterval = '1s'\n",
         folder("profiles"),
         folder("tables")
     )
@@ -246,10 +246,10 @@ fn agent_exits_with_2_when_any_of_its_threads_panics() {
         "alert-command",
         "incidents",
         "kubelet",
-        "onward-otlp",
-        "onward-pyroscope",
-        "onward-files",
-        "onward-parquet",
+        "export-otlp",
+        "export-pyroscope",
+        "export-profiles",
+        "export-parquet",
         "messages",
     ];
     for some in threads.chunks(4) {
@@ -290,13 +290,13 @@ fn threads(agent: &Agent) -> Vec<String> {
 #[test]
 fn agent_ends_without_a_thread_that_hangs() {
     let stage = Stage::new();
-    let fault = Fault::new(&stage, "hang", "onward-files");
+    let fault = Fault::new(&stage, "hang", "export-profiles");
     let mut agent = agent_with(&stage, &fault);
     fault.happen();
     // It hangs now, or when it looks whether the agent ends.
     send_signal(agent.pid(), 15);
     let messages = ends_with_2(&mut agent);
-    assert!(messages.contains("the thread `onward-files` does not end"), "{messages}");
+    assert!(messages.contains("the thread `export-profiles` does not end"), "{messages}");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn page_that_panics_is_reported_and_the_agent_continues() {
         let incident = std::fs::read_dir(&incidents).ok()?.next()?.ok()?.path();
         let object = std::fs::read_to_string(incident.join("incident.json")).ok()?;
         let object: Value = serde_json::from_str(&object).ok()?;
-        (object["page"] == reason).then_some(())
+        (object["html_report"] == reason).then_some(())
     });
     assert_eq!(agent.get("/readyz").status, 200);
     agent.end(15);
@@ -327,12 +327,12 @@ fn names_that_panic_cost_names_and_memory_stays_exact() {
     let stage = stage.env("VRAMSCOPE_FAULT", &fault.value);
     let traced = stage.trace(&["--stacks", "full"], &["kinds"]);
     traced.assert_truth(&stage);
-    let why = "names of code are missing: the thread `vramscope-names` panicked: injected fault";
+    let why = "function names are missing: the thread `vramscope-names` panicked: injected fault";
     assert_eq!(traced.messages.matches(why).count(), 1, "{}", traced.messages);
     let sites = traced.last()["sites"].as_array().unwrap();
     assert!(!sites.is_empty());
     for site in sites {
-        assert_eq!(site["frames"][0]["unknown"], "the file cannot be read", "{site}");
+        assert_eq!(site["frames"][0]["unknown_reason"], "unreadable file", "{site}");
     }
 }
 
@@ -356,8 +356,8 @@ fn driver_reported_usage_that_fails_becomes_unknown() {
         fault.happen();
         trace.until("its end", || (!is_known()).then_some(()));
         let why = match kind {
-            "panic" => "is not known any more: the thread `gpu-account` panicked: injected fault",
-            _ => "is not known any more: no answer for 10 seconds",
+            "panic" => "is unavailable: the thread `gpu-account` panicked: injected fault",
+            _ => "is unavailable: no response for 10 seconds",
         };
         trace.until("the message", || trace.messages().contains(why).then_some(()));
         if kind == "panic" {

@@ -45,10 +45,10 @@ fn ended(mut command: Command) -> Output {
 
 /// What the agent says when it refuses a state directory, at start and in a check.
 fn refused_state(stage: &Stage, state: &Path) -> String {
-    let output = ended(serve(stage, &["--state", state.to_str().unwrap()]));
+    let output = ended(serve(stage, &["--state-dir", state.to_str().unwrap()]));
     assert_eq!(output.status.code(), Some(2), "{}: {}", state.display(), stderr(&output));
-    assert!(!stderr(&output).contains("watching"), "{}", stderr(&output));
-    let text = format!("[incidents]\nstate = \"{}\"\n", state.display());
+    assert!(!stderr(&output).contains("attached to"), "{}", stderr(&output));
+    let text = format!("state_dir = \"{}\"\n", state.display());
     let checked = check(Path::new(&settings(stage, &text))).output().unwrap();
     assert_eq!(checked.status.code(), Some(2), "{}: {}", state.display(), stderr(&checked));
     stderr(&output)
@@ -106,7 +106,7 @@ fn agent_takes_state_directories_of_systemd_and_kubernetes() {
     fs::create_dir(&volume).unwrap();
     mode(&volume, 0o777);
     for state in [base.join("linked"), volume.clone(), base.join("new/below")] {
-        let agent = Agent::start(&stage, &["--state", state.to_str().unwrap()]);
+        let agent = Agent::start(&stage, &["--state-dir", state.to_str().unwrap()]);
         agent.end(15);
         let bits = |path: PathBuf| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(bits(state.join("incidents")), 0o700);
@@ -115,9 +115,9 @@ fn agent_takes_state_directories_of_systemd_and_kubernetes() {
 }
 
 const COMMANDS: [&str; 2] = [
-    "[[alerts.action]]\nkind = \"command\"\ncommand = [\"/bin/true\"]\n",
+    "[[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/true\"]\n",
     "[[actions.allow]]\nuser = \"0\"\naction = \"command\"\ncommand = [\"/bin/true\"]\n\
-     when = \"out_of_memory\"\n",
+     trigger = \"out_of_memory\"\n",
 ];
 
 #[test]
@@ -125,7 +125,7 @@ fn settings_with_commands_must_not_be_changeable_by_others() {
     let stage = Stage::new();
     let base = stage.folder.path();
     let file = base.join("agent.toml");
-    let state = format!("[incidents]\nstate = \"{}\"\n", base.join("state").display());
+    let state = format!("state_dir = \"{}\"\n", base.join("state").display());
     let refusal = |command: Command| {
         let output = ended(command);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -162,23 +162,23 @@ fn secrets(file: &Path) -> Vec<String> {
     let file = file.display();
     vec![
         format!("[http]\ntoken_file = \"{file}\"\n"),
-        format!("[[alerts.action]]\nkind = \"webhook\"\nurl_file = \"{file}\"\n"),
+        format!("[[alerts.receiver]]\ntype = \"webhook\"\nurl_file = \"{file}\"\n"),
         format!(
-            "[[alerts.action]]\nkind = \"webhook\"\nurl = \"https://a.example/\"\n\
+            "[[alerts.receiver]]\ntype = \"webhook\"\nurl = \"https://a.example/\"\n\
              token_file = \"{file}\"\n"
         ),
-        format!("[onward.otlp]\nendpoint = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
+        format!("[exporters.otlp]\nendpoint = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
         format!(
-            "[onward.pyroscope]\nurl = \"https://a.example/\"\nuser = \"me\"\n\
+            "[exporters.pyroscope]\nurl = \"https://a.example/\"\nusername = \"me\"\n\
              password_file = \"{file}\"\n"
         ),
-        format!("[kubernetes]\nkubelet = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
+        format!("[kubernetes]\nkubelet_url = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
     ]
 }
 
 fn checked(stage: &Stage, text: &str) -> Output {
     let state = stage.folder.path().join("state");
-    let text = format!("[incidents]\nstate = \"{}\"\n{text}", state.display());
+    let text = format!("state_dir = \"{}\"\n{text}", state.display());
     check(Path::new(&settings(stage, &text))).output().unwrap()
 }
 
@@ -192,7 +192,10 @@ fn all_secrets_have_one_permission_rule() {
     let key = stage.folder.path().join("key.pem");
     let certificate = harness::around::certificate(stage.folder.path()).0;
     let mut all = secrets(&file);
-    all.push(format!("[http]\ncertificate = \"{certificate}\"\nkey = \"{}\"\n", key.display()));
+    all.push(format!(
+        "[http]\ntls_cert_file = \"{certificate}\"\ntls_key_file = \"{}\"\n",
+        key.display()
+    ));
     for text in &all {
         for (bits, is_fine) in [
             (0o600, true),

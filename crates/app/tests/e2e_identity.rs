@@ -57,7 +57,7 @@ fn reused_pid_of_a_target_is_not_traced() {
             let first = stage.hold(0, 1, 4096);
             let pid = first.pid().to_string();
             // Links of this kind are not limited to a process by the kernel.
-            let options = ["-p", &pid, "--driver", driver, "--tier", "single"];
+            let options = ["-p", &pid, "--driver", driver, "--attach-mode", "single"];
             let mut tracer = stage.start_trace(&options);
             tracer.next();
             let second = reuse_pid(&stage, first, &LEAK)?;

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use harness::around::Disk;
-use harness::files::{report, run, stdout};
+use harness::files::{run, stdout};
 use harness::incidents::{Agent, object};
 use harness::{Player, Stage, send_signal, until};
 use serde_json::Value;
@@ -102,9 +102,9 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
         let sites = sites_of(&found, *pid);
         assert_eq!(sites.iter().map(|(bytes, _)| bytes).sum::<u64>(), *bytes);
     }
-    assert_eq!(found["process"]["pid"], pid);
-    assert_eq!(found["asked_bytes"], 256 * MIB);
-    assert_eq!((&found["trigger"], &found["errors"]), (&"out_of_memory".into(), &1.into()));
+    assert_eq!(found["requester"]["pid"], pid);
+    assert_eq!(found["requested_bytes"], 256 * MIB);
+    assert_eq!((&found["trigger"], &found["oom_count"]), (&"out_of_memory".into(), &1.into()));
     assert_eq!(found["gpu"]["index"], 0);
     assert_eq!(found["cause"]["name"], "device_exhausted", "{found:#}");
     for holder in found["holders"].as_array().unwrap() {
@@ -112,7 +112,7 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
         assert!(!own || holder["before_trace"] == false, "what it held is known exactly: {holder}");
     }
     // How long that is without other load `experiments/oom.py` measures.
-    let took = found["took_ms"].as_u64().unwrap();
+    let took = found["written_after_ms"].as_u64().unwrap();
     println!("from the error to the folder: {took} ms");
     assert!(u128::from(took) <= waited.as_millis(), "{took} ms of {waited:?}");
     assert_whole(&folder, pid, &found);
@@ -126,7 +126,7 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
     let name = folder.file_name().unwrap().to_str().unwrap();
     assert!(name.ends_with(&format!("Z-oom-gpu0-pid{pid}")), "{name}");
     assert_eq!(found["id"], name);
-    assert_eq!(found["page"], "written", "{found:#}");
+    assert_eq!(found["html_report"], "written", "{found:#}");
     for file in found["files"].as_array().unwrap() {
         assert_eq!(mode(&folder.join(file.as_str().unwrap())), 0o600);
     }
@@ -135,10 +135,10 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
     for words in [
         "out of memory on GPU 0",
         "CAUSE: device_exhausted",
-        "WHO HELD WHAT THERE",
-        "WHAT WOULD HELP",
+        "HOLDERS",
+        "ADVICE",
         "kill -TERM",
-        "WHO GREW",
+        "GROWTH IN THE LAST MINUTES",
     ] {
         assert!(summary.contains(words), "{words} is not in {summary}");
     }
@@ -153,12 +153,13 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
     let page = fs::read_to_string(folder.join("report.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     let recent = folder.join("recent.arrows");
-    let report = report(recent.to_str().unwrap(), "trace", &[]);
+    let output = run(&["replay", recent.to_str().unwrap(), "--format", "json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let asker = harness::process(&report, pid);
     assert_eq!(asker["live_bytes"], holders(found, &[pid])[&pid]);
     assert_eq!(asker["failed_allocations"], 1);
     let advice = stdout(&run(&["advise", folder.to_str().unwrap()]));
-    assert!(advice.contains("stop process") && advice.contains("this was so at"), "{advice}");
+    assert!(advice.contains("stop process") && advice.contains("state at"), "{advice}");
 }
 
 /// Calls the driver from Python: the call that is wanted, after a context is there.
@@ -192,27 +193,27 @@ fn causes_are_told_apart() {
     for (fails, calls, cause) in [
         // The device has plenty, and says no.
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
-        ("", "assert allocate(9000) == 2", "larger_than_device"),
+        ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("", "while allocate(512) == 0: pass", "device_exhausted"),
-        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory"),
-        ("cuMemAddressReserve:1=2", "assert reserve(10) == 2", "address_space"),
+        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory_exhausted"),
+        ("cuMemAddressReserve:1=2", "assert reserve(10) == 2", "address_space_exhausted"),
     ] {
         let mut stage = shared("8G");
-        let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+        let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
         let other = stage.hold(0, 1, 300 * MIB);
         if !fails.is_empty() {
-            stage = stage.env("SIM_FAIL", fails);
+            stage = stage.env("SIM_INJECT_FAILURES", fails);
         }
         let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
         let found = object(&agent.wait_folder(player.pid()));
         assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
-        assert_eq!(found["process"]["pid"], player.pid());
+        assert_eq!(found["requester"]["pid"], player.pid());
         // Nobody else is to end for what is not the device's fault.
         let full = cause == "device_exhausted";
         let steps = found["advice"][0]["steps"].as_array().unwrap();
         assert_eq!(steps.iter().any(|step| step["pid"] == other.pid()), full, "{found:#}");
-        assert!(steps.iter().any(|step| step["action"] == "ask_for_less"), "{found:#}");
-        let headline = found["headline"].as_str().unwrap();
+        assert!(steps.iter().any(|step| step["action"] == "reduce_memory_use"), "{found:#}");
+        let headline = found["title"].as_str().unwrap();
         assert_eq!(headline.starts_with("out of memory on GPU 0: "), full, "{headline}");
         drop((player, other));
         agent.stop();
@@ -223,7 +224,7 @@ fn causes_are_told_apart() {
 fn a_process_that_ends_at_once_is_told_all_the_same() {
     let _alone = alone();
     let stage = shared("1G");
-    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
     let player = python(&stage, "allocate(600); allocate(600)");
     let pid = player.pid();
     player.finish();
@@ -237,7 +238,7 @@ fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
     let _alone = alone();
     let stage = shared("4G");
     let before = stage.hold(0, 1, 3000 * MIB);
-    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
     // The driver is asked every second; until then a process from before is not known.
     let untracked = |process: &Value| process["untracked_bytes"].as_u64();
     agent.agent.process(before.pid(), |process| untracked(process) == Some(3100 * MIB));
@@ -249,8 +250,8 @@ fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
     assert_eq!((&first["live_bytes"], &first["driver_bytes"]), (&0.into(), &(3100 * MIB).into()));
     let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
     for words in [
-        format!("most of it was held by process {} (workload): 3.03 GiB, none of it", before.pid()),
-        format!("process {} (workload): 3.03 GiB by the driver's account, none", before.pid()),
+        format!("most of it was held by process {} (workload): 3.03 GiB untracked", before.pid()),
+        format!("process {} (workload): 3.03 GiB reported by the driver, not traced", before.pid()),
     ] {
         assert!(summary.contains(&words), "{words} is not in {summary}");
     }
@@ -262,21 +263,21 @@ fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
 fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
     let _alone = alone();
     let stage = shared("1G");
-    let settings = "[incidents]\npage = false\ntogether = \"1s\"\npause = \"1h\"\n";
+    let settings = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\ncooldown = \"1h\"\n";
     let agent = Agent::start(&stage, settings);
     let calls = "while True:\n allocate(600)\n allocate(600)\n free()\n time.sleep(0.01)";
     let player = python(&stage, calls);
     let folder = agent.wait_folder(player.pid());
     let own = format!("pid{}", player.pid());
-    agent.wait("the count", || object(&folder)["errors"].as_u64().unwrap() > 1);
-    agent.wait("the message", || agent.agent.messages().contains("not written down"));
+    agent.wait("the count", || object(&folder)["oom_count"].as_u64().unwrap() > 1);
+    agent.wait("the message", || agent.agent.messages().contains("suppressed (last: pid"));
     drop(player);
     assert_eq!(agent.named(&own).len(), 1);
     let found = object(&folder);
     assert_eq!(found["recovered"], true, "as much was granted later");
-    let told = format!("refused {} times", found["errors"]);
+    let told = format!("Failed {} times", found["oom_count"]);
     let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
-    assert!(summary.contains(&told) && summary.contains("the program went on"), "{summary}");
+    assert!(summary.contains(&told) && summary.contains("(recovered)"), "{summary}");
     agent.stop();
 }
 
@@ -284,27 +285,27 @@ fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
 fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
     let _alone = alone();
     let stage = shared("1G");
-    let settings = "[incidents]\nused_above = 0.5\nprocess_above = \"500M\"\n";
+    let settings = "[incidents]\ngpu_used_above = 0.5\nprocess_live_above = \"500M\"\n";
     let agent = Agent::start(&stage, settings);
     let holder = stage.hold(0, 1, 600 * MIB);
     let pid = holder.pid();
     let by_process = object(&agent.wait_folder(pid));
     assert_eq!(
-        (&by_process["trigger"], &by_process["process"]["pid"]),
-        (&"limit".into(), &pid.into())
+        (&by_process["trigger"], &by_process["requester"]["pid"]),
+        (&"threshold".into(), &pid.into())
     );
-    let of_gpu = |path: &PathBuf| path.to_str().unwrap().ends_with("-limit-gpu0");
+    let of_gpu = |path: &PathBuf| path.to_str().unwrap().ends_with("-threshold-gpu0");
     agent.wait("the limit of the GPU", || agent.folders().iter().any(of_gpu));
     let of_gpu = object(&agent.folders().into_iter().find(of_gpu).unwrap());
-    assert!(of_gpu["limit"].as_str().unwrap().contains("more than 0.5"), "{of_gpu:#}");
+    assert!(of_gpu["threshold"].as_str().unwrap().contains("threshold 0.5"), "{of_gpu:#}");
     let by_process = agent.named(&format!("pid{pid}")).remove(0).join("summary.txt");
     let summary = fs::read_to_string(by_process).unwrap();
     assert!(summary.contains("snapshot.json is from the same moment"), "{summary}");
-    assert!(summary.contains("free at that moment, by what was traced since"), "{summary}");
+    assert!(summary.contains("free at that time (estimated)"), "{summary}");
     assert_eq!(holders(&of_gpu, &[pid]), [(pid, 600 * MIB)].into());
     send_signal(agent.agent.pid(), 10);
-    let asked = object(&agent.wait_named("asked", 1)[0]);
-    assert_eq!(asked["trigger"], "asked");
+    let asked = object(&agent.wait_named("manual", 1)[0]);
+    assert_eq!(asked["trigger"], "manual");
     assert_eq!(holders(&asked, &[pid]), [(pid, 600 * MIB)].into());
     assert_eq!(agent.named(&format!("pid{pid}")).len(), 1, "it is crossed once");
     agent.stop();
@@ -314,11 +315,11 @@ fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
 fn old_folders_go_and_those_of_an_agent_before_stay() {
     let _alone = alone();
     let stage = shared("1G");
-    let settings = "[incidents]\nkeep = 2\npage = false\n";
+    let settings = "[incidents]\nretention_count = 2\nhtml_report = false\n";
     let agent = Agent::start(&stage, settings);
     for count in 1..=2 {
         send_signal(agent.agent.pid(), 10);
-        agent.wait_named("asked", count);
+        agent.wait_named("manual", count);
     }
     let old = agent.folders();
     drop(agent);
@@ -348,16 +349,16 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
         .status()
         .unwrap();
     assert!(!filler.success(), "the disk is full");
-    let settings = "[incidents]\npage = false\npause = \"0s\"\ntogether = \"0s\"\n";
+    let settings = "[incidents]\nhtml_report = false\ncooldown = \"0s\"\ngroup_window = \"0s\"\n";
     let agent = Agent::start_in(&stage, tiny.0.clone(), settings);
     let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
     agent.wait("the message", || agent.agent.messages().contains("cannot write the incident"));
     player.finish();
     let said = agent.agent.messages();
-    assert!(said.contains("No space left") && said.contains("free some room"), "{said}");
+    assert!(said.contains("No space left") && said.contains("free some space"), "{said}");
     // What could not be written can be read all the same, without folders of programs.
     let listed = agent.agent.api("incidents");
-    let kept = listed["incidents"][0]["kept"].as_str().unwrap();
+    let kept = listed["incidents"][0]["summary_text"].as_str().unwrap();
     assert!(kept.contains("CAUSE: ") && kept.contains("workload"), "{kept}");
     assert!(!kept.contains("/sim/"), "{kept}");
     assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "nothing is half");
@@ -373,11 +374,11 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
 fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
     let _alone = alone();
     let stage = shared("1G");
-    let rule = "name = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
+    let rule = "name = \"workload\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n";
     for dry_run in [true, false] {
         let settings = format!(
-            "[incidents]\npage = false\ntogether = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
-             [[actions.allow]]\n{rule}at_least = \"100M\"\n"
+            "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
+             [[actions.allow]]\n{rule}min_bytes = \"100M\"\n"
         );
         let state = stage.folder.path().join(format!("state-{dry_run}"));
         let agent = Agent::start_in(&stage, state.clone(), &settings);
@@ -411,7 +412,7 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
 fn many_that_are_refused_at_once_have_a_folder_each() {
     let _alone = alone();
     let stage = shared("4G");
-    let agent = Agent::start(&stage, "[incidents]\npage = false\n");
+    let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
     let mut players: Vec<Player> = (0..16)
         .map(|_| stage.workload(&["--wait-start", "oom", "--chunk-mb", "700", "--wait-ms", "1"]))
         .collect();
@@ -451,22 +452,22 @@ fn decisions(agent: &Agent, count: usize) -> Vec<Value> {
     read().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-const STOP: &str = "[incidents]\npage = false\ntogether = \"1s\"\n[actions]\ndry_run = false\n\
-                    [[actions.allow]]\nname = \"workload\"\naction = \"stop\"\nwhen = \"out_of_memory\"\n";
+const STOP: &str = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = false\n\
+                    [[actions.allow]]\nname = \"workload\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n";
 
 #[test]
 fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
     let _alone = alone();
     for (fails, calls, why) in [
-        ("", "assert allocate(9000) == 2", "larger_than_device"),
+        ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
-        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory"),
+        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory_exhausted"),
         // It gives its own back and asks again, as PyTorch does.
         (
             "",
             "allocate(7000); held = ctypes.c_uint64(pointer.value); assert allocate(1500) == 2\n\
              assert cu.cuMemFree_v2(held) == 0; assert allocate(1500) == 0",
-            "got as much",
+            "recovered",
         ),
     ] {
         let mut stage = shared("8G");
@@ -474,15 +475,15 @@ fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
         let bystander = stage.hold(0, 1, 100 * MIB);
         bystander.signal(SIGSTOP);
         if !fails.is_empty() {
-            stage = stage.env("SIM_FAIL", fails);
+            stage = stage.env("SIM_INJECT_FAILURES", fails);
         }
         let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
         let found = decisions(&agent, 1);
-        assert_eq!(found[0]["outcome"], "passed_over", "{found:?}");
+        assert_eq!(found[0]["outcome"], "skipped", "{found:?}");
         assert_eq!(found[0]["pid"], player.pid(), "{found:?}");
-        assert!(found[0]["why"].as_str().unwrap().contains(why), "{found:?}");
+        assert!(found[0]["reason"].as_str().unwrap().contains(why), "{found:?}");
         // What would come of it later comes with one of the next snapshots.
-        let sequence = || agent.agent.api("status")["sequence"].as_u64().unwrap();
+        let sequence = || agent.agent.api("status")["snapshots_total"].as_u64().unwrap();
         let then = sequence();
         agent.wait("the third snapshot after that", || sequence() >= then + 3);
         assert_eq!(decisions(&agent, 1).len(), 1, "{why}");
@@ -506,7 +507,7 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
         later.wait().unwrap();
         (found > tick).then_some(())
     });
-    let agent = Agent::start(&stage, &format!("{STOP}at_least = \"400M\"\n"));
+    let agent = Agent::start(&stage, &format!("{STOP}min_bytes = \"400M\"\n"));
     let asker = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
     let found = decisions(&agent, 1);
     let last = found.last().unwrap();
@@ -525,8 +526,8 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
 fn oversized_requests_do_not_displace_real_incidents() {
     let _alone = alone();
     let stage = shared("2G");
-    let settings = "[incidents]\npage = false\nkeep = 2\nper_hour = 2\npause = \"0s\"\n\
-                    together = \"0s\"\n";
+    let settings = "[incidents]\nhtml_report = false\nretention_count = 2\nmax_per_hour = 2\ncooldown = \"0s\"\n\
+                    group_window = \"0s\"\n";
     let agent = Agent::start(&stage, settings);
     let first = python(&stage, "allocate(1500); allocate(1000); time.sleep(120)");
     agent.wait_folder(first.pid());
@@ -540,7 +541,7 @@ fn oversized_requests_do_not_displace_real_incidents() {
     // Both real ones are there, and some of the others.
     let all = agent.folders();
     let cause = |folder: &PathBuf| object(folder)["cause"]["name"].as_str().unwrap().to_owned();
-    let oversized = all.iter().filter(|one| cause(one) == "larger_than_device").count();
+    let oversized = all.iter().filter(|one| cause(one) == "request_exceeds_device").count();
     assert_eq!(all.len() - oversized, 2, "{all:?}");
     assert!((1..=3).contains(&oversized), "{all:?}");
     assert_eq!(agent.named(&format!("pid{}", first.pid())).len(), 1, "{all:?}");

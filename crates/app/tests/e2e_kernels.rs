@@ -54,7 +54,7 @@ fn assert_work(report: &Value, oracle: &Value) {
         assert_eq!(ours, sums(list(&oracle["copies"]), way, of), "{of} of copies");
     }
     let failed = |row: &Value| (text(&row["function"]), row["code"].as_i64());
-    let ours = sums(list(&report["errors"]), failed, "count");
+    let ours = sums(list(&report["failed_calls"]), failed, "count");
     let mut theirs = sums(list(&oracle["errors"]), failed, "count");
     // How the workload says what went wrong; not a function that is traced.
     theirs.retain(|(function, _), _| function != "cuGetErrorName");
@@ -85,7 +85,7 @@ fn two_kernels_a_thousand_times_each() {
     let kernels = list(&process["kernels"]);
     assert_eq!(kernels.len(), 2);
     assert!(kernels.iter().all(|kernel| kernel["launches"] == 1000));
-    assert!(kernels.iter().all(|kernel| kernel["named_by"] == "call"));
+    assert!(kernels.iter().all(|kernel| kernel["name_source"] == "call"));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn copies_in_every_direction() {
 fn a_table_that_is_full_is_counted() {
     let stage = Stage::new();
     let workload = ["launches", "--kernels", "100", "--threads", "2", "--iterations", "30"];
-    let traced = stage.kernels(&["--work-table-size", "16"], &workload);
+    let traced = stage.kernels(&["--activity-table-size", "16"], &workload);
     let last = traced.last();
     assert_eq!(last["exact"], false);
     let (seen, lost) = (number(&last["launches_total"]), number(&last["lost_launches"]));
@@ -147,7 +147,7 @@ fn a_table_that_is_full_is_counted() {
 
 #[test]
 fn launches_that_fail_are_told_by_code_and_not_counted() {
-    for check in ["new", "all"] {
+    for check in ["sampled", "all"] {
         let stage = Stage::new();
         let options = ["--check-launches", check];
         let traced =
@@ -157,13 +157,13 @@ fn launches_that_fail_are_told_by_code_and_not_counted() {
         assert_eq!(process["failed_launches"], 9);
         assert_eq!(process["launches_total"], 200);
         let name = "CUDA_ERROR_INVALID_VALUE";
-        assert!(list(&process["errors"]).iter().all(|error| error["name"] == name));
+        assert!(list(&process["failed_calls"]).iter().all(|call| call["error"] == name));
     }
 }
 
 #[test]
 fn every_launch_can_be_checked() {
-    let stage = Stage::new().env("SIM_FAIL", "cuLaunchKernel:every97=719");
+    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuLaunchKernel:every97=719");
     let workload = ["launches", "--iterations", "3000", "--time"];
     let traced = stage.kernels(&["--check-launches", "all"], &workload);
     let oracles = stage.oracles();
@@ -173,13 +173,13 @@ fn every_launch_can_be_checked() {
 
 #[test]
 fn copies_that_fail_are_told_by_code_and_not_counted() {
-    let stage = Stage::new().env("SIM_FAIL", "cuMemcpyDtoH_v2:2=700");
+    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuMemcpyDtoH_v2:2=700");
     let traced = stage.kernels(&[], &["copies", "--iterations", "3"]);
     let oracles = stage.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
     let report = process(traced.last(), *pid);
     assert_work(report, oracle);
-    assert_eq!(report["errors"][0]["name"], "CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_eq!(report["failed_calls"][0]["error"], "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn names_from_before_the_trace_are_found_in_the_driver() {
     assert_eq!(process["before_trace"], true);
     assert_eq!(process["launches_total"], 600);
     for kernel in list(&process["kernels"]) {
-        assert_eq!(kernel["named_by"], "memory");
+        assert_eq!(kernel["name_source"], "memory");
         assert_eq!(kernel["launches"], 300);
         assert!(text(&kernel["symbol"]).starts_with("_Z"), "{kernel}");
     }
@@ -244,7 +244,7 @@ fn synchronous_copies_have_a_bandwidth() {
 fn other_ways_to_attach_and_the_older_build() {
     let workload = ["launches", "--iterations", "200", "--kernels", "9", "--threads", "2"];
     let stage = Stage::new();
-    assert_truth(&stage.kernels(&["--tier", "multi"], &workload), &stage);
+    assert_truth(&stage.kernels(&["--attach-mode", "multi"], &workload), &stage);
     let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
     assert_truth(&stage.kernels(&[], &workload), &stage);
 }

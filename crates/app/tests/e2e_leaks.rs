@@ -41,13 +41,13 @@ fn assert_suspects(name: &str, seconds: &str) {
         let function = leak["function"].as_str().unwrap();
         let named = suspects.iter().find(|suspect| is_through(suspect, function));
         let named = named.unwrap_or_else(|| panic!("{function} is not in {suspects:#?}"));
-        for field in ["subject", "kind"] {
-            assert_eq!(named[field], leak[field], "{named}");
+        for (field, label) in [("resource", "subject"), ("kind", "kind")] {
+            assert_eq!(named[field], leak[label], "{named}");
         }
         assert_eq!(named["verdict"], "leak");
         let rate = match leak["subject"].as_str() {
-            Some("objects") => "objects_per_hour",
-            _ => "bytes_per_hour",
+            Some("objects") => "growth_objects_per_hour",
+            _ => "growth_bytes_per_hour",
         };
         assert!(named[rate].as_u64().unwrap() > 0, "{named}");
     }

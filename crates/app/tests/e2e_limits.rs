@@ -25,8 +25,7 @@ fn is_inexact(process: &Value) -> bool {
 fn assert_bounded(process: &Value, truth: u64) {
     assert!(is_inexact(process), "{process}");
     let uncertainty = &process["uncertainty"];
-    let [low, high] =
-        ["live_bytes_at_least", "live_bytes_at_most"].map(|bound| number(&uncertainty[bound]));
+    let [low, high] = ["live_bytes_min", "live_bytes_max"].map(|bound| number(&uncertainty[bound]));
     assert!((low..=high).contains(&truth), "{truth} is not in {low}..={high}: {process}");
 }
 
@@ -78,7 +77,7 @@ fn thread_table_with_room_is_exact() {
 fn processes_beyond_the_tables_are_counted_and_bounded() {
     let stage = Stage::new();
     let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["--driver", driver, "--table-size", "1"]);
+    let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
     tracer.next();
     let hold = ["--hold-ms", "120000", "capture-end"];
     // Processes of other tests may be in the tables for a while.
@@ -108,7 +107,7 @@ fn processes_beyond_the_tables_are_counted_and_bounded() {
     assert!(third.finish().0.success());
     let traced = tracer.stop();
     let mut rows = traced.last()["processes"].as_array().unwrap().iter();
-    let replaced = |process: &Value| process["pid"] == pid && process["ended_by"] == "exec";
+    let replaced = |process: &Value| process["pid"] == pid && process["end_reason"] == "exec";
     assert!(rows.any(replaced), "{}", traced.last());
 }
 
@@ -116,7 +115,7 @@ fn processes_beyond_the_tables_are_counted_and_bounded() {
 fn captures_beyond_the_table_leave_memory_exact() {
     // Room for the stream, and none for the thread.
     let stage = Stage::new();
-    let options = ["--table-size", "1", "--kernels"];
+    let options = ["--process-table-size", "1", "--kernels"];
     let traced = stage.trace(&options, &["capture-end"]);
     traced.assert_truth(&stage);
     assert!(number(&traced.last()["lost_launches"]) > 0, "{}", traced.last());

@@ -99,7 +99,7 @@ fn trace_while_stopped(stage: &Stage, run: impl FnOnce()) -> Vec<Value> {
 /// left out.
 fn processes(reports: &[Value]) -> BTreeMap<u32, &Value> {
     let all = reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
-    let kept = all.filter(|process| process["ended_by"] != "exec");
+    let kept = all.filter(|process| process["end_reason"] != "exec");
     kept.map(|process| (number(&process["pid"]) as u32, process)).collect()
 }
 
@@ -146,12 +146,12 @@ fn assert_process(process: &Value, oracle: &Value) {
         let objects = value["objects"].as_array().unwrap().iter();
         objects.flat_map(|kind| fields.iter().map(|field| number(&kind[field]))).sum()
     };
-    let received = count(process, &["created", "destroyed", "unknown_destroys"]);
+    let received = count(process, &["created", "destroyed", "unmatched_destroys"]);
     let lost_objects = process["lost_objects"].as_u64().unwrap_or(0);
     let truth = count(oracle, &["created", "destroyed"]);
     assert_eq!(received + lost_objects, truth, "objects: {process}\n{oracle}");
     let truth = number(&oracle["live_bytes"]);
-    let bounds = number(&lost["live_bytes_at_least"])..=number(&lost["live_bytes_at_most"]);
+    let bounds = number(&lost["live_bytes_min"])..=number(&lost["live_bytes_max"]);
     assert!(bounds.contains(&truth), "{truth} is not in {bounds:?}: {process}");
 }
 
@@ -171,7 +171,7 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
     assert_eq!(number(&lost["lost_processes"]), unlisted().count() as u64);
     let replaced = |report: &Value| {
         let processes = report["processes"].as_array().unwrap();
-        processes.iter().any(|process| process["ended_by"] == "exec")
+        processes.iter().any(|process| process["end_reason"] == "exec")
     };
     // A program that replaced itself left no account.
     if reports.iter().any(replaced) {

@@ -59,15 +59,16 @@ fn every_kind_of_object_as_the_driver_counts_it() {
         // A quarter of those that were made in the context, and what was forgotten outside of it.
         assert_eq!(counts(ours)["texture"], [12, 96, 72, 12, counts(&oracle)["texture"][4]]);
         assert_eq!(counts(ours)["library"][..2], [24, 96]);
-        assert_eq!((sum(ours, "unknown_destroys"), &ours["lost_objects"]), (0, &Value::Null));
+        assert_eq!((sum(ours, "unmatched_destroys"), &ours["lost_objects"]), (0, &Value::Null));
     }
 }
 
 #[test]
 fn drivers_of_every_way_to_attach_tell_the_same() {
-    for tier in ["session", "multi", "single", "constant"] {
+    for tier in ["session", "multi", "single", "single-no-cookie"] {
         let stage = Stage::new();
-        let traced = stage.trace(&["--tier", tier], &["objects", "--count", "8", "--leak", "0.5"]);
+        let traced =
+            stage.trace(&["--attach-mode", tier], &["objects", "--count", "8", "--leak", "0.5"]);
         let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
         if !traced.status.success() && traced.reports.is_empty() {
             // Not on this kernel; other tests say which ones there must be.
@@ -108,7 +109,7 @@ fn a_forked_child_and_a_new_program_count_their_own() {
     let (_, oracle) = stage.oracles().into_iter().next().unwrap();
     let ended = |by: &str| {
         let mut processes = list(&traced.last()["processes"]).iter();
-        processes.find(|process| process["ended_by"] == by).unwrap()
+        processes.find(|process| process["end_reason"] == by).unwrap()
     };
     assert_eq!(counts(ended("exit")), counts(&oracle));
     // Every second one is kept, the last one too.
@@ -131,7 +132,7 @@ fn objects_from_before_the_trace_are_destroyed_unknown() {
     });
     let unknown = |kind: &str| {
         let rows = list(&process(&report, pid)["objects"]);
-        rows.iter().find(|row| row["kind"] == kind).unwrap()["unknown_destroys"].clone()
+        rows.iter().find(|row| row["kind"] == kind).unwrap()["unmatched_destroys"].clone()
     };
     // One stream more: the program made it for itself.
     assert_eq!((unknown("stream"), unknown("module")), (6.into(), 5.into()));
@@ -152,7 +153,7 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
     let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
     let (last, ours) = (traced.last(), process(traced.last(), pid));
     let lost = ours["lost_objects"].as_u64().unwrap();
-    let received = ["created", "destroyed", "unknown_destroys"].map(|of| sum(ours, of));
+    let received = ["created", "destroyed", "unmatched_destroys"].map(|of| sum(ours, of));
     let happened: u64 = counts(&oracle).values().map(|of| of[1] + of[2]).sum();
     assert!(lost > 0 && received[0] > 0, "{ours}");
     assert_eq!(received.iter().sum::<u64>() + lost, happened);
@@ -164,7 +165,7 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
 fn objects_that_nobody_asked_for_are_not_followed() {
     let stage = Stage::new();
     let workload = ["objects", "--count", "10", "--leak", "0.5"];
-    let traced = stage.trace(&["--objects", "off"], &workload);
+    let traced = stage.trace(&["--no-objects"], &workload);
     traced.assert_truth(&stage);
     let (pid, _) = stage.oracles().into_iter().next().unwrap();
     let ours = process(traced.last(), pid);

@@ -90,12 +90,12 @@ fn run() -> Run {
     let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
     secret(&base.join("token"), "s3cret\n");
     let settings = format!(
-        "[onward.otlp]\nendpoint = \"http://127.0.0.1:{}/\"\ninterval = \"1s\"\n\
-         resource = {{ \"k8s.cluster.name\" = \"lab\" }}\ntoken_file = \"{base}/token\"\n\
-         [onward.pyroscope]\nurl = \"http://127.0.0.1:{}\"\ninterval = \"1s\"\ntenant = \"team\"\n\
-         user = \"me\"\npassword_file = \"{base}/token\"\nlabels = {{ zone = \"a\" }}\n\
-         [onward.profiles]\nfolder = \"{base}/profiles\"\ninterval = \"1s\"\n\
-         [onward.parquet]\nfolder = \"{base}/lake\"\ninterval = \"1s\"\nroll = \"3s\"\n",
+        "[exporters.otlp]\nendpoint = \"http://127.0.0.1:{}/\"\ninterval = \"1s\"\n\
+         resource_attributes = {{ \"k8s.cluster.name\" = \"lab\" }}\ntoken_file = \"{base}/token\"\n\
+         [exporters.pyroscope]\nurl = \"http://127.0.0.1:{}\"\ninterval = \"1s\"\ntenant = \"team\"\n\
+         username = \"me\"\npassword_file = \"{base}/token\"\nlabels = {{ zone = \"a\" }}\n\
+         [exporters.profiles]\ndir = \"{base}/profiles\"\ninterval = \"1s\"\n\
+         [exporters.parquet]\ndir = \"{base}/lake\"\ninterval = \"1s\"\nrotate_interval = \"3s\"\n",
         otlp.port,
         pyroscope.port,
         base = base.display()
@@ -311,10 +311,10 @@ fn check_otlp(run: &Run) {
     assert!(first["attributes"]["hw.id"].as_str().unwrap().starts_with("GPU-"), "{first}");
     let usage = last["metrics"]["hw.gpu.memory.usage"]["points"].as_array().unwrap();
     assert_eq!(usage.len(), limit["points"].as_array().unwrap().len());
-    let sent = last["metrics"]["vramscope.onward"]["points"].as_array().unwrap().iter();
+    let sent = last["metrics"]["vramscope.exports"]["points"].as_array().unwrap().iter();
     let own = sent.filter(|point| {
         let of = &point["attributes"];
-        of["vramscope.receiver"] == "otlp" && of["vramscope.outcome"] == "sent"
+        of["vramscope.exporter"] == "otlp" && of["vramscope.outcome"] == "sent"
     });
     assert!(own.map(|point| point["value"].as_u64().unwrap()).sum::<u64>() >= 3, "{last}");
 }
@@ -336,7 +336,9 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
     let lake = stage.folder.path().join("lake");
     let settings = |roll: &str| {
         let folder = lake.display();
-        format!("[onward.parquet]\nfolder = \"{folder}\"\ninterval = \"1s\"\nroll = \"{roll}\"\n")
+        format!(
+            "[exporters.parquet]\ndir = \"{folder}\"\ninterval = \"1s\"\nrotate_interval = \"{roll}\"\n"
+        )
     };
     let agent = Agent::start_with(&stage, &settings("1s"), &[]);
     let player = train(&stage);
@@ -355,7 +357,7 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
     let found = script("onward/read_lake.py", &[lake.to_str().unwrap()]);
     assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
     let profiles = stage.folder.path().join("profiles");
-    let more = format!("[onward.profiles]\nfolder = \"{}\"\ninterval = \"1s\"", profiles.display());
+    let more = format!("[exporters.profiles]\ndir = \"{}\"\ninterval = \"1s\"", profiles.display());
     let agent = Agent::start_with(&stage, &format!("{}{more}", settings("1h")), &[]);
     agent.until("the old one to go", |_| (!left.iter().any(|path| path.exists())).then_some(()));
     agent.until("a new one", |_| files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
@@ -382,9 +384,9 @@ fn a_full_disk_is_told_once_and_survived() {
     fs::write(&filler, vec![1; 256 << 10]).unwrap();
     let pyroscope = Receiver::start(stage.folder.path().join("pyroscope"), &["500,404"]);
     let settings = format!(
-        "[onward.parquet]\nfolder = \"{0}/lake\"\ninterval = \"1s\"\nroll = \"1s\"\n\
-         [onward.profiles]\nfolder = \"{0}/profiles\"\ninterval = \"1s\"\n\
-         [onward.pyroscope]\nurl = \"http://127.0.0.1:{1}\"\ninterval = \"1s\"\n",
+        "[exporters.parquet]\ndir = \"{0}/lake\"\ninterval = \"1s\"\nrotate_interval = \"1s\"\n\
+         [exporters.profiles]\ndir = \"{0}/profiles\"\ninterval = \"1s\"\n\
+         [exporters.pyroscope]\nurl = \"http://127.0.0.1:{1}\"\ninterval = \"1s\"\n",
         disk.0.display(),
         pyroscope.port
     );
@@ -421,16 +423,17 @@ fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
     let stage = Stage::new();
     let output = check(&stage, &blocks("docs/operations/exporters.md", "toml")[0]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let wrong = "[onward.otlp]\nendpoint = \"collector\"\n[onward.pyroscope]\nurl = \"http://127.0.0.1\"\n\
-                 token_file = \"/nowhere/token\"\n[onward.profiles]\nfolder = \"/dev/null/x\"\n";
+    let wrong = "[exporters.otlp]\nendpoint = \"collector\"\n[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\n\
+                 token_file = \"/nowhere/token\"\n[exporters.profiles]\ndir = \"/dev/null/x\"\n";
     let output = check(&stage, wrong);
     assert_eq!(output.status.code(), Some(2));
     let told = stderr(&output);
-    for word in ["`endpoint`", "/nowhere/token", "/dev/null is no folder"] {
+    for word in ["`endpoint`", "/nowhere/token", "/dev/null is not a directory"] {
         assert!(told.contains(word), "{word}: {told}");
     }
-    let known = "[onward.otlp]\nendpoint = \"http://127.0.0.1\"\ngzip = false\n";
-    let unknown = "[onward.pyroscope]\nurl = \"http://127.0.0.1\"\ntimeout = \"1s\"\nspeed = 3\n";
+    let known = "[exporters.otlp]\nendpoint = \"http://127.0.0.1\"\ngzip = false\n";
+    let unknown =
+        "[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\ntimeout = \"1s\"\nspeed = 3\n";
     for settings in [format!("{known}speed = 3\n"), format!("{known}{unknown}")] {
         let output = check(&stage, &settings);
         assert_eq!(output.status.code(), Some(2));
@@ -449,9 +452,9 @@ fn with_tls_only_who_is_trusted_gets_anything() {
     let stranger = Receiver::start(base.join("stranger"), &["", &certificate, &key]);
     secret(&base.join("token"), "s3cret");
     let settings = format!(
-        "[onward.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
+        "[exporters.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
          ca_file = \"{certificate}\"\ntoken_file = \"{base}/token\"\n\
-         [onward.pyroscope]\nurl = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\nretry = \"1s\"\n",
+         [exporters.pyroscope]\nurl = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\nmax_retry_time = \"1s\"\n",
         trusted.port,
         stranger.port,
         base = base.display()

@@ -120,10 +120,11 @@ fn verbs(stage: &Stage) -> Vec<(String, Verb<'_>)> {
         let verb = Box::new(move |path: &Path, more: &[&str]| traced(stage, live, path, more));
         all.push((live.join(" "), verb));
     }
-    let reads: [Vec<String>; 4] = [
+    let reads: [Vec<String>; 5] = [
+        vec!["replay".into(), file.clone()],
         vec!["report".into(), file.clone()],
         vec!["diff".into(), file.clone(), file.clone()],
-        vec!["export".into(), file.clone(), "--to".into(), "csv".into()],
+        vec!["export".into(), file.clone(), "--format".into(), "csv".into()],
         vec!["plot".into(), file],
     ];
     for words in reads {
@@ -362,18 +363,19 @@ fn full_disk_is_named_by_every_verb_on_files() {
     let (file, out) = (recording("plain"), disk.0.join("out.svg"));
     let (out, folder) = (out.to_str().unwrap(), disk.0.to_str().unwrap());
     for words in [
-        &["report", &file, "-o", out][..],
+        &["replay", &file, "-o", out][..],
+        &["report", &file, "-o", out],
         &["report", &file, "--format", "html", "-o", out],
         &["diff", &file, &file, "--format", "json", "-o", out],
         &["plot", &file, "-o", out],
-        &["export", &file, "--to", "csv", "-o", out],
-        &["export", &file, "--to", "flamegraph", "-o", out],
-        &["export", &file, "--to", "pprof", "-o", out],
-        &["export", &file, "--to", "torch", "-o", out],
-        &["export", &file, "--to", "perfetto", "-o", out],
-        &["export", &file, "--to", "speedscope", "-o", out],
-        &["export", &file, "--to", "tsv", "-o", folder],
-        &["export", &file, "--to", "parquet", "-o", folder],
+        &["export", &file, "--format", "csv", "-o", out],
+        &["export", &file, "--format", "flamegraph", "-o", out],
+        &["export", &file, "--format", "pprof", "-o", out],
+        &["export", &file, "--format", "torch", "-o", out],
+        &["export", &file, "--format", "perfetto", "-o", out],
+        &["export", &file, "--format", "speedscope", "-o", out],
+        &["export", &file, "--format", "nsys-tsv", "-o", folder],
+        &["export", &file, "--format", "parquet", "-o", folder],
     ] {
         let output = run(words);
         let messages = stderr(&output);

@@ -92,6 +92,7 @@ fn memory_of_another_process() {
     traced.assert_truth(&stage);
     assert_eq!(stage.oracles().len(), 2);
     let processes = traced.last()["processes"].as_array().unwrap();
-    let imported = processes.iter().filter(|p| p["kinds"].get("imported").is_some()).count();
+    let imported =
+        processes.iter().filter(|p| p["live_bytes_by_kind"].get("imported").is_some()).count();
     assert_eq!(imported, 1, "the importer names it, and it is in nobody's total twice");
 }

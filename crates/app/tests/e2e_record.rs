@@ -23,7 +23,7 @@ use serde_json::Value;
 /// The last report of the trace that a recording is of, and the warnings.
 fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {
     let mut command = Command::new(VRAMSCOPE);
-    command.arg("report").arg(file).args(["--analysis", "trace"]).args(options);
+    command.arg("replay").arg(file).args(options);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let warnings = stderr(&output).lines().map(str::to_owned).collect();
@@ -78,7 +78,7 @@ const STORIES: &[Story] = &[
     (&["oom", "--chunk-mb", "300"], &[("SIM_MEMORY", "2G")]),
     (
         &["train", "--steps", "60", "--step-ms", "5"],
-        &[("SIM_FAIL", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1")],
+        &[("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1")],
     ),
     (&["--seed", "7", "random", "--ops", "400", "--threads", "2", "--devices", "2"], &[]),
 ];
@@ -206,7 +206,7 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
     let (_, warnings) = replayed(&file, &[]);
     let length = fs::metadata(&file).unwrap().len();
     assert_eq!(warnings.len(), 1);
-    assert!(warnings[0].contains(&format!("cut off at byte {length}:")), "{warnings:?}");
+    assert!(warnings[0].contains(&format!("truncated at byte {length} (")), "{warnings:?}");
     assert!(count_events(&file) > 1000);
 }
 
@@ -217,7 +217,7 @@ fn record_ends_when_it_cannot_write_on() {
     let file = disk.0.join("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
-    assert!(stderr(&output).contains("the recording ends"));
+    assert!(stderr(&output).contains("stopped: No space left"));
     assert!(count_events(&file) > 1000);
 }
 
@@ -264,7 +264,7 @@ fn a_tracer_that_is_killed_loses_the_last_second_at_most() {
     tracer.child.wait().unwrap();
     send_signal(pid, 9);
     let (_, warnings) = replayed(&file, &["--format", "json"]);
-    assert!(warnings[0].contains("cut off at byte"), "{warnings:?}");
+    assert!(warnings[0].contains("truncated at byte"), "{warnings:?}");
     let kept = rows(&file).iter().filter(|row| matches!(row, Row::Tick(_))).count();
     // What has waited for a second is written with the next report, or the one after it.
     assert!(kept + IN_A_SECOND + 2 >= reports, "{kept} of {reports} reports are in the recording");

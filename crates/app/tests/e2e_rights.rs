@@ -82,7 +82,7 @@ fn hidden_driver(stage: &Stage) -> TempDir {
 fn named_frames(report: &Value) -> usize {
     let sites = report["sites"].as_array().unwrap();
     let frames = sites.iter().flat_map(|site| site["frames"].as_array().unwrap());
-    frames.filter(|frame| frame["unknown"].is_null() && frame["file"].is_string()).count()
+    frames.filter(|frame| frame["unknown_reason"].is_null() && frame["file"].is_string()).count()
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn each_capability_of_the_unit_is_needed() {
 #[test]
 fn one_by_one_probes_need_more_and_the_message_says_so() {
     let installed = Installed::new();
-    let trace = ["trace", "--duration", "500ms", "--tier", "single"];
+    let trace = ["trace", "--duration", "500ms", "--attach-mode", "single"];
     let output = installed.command(&format!(",{}", capabilities())).args(trace).output().unwrap();
     assert!(!output.status.success());
     let messages = String::from_utf8_lossy(&output.stderr);
@@ -215,7 +215,7 @@ fn the_agent_makes_no_system_call_that_the_unit_forbids() {
     let state = stage.folder.path().join("state");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(&state);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&state);
     let mut agent = Bound::start(&mut command);
     let written = |words: &str| {
         let calls = || fs::read_to_string(&log).unwrap_or_default();

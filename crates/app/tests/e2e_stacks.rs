@@ -117,7 +117,7 @@ fn assert_chain(report: &Value, with_lines: bool) {
     assert_eq!(thread["live_bytes"], 5000);
     for site in [found, thread] {
         let frames = site["frames"].as_array().unwrap();
-        assert!(frames.iter().all(|frame| frame["unknown"].is_null()), "{site}");
+        assert!(frames.iter().all(|frame| frame["unknown_reason"].is_null()), "{site}");
         let last = frames.last().unwrap()["function"].as_str().unwrap();
         assert!(["_start", "clone", "__clone3", "clone3", "__clone"].contains(&last), "{last}");
     }
@@ -155,7 +155,7 @@ fn c_code_with_frame_pointers_needs_no_tables() {
 fn stripped_code_says_so_and_keeps_its_sites_apart() {
     let stage = Stage::new();
     let program = build(&stage, "gcc", "chain.c", &["-O2", "-s", "-fomit-frame-pointer"]);
-    let traced = trace(&stage, &["--stacks", "full", "--objects", "off"], &[&program]);
+    let traced = trace(&stage, &["--stacks", "full", "--no-objects"], &[&program]);
     let sites = traced.last["sites"].as_array().unwrap();
     assert_eq!(sites.len(), 2, "{sites:?}");
     for site in sites {
@@ -169,7 +169,7 @@ fn stripped_code_says_so_and_keeps_its_sites_apart() {
             .collect();
         assert!(!own.is_empty());
         for frame in own {
-            assert_eq!(frame["unknown"], "no symbol there", "{frame}");
+            assert_eq!(frame["unknown_reason"], "no symbol", "{frame}");
         }
     }
 }
@@ -285,7 +285,9 @@ fn assert_python(report: &Value, python: &str) {
     for site in report["sites"].as_array().unwrap().iter().filter(allocates) {
         let frames = site["frames"].as_array().unwrap();
         assert!(
-            frames.iter().all(|frame| frame["unknown"].is_null() || frame["language"] == "native"),
+            frames
+                .iter()
+                .all(|frame| frame["unknown_reason"].is_null() || frame["language"] == "native"),
             "{site}"
         );
         let hidden = |frame: &Value| frame["function"].as_str().unwrap().starts_with("_PyEval");
@@ -313,7 +315,8 @@ fn trace_held(stage: &Stage, program: &[&str]) -> Value {
         last = serde_json::from_str(&line.unwrap()).unwrap();
         let sites = last["sites"].as_array().unwrap();
         let frames = || sites.iter().flat_map(|site| site["frames"].as_array().unwrap());
-        let is_named = |frame: &Value| frame["language"] != "python" || frame["unknown"].is_null();
+        let is_named =
+            |frame: &Value| frame["language"] != "python" || frame["unknown_reason"].is_null();
         if frames().any(|frame| frame["function"] == "on_thread") && frames().all(is_named) {
             input = None;
         }
@@ -405,7 +408,7 @@ fn a_full_stack_ring_loses_stacks_and_no_call() {
     let stage = Stage::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     // Too small for a single copy.
-    let options = ["--stacks", "full", "--stack-ring-size", "4096", "--objects", "off"];
+    let options = ["--stacks", "full", "--stack-ring-size", "4096", "--no-objects"];
     let traced = trace(&stage, &options, &[&program, "many"]);
     assert_eq!(traced.last["exact"], true);
     let process = &traced.last["processes"][0];

@@ -60,7 +60,7 @@ fn children_are_followed_on_request() {
         player.wait_ready();
         let pid = player.pid().to_string();
         let mut arguments = vec!["-p", &pid, "--driver", stage.driver.to_str().unwrap()];
-        arguments.extend(follow.then_some("--follow"));
+        arguments.extend(follow.then_some("--follow-forks"));
         let mut tracer = stage.start_trace(&arguments);
         tracer.next();
         player.go();
@@ -108,7 +108,7 @@ fn a_second_copy_of_the_driver_is_noticed_while_tracing() {
     assert_same(process(&report, pid), &second.oracle(pid));
     // It had the driver before the probes were there, and the report says so.
     assert_eq!(process(&report, pid)["exact"], false);
-    assert_eq!(process(&report, pid)["uncertainty"]["allocated_before_trace"], true);
+    assert_eq!(process(&report, pid)["uncertainty"]["before_trace"], true);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn the_device_of_a_thread_that_never_asks_is_unknown_with_a_reason() {
     });
     let device = &process(&report, player.pid())["devices"][0];
     assert_eq!(device["device"], serde_json::Value::Null);
-    assert!(device["unknown_because"].as_str().unwrap().contains("before the trace"), "{device}");
+    assert!(device["unknown_reason"].as_str().unwrap().contains("before the trace"), "{device}");
 }
 
 #[test]
@@ -243,9 +243,9 @@ fn late_attach_says_what_it_cannot_know() {
     let known = process(&report, pid);
     assert_eq!((&report["exact"], &known["exact"]), (&false.into(), &false.into()), "{known}");
     assert_eq!(known["before_trace"], true);
-    assert!(known["counted_since"].is_string(), "{known}");
-    assert_eq!(known["uncertainty"]["allocated_before_trace"], true);
-    assert_eq!(report["uncertainty"]["allocated_before_trace"], true);
+    assert!(known["traced_since"].is_string(), "{known}");
+    assert_eq!(known["uncertainty"]["before_trace"], true);
+    assert_eq!(report["uncertainty"]["before_trace"], true);
     let mut words = std::process::Command::new(VRAMSCOPE);
     let output =
         words.args(["trace", "--duration", "1s", "-p", &pid.to_string()]).output().unwrap();

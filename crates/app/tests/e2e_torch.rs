@@ -41,20 +41,20 @@ fn assert_blocks(stage: &Stage, report: &Value, pid: u32) {
     for (ours, theirs) in [
         ("device", "device"),
         ("allocated_bytes", "allocated"),
-        ("seen_bytes", "allocated"),
+        ("tracked_bytes", "allocated"),
         ("reserved_bytes", "reserved"),
         ("peak_bytes", "peak"),
-        ("blocks", "blocks"),
-        ("given_total", "given"),
-        ("taken_total", "taken"),
-        ("refused", "refused"),
-        ("whole_bytes", "whole"),
+        ("live_blocks", "blocks"),
+        ("allocations_total", "given"),
+        ("frees_total", "taken"),
+        ("ooms_total", "refused"),
+        ("releasable_bytes", "whole"),
         ("fragmented_bytes", "fragmented"),
-        ("largest_gap_bytes", "largest"),
+        ("largest_free_bytes", "largest"),
     ] {
         assert_eq!(told[ours], truth[theirs], "{ours}: {told}\n{truth}");
     }
-    assert_eq!(told["unknown_taken"], 0);
+    assert_eq!(told["unmatched_frees"], 0);
     assert_eq!(process(report, pid)["torch"]["exact"], true);
 }
 
@@ -72,10 +72,10 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 
 #[test]
 fn every_block_is_as_the_cache_says_in_every_tier() {
-    for tier in ["session", "multi", "single", "constant"] {
+    for tier in ["session", "multi", "single", "single-no-cookie"] {
         let stage = stage();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
-        let traced = stage.trace(&["--torch", "--tier", tier], &workload);
+        let traced = stage.trace(&["--torch", "--attach-mode", tier], &workload);
         traced.assert_truth(&stage);
         let last = traced.last();
         assert_blocks(&stage, last, only_pid(last));
@@ -85,7 +85,7 @@ fn every_block_is_as_the_cache_says_in_every_tier() {
             let site = tensor_site(last, function);
             assert_eq!(site["live_allocations"], live, "{tier}: {site}");
             assert_eq!(site["allocations_total"], total);
-            assert_eq!(site["freed_total"], freed);
+            assert_eq!(site["frees_total"], freed);
             assert_eq!(site["kinds"][0]["kind"], "torch");
         }
         // What a block was kept for 20 times, each rounded to 512.
@@ -128,7 +128,7 @@ fn a_clean_program_that_empties_its_cache_holds_nothing() {
     let pid = only_pid(last);
     assert_blocks(&stage, last, pid);
     let told = device(last, pid);
-    assert_eq!((&told["blocks"], &told["given_total"]), (&0.into(), &65.into()));
+    assert_eq!((&told["live_blocks"], &told["allocations_total"]), (&0.into(), &65.into()));
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn a_process_that_ran_before_shows_the_caches_own_sums() {
         assert_eq!(told[ours], truth[theirs]);
     }
     // The five weights were given out before, and all of them came back.
-    assert_eq!((&told["given_total"], &told["taken_total"]), (&60.into(), &65.into()));
-    assert_eq!((&told["unknown_taken"], &told["blocks"]), (&5.into(), &0.into()));
+    assert_eq!((&told["allocations_total"], &told["frees_total"]), (&60.into(), &65.into()));
+    assert_eq!((&told["unmatched_frees"], &told["live_blocks"]), (&5.into(), &0.into()));
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn what_was_given_out_before_is_not_claimed_to_be_known() {
     let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
     tracer.next();
     player.go();
-    let report =
-        tracer.wait_for_process(pid, |process| process["torch"]["devices"][0]["given_total"] == 80);
+    let report = tracer
+        .wait_for_process(pid, |process| process["torch"]["devices"][0]["allocations_total"] == 80);
     let (told, truth) = (device(&report, pid), truth(&stage, pid));
     assert_eq!(told["allocated_bytes"], truth["allocated"]);
-    assert_eq!((&told["blocks"], &told["seen_bytes"]), (&20.into(), &(20 * 1536).into()));
-    assert_eq!(told["fragmentation_unknown"], "blocks_unseen");
+    assert_eq!((&told["live_blocks"], &told["tracked_bytes"]), (&20.into(), &(20 * 1536).into()));
+    assert_eq!(told["fragmentation_unknown_reason"], "blocks_unknown");
     assert_eq!(process(&report, pid)["torch"]["exact"], false);
 }
 
@@ -213,7 +213,7 @@ fn stubs(stage: &Stage, names: &[&str]) -> String {
 #[test]
 fn a_pytorch_that_is_not_understood_says_why() {
     for (names, reason) in
-        [(&["libc10.so", "libc10_cuda.so"][..], "no_function"), (&["libc10_cuda.so"], "no_library")]
+        [(&["libc10.so", "libc10_cuda.so"][..], "no_symbol"), (&["libc10_cuda.so"], "no_library")]
     {
         let stage = Stage::new();
         let preload = stubs(&stage, names);
@@ -228,10 +228,10 @@ fn a_pytorch_that_is_not_understood_says_why() {
         player.go();
         let report = tracer.wait_for_process(pid, |process| process["torch"].is_object());
         let torch = &process(&report, pid)["torch"];
-        assert_eq!(torch["reason"], reason, "{torch}");
+        assert_eq!(torch["unavailable_reason"], reason, "{torch}");
         assert_eq!(torch["devices"], Value::Array(Vec::new()));
         let messages = tracer.stop().messages;
-        assert_eq!(messages.matches("no tensors").count(), 1, "{messages}");
+        assert_eq!(messages.matches("tensors not tracked").count(), 1, "{messages}");
     }
 }
 
@@ -241,8 +241,8 @@ fn a_cache_that_is_not_used_is_the_drivers_own_memory() {
     let traced = stage.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
     traced.assert_truth(&stage);
     let process = process(traced.last(), only_pid(traced.last()));
-    assert_eq!(process["torch"]["reason"], "driver_allocates", "{process}");
-    assert_eq!(process["kind_allocations"]["async"], 25);
+    assert_eq!(process["torch"]["unavailable_reason"], "async_backend", "{process}");
+    assert_eq!(process["live_allocations_by_kind"]["async"], 25);
 }
 
 #[test]
@@ -255,12 +255,12 @@ fn a_full_ring_loses_tensors_and_none_of_the_drivers_calls() {
     let pid = only_pid(last);
     let number = |value: &Value| value.as_u64().unwrap();
     let (torch, truth) = (&process(last, pid)["torch"], truth(&stage, pid));
-    assert!(number(&torch["lost_records"]) > 0, "{torch}");
+    assert!(number(&torch["lost_events"]) > 0, "{torch}");
     assert_eq!(torch["exact"], false);
     let told = device(last, pid);
-    let received = number(&told["given_total"]) + number(&told["taken_total"]);
+    let received = number(&told["allocations_total"]) + number(&told["frees_total"]);
     let happened = number(&truth["given"]) + number(&truth["taken"]);
-    assert_eq!(received + number(&torch["lost_records"]), happened);
+    assert_eq!(received + number(&torch["lost_events"]), happened);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn tensors_are_told_by_lines_of_python() {
     assert_eq!((&site["live_allocations"], &site["live_bytes"]), (&10.into(), &10240.into()));
     let gone = [mark("empty"), mark("forward"), mark("step"), mark("loop")];
     let site = sites.iter().find(|site| lines(site) == gone).unwrap();
-    assert_eq!((&site["live_allocations"], &site["freed_total"]), (&0.into(), &10.into()));
+    assert_eq!((&site["live_allocations"], &site["frees_total"]), (&0.into(), &10.into()));
     let weights = sites.iter().find(|site| lines(site).contains(&mark("weights"))).unwrap();
     assert_eq!(weights["live_allocations"], 3);
 }
@@ -346,13 +346,16 @@ fn a_recording_says_the_same_as_the_trace() {
     command.arg("--record").arg(&file).arg("--").arg(simulator().join("workload"));
     succeeded(&command.args(["torch-leak", "--refuse"]).output().unwrap());
     let told = std::fs::read_to_string(&report).unwrap();
-    assert!(told.contains("PyTorch gpu_0: 15.58 MiB in 25 tensors, 22.00 MiB held"), "{told}");
+    assert!(
+        told.contains("PyTorch gpu_0: 15.58 MiB allocated in 25 tensors, 22.00 MiB reserved"),
+        "{told}"
+    );
     let mut command = Command::new(VRAMSCOPE);
-    command.arg("report").arg(&file).args(["--analysis", "trace"]);
+    command.arg("replay").arg(&file);
     assert_eq!(succeeded(&command.output().unwrap()), told);
     // Analyses count the driver's memory alone.
     let mut command = Command::new(VRAMSCOPE);
-    command.arg("report").arg(&file).args(["--analysis", "leakage", "--format", "json"]);
+    command.arg("report").arg(&file).args(["--analysis", "leaks", "--format", "json"]);
     let leakage: Value = serde_json::from_str(&succeeded(&command.output().unwrap())).unwrap();
     assert!(!leakage.to_string().contains("\"torch\""), "{leakage}");
 }

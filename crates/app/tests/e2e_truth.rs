@@ -102,7 +102,7 @@ fn an_exec_ends_one_ledger_and_begins_another() {
     let traced = stage.trace(&[], &["exec"]);
     traced.assert_truth(&stage);
     let processes = traced.last()["processes"].as_array().unwrap();
-    let ends: Vec<_> = processes.iter().map(|process| process["ended_by"].as_str()).collect();
+    let ends: Vec<_> = processes.iter().map(|process| process["end_reason"].as_str()).collect();
     assert_eq!(ends, [Some("exit"), Some("exec")]);
 }
 
@@ -117,7 +117,7 @@ fn out_of_memory_is_an_event_of_its_own() {
         .flat_map(|report| report["out_of_memory"].as_array().cloned().unwrap_or_default())
         .collect();
     assert_eq!(ooms.len(), 1);
-    assert_eq!(ooms[0]["asked_bytes"], 300 << 20);
+    assert_eq!(ooms[0]["requested_bytes"], 300 << 20);
     assert_eq!(ooms[0]["holders"][0]["live_bytes"], 1800 << 20);
 }
 
@@ -125,7 +125,7 @@ fn out_of_memory_is_an_event_of_its_own() {
 fn failed_calls_change_nothing() {
     // The program goes on after every failure, so that there are many.
     let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
-    let stage = Stage::new().env("SIM_FAIL", failing);
+    let stage = Stage::new().env("SIM_INJECT_FAILURES", failing);
     let workload = ["random", "--ops", "3000", "--threads", "2"];
     let traced = stage.trace(&["--top", "1000000"], &workload);
     traced.assert_truth(&stage);
@@ -141,10 +141,10 @@ fn a_driver_of_the_older_build() {
 
 #[test]
 fn every_way_to_attach() {
-    for tier in ["session", "multi", "single", "constant"] {
+    for tier in ["session", "multi", "single", "single-no-cookie"] {
         let stage = Stage::new();
         let workload = ["threads", "--threads", "4", "--duration", "1"];
-        stage.trace(&["--tier", tier], &workload).assert_truth(&stage);
+        stage.trace(&["--attach-mode", tier], &workload).assert_truth(&stage);
     }
 }
 

@@ -33,7 +33,7 @@ fn given(entry: &Value, [per_hour, live, begun, ended]: [&Value; 4]) -> Given {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{entry}"));
     Given {
         verdict: entry["verdict"].as_str().unwrap().to_owned(),
-        sureness: entry["sureness"].as_str().unwrap().to_owned(),
+        sureness: entry["confidence"].as_str().unwrap().to_owned(),
         per_hour: number(per_hour),
         live: number(live),
         begun: number(begun),
@@ -45,25 +45,30 @@ fn list<'a>(report: &'a Value, names: &[&str]) -> Vec<&'a Value> {
     names.iter().flat_map(|name| report[*name].as_array().unwrap()).collect()
 }
 
+/// The growth of memory, tensors or objects.
+fn rate(entry: &Value) -> &Value {
+    entry.get("growth_bytes_per_hour").unwrap_or(&entry["growth_objects_per_hour"])
+}
+
 fn of_trace(report: &Value) -> Verdicts {
-    let entries = list(report, &["suspects", "judgements"]).into_iter().map(|entry| {
-        let rate = entry.get("bytes_per_hour").unwrap_or(&entry["objects_per_hour"]);
+    let entries = list(report, &["suspects", "other_verdicts"]).into_iter().map(|entry| {
+        let rate = rate(entry);
         let evidence = &entry["evidence"];
-        let numbers = [rate, &evidence["live"], &evidence["begun"], &evidence["ended"]];
+        let numbers = [rate, &evidence["live"], &evidence["created"], &evidence["freed"]];
         (key(entry), given(entry, numbers))
     });
     entries.collect()
 }
 
 fn of_recording(report: &Value) -> Verdicts {
-    let memory = list(report, &["suspects", "judgements"]).into_iter().map(|entry| {
+    let memory = list(report, &["suspects", "other_verdicts"]).into_iter().map(|entry| {
         let evidence = &entry["evidence"];
-        let rate = &evidence["bytes_per_hour"];
-        let numbers = [rate, &entry["bytes"], &evidence["began"], &evidence["freed"]];
+        let rate = &evidence["growth_bytes_per_hour"];
+        let numbers = [rate, &entry["bytes"], &evidence["created"], &evidence["freed"]];
         (key(entry), given(entry, numbers))
     });
     let others = list(report, &["tensors_and_objects"]).into_iter().map(|entry| {
-        let numbers = ["per_hour", "live", "began", "ended"].map(|name| &entry[name]);
+        let numbers = [rate(entry), &entry["live"], &entry["created"], &entry["freed"]];
         (key(entry), given(entry, numbers))
     });
     memory.chain(others).collect()

@@ -55,13 +55,17 @@ fn result(folder: &Path, name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// What was compared in an experiment: figure, expected, told.
+/// The comparisons of an experiment: value, expected, reported.
 fn figures(result: &Value) -> Vec<(String, Value, Value)> {
     let cases = result["cases"].as_array().unwrap().iter();
     let checks = cases.flat_map(|case| case["checks"].as_array().unwrap());
     checks
         .map(|row| {
-            (row["what"].as_str().unwrap().to_owned(), row["expected"].clone(), row["told"].clone())
+            (
+                row["value"].as_str().unwrap().to_owned(),
+                row["expected"].clone(),
+                row["reported"].clone(),
+            )
         })
         .collect()
 }
@@ -97,7 +101,7 @@ fn a_figure_that_is_wrong_is_found() {
     let output = simulate(&liar, "correctness", folder.path());
     let messages = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{messages}");
-    assert!(messages.contains("frees: expected 237, told 236"), "{messages}");
+    assert!(messages.contains("frees: expected 237, reported 236"), "{messages}");
     assert_eq!(result(folder.path(), "correctness")["verdict"], "off");
 }
 
@@ -109,7 +113,7 @@ fn the_page_is_made_of_the_results() {
     assert!(page.contains("### Correctness on build-machine: exact"));
     assert!(
         String::from_utf8(output.stdout).unwrap() == page,
-        "docs/internals/experiments.md is not of these results: run experiments/run --report"
+        "docs/internals/experiments.md differs from the results: run experiments/run --report"
     );
 }
 

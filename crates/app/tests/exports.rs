@@ -25,7 +25,7 @@ use tempfile::TempDir;
 fn export(folder: &TempDir, file: &str, form: &str) -> String {
     let number = std::fs::read_dir(folder.path()).unwrap().count();
     let path = folder.path().join(format!("{number}.{form}")).to_str().unwrap().to_owned();
-    let output = run(&["export", file, "--to", form, "-o", &path]);
+    let output = run(&["export", file, "--format", form, "-o", &path]);
     assert!(output.status.success(), "{file} to {form}: {}", stderr(&output));
     assert!(output.stdout.is_empty());
     path
@@ -100,7 +100,7 @@ fn counters_in_perfetto_end_and_peak_as_usage_says() {
         let slices = found["slices"].as_array().unwrap();
         assert_eq!(slices.len(), rows.len(), "{file}");
         let open = slices.iter().filter(|slice| slice["nanos"].is_null()).count();
-        assert_eq!(open, rows.iter().filter(|row| row["how"] == "live").count(), "{file}");
+        assert_eq!(open, rows.iter().filter(|row| row["end_reason"] == "live").count(), "{file}");
         let bytes =
             |list: &[Value]| list.iter().map(|one| one["bytes"].as_u64().unwrap()).sum::<u64>();
         assert_eq!(bytes(slices), bytes(rows), "{file}");
@@ -117,7 +117,7 @@ fn speedscope_has_what_was_never_freed_and_what_was_allocated() {
             let of = profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(what));
             of.map(|profile| profile["sum"].as_u64().unwrap()).sum()
         };
-        assert_eq!(sum(": never freed"), report(&file, "leakage", &[])["leaked_bytes"], "{file}");
+        assert_eq!(sum(": never freed"), report(&file, "leaks", &[])["leaked_bytes"], "{file}");
         assert!(sum(": allocated") >= sum(": never freed") && sum(": allocated") > 0, "{file}");
     }
     // Outermost frames come first: the file has a stack that begins in the interpreter's file.
@@ -134,11 +134,11 @@ fn python_reads_snapshots_whose_trace_leads_to_their_state() {
     for file in files() {
         let path = export(&folder, &file, "torch");
         let found = python("read_torch.py", &[&path]);
-        let leakage = report(&file, "leakage", &[]);
+        let leakage = report(&file, "leaks", &[]);
         assert_eq!(found["allocated"], leakage["leaked_bytes"], "{file}");
         assert_eq!(found["blocks"], leakage["leaked_allocations"], "{file}");
         // And this program reads it again.
-        let again = report(&path, "leakage", &[]);
+        let again = report(&path, "leaks", &[]);
         assert_eq!(again["leaked_bytes"], leakage["leaked_bytes"], "{file}");
         assert_eq!(again["other_by_kind"]["pool"], json_sum(&found["reserved"]), "{file}");
     }
@@ -154,7 +154,7 @@ fn a_snapshot_of_pytorch_comes_back_with_its_peaks_and_stacks() {
     let folder = tempfile::tempdir().unwrap();
     for file in captures().iter().filter(|file| file.ends_with(".pickle")) {
         let path = export(&folder, file, "torch");
-        for analysis in ["summary", "watermark", "fragmentation"] {
+        for analysis in ["summary", "peak", "fragmentation"] {
             let (mut before, mut after) =
                 (report(file, analysis, &[]), report(&path, analysis, &[]));
             for object in [&mut before, &mut after] {
@@ -177,12 +177,12 @@ fn a_snapshot_is_of_one_process() {
     let file = made::two_processes(&folder);
     let out = folder.path().join("out.pickle");
     let out = out.to_str().unwrap();
-    let output = run(&["export", &file, "--to", "torch", "-o", out]);
+    let output = run(&["export", &file, "--format", "torch", "-o", out]);
     assert_eq!(output.status.code(), Some(2));
     let told = stderr(&output);
-    assert!(told.contains("choose one with --process: 1 (one), 2 (two)"), "{told}");
+    assert!(told.contains("choose one of 2 with --pid: 1 (one), 2 (two)"), "{told}");
     assert!(!Path::new(out).exists());
-    let output = run(&["export", &file, "--to", "torch", "-o", out, "--process", "2"]);
+    let output = run(&["export", &file, "--format", "torch", "-o", out, "--pid", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let found = python("read_torch.py", &[out]);
     assert_eq!(
@@ -211,7 +211,7 @@ fn tables_of_every_form_have_the_leaks_of_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let recordings = recordings();
     for file in files() {
-        let leakage = report(&file, "leakage", &[]);
+        let leakage = report(&file, "leaks", &[]);
         let mut all = Vec::new();
         for form in ["csv", "json", "parquet"] {
             let path = export(&folder, &file, form);
@@ -246,9 +246,9 @@ fn the_query_of_the_page_finds_the_leaks_of_the_report() {
     let file = recordings().pop().unwrap();
     let file = file.as_str();
     let lake = folder.path().join("lake");
-    let output = run(&["export", file, "--to", "parquet", "-o", lake.to_str().unwrap()]);
+    let output = run(&["export", file, "--format", "parquet", "-o", lake.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let leakage = report(file, "leakage", &[]);
+    let leakage = report(file, "leaks", &[]);
     let figure = |name: &str| leakage[name].as_u64().unwrap();
     let wanted = figure("leaked_bytes") - figure("static_bytes");
     let mut python = tool("python");
@@ -294,18 +294,18 @@ fn what_is_there_is_replaced_only_by_force() {
     let folder = tempfile::tempdir().unwrap();
     let file = &recordings()[1];
     for form in
-        ["tsv", "csv", "json", "folded", "pprof", "perfetto", "speedscope", "torch", "parquet"]
+        ["nsys-tsv", "csv", "json", "folded", "pprof", "perfetto", "speedscope", "torch", "parquet"]
     {
         let path = export(&folder, file, form);
         let content = |path: &str| -> BTreeMap<PathBuf, Vec<u8>> { contents(Path::new(path)) };
         let before = content(&path);
         assert!(!before.is_empty());
-        let output = run(&["export", file, "--to", form, "-o", &path]);
+        let output = run(&["export", file, "--format", form, "-o", &path]);
         assert_eq!(output.status.code(), Some(2), "{form}");
         let told = stderr(&output);
         assert!(told.contains("already exists; use --force to overwrite"), "{form}: {told}");
         assert_eq!(content(&path), before, "{form}");
-        let output = run(&["export", file, "--to", form, "-o", &path, "--force"]);
+        let output = run(&["export", file, "--format", form, "-o", &path, "--force"]);
         assert!(output.status.success(), "{form}: {}", stderr(&output));
         // The compressed ones tell no time: the same again.
         assert_eq!(content(&path), before, "{form}");
@@ -342,9 +342,9 @@ fn what_fails_leaves_nothing_behind() {
         let bytes = std::fs::read(file).unwrap();
         std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
         let broken = broken.to_str().unwrap();
-        for form in ["csv", "json", "perfetto", "speedscope", "torch", "parquet", "tsv"] {
+        for form in ["csv", "json", "perfetto", "speedscope", "torch", "parquet", "nsys-tsv"] {
             let out = folder.path().join("out");
-            let output = run(&["export", broken, "--to", form, "-o", out.to_str().unwrap()]);
+            let output = run(&["export", broken, "--format", form, "-o", out.to_str().unwrap()]);
             assert_eq!(output.status.code(), Some(2), "{form}: {}", stderr(&output));
             let left = if out.exists() { contents(&out) } else { BTreeMap::new() };
             assert!(left.is_empty(), "{form} left {:?}", left.keys());
@@ -365,7 +365,7 @@ fn an_interrupted_export_leaves_nothing_behind() {
     std::fs::create_dir(&outs).unwrap();
     let out = outs.join("out.json");
     let mut child = Command::new(VRAMSCOPE)
-        .args(["export", &file, "--to", "json", "-o", out.to_str().unwrap()])
+        .args(["export", &file, "--format", "json", "-o", out.to_str().unwrap()])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -387,15 +387,15 @@ fn a_pipe_gets_the_same_bytes_as_a_file() {
     let file = &captures()[1];
     for form in ["csv", "json", "folded", "perfetto", "speedscope", "torch"] {
         let path = export(&folder, file, form);
-        let output = run(&["export", file, "--to", form, "-o", "-"]);
+        let output = run(&["export", file, "--format", form, "-o", "-"]);
         assert!(output.status.success(), "{form}: {}", stderr(&output));
         assert!(output.stdout == std::fs::read(path).unwrap(), "{form}");
         assert!(!stderr(&output).contains("reading"), "no progress but on a terminal");
     }
-    for form in ["tsv", "parquet"] {
-        let output = run(&["export", file, "--to", form, "-o", "-"]);
+    for form in ["nsys-tsv", "parquet"] {
+        let output = run(&["export", file, "--format", form, "-o", "-"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains("name a folder"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("must be a directory"), "{}", stderr(&output));
     }
 }
 
@@ -408,13 +408,13 @@ fn a_bad_place_fails_before_the_work() {
     std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
     let broken = broken.to_str().unwrap();
     for form in ["csv", "json", "folded", "pprof", "perfetto", "speedscope", "torch"] {
-        let output = run(&["export", broken, "--to", form, "-o", "/no/such/folder/out"]);
+        let output = run(&["export", broken, "--format", form, "-o", "/no/such/folder/out"]);
         assert_eq!(output.status.code(), Some(2));
         let told = stderr(&output);
         assert!(told.contains("choose another file"), "{form}: {told}");
     }
-    for form in ["tsv", "parquet"] {
-        let output = run(&["export", broken, "--to", form, "-o", "/proc/x"]);
-        assert!(stderr(&output).contains("choose another one"), "{}", stderr(&output));
+    for form in ["nsys-tsv", "parquet"] {
+        let output = run(&["export", broken, "--format", form, "-o", "/proc/x"]);
+        assert!(stderr(&output).contains("cannot create directory"), "{}", stderr(&output));
     }
 }

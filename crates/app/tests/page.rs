@@ -16,7 +16,7 @@ use harness::VRAMSCOPE;
 use harness::files::{self, fixture, root, tool};
 use tempfile::TempDir;
 
-const ANALYSES: [&str; 5] = ["summary", "leakage", "watermark", "usage", "fragmentation"];
+const ANALYSES: [&str; 5] = ["summary", "leaks", "peak", "usage", "fragmentation"];
 
 fn nsys() -> PathBuf {
     root().join("crates/formats/tests/import/nsys/h200-2024.2.3.sqlite")
@@ -30,7 +30,7 @@ fn recording() -> PathBuf {
     files::recording("torch_expandable").into()
 }
 
-/// Runs a function of the script, in the environment that `contrib/python-env` made.
+/// Runs a function of the script, in the environment that `tools/python-env` made.
 fn drive(scenario: &str, folder: &Path) {
     let chromium = Path::new("/usr/bin/chromium");
     assert!(chromium.exists(), "there is no {}: run ./dev test", chromium.display());

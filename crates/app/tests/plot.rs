@@ -62,7 +62,7 @@ fn files_stand_beside_each_other() {
     assert!(both.contains("both &lt;of&gt; them") && both.contains("torch_native/events.arrows"));
     assert!(both.contains("width=\"1520\" height=\"520\""));
     let sized =
-        svg(&[&recording("plain"), "--size", "600x300", "--theme", "dark", "--time", "clock"]);
+        svg(&[&recording("plain"), "--size", "600x300", "--theme", "dark", "--time", "utc"]);
     assert!(sized.contains("width=\"600\" height=\"300\""));
     assert!(!sized.contains("prefers-color-scheme") && sized.contains(">00:00:0"), "{sized}");
 }
@@ -81,7 +81,7 @@ fn what_nvidia_smi_saw_is_drawn_too() {
     let log = folder.path().join("smi.csv");
     std::fs::write(&log, "1970/01/01 00:00:01.000, 700\n1970/01/01 00:00:09.000, 900\n").unwrap();
     let log = log.to_str().unwrap();
-    let svg = svg(&[&recording("torch_native"), "-s", log, "--smi-offset", "0s"]);
+    let svg = svg(&[&recording("torch_native"), "--smi-log", log, "--smi-offset", "0s"]);
     assert!(svg.contains(">nvidia-smi, GPU 0"), "{svg}");
     assert!(svg.contains(">896 MiB<"), "the axis reaches what it saw: {svg}");
 }
@@ -91,13 +91,13 @@ fn mistakes_are_errors_that_say_what_to_do() {
     let good = recording("plain");
     for (arguments, words) in [
         (&[&*good][..], "--output"),
-        (&[&good, "-o", "x.jpeg"], "choose .svg, .png or .html"),
-        (&[&good, &good, "-o", "x.html"], "a page is of one file"),
+        (&[&good, "-o", "x.jpeg"], "use .svg, .png or .html"),
+        (&[&good, &good, "-o", "x.html"], "an HTML report takes one file"),
         (&[&good, "-o", "/no/such/folder/x.svg"], "choose another file"),
         (&["/no/such/file", "-o", "/dev/null/x.svg"], "cannot read /no/such/file"),
         (&[&good, "-o", "x.svg", "--size", "9"], "1200x520"),
         (&[&good, "-o", "x.svg", "--top", "0"], "from 1 to 50"),
-        (&[&good, "-o", "x.svg", "--smi-offset", "1s"], "--smi"),
+        (&[&good, "-o", "x.svg", "--smi-offset", "1s"], "--smi-log"),
     ] {
         let output = run(arguments);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 /// Writes a file in another form; gives where.
 fn export(folder: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
     let path = folder.path().join(format!("out.{form}")).to_str().unwrap().to_owned();
-    let mut arguments = vec!["export", file, "--to", form, "-o", &path, "--force"];
+    let mut arguments = vec!["export", file, "--format", form, "-o", &path, "--force"];
     arguments.extend(more);
     let output = run(&arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
@@ -139,7 +139,7 @@ fn folded_lines_are_outermost_first_and_harmless() {
     let in_use = [(unknown.clone(), 5), (step.clone(), 130)];
     assert_eq!(lines(&[]), in_use);
     let objects = [(unknown.clone(), 1), (step.clone(), 2)];
-    assert_eq!(lines(&["--unit", "objects"]), objects);
+    assert_eq!(lines(&["--unit", "count"]), objects);
     let allocated = [(unknown.clone(), 5), (step.clone(), 137), (helper.clone(), 1000)];
     assert_eq!(lines(&["--value", "allocated"]), allocated);
     let peak = [(unknown, 5), (step, 137), (helper, 1000)];
@@ -150,12 +150,12 @@ fn folded_lines_are_outermost_first_and_harmless() {
 fn sums_are_those_of_reports() {
     let folder = tempfile::tempdir().unwrap();
     for file in files().into_iter().chain([recording(&folder)]) {
-        let leakage = report(&file, "leakage", &[]);
+        let leakage = report(&file, "leaks", &[]);
         let bytes = folded(&folder, &file, &[]);
         assert_eq!(leakage["leaked_bytes"], sum(&bytes), "{file}");
-        let objects = folded(&folder, &file, &["--unit", "objects"]);
+        let objects = folded(&folder, &file, &["--unit", "count"]);
         assert_eq!(leakage["leaked_allocations"], sum(&objects), "{file}");
-        let peaks = report(&file, "watermark", &[])["peaks"].as_array().unwrap().clone();
+        let peaks = report(&file, "peak", &[])["peaks"].as_array().unwrap().clone();
         let wholes = peaks.iter().filter(|peak| peak["pid"].is_null());
         let peak: u64 = wholes.map(|peak| peak["bytes"].as_u64().unwrap()).sum();
         assert_eq!(sum(&folded(&folder, &file, &["--at", "peak"])), peak, "{file}");
@@ -216,9 +216,9 @@ fn options_that_mean_nothing_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder);
     for (options, word) in [
-        (&["--to", "tsv", "--at", "peak"][..], "tsv"),
-        (&["--to", "pprof", "--unit", "objects"], "pprof"),
-        (&["--to", "folded", "--value", "allocated", "--at", "end"], "--value allocated"),
+        (&["--format", "nsys-tsv", "--at", "peak"][..], "only apply to folded"),
+        (&["--format", "pprof", "--unit", "count"], "pprof"),
+        (&["--format", "folded", "--value", "allocated", "--at", "end"], "--value allocated"),
     ] {
         let out = folder.path().join("nothing").to_str().unwrap().to_owned();
         let output = run(&[&["export", &file, "-o", &out], options].concat());
@@ -232,7 +232,7 @@ fn options_that_mean_nothing_are_errors() {
 fn the_last_report_of_a_recording_is_told_by_site() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder);
-    let output = run(&["report", &file, "--analysis", "trace", "--by", "site"]);
+    let output = run(&["replay", &file, "--by", "site"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let found = stdout(&output);
     let first = "LIVE: 130 B in 2 allocations";
@@ -240,9 +240,9 @@ fn the_last_report_of_a_recording_is_told_by_site() {
     for line in ["    cuMemAlloc_v2 (libcuda.so.1)", "    main (train.py:7)", "    (no stack)"] {
         assert!(found.lines().any(|found| found == line), "{line}\n{found}");
     }
-    assert!(found.contains("1 of 5 allocations have no stack (20.0 %)"), "{found}");
+    assert!(found.contains("1 of 5 allocations have no call stack (20.0 %)"), "{found}");
     let short = ["--by", "site", "--stack-depth", "1"];
-    let output = run(&[&["report", &file, "--analysis", "trace"], &short[..]].concat());
+    let output = run(&[&["replay", &file], &short[..]].concat());
     // The verdicts below name it.
     let found = stdout(&output);
     assert!(!found.lines().any(|line| line == "    main (train.py:7)"), "{found}");

@@ -62,12 +62,17 @@ fn rules() -> Vec<Rule> {
 
 /// The names of metrics in an expression, each with the labels that it is asked for.
 fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
     let mut rest = expr;
-    while let Some(at) = rest.find("vramscope_") {
+    while let Some(at) = rest.find(is_part) {
         let text = &rest[at..];
-        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+        let end = text.find(|c: char| !is_part(c)).unwrap_or(text.len());
         let (name, after) = text.split_at(end);
+        if !name.starts_with("vramscope_") && !name.starts_with("process_") {
+            rest = after;
+            continue;
+        }
         let asked = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
         let labels = asked.map_or_else(Vec::new, |(inside, _)| {
             let matchers = inside.split(", ").filter(|matcher| !matcher.is_empty());

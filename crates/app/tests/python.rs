@@ -50,11 +50,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 recording = pa.ipc.open_stream("run.arrows").read_all()
-grouped = recording.group_by("row").aggregate([("row", "count"), ("bytes", "sum"), ("at", "max")])
-arrow = {row["row"]: [row["row_count"], row["bytes_sum"] or 0] for row in grouped.to_pylist()}
-rows = duckdb.sql('SELECT row, count(*), coalesce(sum(bytes), 0) FROM recording GROUP BY row').fetchall()
-duck = {row: [count, int(sum)] for row, count, sum in rows}
-failed = duckdb.sql("SELECT DISTINCT function FROM recording WHERE row = 'failed' ORDER BY 1").fetchall()
+grouped = recording.group_by("type").aggregate([("type", "count"), ("bytes", "sum"), ("time_ns", "max")])
+arrow = {row["type"]: [row["type_count"], row["bytes_sum"] or 0] for row in grouped.to_pylist()}
+rows = duckdb.sql('SELECT type, count(*), coalesce(sum(bytes), 0) FROM recording GROUP BY type').fetchall()
+duck = {type: [count, int(sum)] for type, count, sum in rows}
+failed = duckdb.sql("SELECT DISTINCT function FROM recording WHERE type = 'call_failed' ORDER BY 1").fetchall()
 print(json.dumps({"arrow": arrow, "duck": duck, "failed": [name for name, in failed],
                   "version": recording.schema.metadata[b"vramscope.recording"].decode()}))
 "#;
@@ -68,7 +68,7 @@ fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
         let (word, bytes) = match what {
             What::Allocate(call) => ("allocate", call.bytes),
             What::Free(_) => ("free", 0),
-            What::Failed(call) => ("failed", call.asked.map_or(0, |(_, bytes)| bytes)),
+            What::Failed(call) => ("call_failed", call.asked.map_or(0, |(_, bytes)| bytes)),
             What::Process(_) => ("process", 0),
             What::Exit => ("exit", 0),
             _ => continue,
@@ -82,7 +82,8 @@ fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
 
 #[test]
 fn pyarrow_and_duckdb_read_the_same_sums() {
-    let stage = Stage::new().env("SIM_FAIL", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
+    let stage =
+        Stage::new().env("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
     let workload = ["--seed", "7", "random", "--ops", "2000", "--threads", "2"];
     let folder = record(&stage, &workload);
     let theirs = run(folder.path(), SUMS);

@@ -303,8 +303,8 @@ fn outputs_are_compared_in_shape() {
     assert!(line_fits("- 2026-11-15T03:25:11+00:00 -", "- 2027-01-02T13:45:59+00:00 -"));
     assert!(line_fits("driver  /a/b: 27 of 27", "driver  /usr/lib/x: 9 of 30"));
     assert!(line_fits("PID: 1 / UID: 0  x", "PID: 9999 / UID: 1000  x"));
-    assert!(line_fits("attach by `…`, …", "attach by `session`, state kept in the task"));
-    assert!(!line_fits("attach by `…`", "attach by `session`, state kept in the task"));
+    assert!(line_fits("attach mode `…`, …", "attach mode `session`, state in task storage"));
+    assert!(!line_fits("attach mode `…`", "attach mode `session`, state in task storage"));
     assert!(fits(&["a", "…", "c"], &["a", "b", "b", "c"]) && fits(&["…"], &[]));
     assert!(!fits(&["a", "…", "c"], &["a", "b"]) && !fits(&["a"], &["a", "b"]));
 }
@@ -328,7 +328,7 @@ fn quoted(text: &str) -> Vec<&str> {
 #[test]
 fn the_table_of_kinds_is_true() {
     let traced: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
-    for row in table(&read("README.md"), "| kind |") {
+    for row in table(&read("docs/guide/concepts.md"), "| kind |") {
         let name = quoted(&row[0])[0];
         let kind = Kind::ALL.iter().find(|kind| kind.name() == name);
         let kind = kind.unwrap_or_else(|| panic!("there is no kind `{name}`"));
@@ -341,12 +341,15 @@ fn the_table_of_kinds_is_true() {
 
 #[test]
 fn what_is_called_not_traced_is_not() {
-    let text = read("README.md");
-    let (_, rest) = text.split_once("- **Not traced yet**").expect("the README tells the limits");
+    let text = read("docs/guide/faq.md");
+    let (_, rest) = text.split_once("- **Not traced yet**").expect("the FAQ lists the limitations");
     let item = rest.split("\n- ").next().unwrap();
-    for function in quoted(item).into_iter().filter(|word| word.starts_with("cu")) {
+    let functions: Vec<_> =
+        quoted(item).into_iter().filter(|word| word.starts_with("cu")).collect();
+    assert!(!functions.is_empty(), "{item}");
+    for function in functions {
         let hooked = HOOKS.iter().any(|hook| hook.symbol == function);
-        assert!(!hooked, "the README says that {function} is not traced, but it is");
+        assert!(!hooked, "the FAQ says that {function} is not traced, but it is");
     }
 }
 
@@ -365,9 +368,10 @@ fn the_simulators_variables_and_programs_are_described() {
     let output = Command::new(simulator().join("workload")).arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let list = help.split_once("Commands:\n").unwrap().1;
-    let names = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
-    for line in list.lines().take_while(|line| !line.is_empty()).filter(names) {
-        let name = line.split_whitespace().next().unwrap();
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    // The rest of a long description is indented further.
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    for name in names.filter(|name| !name.is_empty()) {
         assert!(
             name == "help" || programs.contains(name),
             "docs/internals/simulator.md lacks `{name}`"
@@ -381,7 +385,7 @@ fn described_as(path: &str) -> String {
     let tensors = path.strip_prefix("tensor_").filter(|p| p.starts_with("sites[]"));
     let path = tensors.unwrap_or(path);
     let own = path.strip_prefix("processes[].").filter(|p| p.starts_with("uncertainty."));
-    own.unwrap_or(path).replace("judgements[]", "suspects[]")
+    own.unwrap_or(path).replace("other_verdicts[]", "suspects[]")
 }
 
 /// What is wrong with an object, by the contract.
@@ -402,7 +406,7 @@ fn faults(
                 found.insert(format!("{field} is a {is}, not a {types}"));
             }
             // Maps by kind have no fixed names.
-            Some(_) if name == "kinds" || name == "kind_allocations" => {}
+            Some(_) if name.ends_with("_by_kind") => {}
             Some(_) => faults(value, &field, contract, found),
         }
         for item in value.as_array().into_iter().flatten() {
@@ -445,7 +449,7 @@ fn the_json_contract_is_what_is_printed() {
     {
         faults(&serde_json::from_str(&block.text).unwrap(), "", &contract, &mut found);
     }
-    // Not every field can be had on the simulated driver; each must at least be one.
+    // Some fields cannot occur on the simulated driver; each must at least be a field of the code.
     let sources = [
         "json.rs",
         "json/container.rs",
@@ -472,26 +476,11 @@ fn the_contract_of_kernels_is_what_is_printed() {
     for (options, workload) in [
         (&[][..], &["launches", "--iterations", "40", "--graphs", "2", "--failing", "2"][..]),
         (&[], &["copies"]),
-        (&["--work-table-size", "8"], &["launches", "--iterations", "9", "--kernels", "50"]),
+        (&["--activity-table-size", "8"], &["launches", "--iterations", "9", "--kernels", "50"]),
     ] {
         let traced = Stage::new().kernels(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }
     assert!(found.is_empty(), "docs/reference/json-kernels.md: {found:#?}");
-}
-
-#[test]
-fn the_readme_names_fields_of_the_contract() {
-    let last = |path: &str| path.trim_end_matches("[]").rsplit('.').next().unwrap().to_owned();
-    let known: BTreeSet<String> =
-        contract("docs/reference/json-trace.md").keys().map(|field| last(field)).collect();
-    for row in table(&read("README.md"), "| field |") {
-        for field in quoted(&row[0]) {
-            assert!(
-                known.contains(&last(field)),
-                "docs/reference/json-trace.md does not describe {field}"
-            );
-        }
-    }
 }

@@ -59,13 +59,13 @@ fn recorded_calls_give_the_reported_ledger() {
                 assert_eq!(other[name], ours, "{name} of {}", folder.display());
             }
             for (failure, other) in
-                process.failures.iter().zip(other["failures"].as_array().unwrap())
+                process.failures.iter().zip(other["failed_calls"].as_array().unwrap())
             {
                 assert_eq!(other["function"], function_name(failure.function));
                 assert_eq!(other["count"], failure.count);
             }
             for kind in &process.kinds {
-                assert_eq!(other["kinds"][kind.kind.name()], kind.live_bytes.0);
+                assert_eq!(other["live_bytes_by_kind"][kind.kind.name()], kind.live_bytes.0);
             }
         }
         programs += 1;

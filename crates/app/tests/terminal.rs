@@ -53,11 +53,11 @@ fn file_names_are_escaped_by_every_verb() {
     let good = recording("plain");
     for file in [&missing, &damaged] {
         assert_escaped(&["report", file]);
-        assert_escaped(&["report", file, "--analysis", "trace"]);
-        assert_escaped(&["report", &good, "--analysis", "usage", "--smi", file]);
+        assert_escaped(&["replay", file]);
+        assert_escaped(&["report", &good, "--analysis", "usage", "--smi-log", file]);
         assert_escaped(&["diff", file, &good]);
         assert_escaped(&["diff", &good, file]);
-        assert_escaped(&["export", file, "--to", "csv", "-o", "-"]);
+        assert_escaped(&["export", file, "--format", "csv", "-o", "-"]);
         assert_escaped(&["plot", file, "-o", "x.svg"]);
         assert_escaped(&["advise", file]);
         assert_escaped(&["trace", "--driver", file]);
@@ -79,10 +79,11 @@ fn file_names_are_escaped_by_every_verb() {
     assert_escaped(&["trace", "--record", &out]);
     assert_escaped(&["kernels", "-o", &out]);
     assert_escaped(&["record", "-o", &out]);
+    assert_escaped(&["replay", &good, "-o", &out]);
     assert_escaped(&["report", &good, "-o", &out]);
     assert_escaped(&["diff", &good, &good, "-o", &out]);
-    assert_escaped(&["export", &good, "--to", "csv", "-o", &out]);
-    assert_escaped(&["export", &good, "--to", "tsv", "-o", &format!("/proc/{HOSTILE}")]);
+    assert_escaped(&["export", &good, "--format", "csv", "-o", &out]);
+    assert_escaped(&["export", &good, "--format", "nsys-tsv", "-o", &format!("/proc/{HOSTILE}")]);
     assert_escaped(&["plot", &good, "-o", &out]);
     assert_escaped(&["plot", &good, "-o", &path(HOSTILE)]);
     assert_escaped(&["advise", "--agent", "127.0.0.1:1", "--token-file", &out]);
@@ -96,13 +97,13 @@ fn file_names_are_escaped_in_answers() {
     let file = file.to_str().unwrap();
     for arguments in [
         &["report", file][..],
-        &["report", file, "--analysis", "leakage", "--format", "tsv"],
+        &["report", file, "--analysis", "leaks", "--format", "tsv"],
         &["report", file, "--analysis", "usage"],
-        &["report", file, "--analysis", "trace"],
+        &["replay", file],
         &["report", file, "--fail-on-leak"],
         &["diff", file, file],
-        &["export", file, "--to", "folded", "-o", "-"],
-        &["export", file, "--to", "csv", "-o", "-"],
+        &["export", file, "--format", "folded", "-o", "-"],
+        &["export", file, "--format", "csv", "-o", "-"],
         &["advise", file],
     ] {
         assert_safe(arguments, &run(arguments));
@@ -120,7 +121,7 @@ fn arguments_are_escaped_in_usage_errors() {
         &["trace", &format!("--fail-on-leak={HOSTILE}")],
         &["trace", "-p", HOSTILE],
         &["trace", "--sort", HOSTILE],
-        &["report", "x", "--points", HOSTILE],
+        &["report", "x", "--max-points", HOSTILE],
         &["advise", "--need", HOSTILE],
         &["help", HOSTILE],
     ] {
@@ -162,7 +163,7 @@ fn terminal_gets_no_foreign_sequence() {
     let directory = tempfile::tempdir().unwrap();
     fs::copy(recording("plain"), directory.path().join(HOSTILE)).unwrap();
     // The shell of `script` reads the name from a file name pattern.
-    for line in ["report a*", "export a* --to csv -o -", "plot a* -o a*"] {
+    for line in ["report a*", "export a* --format csv -o -", "plot a* -o a*"] {
         let shown = on_a_terminal(directory.path(), &format!("{VRAMSCOPE} {line}"));
         let quotes = !line.starts_with("export");
         assert_eq!(shown.contains("\\u{"), quotes, "{line}: {shown}");

@@ -128,7 +128,7 @@ fn executable(path: &Path) -> io::Result<PathBuf> {
     if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
         Ok(path.to_owned())
     } else {
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not an executable file"))
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "not an executable file"))
     }
 }
 

@@ -36,7 +36,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = self.reason();
         let remedy = shortage(os_error(&reason))
-            .unwrap_or_else(|| "`vramscope doctor` shows what this host can do".into());
+            .unwrap_or_else(|| "run `vramscope doctor` for details".into());
         write!(f, "{reason}; {remedy}")
     }
 }
@@ -128,13 +128,13 @@ pub enum Error {
     #[error("the probes have no {0}: this build of vramscope is broken, build it again")]
     Broken(&'static str),
     /// The thread that finds names did not start.
-    #[error("cannot start a thread to find the names of code: {0}; `--stacks off` does without")]
+    #[error("cannot start the symbolizer thread: {0}; `--stacks off` works without it")]
     Names(io::Error),
     /// A target that is not there.
-    #[error("there is no process {0}; `ps -e` lists those that run")]
+    #[error("no such process: {0}")]
     NoProcess(Pid),
     /// A target that went away.
-    #[error("process {0} ended while the probes were being attached")]
+    #[error("process {0} exited while the probes were being attached")]
     ProcessGone(Pid),
     /// A command that cannot be started.
     #[error("cannot start `{command}`: {source}")]

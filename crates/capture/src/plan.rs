@@ -28,7 +28,7 @@ impl Tier {
             Self::Session => "session",
             Self::Multi => "multi",
             Self::Single => "single",
-            Self::Constant => "constant",
+            Self::Constant => "single-no-cookie",
         }
     }
 
@@ -95,8 +95,8 @@ pub enum Impossible {
     },
     /// No type information.
     #[error(
-        "this kernel does not describe its types (/sys/kernel/btf/vmlinux is missing); use a kernel \
-         built with CONFIG_DEBUG_INFO_BTF=y, as all big distributions have since 2021"
+        "the kernel has no BTF (/sys/kernel/btf/vmlinux); use a kernel built with \
+         CONFIG_DEBUG_INFO_BTF=y"
     )]
     Btf,
     /// Locked down.
@@ -142,7 +142,7 @@ pub enum Impossible {
         needed: u64,
     },
     /// Nothing worked.
-    #[error("no way to attach probes works here:{}{}", list(tiers), advice(*admin))]
+    #[error("no attach mode works on this host:{}{}", list(tiers), advice(*admin))]
     Tiers {
         /// Each tier with its error.
         tiers: Vec<(Tier, String)>,
@@ -246,8 +246,8 @@ fn warnings(host: &Host, tier: Tier) -> Vec<String> {
     let missing = host.rights.missing();
     if !missing.is_empty() {
         warnings.push(format!(
-            "without {} drivers of other users and inside containers are not found; run as root, \
-             or with that capability",
+            "without {} drivers of other users and in containers are not found; run as root or \
+             grant it",
             missing.join(" and ")
         ));
     }

@@ -1,4 +1,4 @@
-//! `docs/reference/coverage.md` is made from the hook table and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
+//! `docs/reference/coverage.md` is generated from the hook table. `VRAMSCOPE_UPDATE=1` writes it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -46,12 +46,14 @@ fn page() -> String {
     let real =
         fs::read_to_string(root().join("docs/internals/verification.md")).unwrap_or_default();
     let mut page = String::from(
-        "# Coverage\n\n\
-         Made from the hook table by a test; `VRAMSCOPE_UPDATE=1 cargo test --test coverage` writes \
-         it anew.\n\n\
+        "# Traced driver functions\n\n\
+         Every function of `libcuda.so.1` that vramscope probes, what a call means to it, and how that \
+         is tested.\n\n\
          *Probes*: a workload calls it on the simulated driver, under real probes, and the ledger is \
-         compared with the driver's own account. *Record*: a test of what its record means. *GPU*: \
-         named in the [verification](verification.md) on a real GPU.\n\n\
+         compared with the oracle of the driver. *Record*: a test decodes its record. *GPU*: named in \
+         the [verification](../internals/verification.md) on a real GPU.\n\n\
+         This page is generated from the hook table: `VRAMSCOPE_UPDATE=1 cargo test -p \
+         vramscope-capture --test coverage`.\n\n\
          | function | meaning | layer | probes | record | GPU |\n|---|---|---|---|---|---|\n",
     );
     let mark = |yes| if yes { "yes" } else { "" };

@@ -69,8 +69,8 @@ impl Action {
             Self::TrimGraphs => "trim_graphs",
             Self::StopIdle => "stop_idle",
             Self::RestartLeaking => "restart_leaking",
-            Self::ExpandSegments => "expand_segments",
-            Self::AskForLess => "ask_for_less",
+            Self::ExpandSegments => "use_expandable_segments",
+            Self::AskForLess => "reduce_memory_use",
             Self::Stop => "stop",
         }
     }
@@ -86,24 +86,16 @@ impl Action {
     pub const fn price(self) -> &'static str {
         match self {
             Self::EmptyCache => {
-                "no work is lost; the next allocations of the program take longer, until the cache \
-                 is warm again"
+                "no work is lost; allocations are slower until the cache is warm again"
             }
-            Self::TrimPool | Self::TrimGraphs => {
-                "no work is lost; the next allocations of the program take longer"
-            }
-            Self::StopIdle => {
-                "it has launched nothing for a while; what it keeps in memory and has not saved is \
-                 lost"
-            }
+            Self::TrimPool | Self::TrimGraphs => "no work is lost; the next allocations are slower",
+            Self::StopIdle => "unsaved state of the process is lost",
             Self::RestartLeaking => {
-                "work since its last checkpoint is lost, and it will leak again until it is mended"
+                "work since the last checkpoint is lost; it will leak again until fixed"
             }
-            Self::ExpandSegments => {
-                "the program has to be started anew with it; work since its last checkpoint is lost"
-            }
-            Self::AskForLess => "the program has to be changed, and may take longer",
-            Self::Stop => "work since its last checkpoint is lost",
+            Self::ExpandSegments => "requires a restart; work since the last checkpoint is lost",
+            Self::AskForLess => "requires a code or configuration change; may run slower",
+            Self::Stop => "work since the last checkpoint is lost",
         }
     }
 
@@ -137,7 +129,7 @@ impl Known {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
-            Self::AtMost => "at_most",
+            Self::AtMost => "upper_bound",
             Self::Estimate => "estimate",
         }
     }
@@ -247,7 +239,7 @@ fn unused(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step
             Err(_) => (view.cached(), Known::AtMost),
         };
         let why = format!(
-            "its PyTorch holds {} of the device and uses {}; {} lie in pieces between tensors",
+            "PyTorch reserves {} and uses {}; {} is fragmented",
             view.reserved,
             view.allocated,
             view.fragmentation.map_or_else(
@@ -270,7 +262,7 @@ fn unused(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step
     for view in process.devices.iter().filter(|view| on(situation, view)) {
         if let Some(told) = view.graph_reserved {
             let bytes = Bytes(told.bytes.0.saturating_sub(in_use));
-            let why = format!("its graphs reserve {} of the device", told.bytes);
+            let why = format!("graphs reserve {}", told.bytes);
             steps.push(step(process, Action::TrimGraphs, bytes, Known::AtMost, why));
         }
     }
@@ -294,7 +286,7 @@ fn ends(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>)
     let leaked = leaked(situation, process);
     if let Some((leaked, sureness)) = leaked {
         let why = format!(
-            "{leaked} of it is suspected to leak ({}); after a restart it needs the rest again",
+            "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
             sureness.name()
         );
         steps.push(step(process, Action::RestartLeaking, leaked, Known::Estimate, why));
@@ -305,11 +297,11 @@ fn ends(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>)
     match (situation.idle)(process).filter(|idle| *idle >= IDLE) {
         Some(idle) => {
             let minutes = idle.millis() / 60_000;
-            let why = format!("it has launched nothing for {minutes} minutes");
+            let why = format!("no launches for {minutes} minutes");
             steps.push(step(process, Action::StopIdle, bytes, known, why));
         }
         None => {
-            let why = format!("it holds {bytes} of the device");
+            let why = format!("holds {bytes}");
             steps.push(step(process, Action::Stop, bytes, known, why));
         }
     }
@@ -336,7 +328,7 @@ fn for_asker(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<S
     if situation.cause == Some(Cause::CacheFragmented) {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
         let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
-        let why = "segments that grow in place leave fewer pieces that nothing fits in".to_owned();
+        let why = "expandable segments reduce fragmentation".to_owned();
         steps.push(step(process, Action::ExpandSegments, Bytes(cached), Known::AtMost, why));
     }
     let why = less(situation.cause).to_owned();
@@ -347,23 +339,20 @@ fn for_asker(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<S
 const fn less(cause: Option<Cause>) -> &'static str {
     match cause {
         Some(Cause::LargerThanDevice) => {
-            "it asked for more at once than the whole device has, which nobody else's memory changes; \
-             smaller requests, or a model that is divided among devices, fit"
+            "the request exceeds the whole device: use smaller requests or split the model across \
+             devices"
         }
         Some(Cause::Quota) => {
-            "something limits this process while the device has room, so that nobody else's memory \
-             helps; raise its share (MPS, the container, the divided GPU), or make it need less"
+            "a quota limits this process although the device has free memory: raise its share (MPS, \
+             container, vGPU) or reduce its use"
         }
         Some(Cause::HostMemory) => {
-            "it was refused memory of the host, and no memory of the GPU changes that; lock less of it \
-             (fewer or smaller pinned buffers), or raise its limits (ulimit -l, memory of its cgroup)"
+            "host memory is exhausted, freeing GPU memory does not help: lock less of it (fewer or \
+             smaller pinned buffers) or raise the limits (ulimit -l, cgroup memory)"
         }
         Some(Cause::AddressSpace) => {
-            "it was refused addresses, not memory; reserve fewer of them, or raise its limit (ulimit -v)"
+            "the virtual address space is exhausted: reserve less of it or raise the limit (ulimit -v)"
         }
-        _ => {
-            "it was refused memory; a smaller batch, shorter sequences, lower precision or checkpoints \
-             of activations make it need less"
-        }
+        _ => "use a smaller batch, shorter sequences, lower precision or activation checkpointing",
     }
 }

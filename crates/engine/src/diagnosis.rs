@@ -86,7 +86,7 @@ impl Hint {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mps => "mps_server",
-            Self::Divider => "dividing_library",
+            Self::Divider => "gpu_sharing_library",
         }
     }
 
@@ -95,9 +95,9 @@ impl Hint {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Mps => {
-                "an MPS server runs (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT can limit its clients)"
+                "an MPS server is running (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT can limit its clients)"
             }
-            Self::Divider => "the process has a library loaded that divides the GPU (libvgpu.so)",
+            Self::Divider => "the process has loaded a GPU sharing library (libvgpu.so)",
         }
     }
 }
@@ -153,12 +153,12 @@ impl Cause {
     pub const fn name(self) -> &'static str {
         match self {
             Self::DeviceExhausted => "device_exhausted",
-            Self::CacheFragmented => "cache_fragmented",
-            Self::PoolFragmented => "pool_fragmented",
-            Self::LargerThanDevice => "larger_than_device",
+            Self::CacheFragmented => "cache_fragmentation",
+            Self::PoolFragmented => "pool_fragmentation",
+            Self::LargerThanDevice => "request_exceeds_device",
             Self::Quota => "quota",
-            Self::AddressSpace => "address_space",
-            Self::HostMemory => "host_memory",
+            Self::AddressSpace => "address_space_exhausted",
+            Self::HostMemory => "host_memory_exhausted",
             Self::Unknown => "unknown",
         }
     }
@@ -215,12 +215,11 @@ type Answer = (Cause, Sureness, String);
 fn addresses(scene: &Scene<'_>) -> Answer {
     let limit = scene.host.address_limit;
     let told = limit.map_or_else(
-        || "the process has no limit of its own on them that is known".to_owned(),
-        |limit| format!("the process may have {limit} of them (ulimit -v)"),
+        || "no address space limit is known for the process".to_owned(),
+        |limit| format!("the process is limited to {limit} (ulimit -v)"),
     );
     let sureness = if limit.is_some() { Sureness::Likely } else { Sureness::Possible };
-    let sentence =
-        format!("addresses were asked for, not memory, and there were none left: {told}");
+    let sentence = format!("virtual address space exhausted: {told}");
     (Cause::AddressSpace, sureness, sentence)
 }
 
@@ -236,33 +235,31 @@ fn host(scene: &Scene<'_>, what: &str, asked: Bytes) -> Answer {
         (Some(available), Some(limit)) => (
             Sureness::Possible,
             format!(
-                "the host has {available} available and the process may lock {limit}, so a limit \
-                 of its cgroup, or what it has locked already, is in the way"
+                "the host has {available} available and the process may lock {limit}; a cgroup \
+                 limit, or memory that it has already locked, may be the reason"
             ),
         ),
         (Some(available), None) => (
             Sureness::Possible,
-            format!(
-                "the host has {available} available, so a limit of its cgroup may be in the way"
-            ),
+            format!("the host has {available} available; a cgroup limit may be the reason"),
         ),
-        (None, _) => (Sureness::Possible, "what the host has available is not known".to_owned()),
+        (None, _) => (Sureness::Possible, "available host memory is unknown".to_owned()),
     };
-    (Cause::HostMemory, sureness, format!("{asked} of {what} were asked for, and {why}"))
+    (Cause::HostMemory, sureness, format!("{asked} of {what} requested; {why}"))
 }
 
 /// Managed memory may be more than the device has: it lives on the host, too.
 fn managed(scene: &Scene<'_>, asked: Bytes) -> Answer {
-    host(scene, "managed memory, which needs room on the host and not only on the device", asked)
+    host(scene, "managed memory, which also uses host memory,", asked)
 }
 
 fn device(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>) -> Answer {
-    let words = asked
-        .map_or_else(|| "what the call needs for itself".to_owned(), |asked| format!("{asked}"));
+    let words =
+        asked.map_or_else(|| "memory for the call itself".to_owned(), |asked| format!("{asked}"));
     if let (Some(asked), Some(total)) = (asked, figures.total)
         && asked > total
     {
-        let sentence = format!("{asked} were asked for at once, and the whole device has {total}");
+        let sentence = format!("{asked} requested; the device has {total} in total");
         return (Cause::LargerThanDevice, Sureness::Certain, sentence);
     }
     let need = asked.map_or(0, |asked| asked.0.div_ceil(PAGE).saturating_mul(PAGE));
@@ -286,16 +283,15 @@ fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answ
     let (sureness, why) = if signs.is_empty() {
         (
             Sureness::Possible,
-            "something limits this process: a share of MPS, of a container or of a divided GPU; \
-             nothing that tells which can be seen from outside"
+            "a quota limits this process (MPS, container or vGPU); which one is not visible from \
+             outside"
                 .to_owned(),
         )
     } else {
-        (Sureness::Likely, format!("something limits this process: {}", signs.join("; ")))
+        (Sureness::Likely, format!("a quota limits this process: {}", signs.join("; ")))
     };
     let sentence = format!(
-        "the device had about {free} free, and {words} were refused all the same: {why}; the \
-         process held {held} then"
+        "about {free} was free, but a request for {words} failed: {why}; the process held {held}"
     );
     (Cause::Quota, sureness, sentence)
 }
@@ -313,23 +309,21 @@ fn full(
     if let Some((unused, exact)) = figures.cache_unused.filter(|(unused, _)| enough(*unused)) {
         let sureness = if exact { Sureness::Certain } else { Sureness::Likely };
         let sentence = format!(
-            "{state}, but PyTorch's cache in the same process held {unused} that no tensor used, and \
-             {words} were asked for: the cache has it in pieces, or had not given it back"
+            "{state}, but PyTorch's cache in the same process had {unused} unused, and {words} was \
+             requested: the cache is fragmented, or had not released it"
         );
         return (Cause::CacheFragmented, sureness, sentence);
     }
     if let Some(unused) = figures.pool_unused.filter(|unused| enough(*unused)) {
         let sentence = format!(
-            "{state}, but memory pools of the same process reserved {unused} that nothing used, and \
-             {words} were asked for"
+            "{state}, but memory pools of the same process had {unused} reserved and unused, and \
+             {words} was requested"
         );
         return (Cause::PoolFragmented, Sureness::Likely, sentence);
     }
-    let left = free.map_or_else(String::new, |free| format!(" and about {free} were free"));
-    let sentence = format!(
-        "{state}: {words} were asked for{left}; {}",
-        holder::sentence(scene, figures, free)
-    );
+    let left = free.map_or_else(String::new, |free| format!(", about {free} free"));
+    let sentence =
+        format!("{state}: {words} requested{left}; {}", holder::sentence(scene, figures, free));
     let sureness = if free.is_some() { Sureness::Certain } else { Sureness::Likely };
     (Cause::DeviceExhausted, sureness, sentence)
 }
@@ -340,9 +334,9 @@ fn state(figures: &Figures, free: Option<Bytes>) -> String {
     let Some(total) = figures.total else { return "the device was full".to_owned() };
     let free = free.map_or(total.0.saturating_sub(figures.traced.0), |free| free.0);
     if free <= total.0 / NEARLY {
-        format!("the device of {total} was full")
+        format!("the {total} device was full")
     } else {
-        format!("the device of {total} had too little left")
+        format!("the {total} device had too little free memory")
     }
 }
 
@@ -354,16 +348,15 @@ fn unasked(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>, words: &s
         Some(total) if more >= total.0 => full(scene, figures, asked, words, None),
         Some(total) => {
             let sentence = format!(
-                "{words} were asked for of a device of {total}; {held} of it were traced, and what \
-                 was free is not known (the driver's account could not be asked), so a full device \
-                 and a limit of the process look the same"
+                "{words} requested on a {total} device; {held} traced; free memory is unknown (the \
+                 driver could not be queried), so a full device and a quota look the same"
             );
             (Cause::Unknown, Sureness::Possible, sentence)
         }
         None => {
             let sentence = format!(
-                "{words} were asked for; how much the device has and what was free is not known \
-                 (the driver's account could not be asked); {held} of it were traced"
+                "{words} requested; total and free memory are unknown (the driver could not be \
+                 queried); {held} traced"
             );
             (Cause::Unknown, Sureness::Possible, sentence)
         }

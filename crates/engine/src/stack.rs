@@ -43,7 +43,7 @@ impl Language {
         match self {
             Self::Native => "native",
             Self::Python => "python",
-            Self::Remark => "remark",
+            Self::Remark => "synthetic",
         }
     }
 }
@@ -80,17 +80,17 @@ impl Unknown {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::Stripped => "no symbol there",
-            Self::Unmapped => "no file is mapped there",
-            Self::Jit => "code made at run time",
-            Self::Unreadable => "the file cannot be read",
-            Self::NotTold => "not told by the tool that made the file",
-            Self::Gone => "the process was gone",
-            Self::Probed => "hidden by another probe",
-            Self::Interpreter => "an interpreter that is not understood",
-            Self::TooEarly => "called before the interpreter was looked at",
-            Self::Deep => "the stack goes on",
-            Self::NoRule => "no unwind information there; the stack goes on",
+            Self::Stripped => "no symbol",
+            Self::Unmapped => "unmapped address",
+            Self::Jit => "JIT code",
+            Self::Unreadable => "unreadable file",
+            Self::NotTold => "not recorded by the tool",
+            Self::Gone => "process exited",
+            Self::Probed => "hidden by a return probe",
+            Self::Interpreter => "unsupported interpreter",
+            Self::TooEarly => "interpreter not detected yet",
+            Self::Deep => "stack truncated",
+            Self::NoRule => "no unwind information",
         }
     }
 }
@@ -251,7 +251,7 @@ impl Sites {
     }
 
     fn too_many(&mut self) -> Told {
-        let function = "one of too many different stacks".into();
+        let function = "stack limit reached".into();
         let frames = [Frame { function, language: Language::Remark, ..Frame::default() }];
         Told { stack: self.keep(&frames), name: site_name(&frames) }
     }

@@ -89,10 +89,10 @@ impl NoTensors {
     pub const fn name(self) -> &'static str {
         match self {
             Self::NoLibrary => "no_library",
-            Self::NoFunction => "no_function",
+            Self::NoFunction => "no_symbol",
             Self::Unreadable => "unreadable",
-            Self::Refused => "refused",
-            Self::DriverAllocates => "driver_allocates",
+            Self::Refused => "attach_failed",
+            Self::DriverAllocates => "async_backend",
         }
     }
 
@@ -101,18 +101,16 @@ impl NoTensors {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::NoLibrary => {
-                "it has no libc10.so beside libc10_cuda.so; a PyTorch whose libraries have other \
-                 names, or are linked into one, is not understood"
+                "libc10_cuda.so is loaded without libc10.so: renamed or statically linked PyTorch \
+                 builds are not supported"
             }
             Self::NoFunction => {
-                "its libc10.so does not export the function that tells of tensors; it is a build \
-                 that is not known"
+                "libc10.so does not export reportMemoryUsageToProfiler: unsupported PyTorch build"
             }
-            Self::Unreadable => "its libc10.so cannot be read from here; run as root",
-            Self::Refused => "the kernel refused the probe on its libc10.so",
+            Self::Unreadable => "libc10.so is not readable; run as root",
+            Self::Refused => "cannot attach a probe to libc10.so",
             Self::DriverAllocates => {
-                "this process's tensors are the driver's own stream-ordered allocations (backend \
-                 cudaMallocAsync): they are listed as such"
+                "PyTorch uses cudaMallocAsync: tensors are listed as stream-ordered allocations"
             }
         }
     }
@@ -208,9 +206,9 @@ impl NoFragmentation {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::BlocksUnseen => "blocks_unseen",
-            Self::SegmentsUnseen => "segments_unseen",
-            Self::TooMany => "too_many",
+            Self::BlocksUnseen => "blocks_unknown",
+            Self::SegmentsUnseen => "segments_unknown",
+            Self::TooMany => "too_many_blocks",
         }
     }
 
@@ -218,9 +216,9 @@ impl NoFragmentation {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::BlocksUnseen => "not every block is known",
-            Self::SegmentsUnseen => "it has memory from before the trace",
-            Self::TooMany => "too many blocks to look at",
+            Self::BlocksUnseen => "some blocks are unknown",
+            Self::SegmentsUnseen => "memory from before the trace",
+            Self::TooMany => "too many blocks",
         }
     }
 }

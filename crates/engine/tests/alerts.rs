@@ -72,16 +72,13 @@ const SUSPECT: [&str; 10] =
 #[test]
 fn a_suspect_is_an_alert_when_it_stays_one() {
     let mut book = book(&Thresholds { leak_suspect: Some(span(300)), ..NONE });
-    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (3_u64 << 30) as f64);
+    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (3_u64 << 30) as f64 / 3600.0);
     assert_eq!(book.look(&suspect, at(0)), []);
     assert_eq!(book.look(&suspect, at(299)), []);
     let changes = book.look(&suspect, at(300));
     let [alert] = fired(&changes)[..] else { panic!("{changes:?}") };
     assert_eq!((alert.since, alert.fired, alert.resolved), (at(0), at(300), None));
-    assert_eq!(
-        alert.summary(),
-        "train (pid 41) leaks at main.py:7 step: 3.00 GiB more per hour (device)"
-    );
+    assert_eq!(alert.summary(), "train (pid 41) leaks at main.py:7 step: 3.00 GiB/h (device)");
     assert_eq!(alert.rule.alert_name(), "VramscopeLeakSuspect");
     assert!(alert.labels.iter().all(|(_, value)| !value.is_empty()), "{:?}", alert.labels);
     assert_eq!(book.look(&suspect, at(301)), [], "once is enough");
@@ -93,8 +90,9 @@ fn growth_of_objects_is_no_number_of_bytes() {
     let mut book = book(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
     let mut labels = SUSPECT;
     labels[9] = "stream_objects";
-    let changes = book.look(&one(&catalogue::SUSPECT_GROWTH, &labels, 4096.0), at(0));
-    assert_eq!(fired(&changes)[0].value_in_words(), "4096");
+    let growth = one(&catalogue::SUSPECT_GROWTH_OBJECTS, &labels, 4096.0 / 3600.0);
+    let changes = book.look(&growth, at(0));
+    assert_eq!(fired(&changes)[0].value_in_words(), "4096/h");
 }
 
 #[test]
@@ -146,20 +144,20 @@ fn an_alert_that_is_over_tells_the_figure_that_was_too_much() {
 #[test]
 fn labels_that_are_not_known_are_left_out_of_a_list() {
     let rule = |summary: &str| {
-        let [rule] = &builtin::rules(&Thresholds { leak_suspect: Some(span(0)), ..NONE })[..]
+        let [rule, _] = &builtin::rules(&Thresholds { leak_suspect: Some(span(0)), ..NONE })[..]
         else {
             panic!()
         };
         Rule { summary: summary.into(), ..rule.clone() }
     };
-    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (1_u64 << 30) as f64);
+    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (1_u64 << 30) as f64 / 3600.0);
     for (summary, filled) in [
         (
             "it is {value}: pid={pid} container={container} pod={pod} gpu={gpu}",
-            "it is 1.00 GiB: pid=41 gpu=0",
+            "it is 1.00 GiB/h: pid=41 gpu=0",
         ),
-        ("it is {value}: pid={pid} pod={pod}", "it is 1.00 GiB: pid=41"),
-        ("it is {value}: container={container} pod={pod}", "it is 1.00 GiB"),
+        ("it is {value}: pid={pid} pod={pod}", "it is 1.00 GiB/h: pid=41"),
+        ("it is {value}: container={container} pod={pod}", "it is 1.00 GiB/h"),
         ("{process} in pod {pod}: too much", "train in pod ?: too much"),
     ] {
         let mut book = Book::new(vec![rule(summary)], span(60));
@@ -225,7 +223,7 @@ fn out_of_memory_is_told_also_when_it_is_the_first_thing_that_is_seen() {
     let changes = book.look(&count(2.0), at(0));
     assert_eq!(
         fired(&changes)[0].summary(),
-        "memory was refused (GPU 0); calls that failed in the last ten minutes: 2"
+        "out of memory on GPU 0: 2 failed calls in the last 10 minutes"
     );
     assert_eq!(fired(&changes)[0].rule.severity, Severity::Critical);
     let mut over = Vec::new();
@@ -305,7 +303,7 @@ fn a_rule_of_somebody_s_own_sees_only_the_labels_it_names() {
         limit: Limit::Above(100.0),
         slack: 0.0,
         hold: Nanos(0),
-        summary: "{process} pins {value}, more than {limit}; {pod}".into(),
+        summary: "{process} pins {value}, more than {threshold}; {pod}".into(),
         advice: "".into(),
     };
     let mut book = Book::new(vec![rule], Nanos(0));
@@ -367,11 +365,13 @@ fn figures_that_are_no_numbers_are_nothing() {
 #[test]
 fn built_in_rules_name_only_labels_that_their_metric_has() {
     let rules = builtin::rules(&Thresholds::default());
-    let names: Vec<&str> = rules.iter().map(|rule| &*rule.name).collect();
+    let mut names: Vec<&str> = rules.iter().map(|rule| &*rule.name).collect();
+    names.dedup();
     assert_eq!(names, builtin::NAMES);
     for rule in &rules {
         for name in placeholders(&rule.summary).chain(placeholders(&rule.advice)) {
-            let known = ["value", "limit"].contains(&name) || rule.metric.labels.contains(&name);
+            let known =
+                ["value", "threshold"].contains(&name) || rule.metric.labels.contains(&name);
             assert!(known, "{}: {name}", rule.name);
         }
     }
@@ -387,7 +387,7 @@ fn a_forecast_is_told_in_hours() {
     let changes = book.look(&full(11_100.0), at(310));
     assert_eq!(
         fired(&changes)[0].summary(),
-        "GPU 3 will be full in 3h 05m if its suspects go on like this"
+        "GPU 3 will be full in 3h 05m at the current growth of its leak suspects"
     );
     assert_eq!(
         resolved(&{

@@ -140,7 +140,8 @@ fn assert_cause(world: World, asked: u64, cause: Cause, sureness: Sureness, says
 #[test]
 fn a_full_device_names_who_holds_most() {
     let world = || World::new().holds(1, 3 * GIB, Some(GIB)).holds(2, 17 * GIB, Some(GIB));
-    let says = ["24.00 GiB was full", "1.00 GiB were free", "process 2 (worker-2): 17.00 GiB"];
+    let says =
+        ["24.00 GiB device was full", "about 1.00 GiB free", "process 2 (worker-2): 17.00 GiB"];
     let full = Cause::DeviceExhausted;
     assert_cause(world().free(GIB), 4 * GIB, full, Sureness::Certain, &says);
     let own = World::new().holds(1, 20 * GIB, Some(GIB)).free(2 * GIB);
@@ -151,7 +152,7 @@ fn a_full_device_names_who_holds_most() {
 #[test]
 fn what_was_allocated_since_the_account_was_asked_counts() {
     let early = World::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
-    let says = ["about 2.00 GiB were free"];
+    let says = ["about 2.00 GiB free"];
     assert_cause(early, 3 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
@@ -182,22 +183,22 @@ fn what_was_there_before_the_trace_is_not_taken_for_the_size_of_a_context() {
     world.tell(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB, only: false });
     // The one who asks is too new to be in the account: its context is a guess of 512 MiB.
     world.begin(1, false);
-    let says = ["about 19.50 GiB were free", "process 2 (worker-2): 4.00 GiB, none of it traced"];
+    let says = ["about 19.50 GiB free", "process 2 (worker-2): 4.00 GiB untracked"];
     assert_cause(world.free(20 * GIB), 20 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
 #[test]
 fn memory_that_nobody_traced_is_named_where_it_is_most() {
     let world = World::new().holds(1, GIB, Some(20 * GIB)).free(GIB);
-    let says = ["held by the same process: 1.00 GiB and 20.00 GiB beyond what was traced"];
+    let says = ["held by the same process: 1.00 GiB and 20.00 GiB untracked"];
     assert_cause(world, 2 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
     // Another one was there before the trace, and only the driver's account knows of it.
     let world = World::new().holds(1, GIB, Some(0)).holds(2, 0, Some(20 * GIB)).free(3 * GIB);
-    let says = ["most of it was held by process 2 (worker-2): 20.00 GiB, none of it traced"];
+    let says = ["most of it was held by process 2 (worker-2): 20.00 GiB untracked"];
     assert_cause(world, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
     // Nobody that is known holds it.
     let world = World::new().holds(1, GIB, Some(0)).free(GIB);
-    let says = ["22.00 GiB were held by nobody who was traced or is accounted for"];
+    let says = ["22.00 GiB held by no known process"];
     assert_cause(world, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
@@ -210,28 +211,34 @@ fn a_device_is_full_only_when_nearly_nothing_is_free_and_most_is_more_than_half(
     };
     let open = World::new().holds(1, GIB, Some(0)).holds(2, 2 * GIB, Some(0)).free(20 * GIB);
     let said = sentence(open, 22 * GIB);
-    assert!(said.contains("24.00 GiB had too little left: 22.00 GiB were asked for"), "{said}");
+    assert!(
+        said.contains("24.00 GiB device had too little free memory: 22.00 GiB requested"),
+        "{said}"
+    );
     assert!(!said.contains("full"), "{said}");
     // 2 GiB are the most of the 4 GiB that are used, and no more than half.
-    assert!(said.contains("the biggest holder was process 2 (worker-2): 2.00 GiB"), "{said}");
+    assert!(said.contains("the largest holder was process 2 (worker-2): 2.00 GiB"), "{said}");
     let many = (1..=20).fold(World::new(), |world, pid| world.holds(pid, GIB, Some(GIB / 8)));
     let said = sentence(many.free(GIB), 4 * GIB);
-    assert!(said.contains("was full") && said.contains("the biggest holder was"), "{said}");
+    assert!(said.contains("was full") && said.contains("the largest holder was"), "{said}");
     let unasked = World::new().holds(1, 12 * GIB, None);
     let said = sentence(unasked, 23 * GIB);
-    assert!(said.contains("too little left") && said.contains("most of it was held"), "{said}");
+    assert!(
+        said.contains("too little free memory") && said.contains("most of it was held"),
+        "{said}"
+    );
     let cache =
         World::new().holds(1, 12 * GIB, Some(GIB)).cache(1, 2 * GIB, 12 * GIB).free(8 * GIB);
     let (cause, _, said) = cache.cause(9 * GIB);
     assert_eq!(cause, Cause::CacheFragmented);
-    assert!(said.starts_with("the device of 24.00 GiB had too little left, but"), "{said}");
+    assert!(said.starts_with("the 24.00 GiB device had too little free memory, but"), "{said}");
 }
 
 #[test]
 fn a_cache_that_holds_enough_is_the_cause() {
     let world =
         || World::new().holds(1, 20 * GIB, Some(GIB)).cache(1, 12 * GIB, 20 * GIB).free(GIB);
-    let says = ["8.00 GiB that no tensor used"];
+    let says = ["had 8.00 GiB unused"];
     assert_cause(world(), 4 * GIB, Cause::CacheFragmented, Sureness::Likely, &says);
     assert_cause(world(), 9 * GIB, Cause::DeviceExhausted, Sureness::Certain, &[]);
     let others =
@@ -242,21 +249,21 @@ fn a_cache_that_holds_enough_is_the_cause() {
 #[test]
 fn a_pool_that_reserves_enough_is_the_cause() {
     let world = World::new().holds(1, GIB, None).pool(1, 6 * GIB).free(GIB);
-    let says = ["reserved 6.00 GiB that nothing used"];
+    let says = ["had 6.00 GiB reserved and unused"];
     assert_cause(world, 4 * GIB, Cause::PoolFragmented, Sureness::Likely, &says);
 }
 
 #[test]
 fn one_request_can_be_larger_than_the_device() {
     let world = World::new().holds(1, GIB, None);
-    let says = ["25.00 GiB were asked for at once", "the whole device has 24.00 GiB"];
+    let says = ["25.00 GiB requested", "the device has 24.00 GiB in total"];
     assert_cause(world, 25 * GIB, Cause::LargerThanDevice, Sureness::Certain, &says);
 }
 
 #[test]
 fn a_device_with_plenty_free_means_a_limit_of_the_process() {
     let world = || World::new().holds(1, 2 * GIB, Some(GIB)).free(20 * GIB);
-    let says = ["about 20.00 GiB free", "the process held 2.00 GiB"];
+    let says = ["about 20.00 GiB was free", "the process held 2.00 GiB"];
     assert_cause(world(), GIB, Cause::Quota, Sureness::Possible, &says);
     let mut divided = world();
     divided.hints = vec![Hint::Mps];
@@ -273,7 +280,7 @@ fn just_enough_free_is_still_a_full_device() {
 fn without_the_drivers_account_only_what_was_traced_tells() {
     let full = World::new().holds(1, 12 * GIB, None).holds(2, 11 * GIB, None);
     assert_cause(full, GIB, Cause::DeviceExhausted, Sureness::Likely, &["same process: 12.00 GiB"]);
-    let says = ["what was free is not known"];
+    let says = ["free memory", "unknown (the driver could not be queried)"];
     let open = World::new().holds(1, 2 * GIB, None);
     assert_cause(open, GIB, Cause::Unknown, Sureness::Possible, &says);
     let mut nothing = World::new();
@@ -307,7 +314,7 @@ fn host_memory_and_addresses_are_told_apart_from_the_device() {
     world.host.address_limit = Some(Bytes(GIB));
     let found = world.diagnose(Asked::Addresses);
     assert_eq!(found.sureness, Sureness::Likely);
-    assert!(found.sentence.contains("1.00 GiB of them (ulimit -v)"), "{}", found.sentence);
+    assert!(found.sentence.contains("limited to 1.00 GiB (ulimit -v)"), "{}", found.sentence);
 }
 
 #[test]

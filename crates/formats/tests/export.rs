@@ -489,8 +489,8 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
         "    kinds: device 20.00 MiB, pinned 4.00 KiB (host)",
         "    cuMemAlloc_v2 (libcuda.so.1)",
         "    for\\u{1b}[31mward (/srv/app/model.py:12)",
-        "    (no symbol there) (app)",
-        "  … and 2 allocations at other sites",
+        "    (no symbol) (app)",
+        "  … 2 allocations at other sites",
     ];
     assert_eq!(lines[..6], want);
     assert!(lines[6].starts_with(
@@ -515,19 +515,19 @@ fn objects_that_were_never_destroyed_are_told_by_site_but_not_code_and_contexts(
     );
     let rest: Vec<_> = lines.skip(1).take(3).collect();
     let want = [
-        "    12 events, made at",
+        "    12 events, created at",
         "      cuMemAlloc_v2 (libcuda.so.1)",
         "      for\\u{1b}[31mward (/srv/app/model.py:12)",
     ];
     assert_eq!(rest, want);
-    assert_eq!(found.matches("made at").count(), 1);
+    assert_eq!(found.matches("created at").count(), 1);
 }
 
 #[test]
 fn text_of_nothing() {
     let mut out = Vec::new();
     text::report(&mut out, &Snapshot::default(), &names(), Style::default()).unwrap();
-    assert!(String::from_utf8(out).unwrap().ends_with("\nNO EVENT.\n"));
+    assert!(String::from_utf8(out).unwrap().ends_with("\nNo GPU memory activity yet.\n"));
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn torch(measure: Measure, changes: &[Change], facts: &Facts) -> Result<Vec<u8>,
 fn the_columns_of_the_page_are_those_that_are_written() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/export-formats.md");
     let found = fs::read_to_string(&path).unwrap();
-    let mut table = String::from("| column | type | is |\n|---|---|---|\n");
+    let mut table = String::from("| column | type | description |\n|---|---|---|\n");
     for (name, of, about) in COLUMNS {
         writeln!(table, "| `{name}` | {} | {about} |", of.name()).unwrap();
     }

@@ -54,8 +54,8 @@ fn arrow_field_names_are_escaped_and_bounded() {
         let path = directory.path().join(format!("{length}.arrows"));
         let item = Field::new(HOSTILE.repeat(length), DataType::UInt64, true);
         let fields = vec![
-            Field::new("row", DataType::Utf8, false),
-            Field::new("last", DataType::List(item.into()), true),
+            Field::new("type", DataType::Utf8, false),
+            Field::new("last_shape", DataType::List(item.into()), true),
         ];
         let metadata = HashMap::from([(VERSION_KEY.to_owned(), VERSION.to_string())]);
         let schema = Schema::new_with_metadata(fields, metadata);

@@ -152,7 +152,7 @@ fn a_free_tells_what_its_pool_used_before_it() {
 fn rows_in_no_order_are_sorted_and_counted() {
     let folder = TempDir::new().unwrap();
     let found = read(&database(&folder, "2025.6-unordered.sql"));
-    assert_eq!(found.warned("not in the order of time"), 3);
+    assert_eq!(found.warned("out of order"), 3);
     assert_eq!(found.warned("CUDA_MEMOPR_MEMORY_KIND_FABRIC is not known"), 1);
     // Normalised times are those of the wall already.
     assert_eq!(found.clock, Some((0, 0)));
@@ -168,10 +168,10 @@ fn what_a_file_should_not_have_is_left_out_and_told() {
     assert_eq!(imported.events, 14);
     for (text, count) in [
         ("negative sizes", 1),
-        ("no numbers", 1),
+        ("not numbers", 1),
         ("neither allocation nor free", 1),
         ("a kind that is not known", 1),
-        ("given out again", 1),
+        ("address reused", 1),
     ] {
         assert_eq!(found.warned(text), count, "{text}");
     }
@@ -223,7 +223,10 @@ fn files_that_cannot_be_read_say_what_to_do() {
         "columns",
         "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER, globalPid INTEGER)",
     );
-    assert!(error(&columns).contains("no column address, at table CUDA_GPU_MEMORY_USAGE_EVENTS"));
+    assert!(
+        error(&columns)
+            .contains("column address is missing, at table CUDA_GPU_MEMORY_USAGE_EVENTS")
+    );
 
     let secret: Vec<u8> = whole[..16].iter().copied().chain((0..4096).map(|i| i as u8)).collect();
     let encrypted = file(&folder, "encrypted", secret);

@@ -120,7 +120,7 @@ fn with_story(tell: impl FnOnce(&Story<'_>)) {
         recovered: true,
         skipped: 2,
         events: 9,
-        page: "follows",
+        page: "pending",
         took: Nanos::from_millis(321),
     });
 }
@@ -138,18 +138,18 @@ fn the_summary_tells_all_of_it_on_a_page() {
         assert_clean(&text);
         for words in [
             "out of memory on GPU 0: process 1 (evil\\u{1b}",
-            "asked for 4.00 GiB of device memory\n2023-11-14T22:13:21.000+00:00, host",
+            "requested 4.00 GiB of device memory\n2023-11-14T22:13:21.000+00:00, host",
             "CAUSE: device_exhausted (certain)",
-            "refused 3 times",
-            "the program went on",
-            "2 refusals before this one",
-            "WHERE: cuMemAlloc_v2 on thread 1\n",
-            "24.00 GiB  all of the device",
-            "1.00 GiB  free, as the driver told last",
-            "21.00 GiB in 1 allocation, and 512.00 MiB beyond that",
+            "Failed 3 times",
+            "(recovered)",
+            "2 earlier failures",
+            "CALL: cuMemAlloc_v2 on thread 1\n",
+            "24.00 GiB  total",
+            "1.00 GiB  free (last driver report)",
+            "21.00 GiB in 1 allocation, 512.00 MiB untracked",
             "\n                  from mainevil\\u{1b}",
-            "1.00 GiB more than",
-            "1. make process 1",
+            "+1.00 GiB in",
+            "1. reduce memory use of process 1",
             "2. stop process 2",
             "$ kill -TERM 2",
             "the last 9 events",
@@ -177,9 +177,9 @@ fn the_object_tells_the_same_and_can_be_read_again() {
             .map(|one| (one.pid, one.live_bytes, one.untracked_bytes))
             .collect();
         assert_eq!(holders, [(2, 21 * GIB, Some(GIB / 2)), (1, GIB, Some(GIB / 2))]);
-        assert_eq!((object.took_ms, object.snapshot_after_ms), (321, 150));
+        assert_eq!((object.written_after_ms, object.snapshot_after_ms), (321, 150));
         assert_eq!(
-            (object.asked_bytes, object.asked_kind.as_deref()),
+            (object.requested_bytes, object.requested_kind.as_deref()),
             (Some(4 * GIB), Some("device"))
         );
         assert_eq!(object.cause.unwrap().name, "device_exhausted");
@@ -198,14 +198,14 @@ fn what_is_needed_is_judged_step_by_step() {
         {
             gpu.judge(Bytes(need));
             let found = gpu.need.unwrap();
-            assert_eq!((found.safely, found.steps), (safely, steps), "{need}");
+            assert_eq!((found.without_data_loss, found.steps), (safely, steps), "{need}");
         }
         let mut text = Vec::new();
         let advice = Advice { gpus: vec![gpu], ..Advice::default() };
         formats::export::advice::write(&mut text, &advice, Style::default()).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_clean(&text);
-        assert!(text.contains("23.00 GiB cannot be had with all of these steps."), "{text}");
+        assert!(text.contains("23.00 GiB cannot be freed even with all steps."), "{text}");
     });
 }
 
@@ -214,7 +214,7 @@ fn one_process_gives_its_memory_back_once() {
     let step = |action: &str, pid, bytes: u64, safe| StepObject {
         action: action.into(),
         pid,
-        bytes: bytes * GIB,
+        freed_bytes: bytes * GIB,
         safe,
         ..StepObject::default()
     };
@@ -242,7 +242,7 @@ fn one_process_gives_its_memory_back_once() {
     ] {
         gpu.judge(Bytes(need * GIB));
         let found = gpu.need.unwrap();
-        assert_eq!((found.safely, found.steps), (safely, steps), "{need}");
+        assert_eq!((found.without_data_loss, found.steps), (safely, steps), "{need}");
     }
     // The account may be a moment older than the steps: there is never more than the whole.
     gpu.free_bytes = Some(16 * GIB);
@@ -262,15 +262,15 @@ fn the_headline_blames_the_gpu_only_where_it_is_at_fault() {
         for (cause, begins) in [
             (Cause::DeviceExhausted, "out of memory on GPU 0: process 1"),
             (Cause::CacheFragmented, "out of memory on GPU 0: process 1"),
-            (Cause::LargerThanDevice, "more asked for than there is on GPU 0: process 1"),
-            (Cause::Quota, "memory refused on GPU 0, which has enough: process 1"),
-            (Cause::HostMemory, "host memory refused: process 1"),
-            (Cause::AddressSpace, "no addresses left: process 1"),
+            (Cause::LargerThanDevice, "request larger than GPU 0: process 1"),
+            (Cause::Quota, "allocation denied on GPU 0 although memory is free (quota): process 1"),
+            (Cause::HostMemory, "host memory exhausted: process 1"),
+            (Cause::AddressSpace, "address space exhausted: process 1"),
         ] {
             let mut refused = story.refused.unwrap().clone();
             refused.diagnosis.cause = cause;
             let story = Story { refused: Some(&refused), ..*story };
-            let headline = IncidentObject::new(&story).headline;
+            let headline = IncidentObject::new(&story).title;
             assert!(headline.starts_with(begins), "{headline}");
             assert!(text_of(&story).starts_with(&headline));
         }
@@ -283,7 +283,7 @@ fn who_is_known_by_the_drivers_account_alone_is_a_holder() {
         let mut holders = story.holders.to_vec();
         (holders[0].live_bytes, holders[0].live_allocations) = (Bytes(0), 0);
         let text = text_of(&Story { holders: &holders, ..*story });
-        assert!(text.contains("512.00 MiB by the driver's account, none of it traced"), "{text}");
+        assert!(text.contains("512.00 MiB reported by the driver, not traced"), "{text}");
     });
 }
 
@@ -307,11 +307,11 @@ fn a_limit_has_no_error_and_numbers_agree_with_their_words() {
         let trigger = Trigger::Limit;
         let text = text_of(&Story { trigger, at, refused: None, free_then, ..*story });
         assert!(text.contains("snapshot.json is from the same moment;"), "{text}");
-        assert!(text.contains("3.00 GiB  free at that moment, by what was traced since"), "{text}");
+        assert!(text.contains("3.00 GiB  free at that time (estimated)"), "{text}");
         let text = text_of(&Story { skipped: 1, ..*story });
-        assert!(text.contains("One refusal before this one was not written down."), "{text}");
+        assert!(text.contains("1 earlier failure of this process was suppressed."), "{text}");
         let many: Vec<_> = std::iter::repeat_n(story.holders[0].clone(), 11).collect();
         let text = text_of(&Story { holders: &many, ..*story });
-        assert!(text.contains("and 1 more process, which"), "{text}");
+        assert!(text.contains("… 1 more process (incident.json"), "{text}");
     });
 }

@@ -38,7 +38,7 @@ families = list(text_string_to_metric_families(text))
 json.dump([[s.name, s.labels, s.value] for f in families for s in f.samples], sys.stdout)
 ";
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run contrib/python-env", python.display());
+    assert!(python.exists(), "there is no {}: run tools/python-env", python.display());
     let mut child = Command::new(python)
         .args(["-c", SCRIPT])
         .stdin(Stdio::piped())
@@ -224,7 +224,7 @@ fn the_text_is_openmetrics_to_the_letter() {
     host.allocate(7, 0x1000 * 9, 1);
     let text = openmetrics::encode(Arc::new(host.figures())).unwrap();
     for part in [
-        "# HELP vramscope_build The version of the agent\n# TYPE vramscope_build info\n\
+        "# HELP vramscope_build Version of the agent\n# TYPE vramscope_build info\n\
          vramscope_build_info{version=\"1.0\"} 1\n",
         "# TYPE vramscope_allocations counter\nvramscope_allocations_total 1\n",
         "# TYPE vramscope_not_freed_bytes counter\n# UNIT vramscope_not_freed_bytes bytes\n\

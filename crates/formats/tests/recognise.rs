@@ -57,12 +57,12 @@ fn near_misses_are_told_what_to_do() {
         (b"PK\x03\x04................model/data.pkl\x80\x02", "torch.cuda.memory._dump_snapshot"),
         (b"PK\x03\x04................readme.txt", "unzip FILE"),
         (b"\x0a\x10\0\0ComputeSanitizer\0", "compute-sanitizer --read FILE"),
-        (&smi, "--smi FILE"),
-        (b"timestamp, memory.used [MiB]\n", "--smi FILE"),
+        (&smi, "--smi-log"),
+        (b"timestamp, memory.used [MiB]\n", "--smi-log"),
         (b"{\"live_bytes\": 0}", "it is JSON"),
         (b"<svg></svg>", "it is XML"),
-        (b"\x7fELF\x1b[2J", "begins with \"\\u{7f}ELF\\u{1b}[2J\""),
-        (b"\xff\xff\xff\xff\0\0\0\0", "is not known"),
+        (b"\x7fELF\x1b[2J", "starts with \"\\u{7f}ELF\\u{1b}[2J\""),
+        (b"\xff\xff\xff\xff\0\0\0\0", "unknown file format"),
     ] {
         let path = file(&folder, "report.sqlite", content);
         let error = recognise(&path).err().unwrap().to_string();
@@ -98,8 +98,8 @@ fn sqlite_files_of_others_are_named() {
 fn folders_devices_and_missing_files_are_refused() {
     let folder = TempDir::new().unwrap();
     let error = |path: &std::path::Path| recognise(path).err().unwrap().to_string();
-    assert!(error(folder.path()).contains("it is a folder"));
-    assert!(error(std::path::Path::new("/dev/zero")).contains("a pipe or a device"));
+    assert!(error(folder.path()).contains("it is a directory"));
+    assert!(error(std::path::Path::new("/dev/zero")).contains("not a regular file"));
     assert!(error(&folder.path().join("missing")).contains("cannot read"));
 }
 

@@ -81,7 +81,7 @@ fn text_prints_sums_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
     for want in [
-        "… and 4 more; host 6.00 MiB and imported memory of unknown size in all\n",
+        "… 4 more, host 6.00 MiB and imported memory of unknown size total\n",
         "TOTAL LIVE: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size  (",
         "  kinds: pinned 6.00 MiB (host), imported of unknown size\n",
     ] {
@@ -96,7 +96,7 @@ fn text_by_site_prints_sums_of_host_and_imported_memory() {
         lines(|out| text::sites::report(out, &snapshot, &names(), Style::default()).unwrap());
     for want in [
         "LIVE: host 6.00 MiB in 3 allocations  (",
-        "peak 6.00 MiB, 3 allocated of 6.00 MiB, 0 freed",
+        "peak 6.00 MiB; 3 allocations, 6.00 MiB in total; 0 freed",
         "LIVE: imported 2 allocations of unknown size  (",
     ] {
         assert!(found.contains(want), "{want} is not in\n{found}");

@@ -177,7 +177,7 @@ fn a_report_on_the_way_has_a_line_for_each_suspect() {
 fn verdicts_are_objects() {
     let line = json::line(&snapshot(), &names()).unwrap();
     let object: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let parts = ["suspects", "judgements", "anomalies"].map(|name| object[name].clone());
+    let parts = ["suspects", "other_verdicts", "anomalies"].map(|name| object[name].clone());
     compare("verdicts.json", &(serde_json::to_string_pretty(&parts).unwrap() + "\n"));
 }
 
@@ -205,7 +205,7 @@ fn nobody_is_accused_where_nobody_is_suspected() {
 fn advice_fits_what_leaks() {
     let of = |subject, evidence| verdict::advice(subject, &evidence, &[]);
     assert!(of(Subject::Tensors, growing()).contains(".item()"));
-    assert!(of(Subject::Memory(Kind::Pinned), growing()).contains("misses cudaFreeHost"));
+    assert!(of(Subject::Memory(Kind::Pinned), growing()).contains("skips cudaFreeHost"));
     assert!(of(Subject::Memory(Kind::Async), forgotten()).contains("call cudaFreeAsync"));
     assert!(of(Subject::Objects(ObjectKind::Event), forgotten()).contains("cudaEventDestroy"));
     let through = Frame { module: Some("/lib/libc10_cuda.so".into()), ..Frame::default() };
@@ -216,8 +216,8 @@ fn advice_fits_what_leaks() {
 #[test]
 fn how_many_times_the_usual_is_told_without_dividing_by_nothing() {
     let told = |bytes, usual| times(Bytes(bytes), Bytes(usual));
-    assert_eq!(told(2048, 10), "204 times the usual");
-    assert_eq!(told(95, 10), "9.5 times the usual");
-    assert_eq!(told(95, 0), "far beyond the usual");
-    assert_eq!(told(u64::MAX, u64::MAX), "1.0 times the usual");
+    assert_eq!(told(2048, 10), "204x the baseline");
+    assert_eq!(told(95, 10), "9.5x the baseline");
+    assert_eq!(told(95, 0), "far above the baseline");
+    assert_eq!(told(u64::MAX, u64::MAX), "1.0x the baseline");
 }

@@ -10,9 +10,9 @@ import re
 import sys
 
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "operations" / "exporters.md"
-TABLES = ("figures", "processes", "devices", "sites")
-# Which of the page's questions for DuckDB each question of the others is.
-SAME = ["The most", "Which places"]
+TABLES = ("metrics", "processes", "devices", "sites")
+# The queries that the page has for every engine, by words of the text before them.
+SAME = ["Peak memory", "Sites"]
 
 
 def plain(value):
@@ -31,11 +31,11 @@ def plain(value):
 
 
 def questions(language):
-    """The page's queries in a language, by the word that begins the text before them."""
+    """The page's queries in a language, by words of the paragraph before them."""
     text = PAGE.read_text()
     mark = "sql" if language == "duckdb" else f"sql {language}"
     found = {}
-    for before, query in re.findall(rf"([^\n]*)\n\n```{mark}\n(.*?)```", text, re.S):
+    for before, query in re.findall(rf"((?:[^\n]+\n)+)\n```{mark}\n(.*?)```", text, re.S):
         word = next((word for word in SAME if word in before), None)
         if word:
             found[word] = query.strip().rstrip(";")

@@ -52,10 +52,10 @@ class Host:
         shutil.copytree(sim, self.sim)
         (self.folder / "settings.toml").write_text(settings)
         self.port, self.players = port or free_port(), []
-        self.environment = {**os.environ, "LD_LIBRARY_PATH": str(self.sim), "SIM_LEDGER": str(self.truth),
-                            "SIM_STATE": str(self.folder / "devices"), "SIM_CONTEXT_OVERHEAD": "100M"}
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": str(self.sim), "SIM_ORACLE_DIR": str(self.truth),
+                            "SIM_STATE_FILE": str(self.folder / "devices"), "SIM_CONTEXT_OVERHEAD": "100M"}
         agent = [vramscope, "serve", "--listen", f"127.0.0.1:{self.port}", "--driver", str(self.sim / "libcuda.so.1"),
-                 "--state", str(self.folder / "state"), "--config", str(self.folder / "settings.toml")]
+                 "--state-dir", str(self.folder / "state"), "--config", str(self.folder / "settings.toml")]
         with open(self.folder / "agent.log", "w") as log:
             self.agent = subprocess.Popen(["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *agent],
                                           env=self.environment, stdout=log, stderr=log)

@@ -32,14 +32,17 @@ FIGURES = {"live_bytes": "live_bytes", "peak_bytes": "peak_bytes", "allocations_
 ADDED = {"__name__", "job", "instance", "node"}
 RESOURCE = {"__name__", "service_name", "service_version", "service_instance_id", "host_name", "hw_type", "hw_vendor", "hw_model",
             "k8s_cluster_name"}
-MOVING = {"vramscope_agent_cpu_seconds_total", "vramscope_agent_memory_bytes", "vramscope_http_requests_total",
-          "vramscope_onward_total", "vramscope_events_total"}
+MOVING = {"process_cpu_seconds_total", "process_resident_memory_bytes", "vramscope_http_requests_total",
+          "vramscope_exports_total", "vramscope_events_total"}
+# What a store of Prometheus makes of the names of the agent's own process.
+OWN = {"process.start_time": "process_start_time_seconds", "process.cpu.time": "process_cpu_time_seconds_total",
+       "process.memory.usage": "process_memory_usage_bytes"}
 
 
 def mapping():
     """Metrics as the page maps them: the name in `/metrics`, and the name in OpenTelemetry."""
     part = PAGE.read_text().split("<!-- mapping -->")[1].split("<!-- end -->")[0]
-    return re.findall(r"^\| `(vramscope_\w+)` \| `([\w.]+)` \|.*\| ([\w, :]+) \|$", part, re.M)
+    return re.findall(r"^\| `((?:vramscope|process)_\w+)` \| `([\w.]+)` \|.*\| ([\w, :-]+) \|$", part, re.M)
 
 
 class Store:
@@ -90,7 +93,7 @@ def compare(store, host, pids):
         if not scraped or kind == "attribute":
             continue
         suffix = "_ratio" if kind.endswith("limit") else "_bytes"
-        name = ours if theirs.startswith("vramscope.") else theirs.replace(".", "_") + suffix
+        name = ours if theirs.startswith("vramscope.") else OWN.get(theirs, theirs.replace(".", "_") + suffix)
         sent = store.ask(f'{name}{{service_name="vramscope", host_name="{host.name}", k8s_cluster_name="lab"}}')
         sent = [row for row in sent if row[0].get("process_pid") in (None, *pids)]
         names, series = names + 1, series + len(sent)
@@ -118,7 +121,7 @@ def stored(store, host, pid, metric):
 
 
 def settings(endpoint):
-    return f'[onward.otlp]\nendpoint = "{endpoint}"\ninterval = "1s"\nresource = {{ "k8s.cluster.name" = "lab" }}\n'
+    return f'[exporters.otlp]\nendpoint = "{endpoint}"\ninterval = "1s"\nresource_attributes = {{ "k8s.cluster.name" = "lab" }}\n'
 
 
 def main():
@@ -155,7 +158,7 @@ def main():
                 for pid, oracle in host.end_players().items():
                     truth = {ours: oracle[theirs] for ours, theirs in FIGURES.items()}
                     verdict.look(f"{host.name}: the driver's own account of a process", has[pid], truth)
-                told = store.ask(f'vramscope_onward_total{{host_name="{host.name}", vramscope_outcome="failed"}}')
+                told = store.ask(f'vramscope_exports_total{{host_name="{host.name}", vramscope_outcome="failed"}}')
                 verdict.look(f"{host.name}: deliveries that failed", sum(value for _, value in told), 0)
                 said = [line for line in host.end().splitlines() if "cannot send" in line]
                 verdict.look(f"{host.name}: the agent complained", said, [])

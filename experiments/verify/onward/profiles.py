@@ -52,7 +52,7 @@ def main():
         pprof = Pprof(options.go, folder)
         print("     " + subprocess.run([options.go, "version"], capture_output=True, text=True).stdout.strip())
         files = folder / "profiles"
-        host = Host("node-1", folder, options.vramscope, options.sim, f'[onward.profiles]\nfolder = "{files}"\ninterval = "1s"\n')
+        host = Host("node-1", folder, options.vramscope, options.sim, f'[exporters.profiles]\ndir = "{files}"\ninterval = "1s"\n')
         try:
             pids = [host.start("train", "--steps", "40", "--step-ms", "2"), host.start("leak3")]
             seen = {pid: host.settle(pid) for pid in pids}

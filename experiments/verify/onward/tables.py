@@ -19,7 +19,7 @@ from hosts import Host, Verdict, wait
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGES = ["chdb==4.4.0", "pyspark==4.3.0", "duckdb==2.0.0"]
 NAMES = ["node-1", "node-2", "gpu.example.org"]
-SETTINGS = '[onward.parquet]\nfolder = "{}/lake"\ninterval = "1s"\nroll = "4s"\n'
+SETTINGS = '[exporters.parquet]\ndir = "{}/lake"\ninterval = "1s"\nrotate_interval = "4s"\n'
 
 
 def environment(folder):

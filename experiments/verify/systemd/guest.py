@@ -114,7 +114,7 @@ def mode(path):
 
 def start(words, home, **more):
     """A program of another user, in a home that is closed to others."""
-    environment = {"LD_LIBRARY_PATH": str(home / "lib"), "SIM_LEDGER": str(home / "truth"), "SIM_STATE": "/srv/sim/devices",
+    environment = {"LD_LIBRARY_PATH": str(home / "lib"), "SIM_ORACLE_DIR": str(home / "truth"), "SIM_STATE_FILE": "/srv/sim/devices",
                    "SIM_INIT_MS": SLOW}
     return subprocess.Popen(words, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, **more)
 
@@ -170,7 +170,7 @@ def start_of_unit():
 def told_of_drivers(when):
     """Whether this start of the unit is told of new drivers, or has to look for them every few seconds."""
     _, journal = command("journalctl", "--no-pager", "-o", "cat", f"_PID={main_pid()}")
-    told = "cannot be told of new copies" not in journal
+    told = "cannot watch for newly loaded drivers" not in journal
     say(f"     {when} ({PARANOID.read_text().strip()}) new copies of the driver are {'told of' if told else 'looked for'}")
     return told
 
@@ -214,7 +214,7 @@ def of_a_container():
          if one.get("container", {}).get("id") == CONTAINER and one["live_bytes"] == 8 << 20), None))
     if found:
         pod = found["container"].get("pod", {})
-        told = (found["container"]["runtime"], found["container"].get("pid_inside"), pod.get("name"), pod.get("namespace"))
+        told = (found["container"]["runtime"], found["container"].get("pid"), pod.get("name"), pod.get("namespace"))
         look("its container and pod", told == ("containerd", 1, "trainer-0", "team"), json.dumps(found["container"]))
         look("all of it was seen, or the driver was there before", found["exact"] or found["before_trace"], f"exact {found['exact']}")
     command("systemctl", "stop", f"cri-containerd-{CONTAINER}.scope")

@@ -23,11 +23,11 @@ pub(crate) struct Settings {
     pub(crate) initialisation: Duration,
     /// `SIM_BANDWIDTH`: how many bytes a second synchronous copies copy; without it they take no time.
     pub(crate) bandwidth: Option<u64>,
-    /// `SIM_FAIL`: failures to inject.
+    /// `SIM_INJECT_FAILURES`: failures to inject.
     pub(crate) failures: Vec<Failure>,
-    /// `SIM_LEDGER`: the folder for the account of each process.
+    /// `SIM_ORACLE_DIR`: the folder for the account of each process.
     pub(crate) ledger: Option<PathBuf>,
-    /// `SIM_STATE`: the file that processes share the devices' memory by.
+    /// `SIM_STATE_FILE`: the file that processes share the devices' memory by.
     pub(crate) shared: Option<PathBuf>,
     /// `SIM_CONTEXT_OVERHEAD`: what a process's contexts take of a device; counts where the
     /// devices are shared.
@@ -61,9 +61,9 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
         latency: Duration::from_micros(number("SIM_LATENCY_US").unwrap_or(0)),
         initialisation: Duration::from_millis(number("SIM_INIT_MS").unwrap_or(0)),
         bandwidth: size("SIM_BANDWIDTH").filter(|bytes| *bytes > 0),
-        failures: variable("SIM_FAIL").map_or_else(Vec::new, |text| failures(&text)),
-        ledger: path("SIM_LEDGER"),
-        shared: path("SIM_STATE"),
+        failures: variable("SIM_INJECT_FAILURES").map_or_else(Vec::new, |text| failures(&text)),
+        ledger: path("SIM_ORACLE_DIR"),
+        shared: path("SIM_STATE_FILE"),
         overhead: size("SIM_CONTEXT_OVERHEAD").unwrap_or(512 << 20),
     }
 }
@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn failures_come_at_one_call_or_at_every_nth() {
         let settings = read(&|name| {
-            (name == "SIM_FAIL").then(|| "cuA:3=2, cuB:every2=1,nonsense,cuC:0=1".to_owned())
+            (name == "SIM_INJECT_FAILURES")
+                .then(|| "cuA:3=2, cuB:every2=1,nonsense,cuC:0=1".to_owned())
         });
         let a: Vec<_> = (0..4).map(|_| settings.failure("cuA")).collect();
         assert_eq!(a, [None, None, Some(2), None]);

@@ -58,7 +58,7 @@ fn counts(account: &Value, function: &str, direction: &str, mode: &str) -> (u64,
 #[test]
 fn plain_copies_are_counted_by_function_and_direction() {
     let test = "plain_copies_are_counted_by_function_and_direction";
-    let account = account_of(test, &[("SIM_FAIL", "cuMemcpyDtoD_v2:2=700")], |cuda| {
+    let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuMemcpyDtoD_v2:2=700")], |cuda| {
         let context = cuda.start(0);
         let host = vec![0_u8; 8192];
         let host = host.as_ptr() as u64;

@@ -177,7 +177,7 @@ fn every_way_to_launch_is_counted_with_its_shape() {
 #[test]
 fn launches_that_fail_are_counted_with_their_kernel_and_their_result() {
     let test = "launches_that_fail_are_counted_with_their_kernel_and_their_result";
-    let account = account_of(test, &[("SIM_FAIL", "cuLaunchKernel:2=719")], |cuda| {
+    let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuLaunchKernel:2=719")], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");
         assert_eq!(launch(cuda, f, GOOD, 0), OK);

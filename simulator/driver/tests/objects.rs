@@ -66,7 +66,7 @@ fn objects_end_with_their_context_or_by_a_call() {
 #[test]
 fn captures_and_clones_are_graphs_and_failed_calls_make_nothing() {
     let test = "captures_and_clones_are_graphs_and_failed_calls_make_nothing";
-    let account = account_of(test, &[("SIM_FAIL", "cuEventCreate:1=2")], |cuda| {
+    let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuEventCreate:1=2")], |cuda| {
         cuda.start(0);
         let stream = cuda.get("cuStreamCreateWithPriority", &[OUT, 1, 0]);
         assert_eq!(cuda.call("cuStreamBeginCapture_v2", &[stream, 2]), OK);

@@ -13,7 +13,7 @@ use common::{
 #[test]
 fn injected_failures_happen_when_they_should() {
     let test = "injected_failures_happen_when_they_should";
-    let environment = [("SIM_FAIL", "cuMemAlloc_v2:2=2,cuMemFree_v2:every2=719")];
+    let environment = [("SIM_INJECT_FAILURES", "cuMemAlloc_v2:2=2,cuMemFree_v2:every2=719")];
     let account = account_of(test, &environment, |cuda| {
         cuda.start(0);
         let first = cuda.alloc(100);
@@ -128,7 +128,7 @@ fn processes_share_the_devices_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
     let environment = [
-        ("SIM_STATE", file.to_str().unwrap()),
+        ("SIM_STATE_FILE", file.to_str().unwrap()),
         ("SIM_MEMORY", "100M"),
         ("SIM_CONTEXT_OVERHEAD", "10M"),
     ];

@@ -1,6 +1,6 @@
 //! A simulated NVML: what `libnvidia-ml.so.1` tells of the simulated driver's devices.
 //!
-//! It reads the file that the processes share (`SIM_STATE`; the driver's `shared` module describes
+//! It reads the file that the processes share (`SIM_STATE_FILE`; the driver's `shared` module describes
 //! it). Without one there are devices, by `SIM_DEVICES` and `SIM_MEMORY`, and nobody uses them.
 
 #![allow(non_snake_case, reason = "the names are NVML's")]

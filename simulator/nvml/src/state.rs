@@ -35,7 +35,7 @@ pub(crate) struct State {
 impl State {
     /// What is true now.
     pub(crate) fn read() -> Self {
-        let shared = std::env::var_os("SIM_STATE").and_then(|path| {
+        let shared = std::env::var_os("SIM_STATE_FILE").and_then(|path| {
             let mut bytes = Vec::new();
             File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
             parse(&bytes, &|pid| start_time(pid))

@@ -2,7 +2,7 @@
 //! block to `libc10.so`, as the real one does. Programs call it through `sim_torch_…`.
 //!
 //! `SIM_TORCH_BACKEND=async` makes every tensor a stream-ordered allocation, of which `libc10.so` is
-//! not told. [`sim_torch_report`] writes the truth to `torch-PID.json` in the folder `SIM_LEDGER`.
+//! not told. [`sim_torch_report`] writes the truth to `torch-PID.json` in the folder `SIM_ORACLE_DIR`.
 
 mod cache;
 mod driver;
@@ -177,7 +177,7 @@ pub extern "C" fn sim_torch_host_block(address: u64, bytes: i64) {
 /// Writes the truth down; 0 where that does not work.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_report() -> i32 {
-    let (Some(caches), Some(folder)) = (caches(), std::env::var_os("SIM_LEDGER")) else {
+    let (Some(caches), Some(folder)) = (caches(), std::env::var_os("SIM_ORACLE_DIR")) else {
         return 0;
     };
     let mut text = String::from("{\"devices\":[");

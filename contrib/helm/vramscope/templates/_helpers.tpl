@@ -21,9 +21,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.config | trim }}
 
 [kubernetes]
-logs = "/host/var/log"
+log_dir = "/host/var/log"
 {{- if .Values.kubelet.enabled }}
-kubelet = {{ .Values.kubelet.address | quote }}
+kubelet_url = {{ .Values.kubelet.address | quote }}
 token_file = "/var/run/secrets/kubelet/token"
 ca_file = "/host/kubelet/ca.crt"
 {{- end }}

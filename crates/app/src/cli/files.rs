@@ -6,82 +6,120 @@ use clap::{Args, ValueEnum};
 use engine::analysis::usage::FEWEST_POINTS;
 use engine::units::Bytes;
 
-use super::By;
+use super::{By, FormatOptions};
 use crate::quantity;
+
+pub(super) const REPLAY_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope replay run.arrows                        the last report of the trace
+  vramscope replay run.arrows --by site --top 3      the same by call site
+  vramscope replay run.arrows --kernels              launches and copies (record --kernels)
+  vramscope replay run.arrows --format json -o last.json
+
+FILE is a vramscope recording. The output is that of the live trace, byte for byte.";
 
 pub(super) const REPORT_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope report run.sqlite                        what is in a file, in short
-  vramscope report run.sqlite --analysis leakage     what was never freed, by call stack
-  vramscope report snapshot.pickle --analysis watermark --format json
+  vramscope report run.sqlite                        summary of a file
+  vramscope report run.sqlite --analysis leaks       memory that was never freed, by call stack
+  vramscope report snapshot.pickle --analysis peak --format json
   vramscope report run.sqlite --analysis usage --format html -o usage.html
-  vramscope report run.sqlite --fail-on-leak=1M      exit with 1 when more than 1 MiB leaked
+  vramscope report run.sqlite --fail-on-leak=1M      exit with status 1 if more than 1 MiB leaked
 
-FILE is a recording of vramscope, an SQLite export of Nsight Systems, a memory snapshot of PyTorch or a
-leak report of compute-sanitizer; it is recognised by its content.";
+FILE is a vramscope recording, a Nsight Systems SQLite export, a PyTorch memory snapshot or a
+compute-sanitizer leak report, detected by content.";
 
 pub(super) const DIFF_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope diff before.sqlite after.sqlite          what one run leaks more than the other
+  vramscope diff before.sqlite after.sqlite          what leaks in one run and not in the other
   vramscope diff monday.pickle friday.pickle --format json
   vramscope diff a.sqlite b.sqlite --top 50          more sites
 
-Sites are matched by their call stacks; the files need not be of the same sort.";
+Sites are matched by call stack; the files may come from different tools.";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope export run.arrows --to perfetto -o run.pftrace   memory over time, for ui.perfetto.dev
-  vramscope export run.arrows --to torch -o run.pickle       for PyTorch's memory viewer
-  vramscope export run.arrows --to parquet -o lake           tables for DuckDB, Spark, pandas
-  vramscope export run.sqlite --to csv -o - --process 4711   allocations of a process, to a pipe
-  vramscope export run.arrows --to folded --value allocated --unit objects -o calls.txt
-  vramscope export snapshot.pickle --to flamegraph -o memory.svg --force
+  vramscope export run.arrows --format perfetto -o run.pftrace  for ui.perfetto.dev
+  vramscope export run.arrows --format torch -o run.pickle      for PyTorch's memory viewer
+  vramscope export run.arrows --format parquet -o lake          tables for DuckDB, Spark, pandas
+  vramscope export run.sqlite --format csv -o - --pid 4711      one process, to a pipe
+  vramscope export run.arrows --format folded --value allocated --unit count -o calls.txt
+  vramscope export snapshot.pickle --format flamegraph -o memory.svg --force
 
-FILE is anything that `vramscope report` reads. Forms that are one file can go to standard output,
-which is -. Of tsv, allocations with a call stack are in valid.tsv, those of which only the driver
-function is known in driver.tsv, the others in invalid.tsv.";
+FILE is anything that `vramscope report` reads. Single-file formats can be written to standard
+output (-). nsys-tsv writes allocations with a call stack to valid.tsv, those with only a driver
+function to driver.tsv and the rest to invalid.tsv.";
 
 /// Which part of a file counts.
 #[derive(Args)]
 pub(crate) struct Part {
     /// Only this process
-    #[arg(long, value_name = "PID")]
-    pub(crate) process: Option<u32>,
-    /// Only this device, by its ordinal
+    #[arg(short, long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// Only this CUDA device ordinal
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u16>,
 }
 
 #[derive(Args)]
-pub(crate) struct Report {
-    /// What to read
+pub(crate) struct Replay {
+    /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Which question to answer
-    #[arg(long, value_enum, default_value = "summary")]
-    pub(crate) analysis: Analysis,
-    /// How the answer looks
-    #[arg(long, value_enum, default_value = "text")]
-    pub(crate) format: Format,
-    /// Write the answer to a file; - is standard output
-    #[arg(short, long, value_name = "OUT")]
+    /// Print launches and copies instead of memory
+    #[arg(long)]
+    pub(crate) kernels: bool,
+    /// Group the report by process or by allocation site
+    #[arg(
+        long,
+        value_enum,
+        value_name = "KEY",
+        default_value = "process",
+        conflicts_with = "kernels"
+    )]
+    pub(crate) by: By,
+    /// List at most N entries per list [default: 10 for text]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// Show at most N frames per stack; 0 shows all [default: 6]
+    #[arg(long, value_name = "N", conflicts_with = "kernels")]
+    pub(crate) stack_depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) format: FormatOptions,
+    /// Write the result to FILE; - is standard output
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
-    /// List this many sites [default: text 10, else all]
-    #[arg(long, value_name = "N")]
+    #[command(flatten)]
+    pub(crate) limit: super::Limit,
+}
+
+#[derive(Args)]
+pub(crate) struct Report {
+    /// Input file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Analysis to run
+    #[arg(long, value_enum, value_name = "NAME", default_value = "summary")]
+    pub(crate) analysis: Analysis,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: Format,
+    /// Write the result to FILE; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+    /// List at most N entries per list [default: 10 for text]
+    #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Of trace: what the report is ordered by [default: process]
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub(crate) by: Option<By>,
-    /// Of trace: show this many frames of a stack, 0 for all [default: 6]
-    #[arg(long, value_name = "N")]
-    pub(crate) stack_depth: Option<usize>,
-    /// Of usage, so many points of each series; peaks and troughs stay exact [default: every change]
+    /// usage: at most N points per series; peaks stay exact
     #[arg(long, value_name = "N", value_parser = points)]
-    pub(crate) points: Option<usize>,
-    /// Of fragmentation: whether a request of this size would fit
+    pub(crate) max_points: Option<usize>,
+    /// fragmentation: check whether an allocation of SIZE would fit
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) would_fit: Option<Bytes>,
     #[command(flatten)]
@@ -95,14 +133,14 @@ pub(crate) struct Report {
 /// What another tool saw of the same time.
 #[derive(Args)]
 pub(crate) struct Overlay {
-    /// Show what `nvidia-smi --query-gpu=timestamp,memory.used` saw, too
-    #[arg(short, long, value_name = "CSV")]
-    pub(crate) smi: Option<PathBuf>,
-    /// How far that CSV's clock is ahead of the file's [default: found by comparing both]
+    /// Overlay an nvidia-smi CSV log
+    #[arg(long, value_name = "CSV")]
+    pub(crate) smi_log: Option<PathBuf>,
+    /// Clock offset of that log [default: aligned automatically]
     #[arg(
         long,
-        value_name = "TIME",
-        requires = "smi",
+        value_name = "DURATION",
+        requires = "smi_log",
         value_parser = offset,
         allow_hyphen_values = true
     )]
@@ -129,90 +167,86 @@ fn points(text: &str) -> Result<usize, String> {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Analysis {
-    /// Each process and device: allocations, frees, peak, biggest sites
+    /// Allocations, frees, peak and largest sites per process and device
     Summary,
-    /// What was never freed
-    Leakage,
-    /// The peak, and every allocation live in it
-    Watermark,
+    /// Memory that was never freed
+    Leaks,
+    /// Peak and the allocations live at it
+    Peak,
     /// Memory over time
     Usage,
-    /// What caches and pools hold and cannot use
+    /// Fragmentation of caches and pools
     Fragmentation,
-    /// Sites that grow over the whole file
+    /// Sites that look like leaks, with evidence
     Suspects,
-    /// The last report of the trace that a recording is of
-    Trace,
-    /// The same of its launches and copies
-    Kernels,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Human-readable text
     Text,
-    /// One object in one line
+    /// One JSON object
     Json,
-    /// A table with tabs between
+    /// Tab-separated values
     Tsv,
-    /// A page for a browser, of the whole file; it opens with the question
+    /// Interactive HTML report of the whole file
     Html,
 }
 
 #[derive(Args)]
 pub(crate) struct Diff {
-    /// The older file
+    /// First file
     #[arg(value_name = "A")]
     pub(crate) before: PathBuf,
-    /// The newer file
+    /// Second file
     #[arg(value_name = "B")]
     pub(crate) after: PathBuf,
-    /// How the answer looks
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: DiffFormat,
-    /// Write the answer to a file; - is standard output
-    #[arg(short, long, value_name = "OUT")]
+    /// Write the result to FILE; - is standard output
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
-    /// List this many sites [default: text 20, else all]
-    #[arg(long, value_name = "N")]
+    /// List at most N entries per list [default: 20 for text]
+    #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DiffFormat {
-    /// For people
+    /// Human-readable text
     Text,
-    /// One object in one line
+    /// One JSON object
     Json,
-    /// A table with tabs between
+    /// Tab-separated values
     Tsv,
 }
 
 #[derive(Args)]
 pub(crate) struct Export {
-    /// What to read
+    /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// What to write
+    /// Output format
     #[arg(long, value_enum)]
-    pub(crate) to: ExportFormat,
-    /// The file to write, - for standard output; of tsv and parquet the folder
-    #[arg(short, long, value_name = "OUT")]
+    pub(crate) format: ExportFormat,
+    /// Output file, or directory for parquet and nsys-tsv; - is standard output
+    #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// Replace files that are there
+    /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
-    /// Of folded and flamegraph: what counts [default: inuse]
-    #[arg(long, value_enum, value_name = "WHAT")]
+    /// folded, flamegraph: memory in use, or everything allocated [default: inuse]
+    #[arg(long, value_enum)]
     pub(crate) value: Option<Value>,
-    /// Of folded and flamegraph: what is counted [default: bytes]
+    /// folded, flamegraph: bytes, or number of allocations [default: bytes]
     #[arg(long, value_enum)]
     pub(crate) unit: Option<Unit>,
-    /// Of folded, flamegraph and pprof: when memory is in use [default: end]
-    #[arg(long, value_enum, value_name = "WHEN")]
+    /// folded, flamegraph, pprof: memory in use at the end or at the peak [default: end]
+    #[arg(long, value_enum, value_name = "POINT")]
     pub(crate) at: Option<At>,
     #[command(flatten)]
     pub(crate) part: Part,
@@ -220,9 +254,9 @@ pub(crate) struct Export {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Value {
-    /// What is in use
+    /// Memory in use
     Inuse,
-    /// All that was ever allocated
+    /// Everything allocated
     Allocated,
 }
 
@@ -230,38 +264,38 @@ pub(crate) enum Value {
 pub(crate) enum Unit {
     /// Bytes
     Bytes,
-    /// Allocations
-    Objects,
+    /// Number of allocations
+    Count,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum At {
-    /// What was never freed
+    /// Never freed
     End,
-    /// What was live at the peak of each device
+    /// Live at the peak of each device
     Peak,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
-    /// Three tables in the shape that scripts around Nsight Systems use
-    Tsv,
-    /// A line for each call stack, outermost frame first
+    /// Three TSV tables as used by Nsight Systems scripts
+    NsysTsv,
+    /// Folded stacks (one line per stack)
     Folded,
-    /// A picture of the call stacks, for a browser
+    /// Flame graph (SVG)
     Flamegraph,
-    /// A heap profile for pprof
+    /// pprof heap profile
     Pprof,
-    /// Allocations, one row each, comma-separated
+    /// CSV, one row per allocation
     Csv,
-    /// Allocations, one object each, in an array
+    /// JSON, one object per allocation
     Json,
-    /// Memory over time and the biggest allocations, for ui.perfetto.dev
+    /// Perfetto trace
     Perfetto,
-    /// Call stacks with what they allocated and hold, for speedscope.app
+    /// speedscope profile
     Speedscope,
-    /// A memory snapshot for PyTorch's viewer
+    /// PyTorch memory snapshot (memory_viz)
     Torch,
-    /// Allocations, and the events of a recording, as tables by host and date
+    /// Parquet tables by host and date
     Parquet,
 }

@@ -11,43 +11,43 @@ EXAMPLES
   vramscope plot run.arrows -o memory.svg            memory over time, by kind
   vramscope plot run.sqlite --by site -o memory.png  by call stack
   vramscope plot before.arrows after.arrows -o both.svg
-  vramscope plot run.arrows --smi smi.csv -o memory.svg
-  vramscope plot run.arrows -o page.html             the page to look around in
+  vramscope plot run.arrows --smi-log smi.csv -o memory.svg
+  vramscope plot run.arrows -o report.html           an interactive HTML report
 
-The ending of OUT says what is written: svg, png or html.";
+The extension of FILE selects the format: svg, png or html.";
 
 /// The most bands that a picture can show.
 const MOST: usize = 50;
 
 #[derive(Args)]
 pub(crate) struct Plot {
-    /// What to draw; several files stand beside each other, at one scale
+    /// Files to plot; several share one scale
     #[arg(value_name = "FILE", required = true, num_args = 1..)]
     pub(crate) files: Vec<PathBuf>,
-    /// The picture, by its ending: .svg, .png or .html
-    #[arg(short, long, value_name = "OUT")]
+    /// Output file; the extension selects the format: .svg, .png or .html
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
-    /// What the bands are of
-    #[arg(long, value_enum, default_value = "kind")]
+    /// Stack bands by kind, site, process or device
+    #[arg(long, value_enum, value_name = "KEY", default_value = "kind")]
     pub(crate) by: PlotBy,
-    /// Draw this many bands, and the rest as one
-    #[arg(long, value_name = "N", default_value = "10", value_parser = bands)]
+    /// Draw at most N bands; the rest become one
+    #[arg(short = 'n', long, value_name = "N", default_value = "10", value_parser = bands)]
     pub(crate) top: usize,
     #[command(flatten)]
     pub(crate) overlay: Overlay,
-    /// Which times the axis shows
+    /// Time axis: elapsed or utc
     #[arg(long, value_enum, default_value = "elapsed")]
     pub(crate) time: PlotTime,
-    /// What stands above the picture [default: the file's name]
+    /// Chart title [default: file name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
-    /// Width and height; a PNG has twice as many pixels [default: 1200x520, wider for more files]
+    /// Chart size; PNG is rendered at twice this size [default: 1200x520, wider for several files]
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub(crate) size: Option<(u32, u32)>,
-    /// Colours; an SVG can leave it to the reader's system
+    /// Color theme
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) theme: PlotTheme,
     #[command(flatten)]
@@ -73,27 +73,27 @@ fn size(text: &str) -> Result<(u32, u32), String> {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlotBy {
-    /// The sort of memory
+    /// Memory kind
     Kind,
-    /// The call stack
+    /// Call site
     Site,
-    /// The process
+    /// Process
     Process,
-    /// The device
+    /// Device
     Device,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlotTime {
-    /// Seconds since the file's beginning
+    /// Seconds since the start
     Elapsed,
-    /// The time of day, UTC, where the file knows it
-    Clock,
+    /// UTC wall-clock time
+    Utc,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlotTheme {
-    /// SVG: what the reader's system prefers; PNG: light
+    /// Follow the system (SVG) or light (PNG)
     Auto,
     /// Dark on light
     Light,

@@ -12,42 +12,42 @@ use crate::quantity;
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
   vramscope serve                                     metrics on http://127.0.0.1:9754/metrics
-  vramscope serve --config /etc/vramscope.toml        with the settings of a file
-  vramscope serve --check --config my.toml            say what is wrong with them, and end
-  vramscope serve --max-cpu 5 --max-memory 512M       give up call stacks rather than take more
+  vramscope serve --config /etc/vramscope.toml        use a configuration file
+  vramscope serve --check-config --config my.toml     check the configuration and exit
+  vramscope serve --max-cpu 5 --max-memory 512M       drop call stacks rather than exceed the budget
 
-It watches every process until it is ended with Ctrl-C or SIGTERM, and needs root.";
+Requires root. Runs until Ctrl-C or SIGTERM.";
 
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// Settings, in TOML; options here come before them
+    /// Configuration file (TOML); command-line options take precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Say what is wrong with the settings, and end
+    /// Check the configuration and exit
     #[arg(long)]
-    pub(crate) check: bool,
-    /// Where to answer; anything but loopback needs a token [default: 127.0.0.1:9754]
+    pub(crate) check_config: bool,
+    /// Listen address; anything but loopback requires a token [default: 127.0.0.1:9754]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<SocketAddr>,
-    /// A file with the token that requests must carry
+    /// File with the bearer token that clients must send
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// The folder for snapshots of memory when it runs out [default: /var/lib/vramscope]
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) state: Option<PathBuf>,
-    /// Probe this CUDA driver library too, besides those that are found
+    /// Directory for incident snapshots [default: /var/lib/vramscope]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Also probe this libcuda.so.1, in addition to those found
     #[arg(long, value_name = "PATH")]
     pub(crate) driver: Vec<PathBuf>,
-    /// How call stacks are taken [default: full]
-    #[arg(long, value_enum, value_name = "HOW")]
+    /// How to collect call stacks: off, fp (frame pointers) or full (unwind tables and Python
+    /// frames) [default: full]
+    #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) stacks: Option<Stacks>,
     #[command(flatten)]
     pub(crate) torch: TorchOptions,
-    /// The most processor time that it may take, in percent of one core: beyond, call stacks are
-    /// given up, never the accounting of memory
+    /// CPU budget, percent of one core; beyond it call stacks are dropped, never memory accounting
     #[arg(long, value_name = "PERCENT")]
     pub(crate) max_cpu: Option<f64>,
-    /// The most memory that it may take, likewise
+    /// Memory budget of the agent
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) max_memory: Option<Bytes>,
 }

@@ -1,4 +1,4 @@
-//! `vramscope advise`: what would give memory back. It does nothing.
+//! `vramscope advise`: what would free memory. It changes nothing.
 
 #[cfg(feature = "serve")]
 mod agent;
@@ -38,13 +38,13 @@ pub(crate) fn run(options: &Advise) -> Result<Outcome> {
         options.need.iter().for_each(|need| gpu.judge(*need));
     }
     let mut out = output::results();
-    if options.json {
+    if options.format.is_json() {
         writeln!(out.writer, "{}", serde_json::to_string(&advice)?)?;
     } else {
         advice::write(&mut *out.writer, &advice, out.style)?;
     }
     out.finish()?;
-    let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.safely));
+    let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.without_data_loss));
     Ok(if options.need.is_none() || met { Outcome::Fine } else { Outcome::Findings })
 }
 
@@ -56,7 +56,7 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
         advice.gpus.retain(|gpu| gpu.gpu == Some(wanted));
         if advice.gpus.is_empty() {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            bail!("nothing is known of GPU {wanted}; known are: {known}");
+            bail!("unknown GPU {wanted}; available: {known}");
         }
     }
     if !options.pid.is_empty() {
@@ -70,18 +70,18 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
 /// What a folder says: it was found out at the moment of the error.
 fn of_folder(folder: &Path) -> Result<Advice> {
     let file = folder.join(OBJECT);
-    let unfit = || format!("{} is no folder of an incident (it needs {OBJECT})", shown(folder));
+    let unfit = || format!("{} is not an incident directory ({OBJECT} is missing)", shown(folder));
     import::check_file(&file).with_context(unfit)?;
     let object = incident::read(&file).with_context(unfit)?;
     if object.version > incident::VERSION {
         bail!(
-            "{} was written by a newer vramscope (version {} of the object, this one knows {}); use that one",
+            "{} was written by a newer vramscope (incident version {}, supported: {}); use that one",
             shown(folder),
             object.version,
             incident::VERSION
         );
     }
-    let note = format!("this was so at {} ({})", plain(&object.time), plain(&object.headline));
+    let note = format!("state at {} ({})", plain(&object.time), plain(&object.title));
     Ok(Advice { time: object.time, gpus: object.advice, notes: vec![note] })
 }
 
@@ -90,8 +90,7 @@ fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
     let source = input::recognise(file)?;
     if source != Source::Recording {
         bail!(
-            "{}: advice is made from a recording of vramscope or the folder of an incident; this is \
-             a file of {}",
+            "{}: advice requires a vramscope recording or an incident directory; this is a {} file",
             shown(file),
             source.name()
         );
@@ -99,7 +98,7 @@ fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
     let mut recorded = replay::read(file, |_, _| {})?;
     let snapshot = recorded.ledger.snapshot(recorded.at, &VIEW);
     let mut advice = answer(&snapshot, &recorded.names, options, false);
-    advice.notes.push("this was so at the end of the recording".into());
+    advice.notes.push("state at the end of the recording".into());
     Ok(advice)
 }
 

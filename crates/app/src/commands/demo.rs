@@ -30,23 +30,24 @@ const SCENES: &[Scene] = &[
     Scene {
         at: 0,
         title: "A program allocates three buffers and frees two of them: watch the list shrink, and \
-                what is left when it ends.",
+                what is left when it exits.",
         arguments: &["leak3", "--work-ms", "3000", "--wait-ms", "3000"],
     },
     Scene {
         at: 20,
-        title: "A training loop frees what each step takes, but keeps one buffer every 25 steps: a \
-                leak that grows.",
+        title: "A training loop frees what each step allocates, but keeps one buffer every 25 \
+                steps: a growing leak.",
         arguments: &["train", "--steps", "100000", "--step-ms", "10", "--keep-every", "25"],
     },
     Scene {
         at: 50,
-        title: "Four threads take 10 MiB at a time; one of them asks for 2096 MiB once. It stands out.",
+        title: "Four threads allocate 10 MiB at a time; one of them requests 2096 MiB once: an \
+                anomaly.",
         arguments: &["anomaly", "--iter-ms", "150"],
     },
     Scene {
         at: 70,
-        title: "A program fills what is left of the card's 8 GiB until the driver says no.",
+        title: "A program allocates the rest of the 8 GiB until it is out of memory.",
         arguments: &["oom", "--chunk-mb", "768"],
     },
 ];
@@ -74,7 +75,7 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
     let mut report = LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results());
     report.verbose = false;
     say(&format!(
-        "Real eBPF probes (attached by `{}`) on real processes; only the CUDA driver is simulated. \
+        "Real eBPF probes (attach mode `{}`) on real processes; only the CUDA driver is simulated. \
          A report every {} seconds.",
         live.plan.tier,
         INTERVAL.as_secs()
@@ -82,14 +83,14 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
     let mut players = Players(Vec::new());
     play(options, &simulator, &live, &mut report, &mut players)?;
     players.stop();
-    say("The last report: what every program had not freed when it ended.")?;
+    say("The final report: what each program had not freed when it exited.")?;
     let (_, outcome) = report.finish(live)?;
     if outcome != Outcome::Fine {
         return Ok(outcome);
     }
     say(
         "Try next, on a machine with a GPU:\n  sudo vramscope trace\n  sudo vramscope trace -p PID \
-         --older 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
+         --min-age 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
          doctor",
     )?;
     Ok(Outcome::Fine)
@@ -169,7 +170,7 @@ impl Drop for Simulator {
 
 impl Simulator {
     fn find(folder: Option<&Path>) -> Result<Self> {
-        let exe = std::env::current_exe().context("cannot tell where this program is")?;
+        let exe = std::env::current_exe().context("cannot find the path of this program")?;
         let beside = exe.parent().unwrap_or(Path::new(".")).join("sim");
         let folder = folder.map_or(beside, Path::to_owned);
         let driver = folder.join("libcuda.so.1");
@@ -177,8 +178,8 @@ impl Simulator {
         for file in [&driver, &workload] {
             if !file.is_file() {
                 bail!(
-                    "{} is missing: run `./dev demo` in the source folder, which builds it, or name \
-                     the simulator's folder with --simulator",
+                    "{} is missing: run `./dev demo` in the source directory, which builds it, or \
+                     set --simulator",
                     shown(file)
                 );
             }
@@ -192,7 +193,7 @@ impl Simulator {
         Command::new(&self.workload)
             .args(scene.arguments)
             .env("LD_LIBRARY_PATH", folder)
-            .env("SIM_STATE", &self.card)
+            .env("SIM_STATE_FILE", &self.card)
             .env("SIM_MEMORY", "8G")
             .env("SIM_CONTEXT_OVERHEAD", "64M")
             .stdin(Stdio::null())

@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<Outcome> {
     let host = examine();
     writeln!(out, "kernel     Linux {} on {}", host.release, host.machine)?;
     writeln!(out, "rights     {}", rights(&host))?;
-    writeln!(out, "types      {}", if host.btf { "BTF is there" } else { "no BTF" })?;
+    writeln!(out, "types      {}", if host.btf { "BTF available" } else { "no BTF" })?;
     if let Some(mode) = &host.lockdown {
         writeln!(out, "lockdown   {mode}")?;
     }
@@ -30,12 +30,12 @@ pub(crate) fn run() -> Result<Outcome> {
             Some((_, Ok(()))) => format!("works: {}", tier.about()),
             Some((_, Err(reason))) => format!("no: {reason}"),
         };
-        writeln!(out, "  {:<9}{verdict}", tier.name())?;
+        writeln!(out, "  {:<17}{verdict}", tier.name())?;
     }
     drivers(out)?;
     let outcome = match plan::plan(&host) {
         Ok(plan) => {
-            writeln!(out, "plan       attach by `{}`{}", plan.tier, state(&plan))?;
+            writeln!(out, "plan       attach mode `{}`{}", plan.tier, state(&plan))?;
             for warning in &plan.warnings {
                 writeln!(out, "warning    {warning}")?;
             }
@@ -54,21 +54,25 @@ pub(crate) fn run() -> Result<Outcome> {
 fn rights(host: &capture::host::Host) -> String {
     let rights = &host.rights;
     let missing = rights.missing();
-    let may = if rights.bpf && rights.perfmon { "may" } else { "may NOT" };
-    let look = if rights.look_into_processes && rights.read_files { "may" } else { "may NOT" };
+    let may = if rights.bpf && rights.perfmon { "can" } else { "cannot" };
+    let look = if rights.look_into_processes && rights.read_files { "can" } else { "cannot" };
     let without = if missing.is_empty() {
         String::new()
     } else {
         format!(" (without {})", missing.join(", "))
     };
     format!(
-        "user {}: {may} load BPF programs, {look} look into other users' processes{without}",
+        "user {}: {may} load BPF programs, {look} inspect processes of other users{without}",
         rights.uid
     )
 }
 
 fn state(plan: &plan::Plan) -> &'static str {
-    if plan.task_storage { ", state kept in the task" } else { ", state kept in a table" }
+    if plan.task_storage {
+        ", per-thread state in task storage"
+    } else {
+        ", per-thread state in a BPF map"
+    }
 }
 
 fn drivers(out: &mut dyn Write) -> Result<()> {
@@ -89,8 +93,8 @@ fn drivers(out: &mut dyn Write) -> Result<()> {
                 let users = in_use.iter().filter(|mapping| mapping.path == name).count();
                 writeln!(
                     out,
-                    "driver     {shown}: {} of {} known functions, {fast} of them at an emulated \
-                     place, used by {users} processes",
+                    "driver     {shown}: {} of {} hooked functions, {fast} with emulated probe \
+                     sites, used by {users} processes",
                     image.functions.len(),
                     HOOKS.len(),
                 )?;
@@ -102,8 +106,8 @@ fn drivers(out: &mut dyn Write) -> Result<()> {
     if seen.is_empty() {
         writeln!(
             out,
-            "driver     no libcuda.so.1 is installed or in use; `trace` waits for one, \
-             `--driver PATH` names one by hand"
+            "driver     no libcuda.so.1 installed or in use; `trace` waits for one, \
+             `--driver PATH` names one"
         )?;
     }
     Ok(())

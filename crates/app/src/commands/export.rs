@@ -1,4 +1,4 @@
-//! `vramscope export`: a file in the form of another tool.
+//! `vramscope export`: a file in another tool's format.
 
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -10,7 +10,6 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use engine::change::Change;
 use formats::export::allocations::{Allocations, Csv, Json};
 use formats::export::exporter::Exporter;
@@ -30,8 +29,8 @@ use crate::{Outcome, outfile, output};
 pub(crate) fn run(options: &Export) -> Result<Outcome> {
     check(options)?;
     let source = input::recognise(&options.file)?;
-    match options.to {
-        ExportFormat::Tsv => tables(options)?,
+    match options.format {
+        ExportFormat::NsysTsv => tables(options)?,
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
             profile::run(options, source)?;
         }
@@ -39,8 +38,8 @@ pub(crate) fn run(options: &Export) -> Result<Outcome> {
         ExportFormat::Parquet => parquet::run(options, source)?,
         #[cfg(not(feature = "parquet"))]
         ExportFormat::Parquet => bail!(
-            "this vramscope was built without Parquet; build it with `--features parquet`, or \
-             export to csv"
+            "this vramscope was built without Parquet; build it with `--features parquet`, or use \
+             --format csv"
         ),
         ExportFormat::Torch => torch::run(options, source)?,
         ExportFormat::Csv
@@ -54,24 +53,19 @@ pub(crate) fn run(options: &Export) -> Result<Outcome> {
 /// Options that would be ignored are mistakes.
 fn check(options: &Export) -> Result<()> {
     let chosen = options.value.is_some() || options.unit.is_some();
-    match options.to {
+    match options.format {
         ExportFormat::Pprof if chosen => {
-            bail!("--value and --unit do not go with pprof, which has all four; choose there")
+            bail!("--value and --unit do not apply to pprof, which contains all four values")
         }
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
         _ if chosen || options.at.is_some() => {
-            let form = options.to.to_possible_value();
-            bail!(
-                "--value, --unit and --at do not go with {}; they are for folded, flamegraph and \
-                 pprof",
-                form.as_ref().map_or("it", |form| form.get_name())
-            )
+            bail!("--value, --unit and --at only apply to folded, flamegraph and pprof")
         }
         _ => {}
     }
     match options.value {
         Some(cli::Value::Allocated) if options.at.is_some() => {
-            bail!("--at does not go with --value allocated, which is of the whole file")
+            bail!("--at does not apply to --value allocated, which covers the whole file")
         }
         _ => Ok(()),
     }
@@ -115,7 +109,7 @@ fn exporter<'a>(
 ) -> io::Result<Box<dyn Exporter + 'a>> {
     let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.measure());
     let name = options.file.file_name().unwrap_or_default().to_string_lossy();
-    Ok(match options.to {
+    Ok(match options.format {
         ExportFormat::Json => Box::new(Allocations::new(Json::new(out)?)),
         ExportFormat::Perfetto => Box::new(Perfetto::new(out, measure, SLICES)),
         ExportFormat::Speedscope => Box::new(Speedscope::new(out, measure, &name)),
@@ -125,10 +119,12 @@ fn exporter<'a>(
 
 /// Where a form that is one file goes.
 fn single(options: &Export) -> Result<Results> {
-    let binary =
-        matches!(options.to, ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof);
+    let binary = matches!(
+        options.format,
+        ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof
+    );
     if binary && output::is_stdout(&options.output) && io::stdout().is_terminal() {
-        bail!("this form is not for a terminal; name a file for -o, or send it through a pipe");
+        bail!("refusing to write binary data to a terminal; use -o FILE or a pipe");
     }
     output::results_from(&[&options.file], Some(&options.output), options.force)
 }
@@ -152,11 +148,10 @@ fn warn(facts: &Facts) {
 fn folder(options: &Export) -> Result<&Path> {
     let folder = &options.output;
     if output::is_stdout(folder) {
-        bail!("this form is several files; name a folder for -o");
+        bail!("this format writes several files; -o must be a directory");
     }
-    create_dir_all(folder).with_context(|| {
-        format!("cannot create directory {}; choose another one", outfile::shown(folder))
-    })?;
+    create_dir_all(folder)
+        .with_context(|| format!("cannot create directory {}", outfile::shown(folder)))?;
     Ok(folder)
 }
 
@@ -178,7 +173,7 @@ fn tables(options: &Export) -> Result<()> {
     }
     if left_out > 0 {
         output::complain(&format!(
-            "{left_out} changes of what pools reserve were left out; what is allocated from them is there"
+            "{left_out} changes of pool reservations left out; allocations from pools are included"
         ));
     }
     warn(&input.facts);

@@ -69,8 +69,8 @@ pub(crate) fn read(
 /// An answer about a process or device that the file does not know would read as good news.
 fn refuse_strangers(name: &str, only: Only, facts: &Facts) -> Result<()> {
     let known = |list: Vec<String>| match list.as_slice() {
-        [] => "it tells none".to_owned(),
-        list => format!("it tells of {}", list.join(", ")),
+        [] => "none".to_owned(),
+        list => list.join(", "),
     };
     let seen = &facts.seen;
     if let Some(pid) = only.pid
@@ -78,21 +78,21 @@ fn refuse_strangers(name: &str, only: Only, facts: &Facts) -> Result<()> {
         && !facts.processes.contains_key(&pid)
     {
         let list = seen.processes.iter().take(LISTED).map(ToString::to_string).collect();
-        bail!("{name}: there is no process {pid} in this file; {}", known(list));
+        bail!("{name}: no process {pid} in this file; it contains {}", known(list));
     }
     if let Some(device) = only.device
         && !seen.devices.contains(&device)
         && !facts.devices.contains_key(&device)
     {
         let list = seen.devices.iter().take(LISTED).map(|device| device.0.to_string()).collect();
-        bail!("{name}: there is no device {} in this file; {}", device.0, known(list));
+        bail!("{name}: no device {} in this file; it contains {}", device.0, known(list));
     }
     Ok(())
 }
 
 /// Which changes a command line asks for.
 pub(crate) fn only(part: &cli::Part) -> Only {
-    Only { pid: part.process.map(Pid), device: part.device.map(DeviceId) }
+    Only { pid: part.pid.map(Pid), device: part.device.map(DeviceId) }
 }
 
 /// Reports how far a reader is, when it takes long enough to wonder.
@@ -117,7 +117,7 @@ impl Progress {
             let rate = changes as f64 / elapsed.as_secs_f64();
             let name = &self.name;
             output::progress(&format!(
-                "reading {name}: {percent} %, {changes} changes, {rate:.0} a second"
+                "reading {name}: {percent} %, {changes} changes, {rate:.0}/s"
             ));
         }
     }

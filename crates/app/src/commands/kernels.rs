@@ -11,11 +11,12 @@ use crate::{Outcome, cli};
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
+    let format = Format::of(&options.format);
     watch(&Settings {
         target: &options.target,
         interval: options.interval,
         duration: options.duration,
-        format: Some(if options.json { Format::Json } else { Format::Text }),
+        format: Some(format),
         output: options.output.as_deref(),
         record: None,
         force: options.force,
@@ -27,7 +28,7 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         tensors: Tensors::Off,
         stack_depth: None,
         view: View {
-            top: options.top.unwrap_or(if options.json { 1000 } else { 10 }),
+            top: options.top.unwrap_or(if format == Format::Json { 1000 } else { 10 }),
             ..View::default()
         },
     })

@@ -45,17 +45,15 @@ impl Limit {
                 if leaked <= limit {
                     return Outcome::Fine;
                 }
-                output::complain(&format!(
-                    "{leaked} of device memory were never freed, more than {limit}"
-                ));
+                output::complain(&format!("{leaked} of device memory never freed (limit {limit})"));
             }
             Self::Suspects(suspects) => {
                 let leaks = |judged: &&Judgement| judged.verdict == Verdict::Leak;
                 let besides = facts.judged.iter().filter(leaks).count();
                 match facts.findings(*suspects).suspects.len() + besides {
                     0 => return Outcome::Fine,
-                    1 => output::complain("1 place is suspected of a leak"),
-                    n => output::complain(&format!("{n} places are suspected of a leak")),
+                    1 => output::complain("1 leak suspect"),
+                    n => output::complain(&format!("{n} leak suspects")),
                 }
             }
         }

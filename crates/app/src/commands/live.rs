@@ -146,7 +146,7 @@ impl LiveReport {
         let unlisted = self.ended.dropped() + self.ledger.unlisted_ends();
         if unlisted > 0 {
             output::complain(&format!(
-                "{unlisted} processes that ended are not listed in the last report"
+                "{unlisted} exited processes are not listed in the final report"
             ));
         }
         Ok((last, outcome))
@@ -186,29 +186,28 @@ pub(super) fn tell(notice: &Notice) {
         Notice::Attached { path, functions, stepped } => {
             let slow = match stepped {
                 0 => String::new(),
-                n => format!(" ({n} of them at the slow, single-stepped place)"),
+                n => format!(" ({n} of them single-stepped (slow))"),
             };
-            format!("watching {functions} functions of {}{slow}", shown(path))
+            format!("attached to {functions} functions of {}{slow}", shown(path))
         }
-        Notice::NotAttached { reason } => format!("not watched: {}", plain(reason)),
-        Notice::NoDriver => "no CUDA driver (libcuda.so.1) is installed or in use here yet: \
-             waiting for a process that brings one; `--driver PATH` names one by hand"
+        Notice::NotAttached { reason } => format!("not attached: {}", plain(reason)),
+        Notice::NoDriver => "no libcuda.so.1 installed or in use yet: waiting for a process that \
+             loads it; `--driver PATH` names one"
             .to_owned(),
         Notice::SlowWatch { reason } => format!(
-            "cannot be told of new copies of the driver ({reason}); looking every few seconds"
+            "cannot watch for newly loaded drivers ({reason}); rescanning every few seconds"
         ),
         Notice::NoPython { pid, reason } => {
             format!("process {pid}: no Python frames: {}", plain(reason))
         }
-        Notice::NoNames { reason } => format!("names of code are missing: {}", plain(reason)),
-        Notice::NoAccount { reason } => format!(
-            "driver-reported memory usage is not known any more: {}; it is asked for again",
-            plain(reason)
-        ),
-        Notice::Tensors { path } => format!("watching PyTorch's tensors through {}", shown(path)),
-        Notice::NoTensors { pid, reason } => {
-            format!("process {pid}: no tensors: {}", reason.reason())
+        Notice::NoNames { reason } => format!("function names are missing: {}", plain(reason)),
+        Notice::NoAccount { reason } => {
+            format!("driver-reported memory usage is unavailable: {}; retrying", plain(reason))
         }
-        Notice::Released { path } => format!("nobody uses {} any more: let go", shown(path)),
+        Notice::Tensors { path } => format!("tracking PyTorch tensors via {}", shown(path)),
+        Notice::NoTensors { pid, reason } => {
+            format!("process {pid}: tensors not tracked: {}", reason.reason())
+        }
+        Notice::Released { path } => format!("detached from {} (no longer in use)", shown(path)),
     });
 }

@@ -23,7 +23,7 @@ pub(crate) mod plot;
 mod print;
 #[cfg(feature = "capture")]
 pub(crate) mod record;
-mod replay;
+pub(crate) mod replay;
 pub(crate) mod report;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;

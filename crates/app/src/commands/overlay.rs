@@ -13,7 +13,7 @@ use crate::{cli, output};
 
 /// Each GPU of a log, beside the device whose changes are most like its own.
 pub(crate) fn read(asked: &cli::Overlay, courses: &Courses, input: &Input) -> Result<Vec<Overlay>> {
-    let Some(path) = &asked.smi else { return Ok(Vec::new()) };
+    let Some(path) = &asked.smi_log else { return Ok(Vec::new()) };
     check_file(path)?;
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", shown(path)))?;

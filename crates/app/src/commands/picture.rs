@@ -57,7 +57,7 @@ struct Questions {
 impl Questions {
     fn new(wanted: &Wanted<'_>) -> Result<Self> {
         let measure = input::recognise(wanted.path)?.measure();
-        let points = if wanted.overlay.smi.is_some() { COMPARED } else { page::LINE_POINTS };
+        let points = if wanted.overlay.smi_log.is_some() { COMPARED } else { page::LINE_POINTS };
         Ok(Self {
             outline: Outline::new(measure),
             usage: Usage::new(measure, Some(points)),

@@ -33,7 +33,7 @@ enum Form {
 pub(crate) fn run(options: &Plot) -> Result<Outcome> {
     let form = form(options)?;
     let inputs: Vec<&Path> =
-        options.files.iter().chain(options.overlay.smi.as_ref()).map(AsRef::as_ref).collect();
+        options.files.iter().chain(options.overlay.smi_log.as_ref()).map(AsRef::as_ref).collect();
     for file in &options.files {
         input::recognise(file)?;
     }
@@ -54,20 +54,17 @@ pub(crate) fn run(options: &Plot) -> Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-/// By the ending of the file that is written.
+/// By the extension of the file that is written.
 fn form(options: &Plot) -> Result<Form> {
     let ending = options.output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let form = match &*ending {
         "svg" => Form::Svg,
         "png" => Form::Png,
         "html" | "htm" => Form::Page,
-        _ => bail!(
-            "{}: the ending says what to write; choose .svg, .png or .html",
-            shown(&options.output)
-        ),
+        _ => bail!("{}: unknown extension; use .svg, .png or .html", shown(&options.output)),
     };
     if form == Form::Page && options.files.len() > 1 {
-        bail!("a page is of one file; make one of each, or compare them as .svg or .png");
+        bail!("an HTML report takes one file; use .svg or .png to compare several");
     }
     Ok(form)
 }
@@ -105,7 +102,7 @@ fn chart(options: &Plot) -> Result<Chart> {
             PlotTheme::Light => Theme::Light,
             PlotTheme::Dark => Theme::Dark,
         },
-        clock: options.time == PlotTime::Clock,
+        clock: options.time == PlotTime::Utc,
     })
 }
 

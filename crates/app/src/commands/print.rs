@@ -18,6 +18,21 @@ pub(crate) enum Format {
     Json,
 }
 
+impl Format {
+    /// What was asked for.
+    pub(crate) fn of(options: &cli::FormatOptions) -> Self {
+        if options.is_json() { Self::Json } else { Self::Text }
+    }
+}
+
+/// JSON has every frame.
+pub(crate) fn check_stack_depth(depth: Option<usize>, format: Format) -> Result<()> {
+    if depth.is_some() && format != Format::Text {
+        bail!("--stack-depth requires --format text; JSON has every frame");
+    }
+    Ok(())
+}
+
 /// What reports are about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
@@ -35,9 +50,9 @@ impl Subject {
         match (by, format) {
             (cli::By::Process, _) => Ok(Self::Memory),
             (cli::By::Site, Format::Text) => Ok(Self::Sites),
-            (cli::By::Site, Format::Json) => bail!(
-                "--by site does not go with JSON, which has processes and sites; leave it out"
-            ),
+            (cli::By::Site, Format::Json) => {
+                bail!("--by site requires --format text; JSON has processes and sites")
+            }
         }
     }
 }

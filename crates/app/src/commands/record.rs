@@ -25,7 +25,7 @@ pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
         limit: None,
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::Memory,
-        objects: options.objects.objects == cli::Switch::On,
+        objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
         stack_depth: None,

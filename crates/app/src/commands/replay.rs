@@ -1,4 +1,5 @@
-//! The last report of a trace, made again from its recording: the same bytes, for the same view.
+//! `vramscope replay`: the last report of a trace, made again from its recording. The same bytes, for
+//! the same view.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,12 +11,48 @@ use engine::snapshot::View;
 use engine::units::Moment;
 use formats::export::Names;
 use formats::export::text::Style;
-use formats::import::{Error, Warning};
+use formats::import::gather::Only;
+use formats::import::{Error, Source, Warning};
 use formats::plain::plain;
 use formats::recording::{Reader, Row};
 
 use super::ended::Ended;
-use super::print::{Format, Subject, print};
+use super::print::{Format, Subject, check_stack_depth, print};
+use super::{input, limit};
+use crate::cli::Replay;
+use crate::{Outcome, output};
+
+/// Runs the verb.
+pub(crate) fn run(options: &Replay) -> Result<Outcome> {
+    let format = Format::of(&options.format);
+    check_stack_depth(options.stack_depth, format)?;
+    let subject = if options.kernels { Subject::Work } else { Subject::by(options.by, format)? };
+    let path = &options.file;
+    let source = input::recognise(path)?;
+    if source != Source::Recording {
+        bail!("only recordings can be replayed; this is a {} file", source.name());
+    }
+    let mut out = output::results_from(&[path], options.output.as_deref(), options.force)?;
+    let (top, sites) = match format {
+        Format::Text => (10, 10),
+        Format::Json => (1000, 100),
+    };
+    let view = View {
+        top: options.top.unwrap_or(top),
+        top_sites: options.top.unwrap_or(sites),
+        ..View::default()
+    };
+    out.style.stack_depth = options.stack_depth.unwrap_or(out.style.stack_depth);
+    let style = out.style;
+    let warnings = final_report(path, subject, format, &view, style, &mut *out.writer)?;
+    for warning in warnings {
+        output::complain(&plain(&warning.text));
+    }
+    let limit = options.limit.fail_on_leak;
+    let outcome = limit::of_file(limit, path, Only::default(), source.measure())?;
+    out.finish()?;
+    Ok(options.limit.outcome(outcome))
+}
 
 /// A recording that was read to its end.
 pub(crate) struct Recorded {
@@ -52,7 +89,7 @@ pub(crate) fn read(path: &Path, mut reported: impl FnMut(&mut Ledger, Moment)) -
                 reported(&mut ledger, moment);
             }
             Row::End(moment) => at = moment,
-            Row::About { key, value } if &*key == "work" && &*value == "yes" => {
+            Row::About { key, value } if &*key == "kernels" && &*value == "yes" => {
                 ledger = ledger.following_work();
                 has_work = true;
             }
@@ -90,7 +127,7 @@ pub(crate) fn final_report(
     print(out, subject, format, &last, &names, style)?;
     let unlisted = ended.dropped() + ledger.unlisted_ends();
     if unlisted > 0 {
-        let text = "processes that ended are not listed in the last report".to_owned();
+        let text = "exited processes are not listed in the final report".to_owned();
         warnings.push(Warning { text, count: unlisted, inexact: false });
     }
     Ok(warnings)

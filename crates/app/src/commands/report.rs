@@ -11,18 +11,14 @@ use engine::analysis::suspects::Suspects;
 use engine::analysis::usage::Usage;
 use engine::analysis::watermark::Watermark;
 use engine::change::Change;
-use engine::snapshot::View;
 use formats::export::analysis::{self, Answer, Subject};
 use formats::export::page::Opens;
 use formats::import::Source;
-use formats::import::gather::Only;
-use formats::plain::plain;
 
 use super::input::Input;
 use super::limit::Limit;
 use super::picture::{self, Wanted};
-use super::replay::final_report;
-use super::{fragmentation, input, limit, overlay, print};
+use super::{fragmentation, input, limit, overlay};
 use crate::cli::{Analysis, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
@@ -40,15 +36,13 @@ const POINTS: usize = 288;
 pub(crate) fn run(options: &Report) -> Result<Outcome> {
     check(options)?;
     let source = input::recognise(&options.file)?;
-    let inputs: Vec<&Path> = [Some(&options.file), options.overlay.smi.as_ref()]
+    let inputs: Vec<&Path> = [Some(&options.file), options.overlay.smi_log.as_ref()]
         .into_iter()
         .flatten()
         .map(PathBuf::as_path)
         .collect();
     let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
-    let outcome = if let Some(subject) = again(options)? {
-        last_report(options, source, subject, &mut out)?
-    } else if options.format == Format::Html {
+    let outcome = if options.format == Format::Html {
         page(options, source, &mut out)?
     } else {
         answer(options, source, &mut out)?
@@ -78,61 +72,15 @@ fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> 
     let wanted =
         Wanted { path: &options.file, only: input::only(&options.part), overlay: &options.overlay };
     let opens = match options.analysis {
-        Analysis::Leakage => Opens::Leaks,
-        Analysis::Watermark => Opens::Peak,
+        Analysis::Leaks => Opens::Leaks,
+        Analysis::Peak => Opens::Peak,
         Analysis::Fragmentation => Opens::Segments,
         Analysis::Suspects => Opens::Growing,
-        Analysis::Summary | Analysis::Usage | Analysis::Trace | Analysis::Kernels => Opens::Sites,
+        Analysis::Summary | Analysis::Usage => Opens::Sites,
     };
     picture::write_page(&wanted, opens, &mut *out.writer)?;
     out.writer.flush()?;
     limit::of_file(options.limit.fail_on_leak, &options.file, wanted.only, source.measure())
-}
-
-/// Which report of a live verb a question asks for.
-fn again(options: &Report) -> Result<Option<print::Subject>> {
-    let format = match options.format {
-        Format::Text => print::Format::Text,
-        Format::Json | Format::Tsv | Format::Html => print::Format::Json,
-    };
-    Ok(match options.analysis {
-        Analysis::Trace => Some(print::Subject::by(options.by.unwrap_or_default(), format)?),
-        Analysis::Kernels => Some(print::Subject::Work),
-        _ => None,
-    })
-}
-
-/// The last report of the trace that was recorded.
-fn last_report(
-    options: &Report,
-    source: Source,
-    subject: print::Subject,
-    out: &mut Results,
-) -> Result<Outcome> {
-    if source != Source::Recording {
-        bail!(
-            "the last report of a trace is only in a recording; this is a file of {}",
-            source.name()
-        );
-    }
-    let (format, top) = match options.format {
-        Format::Text => (print::Format::Text, 10),
-        Format::Json => (print::Format::Json, 1000),
-        Format::Tsv | Format::Html => bail!("the last report of a trace is text or json"),
-    };
-    let sites = top.min(100);
-    let view = View {
-        top: options.top.unwrap_or(top),
-        top_sites: options.top.unwrap_or(sites),
-        ..View::default()
-    };
-    out.style.stack_depth = options.stack_depth.unwrap_or(out.style.stack_depth);
-    let (path, style) = (&options.file, out.style);
-    let warnings = final_report(path, subject, format, &view, style, &mut *out.writer)?;
-    for warning in warnings {
-        output::complain(&plain(&warning.text));
-    }
-    limit::of_file(options.limit.fail_on_leak, path, Only::default(), source.measure())
 }
 
 /// Options that mean nothing for the question are mistakes.
@@ -140,27 +88,15 @@ fn check(options: &Report) -> Result<()> {
     let asked = options.analysis;
     let needs = |given: bool, option: &str, analysis: Analysis, name: &str| {
         if given && asked != analysis {
-            bail!("{option} goes with --analysis {name}; add that, or leave {option} out");
+            bail!("{option} requires --analysis {name}");
         }
         Ok(())
     };
-    let part = options.part.process.is_some() || options.part.device.is_some();
-    if part && matches!(asked, Analysis::Trace | Analysis::Kernels) {
-        bail!(
-            "--process and --device do not go with the last report of a trace, which is of \
-             everything; leave them out, or ask for --analysis summary"
-        );
+    if options.format == Format::Html && (options.top.is_some() || options.max_points.is_some()) {
+        bail!("--top and --max-points cannot be combined with --format html");
     }
-    needs(options.by.is_some(), "--by", Analysis::Trace, "trace")?;
-    needs(options.stack_depth.is_some(), "--stack-depth", Analysis::Trace, "trace")?;
-    if options.stack_depth.is_some() && options.format != Format::Text {
-        bail!("--stack-depth goes with --format text; JSON has every frame");
-    }
-    if options.format == Format::Html && (options.top.is_some() || options.points.is_some()) {
-        bail!("--top and --points do not go with html: a page has everything; leave them out");
-    }
-    needs(options.points.is_some(), "--points", Analysis::Usage, "usage")?;
-    needs(options.overlay.smi.is_some(), "--smi", Analysis::Usage, "usage")?;
+    needs(options.max_points.is_some(), "--max-points", Analysis::Usage, "usage")?;
+    needs(options.overlay.smi_log.is_some(), "--smi-log", Analysis::Usage, "usage")?;
     needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")
 }
 
@@ -179,11 +115,11 @@ impl Question {
     fn new(options: &Report, measure: Measure) -> Self {
         match options.analysis {
             Analysis::Summary => Self::Summary(Summary::new(measure)),
-            Analysis::Leakage => Self::Leakage(Groups::new(measure)),
-            Analysis::Watermark => Self::Watermark(Watermark::new(measure)),
+            Analysis::Leaks => Self::Leakage(Groups::new(measure)),
+            Analysis::Peak => Self::Watermark(Watermark::new(measure)),
             Analysis::Usage => Self::Usage(Usage::new(measure, points(options))),
             Analysis::Suspects => Self::Suspects(Suspects::new(measure)),
-            Analysis::Fragmentation | Analysis::Trace | Analysis::Kernels => Self::Rest,
+            Analysis::Fragmentation => Self::Rest,
         }
     }
 
@@ -221,7 +157,9 @@ impl Question {
             Self::Rest => {
                 let answer = fragmentation::answer(&input.facts, options.would_fit);
                 if options.would_fit.is_some() && answer.would_fit.is_empty() {
-                    output::complain("the file tells no free blocks: nobody knows what would fit");
+                    output::complain(
+                        "the file has no free-block data, so --would-fit cannot be answered",
+                    );
                 }
                 write(Answer::Fragmentation(&answer))
             }
@@ -230,7 +168,7 @@ impl Question {
 }
 
 fn points(options: &Report) -> Option<usize> {
-    options.points.or(match options.format {
+    options.max_points.or(match options.format {
         Format::Text => Some(POINTS),
         Format::Json | Format::Tsv | Format::Html => None,
     })

@@ -51,8 +51,8 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n  "));
     }
-    if options.check {
-        output::complain("the settings are fine");
+    if options.check_config {
+        output::complain("configuration OK");
         return Ok(Outcome::Fine);
     }
     config.check_state().map_err(|why| anyhow!(why))?;
@@ -107,14 +107,13 @@ fn serve(config: Config, messages: &Messages, interrupted: &AtomicBool) -> Resul
     Ok(if outcome.is_ok() { Outcome::Fine } else { Outcome::Incomplete })
 }
 
-/// The settings of the file, with what the command line says in their place.
+/// The configuration file; options of the command line take precedence.
 fn settings(options: &cli::Serve) -> Result<Config> {
     let mut config = options.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     let http = &mut config.http;
     http.listen = options.listen.unwrap_or(http.listen);
     http.token_file = options.token_file.clone().or(http.token_file.take());
-    let incidents = &mut config.incidents;
-    incidents.state = options.state.clone().unwrap_or_else(|| incidents.state.clone());
+    config.state_dir = options.state_dir.clone().unwrap_or(config.state_dir);
     let trace = &mut config.trace;
     trace.drivers.extend(options.driver.iter().cloned());
     trace.max_cpu = options.max_cpu.or(trace.max_cpu);
@@ -161,7 +160,7 @@ fn session_options(config: &Config) -> Options {
             trace::Torch::Full => Tensors::Full,
         },
         stack_ring_bytes: Options::STACK_RING_BYTES,
-        logs: config.kubernetes.logs.clone(),
+        logs: config.kubernetes.log_dir.clone(),
         empty_probes: false,
     }
 }
@@ -207,7 +206,12 @@ impl Agent {
             trace::Stacks::Off => Step::CoarseSites,
         };
         let budget = Budget::new(trace.max_cpu, trace.max_memory.map(|size| size.0), first);
-        let config::Metrics { processes, containers, sites, suspects } = shared.config.metrics;
+        let config::Metrics {
+            max_processes: processes,
+            max_containers: containers,
+            max_sites: sites,
+            max_suspects: suspects,
+        } = shared.config.metrics;
         Self {
             shared,
             board: Board::new(Limits { processes, containers, sites, suspects }),
@@ -279,7 +283,7 @@ impl Agent {
     /// Logs why the agent ends, and publishes that it is not ready and, where capture failed, not exact.
     fn fail(&mut self, error: &anyhow::Error, complete_until: Moment) {
         output::complain(&format!(
-            "error: {}; the agent ends, so that it is started again",
+            "error: {}; the agent exits, to be restarted",
             output::reasons(error)
         ));
         self.has_failed = true;
@@ -349,7 +353,7 @@ impl Agent {
     /// The clock of the host may be set while the agent runs.
     fn set_clock(&mut self) {
         if let Some(clock) = self.names.clock.corrected(capture::monotonic()) {
-            output::complain("the clock of this host was set: times follow it from now on");
+            output::complain("system clock changed; timestamps follow it");
             self.names = Arc::new(Names { clock, ..Names::clone(&self.names) });
         }
     }
@@ -386,8 +390,7 @@ mod tests {
     use super::*;
 
     fn agent(state: &std::path::Path) -> (Agent, Part) {
-        let mut config = Config::default();
-        config.incidents.state = state.into();
+        let config = Config { state_dir: state.into(), ..Config::default() };
         let shared = Shared::new(config);
         let (desk, writer) = incidents::Desk::start(&shared).unwrap();
         (Agent::new(&[], false, shared, desk), writer)

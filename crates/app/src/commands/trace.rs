@@ -20,7 +20,7 @@ use formats::plain::plain;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::live::{Format, LiveReport, Subject};
-use super::status;
+use super::{print, status};
 use crate::outfile::Planned;
 use crate::pipeline::Live;
 use crate::quantity::LeakLimit;
@@ -38,7 +38,8 @@ const SIGNALS_TO_ABORT: usize = 3;
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
-    let format = if options.json { Format::Json } else { Format::Text };
+    let format = Format::of(&options.format);
+    print::check_stack_depth(options.stack_depth, format)?;
     watch(&Settings {
         target: &options.target,
         interval: options.interval,
@@ -50,7 +51,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         limit: Some(&options.limit),
         work: wanted_work(options.kernels, &options.work)?,
         subject: Subject::by(options.by, format)?,
-        objects: options.objects.objects == cli::Switch::On,
+        objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
         stack_depth: options.stack_depth,
@@ -146,7 +147,7 @@ fn outputs(settings: &Settings<'_>) -> Result<(Option<Planned>, Option<Planned>)
             None => settings.format.is_some() && recording.is_stdout(),
         };
         if shared {
-            bail!("cannot write reports and the recording to the same file; name another one");
+            bail!("cannot write reports and the recording to the same file");
         }
     }
     for file in reports.iter_mut().chain(&mut recording) {
@@ -167,7 +168,7 @@ pub(crate) const fn tensors(wanted: Option<cli::TorchHow>) -> Tensors {
 /// How launches and copies are counted, where they are.
 pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<Option<Work>> {
     if !kernels && options.check_launches.is_some() {
-        bail!("--check-launches goes with --kernels; add that, or leave it out");
+        bail!("--check-launches requires --kernels");
     }
     Ok(kernels.then(|| work_options(options)))
 }
@@ -176,8 +177,8 @@ pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<O
 pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
     Work {
         check_every_launch: options.check_launches == Some(cli::CheckLaunches::All),
-        table_entries: options.work_table_size,
-        baseline: options.baseline,
+        table_entries: options.activity_table_size,
+        baseline: options.empty_launch_probes,
     }
 }
 
@@ -201,7 +202,7 @@ fn target(options: &cli::Target, command: Option<Pid>) -> Target {
         None if options.pid.is_empty() => Target::Everybody,
         None => Target::Processes {
             pids: options.pid.iter().copied().map(Pid).collect(),
-            follow: options.follow,
+            follow: options.follow_forks,
         },
     }
 }
@@ -209,9 +210,9 @@ fn target(options: &cli::Target, command: Option<Pid>) -> Target {
 /// Bytes of a kernel ring.
 fn ring(wanted: Option<Bytes>, default: u32) -> Result<u32> {
     let Some(Bytes(bytes)) = wanted else { return Ok(default) };
-    let bytes = u32::try_from(bytes).context("the ring cannot be that large")?;
+    let bytes = u32::try_from(bytes).context("ring buffer size too large")?;
     if !bytes.is_power_of_two() || bytes < 4096 {
-        bail!("the ring's size must be a power of two of at least 4096 bytes");
+        bail!("ring buffer size must be a power of two, at least 4096");
     }
     Ok(bytes)
 }
@@ -233,13 +234,13 @@ pub(crate) fn session_options(
 ) -> Result<Options> {
     let ring_bytes = ring(options.ring_size, Options::RING_BYTES)?;
     let stack_ring_bytes = ring(options.stack_ring_size, Options::STACK_RING_BYTES)?;
-    let tier = options.tier.map(|tier| match tier {
+    let tier = options.attach_mode.map(|tier| match tier {
         cli::Tier::Session => Tier::Session,
         cli::Tier::Multi => Tier::Multi,
         cli::Tier::Single => Tier::Single,
-        cli::Tier::Constant => Tier::Constant,
+        cli::Tier::SingleNoCookie => Tier::Constant,
     });
-    let table_entries = options.table_size;
+    let table_entries = options.process_table_size;
     let drivers = options.driver.clone();
     let stacks = stacks(wanted, &target);
     let empty_probes = options.empty_probes;
@@ -270,7 +271,8 @@ struct Command {
 impl Command {
     fn release(stopped: command::Stopped) -> Result<Self> {
         let pid = stopped.pid();
-        let mut running = stopped.release().context("the command ended before it began")?;
+        let mut running =
+            stopped.release().context("the command exited before it could be traced")?;
         let (sender, end) = channel();
         std::thread::Builder::new().name("command".into()).spawn(move || {
             let _ = sender.send(running.wait());
@@ -283,7 +285,7 @@ impl Command {
             Ok(status) => self.status = Some(status?),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) if self.status.is_some() => {}
-            Err(TryRecvError::Disconnected) => bail!("lost sight of the command"),
+            Err(TryRecvError::Disconnected) => bail!("internal error: lost the command"),
         }
         Ok(self.status.is_some())
     }
@@ -349,7 +351,9 @@ impl Trace<'_> {
         let outcome = if recorded == Outcome::Fine { judged } else { recorded };
         match self.command {
             Some(Command { status: None, pid, .. }) => {
-                output::complain(&format!("the command (process {pid}) runs on, untraced"));
+                output::complain(&format!(
+                    "the command (pid {pid}) is still running, no longer traced"
+                ));
                 Ok(outcome)
             }
             Some(Command { status: Some(status), .. }) => {
@@ -364,13 +368,14 @@ impl Trace<'_> {
 }
 
 fn view(options: &cli::Trace) -> View {
-    let older = options.older.map_or(0, |age| age.as_millis());
+    let json = options.format.is_json();
+    let older = options.min_age.map_or(0, |age| age.as_millis());
     View {
-        top: options.top.unwrap_or(if options.json { 1000 } else { 10 }),
+        top: options.top.unwrap_or(if json { 1000 } else { 10 }),
         min_size: options.min_size.unwrap_or_default(),
         older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
         sort: options.sort.into(),
-        top_sites: options.top.unwrap_or(if options.json { 100 } else { 10 }),
+        top_sites: options.top.unwrap_or(if json { 100 } else { 10 }),
         ended_sites: false,
     }
 }
@@ -390,7 +395,7 @@ fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
     let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
     for process in &leaky {
         output::complain(&format!(
-            "leak: process {} ({}) ended with {} in {} not freed",
+            "leak: process {} ({}) exited with {} in {} not freed",
             process.key.pid,
             plain(&process.name),
             process.not_freed(),

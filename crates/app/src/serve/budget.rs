@@ -26,18 +26,18 @@ impl Step {
     /// The word for it in messages, the API and alerts.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::CheapStacks => "cheap_stacks",
+            Self::CheapStacks => "frame_pointer_stacks",
             Self::NoStacks => "no_stacks",
-            Self::CoarseSites => "coarse_sites",
+            Self::CoarseSites => "merged_sites",
         }
     }
 
     /// What it means to whoever reads the figures.
     const fn means(self) -> &'static str {
         match self {
-            Self::CheapStacks => "call stacks are taken along frame pointers only",
-            Self::NoStacks => "call stacks are not taken any more",
-            Self::CoarseSites => "places in programs are put together, one for each process",
+            Self::CheapStacks => "using frame-pointer stacks only",
+            Self::NoStacks => "call stacks disabled",
+            Self::CoarseSites => "call sites merged per process",
         }
     }
 }
@@ -169,9 +169,9 @@ impl Budget {
 
     fn step_down(&mut self, usage: &Usage, over_cpu: bool, cpu: f64) -> Option<Change> {
         let why = match (over_cpu, self.max_cpu, self.max_memory) {
-            (true, Some(most), _) => format!("{cpu:.1} % of a core, allowed are {most} %"),
+            (true, Some(most), _) => format!("{cpu:.1} % of a core, limit {most} %"),
             (_, _, most) => {
-                format!("{} of memory, allowed are {}", usage.memory, most.unwrap_or_default())
+                format!("{} of memory, limit {}", usage.memory, most.unwrap_or_default())
             }
         };
         self.waits_until = usage.at + SETTLE;
@@ -180,18 +180,15 @@ impl Budget {
             return first.then(|| Change {
                 steps: self.steps().to_vec(),
                 words: format!(
-                    "the agent takes {why}, and nothing is left to give up: memory accounting stays \
-                     exact; allow more, or trace less"
+                    "over budget ({why}) with nothing left to drop; memory accounting stays exact. \
+                     Raise the budget or trace less"
                 ),
             });
         };
         self.taken += 1;
         Some(Change {
             steps: self.steps().to_vec(),
-            words: format!(
-                "the agent takes {why}: from now on {}; memory accounting stays exact",
-                step.means()
-            ),
+            words: format!("over budget ({why}): {}; memory accounting stays exact", step.means()),
         })
     }
 
@@ -203,7 +200,7 @@ impl Budget {
         }
         self.taken -= 1;
         self.said_enough = false;
-        let words = format!("the agent takes little again: it is over that {}", last.means());
+        let words = format!("back within budget: restored from \"{}\"", last.means());
         Some(Change { steps: self.steps().to_vec(), words })
     }
 }
@@ -259,10 +256,10 @@ mod tests {
         assert_eq!(clock.run(60, 4.9, 1 << 30), [""; 0]);
         let told = clock.run(120, 9.0, 0);
         assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].contains("frame pointers only"), "{told:?}");
-        assert!(told[1].contains("not taken any more"), "{told:?}");
-        assert!(told[2].contains("put together"), "{told:?}");
-        assert!(told[3].contains("nothing is left"), "{told:?}");
+        assert!(told[0].contains("frame-pointer stacks only"), "{told:?}");
+        assert!(told[1].contains("call stacks disabled"), "{told:?}");
+        assert!(told[2].contains("merged per process"), "{told:?}");
+        assert!(told[3].contains("nothing left to drop"), "{told:?}");
         assert!(told.iter().all(|words| words.contains("memory accounting stays exact")));
         assert_eq!(clock.budget.steps(), Step::ALL);
     }
@@ -290,7 +287,7 @@ mod tests {
     fn too_much_memory_is_a_reason_too_and_a_step_has_time_to_work() {
         let mut clock = Clock::new(None, Some(MAX));
         let told = clock.run(1, 0.0, 101);
-        assert!(told[0].contains("101 B of memory, allowed are 100 B"), "{told:?}");
+        assert!(told[0].contains("101 B of memory, limit 100 B"), "{told:?}");
         assert_eq!(clock.run(9, 0.0, 101), [""; 0]);
         assert_eq!(clock.budget.steps(), [Step::CheapStacks]);
     }

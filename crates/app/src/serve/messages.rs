@@ -90,7 +90,7 @@ fn write(lines: &Receiver<String>, mut to: impl Write, counts: &Counts) {
         let _ = writeln!(to, "{line}");
         let dropped = counts.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            let _ = writeln!(to, "vramscope: {dropped} messages were dropped: nobody read them");
+            let _ = writeln!(to, "vramscope: {dropped} log messages dropped (reader too slow)");
         }
         counts.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -132,7 +132,9 @@ mod tests {
         let whole = text.lines().filter(|line| line.starts_with("message ")).count() as u64;
         let dropped: u64 = text
             .lines()
-            .filter_map(|line| line.strip_prefix("vramscope: ")?.split_once(" messages were"))
+            .filter_map(|line| {
+                line.strip_prefix("vramscope: ")?.split_once(" log messages dropped")
+            })
             .map(|(count, _)| count.parse::<u64>().unwrap())
             .sum();
         assert_eq!(whole + dropped, 1000, "{text}");

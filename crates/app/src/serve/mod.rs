@@ -46,8 +46,7 @@ pub(crate) struct Shared {
     pub(crate) requests: http::Requests,
     /// Processor time for answers.
     pub(crate) answering: http::Allowance,
-    /// What was sent onward, and how that went: by receiver, `sent`, `failed`, or `dropped` for an
-    /// older one.
+    /// Exports by exporter and outcome: `sent`, `failed`, or `dropped` for an older one.
     pub(crate) onward: Tally,
 }
 

@@ -1,4 +1,4 @@
-//! Programs that the settings name: no shell, a process group of their own in `/`, hardly any
+//! Programs that the configuration names: no shell, a process group of their own in `/`, hardly any
 //! environment, and an end to each, at the latest that of the agent. Of what they print on standard
 //! error the beginning is kept.
 
@@ -78,7 +78,7 @@ impl Running {
             Ok(None) if Instant::now() < self.end => return None,
             Ok(None) => {
                 self.kill();
-                Err("it took too long and was killed".into())
+                Err("timed out and was killed".into())
             }
             Ok(Some(status)) if status.success() => Ok(()),
             Ok(Some(status)) => Err(status.to_string()),
@@ -147,8 +147,8 @@ pub(crate) fn check(command: &[String]) -> Result<(), String> {
     let program = command.first().map(Path::new);
     let Some(program) = program.filter(|program| program.is_absolute()) else {
         return Err(
-            "command is a list: the whole path of a program, then its arguments; there is no \
-                    shell"
+            "command must be a list: the absolute path of a program, then its arguments; no \
+             shell is used"
                 .into(),
         );
     };
@@ -157,12 +157,12 @@ pub(crate) fn check(command: &[String]) -> Result<(), String> {
     }
     let shown = plain(&program.to_string_lossy()).into_owned();
     match std::fs::metadata(program) {
-        Ok(facts) if !facts.is_file() => Err(format!("{shown} is no program")),
+        Ok(facts) if !facts.is_file() => Err(format!("{shown} is not executable")),
         Ok(facts) if facts.permissions().mode() & 0o111 == 0 => {
-            Err(format!("{shown} cannot be run: run `chmod +x` on it, if it is the right one"))
+            Err(format!("{shown} is not executable; run `chmod +x {shown}`"))
         }
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("there is no program {shown}: {error}")),
+        Err(error) => Err(format!("no program {shown}: {error}")),
     }
 }
 
@@ -226,10 +226,10 @@ mod tests {
             let words: Vec<String> = words.iter().map(|word| (*word).into()).collect();
             check(&words).err().unwrap_or_default()
         };
-        assert!(wrong(&[]).contains("no shell") && wrong(&["sh"]).contains("the whole path"));
+        assert!(wrong(&[]).contains("no shell") && wrong(&["sh"]).contains("the absolute path"));
         assert!(wrong(&["/no/such"]).contains("no program /no/such"));
         assert!(wrong(&["/etc/passwd"]).contains("chmod +x"));
-        assert!(wrong(&["/usr"]).contains("is no program"));
+        assert!(wrong(&["/usr"]).contains("is not executable"));
         assert!(wrong(&["/bin/sh", "a\0b"]).contains("zero byte"));
         assert_eq!(wrong(&["/bin/sh", "-c"]), "");
     }

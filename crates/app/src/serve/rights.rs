@@ -47,7 +47,7 @@ pub(crate) fn begin(more: CapabilitySet) -> Result<()> {
         // Ports below 1024 are only needed to begin with.
         keep(tracing().union(CapabilitySet::NET_BIND_SERVICE).union(more))
     };
-    begin().context("cannot give up rights that are not needed")
+    begin().context("cannot drop capabilities")
 }
 
 /// Which right the parts of the agent need for what may be done without asking.
@@ -62,12 +62,12 @@ pub(crate) fn may_signal() -> bool {
 
 /// Of this thread and those that it starts: what tracing needs.
 pub(crate) fn trace() -> Result<()> {
-    keep(tracing()).context("cannot give up rights that are not needed")
+    keep(tracing()).context("cannot drop capabilities")
 }
 
 /// Of this thread and those that it starts: nothing but this.
 pub(crate) fn only(kept: CapabilitySet) -> Result<()> {
-    keep(kept).context("cannot give up rights that are not needed")
+    keep(kept).context("cannot drop capabilities")
 }
 
 fn keep(wanted: CapabilitySet) -> IoResult<()> {

@@ -95,7 +95,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
         match item {
             Ok(PemItem::Certificate(certificate)) => found.push(certificate),
             Ok(_) => {}
-            Err(error) => bail!("{} is no PEM: {error}", shown(path)),
+            Err(error) => bail!("{}: not PEM: {error}", shown(path)),
         }
     }
     if found.is_empty() {

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-NEVER_FREED = ("live", "exited")
+NEVER_FREED = ("live", "process_exited")
 TEXTS = ("process", "site", "stack")
 
 
@@ -16,7 +16,7 @@ def summed(rows):
     """Bytes and allocations that were never freed, by kind."""
     sums = {}
     for row in rows:
-        if row["how"] in NEVER_FREED:
+        if row["end_reason"] in NEVER_FREED:
             bytes, count = sums.get(row["kind"], (0, 0))
             sums[row["kind"]] = (bytes + int(row["bytes"]), count + 1)
     return sums
@@ -47,13 +47,13 @@ def from_parquet(folder, recording):
     files = os.path.join(folder, "allocations", "*", "*", "*.parquet")
     table = pyarrow.dataset.dataset(os.path.join(folder, "allocations"), partitioning="hive").to_table()
     # Python's own times have no nanoseconds.
-    for column in ("began", "ended"):
+    for column in ("alloc_time", "free_time"):
         place = table.schema.get_field_index(column)
         table = table.set_column(place, column, table[column].cast("int64"))
     rows = table.to_pylist()
     query = f"""
         SELECT kind, sum(bytes)::BIGINT, count(*) FROM read_parquet('{files}', hive_partitioning = true)
-        WHERE how IN ('live', 'exited') GROUP BY kind
+        WHERE end_reason IN ('live', 'process_exited') GROUP BY kind
     """
     duck = {kind: (bytes, count) for kind, bytes, count in duckdb.sql(query).fetchall()}
     assert duck == summed(rows), "DuckDB and pyarrow agree"
@@ -72,8 +72,8 @@ def from_parquet(folder, recording):
 def plainly(row):
     """A row in the same words for every form."""
     number = lambda text: None if text in (None, "") else int(str(text), 0)  # noqa: E731
-    numbers = [number(row[column]) for column in ("pid", "address", "device", "bytes", "began_ns", "ended_ns", "stream")]
-    return numbers + [row[column] or None for column in ("kind", "space", "how", "process", "site")]
+    numbers = [number(row[column]) for column in ("pid", "address", "device", "bytes", "alloc_ns", "free_ns", "stream")]
+    return numbers + [row[column] or None for column in ("kind", "address_type", "end_reason", "process", "site")]
 
 
 form, path = sys.argv[1:3]

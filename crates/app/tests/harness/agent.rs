@@ -24,8 +24,8 @@ pub struct Agent {
 pub fn serve(stage: &Stage, options: &[&str]) -> Command {
     let mut command = stage.command(VRAMSCOPE);
     command.arg("serve").arg("--driver").arg(&stage.driver);
-    if !options.contains(&"--state") {
-        command.arg("--state").arg(stage.folder.path().join("state"));
+    if !options.contains(&"--state-dir") {
+        command.arg("--state-dir").arg(stage.folder.path().join("state"));
     }
     if !options.contains(&"--listen") {
         command.args(["--listen", "127.0.0.1:0"]);
@@ -34,10 +34,10 @@ pub fn serve(stage: &Stage, options: &[&str]) -> Command {
     command
 }
 
-/// `vramscope serve --check`: whether it takes these settings.
+/// `vramscope serve --check-config`: whether it takes these settings.
 pub fn check(file: &Path) -> Command {
     let mut command = Command::new(VRAMSCOPE);
-    command.args(["serve", "--check", "--config"]).arg(file);
+    command.args(["serve", "--check-config", "--config"]).arg(file);
     command
 }
 

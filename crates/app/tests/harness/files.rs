@@ -55,11 +55,11 @@ pub fn report(file: &str, analysis: &str, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A program of the environment that `contrib/python-env` made. Without it tests fail: a format that
+/// A program of the environment that `tools/python-env` made. Without it tests fail: a format that
 /// nobody else has read is not one.
 pub fn tool(name: &str) -> Command {
     let tool = root().join("target/python/bin").join(name);
-    assert!(tool.exists(), "there is no {}: run contrib/python-env", tool.display());
+    assert!(tool.exists(), "there is no {}: run tools/python-env", tool.display());
     Command::new(tool)
 }
 

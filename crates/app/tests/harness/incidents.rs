@@ -19,7 +19,7 @@ impl Agent {
     }
 
     pub fn start_in(stage: &Stage, state: PathBuf, settings: &str) -> Self {
-        let options = ["--state", state.to_str().unwrap()];
+        let options = ["--state-dir", state.to_str().unwrap()];
         Self { agent: agent::Agent::start_with(stage, settings, &options), state }
     }
 
@@ -55,7 +55,7 @@ impl Agent {
 
     /// Waits for the page, which is the last file.
     pub fn wait_page(&self, folder: &Path) -> Value {
-        self.wait("the page", || object(folder)["page"] != "follows");
+        self.wait("the page", || object(folder)["html_report"] != "pending");
         object(folder)
     }
 

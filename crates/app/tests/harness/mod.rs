@@ -81,7 +81,7 @@ impl Stage {
     /// Its processes share the devices, so that the driver's account can be asked.
     pub fn sharing(self) -> Self {
         let devices = self.folder.path().join("devices").to_str().unwrap().to_owned();
-        self.env("SIM_STATE", &devices)
+        self.env("SIM_STATE_FILE", &devices)
     }
 
     /// A command that finds the simulated driver and reports to the oracle.
@@ -89,7 +89,7 @@ impl Stage {
         let mut command = Command::new(program);
         command
             .env("LD_LIBRARY_PATH", self.driver.parent().unwrap())
-            .env("SIM_LEDGER", self.folder.path())
+            .env("SIM_ORACLE_DIR", self.folder.path())
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
@@ -283,7 +283,7 @@ fn assert_peak(process: &Value, oracle: &Value) {
     let bounds = process.get("peak_bounds");
     let (low, high) = bounds.map_or_else(
         || (number(&process["peak_bytes"]), number(&process["peak_bytes"])),
-        |bounds| (number(&bounds["at_least"]), number(&bounds["at_most"])),
+        |bounds| (number(&bounds["min_bytes"]), number(&bounds["max_bytes"])),
     );
     assert!((low..=high).contains(&truth), "peak {truth} is not in {low}..={high} of {process}");
 }

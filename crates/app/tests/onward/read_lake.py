@@ -34,12 +34,12 @@ def rows(table):
 
 
 found = {}
-for table in ("figures", "processes", "devices", "sites"):
+for table in ("metrics", "processes", "devices", "sites"):
     if glob.glob(os.path.join(folder, table, "*", "*", "*.parquet")):
         found[table] = rows(table)
 if len(sys.argv) > 2:
     found["columns"] = {}
-    for table in ("figures", "processes", "devices", "sites"):
+    for table in ("metrics", "processes", "devices", "sites"):
         if table in found:
             files = os.path.join(folder, table, "*", "*", "*.parquet")
             described = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{files}', hive_partitioning = false)")

@@ -1,4 +1,4 @@
-//! What a row means, in words: for the coverage page.
+//! Descriptions of the meanings of hooks, for the coverage page.
 
 use engine::event::FreeBy;
 use engine::kind::{Kind, Layer};
@@ -12,62 +12,63 @@ impl Meaning {
     #[must_use]
     pub const fn about(&self) -> &'static str {
         match self {
-            Self::Allocate { kind: Kind::Imported, .. } => "opens memory of somebody else",
-            Self::Allocate { kind: Kind::Registered, .. } => "pins memory of the program",
-            Self::Allocate { .. } => "memory begins",
-            Self::AllocateAsync { .. } => "memory of a pool is used, or a capture gets a node",
-            Self::Free { by: FreeBy::CloseImport, .. } => "closes memory of somebody else",
-            Self::Free { .. } => "memory ends",
-            Self::FreeAsync => "memory goes back to its pool, or a capture gets a node",
-            Self::VmmCreate => "physical memory begins, with one reference",
-            Self::VmmImport => "physical memory of somebody else, with one reference",
-            Self::VmmMulticast => "a handle without memory of its own",
-            Self::VmmRetain => "one reference more",
-            Self::VmmRelease => "one reference less; the last one ends what is not mapped",
-            Self::VmmMap => "one mapping more",
-            Self::VmmUnmap => "mappings end, and memory without references with them",
-            Self::VmmReserve | Self::VmmUnreserve => "addresses, never memory",
-            Self::PoolCreate | Self::PoolImport => "a pool begins",
-            Self::PoolDestroy => "a pool ends, when its last allocation does",
-            Self::PoolTrim => "what the pool reserves is open again",
-            Self::PoolGet => "tells what the pool reserves",
-            Self::PoolOfDevice(DevicePool::SetCurrent) => "which pool a device uses",
-            Self::PoolOfDevice(_) => "tells which pool a device uses",
-            Self::CaptureBegin { .. } | Self::CaptureEnd => "calls on the stream make nodes",
+            Self::Allocate { kind: Kind::Imported, .. } => "opens imported memory",
+            Self::Allocate { kind: Kind::Registered, .. } => "pins host memory",
+            Self::Allocate { .. } => "allocates memory",
+            Self::AllocateAsync { .. } => "allocates from a pool, or adds a graph node",
+            Self::Free { by: FreeBy::CloseImport, .. } => "closes imported memory",
+            Self::Free { .. } => "frees memory",
+            Self::FreeAsync => "frees to a pool, or adds a graph node",
+            Self::VmmCreate => "creates physical memory (one reference)",
+            Self::VmmImport => "imports physical memory (one reference)",
+            Self::VmmMulticast => "handle without memory of its own",
+            Self::VmmRetain => "adds a reference",
+            Self::VmmRelease => "drops a reference; the last one frees unmapped memory",
+            Self::VmmMap => "adds a mapping",
+            Self::VmmUnmap => "removes mappings; frees memory without references",
+            Self::VmmReserve | Self::VmmUnreserve => "address range, never memory",
+            Self::PoolCreate => "creates a pool",
+            Self::PoolImport => "imports a pool",
+            Self::PoolDestroy => "destroys a pool once its last allocation ends",
+            Self::PoolTrim => "trims a pool: reserved size unknown again",
+            Self::PoolGet => "returns the reserved size of a pool",
+            Self::PoolOfDevice(DevicePool::SetCurrent) => "sets the pool of a device",
+            Self::PoolOfDevice(_) => "returns the pool of a device",
+            Self::CaptureBegin { .. } | Self::CaptureEnd => "calls on the stream become nodes",
             Self::GraphAllocNode | Self::GraphFreeNode | Self::GraphNode { .. } => {
-                "a graph's node: an address, no memory yet"
+                "graph node: an address, no memory yet"
             }
-            Self::GraphCreate => "a graph begins, and an older one of its name is gone",
-            Self::GraphInstantiate(_) => "a graph that can be launched",
-            Self::GraphLaunch => "what the graph allocates and does not free is live",
-            Self::GraphExecDestroy | Self::GraphDestroy => "nodes are forgotten, memory is not",
-            Self::GraphTrim => "what graphs reserve is open again",
-            Self::GraphGet => "tells what graphs reserve",
+            Self::GraphCreate => "creates a graph; the handle may be reused",
+            Self::GraphInstantiate(_) => "instantiates a graph",
+            Self::GraphLaunch => "launch: memory that the graph does not free is live",
+            Self::GraphExecDestroy | Self::GraphDestroy => "drops nodes, not memory",
+            Self::GraphTrim => "trims graph memory: reserved size unknown again",
+            Self::GraphGet => "returns the reserved size of graphs",
             Self::ContextSet | Self::ContextPush | Self::ContextPop => {
-                "the thread's context, kept in the kernel"
+                "sets the thread's context (tracked in BPF)"
             }
-            Self::ContextGet | Self::ContextDevice { .. } => "tells the thread's context or device",
-            Self::ContextCreate { .. } | Self::PrimaryRetain => "a context begins or is shared",
+            Self::ContextGet | Self::ContextDevice { .. } => "context query",
+            Self::ContextCreate { .. } | Self::PrimaryRetain => "creates or shares a context",
             Self::ContextDestroy | Self::PrimaryRelease | Self::PrimaryReset => {
-                "a context ends with everything in it"
+                "ends a context and all memory in it"
             }
             Self::StreamCreate | Self::GreenStreamCreate | Self::StreamDestroy => {
-                "which context a stream's memory belongs to"
+                "maps a stream to its context"
             }
             Self::GreenCreate | Self::GreenDestroy | Self::ContextFromGreen => {
-                "a view of a primary context"
+                "view of a primary context"
             }
-            Self::Initialise => "a process begins to use the driver",
-            Self::DeviceUuid => "tells which GPU an ordinal is",
-            Self::KernelByName | Self::KernelName => "tells the name of a kernel",
-            Self::KernelFunction => "another handle of a kernel",
-            Self::Launch { .. } => "a kernel is launched: summed in the kernel",
+            Self::Initialise => "a process starts using the driver",
+            Self::DeviceUuid => "maps an ordinal to a GPU",
+            Self::KernelByName | Self::KernelName => "returns the name of a kernel",
+            Self::KernelFunction => "second handle of a kernel",
+            Self::Launch { .. } => "launch, counted in BPF",
             Self::Copy(copy) => match copy.route {
-                Route::Fixed(Direction::Fill) => "memory is filled: summed in the kernel",
-                _ => "memory is copied: summed in the kernel",
+                Route::Fixed(Direction::Fill) => "memset, counted in BPF",
+                _ => "copy, counted in BPF",
             },
-            Self::ObjectCreate { .. } => "an object begins",
-            Self::ObjectDestroy(_) => "an object ends",
+            Self::ObjectCreate { .. } => "creates an object",
+            Self::ObjectDestroy(_) => "destroys an object",
         }
     }
 

@@ -109,7 +109,7 @@ impl Accounts {
             None => None,
         };
         let silent = self.answered.is_some_and(|answered| answered.elapsed() >= MAX_SILENCE);
-        let silence = || format!("no answer for {} seconds", MAX_SILENCE.as_secs());
+        let silence = || format!("no response for {} seconds", MAX_SILENCE.as_secs());
         let Some(why) = why.or_else(|| silent.then(silence)) else { return (None, false) };
         let lost = self.answered.take().is_some();
         if lost {

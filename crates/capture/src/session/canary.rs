@@ -54,7 +54,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
     drop(attachment);
     match hits {
         2 => Ok(()),
-        _ => Err(format!("the self-test saw {hits} of 2 probe hits")),
+        _ => Err(format!("self-test: {hits} of 2 probes fired")),
     }
 }
 

@@ -62,7 +62,7 @@ pub const NAMES: [&str; 9] = [
     "leak_suspect",
     "untracked_growth",
     "fragmentation",
-    "events_lost",
+    "lost_events",
     "degraded",
     "not_ready",
 ];
@@ -74,7 +74,8 @@ pub fn rules(limits: &Thresholds) -> Vec<Rule> {
         limits.out_of_memory.then(out_of_memory),
         limits.full_within.map(full_soon),
         limits.nearly_full.map(nearly_full),
-        limits.leak_suspect.map(leak_suspect),
+        limits.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH, hold)),
+        limits.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH_OBJECTS, hold)),
         limits.untracked_growth.map(untracked_growth),
         limits.fragmentation.map(fragmentation),
     ];
@@ -105,11 +106,9 @@ fn rule(name: &str, metric: &'static Metric, limit: Limit, summary: &str, advice
 }
 
 fn out_of_memory() -> Rule {
-    let summary =
-        "memory was refused (GPU {gpu}); calls that failed in the last ten minutes: {value}";
-    let advice = "Look at the snapshot that was taken (/api/v1/incidents): it tells the cause, which may \
-                  be a limit or the host's memory, who held what, and what would help; `vramscope \
-                  advise` tells what would give memory back now.";
+    let summary = "out of memory on GPU {gpu}: {value} failed calls in the last 10 minutes";
+    let advice = "See the incident (/api/v1/incidents): it has the cause, which may be a quota or host \
+                  memory, the holders and advice; `vramscope advise` suggests what to free now.";
     Rule {
         severity: Severity::Critical,
         measure: Measure::Increase(RECENT),
@@ -119,9 +118,9 @@ fn out_of_memory() -> Rule {
 
 fn full_soon(within: Nanos) -> Rule {
     let limit = Limit::Below(within.0 as f64 / 1e9);
-    let summary = "GPU {gpu} will be full in {value} if its suspects go on like this";
-    let advice = "Look at the suspects (/api/v1/snapshot) and restart what leaks before the GPU is \
-                  full; `vramscope advise` ranks what would help.";
+    let summary = "GPU {gpu} will be full in {value} at the current growth of its leak suspects";
+    let advice = "See the leak suspects (/api/v1/suspects) and restart what leaks before the GPU is \
+                  full; `vramscope advise` ranks the steps.";
     Rule {
         hold: Nanos(5 * MINUTE.0),
         // A forecast goes to and fro by more than other figures.
@@ -132,8 +131,8 @@ fn full_soon(within: Nanos) -> Rule {
 
 fn nearly_full(share: f64) -> Rule {
     let summary = "{value} of GPU {gpu} is used";
-    let advice = "See who holds it (/api/v1/processes). A framework's cache can be emptied; \
-                  `vramscope advise` says what each step would give back.";
+    let advice = "See which processes hold it (/api/v1/processes). A framework's cache can be emptied; \
+                  `vramscope advise` shows what each step would free.";
     Rule {
         measure: Measure::ShareOf(&metric::GPU_TOTAL),
         hold: Nanos(10 * MINUTE.0),
@@ -142,22 +141,20 @@ fn nearly_full(share: f64) -> Rule {
     }
 }
 
-fn leak_suspect(hold: Nanos) -> Rule {
-    let summary = "{process} (pid {pid}) leaks at {place}: {value} more per hour ({subject})";
-    let advice = "Look at what that place keeps: `vramscope trace -p {pid}` shows the call stack and \
-                  the evidence. Restart the process if it cannot wait.";
-    Rule {
-        hold,
-        ..rule("leak_suspect", &metric::SUSPECT_GROWTH, Limit::Above(0.0), summary, advice)
-    }
+/// Memory and objects have metrics of their own, and share the name of the rule.
+fn leak_suspect(metric: &'static Metric, hold: Nanos) -> Rule {
+    let summary = "{process} (pid {pid}) leaks at {location}: {value} ({resource})";
+    let advice = "Run `vramscope trace -p {pid} --by site` for the call stack and evidence; restart the \
+                  process if it cannot wait.";
+    Rule { hold, ..rule("leak_suspect", metric, Limit::Above(0.0), summary, advice) }
 }
 
 fn untracked_growth(bytes: Bytes) -> Rule {
-    let summary = "memory of {process} (pid {pid}) on GPU {gpu} that no call allocated grew by {value} \
-                   in an hour";
-    let advice = "Contexts, modules and the driver's own buffers grow without a call that allocates. \
-                  Look for contexts or modules that are made again and again; restart the process if \
-                  the GPU gets full.";
+    let summary =
+        "untracked memory of {process} (pid {pid}) on GPU {gpu} grew by {value} in an hour";
+    let advice = "Contexts, modules and driver buffers grow without an allocation call. Look for \
+                  contexts or modules that are created repeatedly; restart the process if the GPU \
+                  fills up.";
     Rule {
         measure: Measure::Growth(HOUR),
         ..rule(
@@ -171,8 +168,8 @@ fn untracked_growth(bytes: Bytes) -> Rule {
 }
 
 fn fragmentation(share: f64) -> Rule {
-    let summary = "{value} of what PyTorch's cache of {process} (pid {pid}) holds on GPU {gpu} lies free \
-                   in pieces";
+    let summary =
+        "{value} of the PyTorch cache of {process} (pid {pid}) on GPU {gpu} is fragmented";
     let advice = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or call \
                   torch.cuda.empty_cache() between phases of different sizes.";
     Rule {
@@ -185,21 +182,20 @@ fn fragmentation(share: f64) -> Rule {
 }
 
 fn events_lost() -> Rule {
-    let summary =
-        "events ({class}) that were lost in the last ten minutes: {value}; figures may be too low";
-    let advice = "The host was too busy for the agent to keep up. Give it more processor time, or trace \
-                  less ([trace] stacks, torch and objects).";
+    let summary = "{value} events ({class}) lost in the last 10 minutes; values may be too low";
+    let advice = "The host was too busy for the agent to keep up. Give it more CPU time, or trace less \
+                  ([trace] stacks, torch and objects).";
     Rule {
         measure: Measure::Increase(RECENT),
-        ..rule("events_lost", &metric::LOST, Limit::Above(0.0), summary, advice)
+        ..rule("lost_events", &metric::LOST, Limit::Above(0.0), summary, advice)
     }
 }
 
 fn degraded() -> Rule {
-    let summary = "the agent gave up detail to stay within its budget (steps: {value}); memory is still \
-                   accounted exactly";
+    let summary = "the agent dropped detail to stay within its budget (steps: {value}); memory accounting \
+                   stays exact";
     let advice =
-        "Raise max_cpu or max_memory in [trace], or take cheaper call stacks (stacks = \"fp\").";
+        "Raise max_cpu or max_memory in [trace], or use cheaper call stacks (stacks = \"fp\").";
     Rule {
         hold: Nanos(5 * MINUTE.0),
         ..rule("degraded", &metric::DEGRADED, Limit::Above(0.0), summary, advice)
@@ -207,8 +203,8 @@ fn degraded() -> Rule {
 }
 
 fn not_ready() -> Rule {
-    let summary = "the agent runs, but does not trace";
-    let advice = "Read its messages, and run `vramscope doctor` on the host.";
+    let summary = "the agent is running but not tracing";
+    let advice = "Check its log, and run `vramscope doctor` on the host.";
     Rule {
         hold: Nanos(5 * MINUTE.0),
         ..rule("not_ready", &metric::READY, Limit::Below(1.0), summary, advice)

@@ -96,7 +96,7 @@ pub struct Rule {
     pub slack: f64,
     /// How long it must be beyond the limit.
     pub hold: Nanos,
-    /// What is the matter, in a sentence: labels, `value` and `limit` in braces are filled in.
+    /// What is the matter, in a sentence: labels, `value` and `threshold` in braces are filled in.
     pub summary: Box<str>,
     /// What to do, in a sentence or two.
     pub advice: Box<str>,
@@ -109,7 +109,7 @@ const OTHER: &str = "other";
 const BELONGS: &[(&str, &[&str])] = &[
     ("pid", &["process", "container", "pod", "namespace"]),
     ("gpu", &["uuid"]),
-    ("site", &["place"]),
+    ("site", &["location"]),
 ];
 
 impl Rule {

@@ -7,6 +7,10 @@ use super::{Alert, Measure};
 /// What a figure is a number of.
 enum Unit {
     Bytes,
+    /// Bytes per second, in words per hour.
+    ByteRate,
+    /// Something per second, in words per hour.
+    Rate,
     Seconds,
     Share,
     Plain,
@@ -17,7 +21,7 @@ pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
     pieces(template).filter_map(|(_, name)| name)
 }
 
-/// A sentence in which labels, `value` and `limit` have taken the place of their names.
+/// A sentence in which labels, `value` and `threshold` have taken the place of their names.
 pub(super) fn fill(template: &str, alert: &Alert) -> String {
     let mut text = String::new();
     let mut left_out = false;
@@ -26,7 +30,7 @@ pub(super) fn fill(template: &str, alert: &Alert) -> String {
         match name {
             None => (),
             Some("value") => text.push_str(&figure(alert, alert.value)),
-            Some("limit") => text.push_str(&figure(alert, alert.rule.limit.number())),
+            Some("threshold") => text.push_str(&figure(alert, alert.rule.limit.number())),
             Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
                 Some((_, value)) => text.push_str(value),
                 // What is not known has no label: in a list it is left out.
@@ -71,6 +75,8 @@ pub(super) fn figure(alert: &Alert, value: f64) -> String {
     match unit(alert) {
         Unit::Bytes if value < 0.0 => format!("-{}", Bytes(-value as u64)),
         Unit::Bytes => Bytes(value as u64).to_string(),
+        Unit::ByteRate => format!("{}/h", Bytes((value * 3600.0).round() as u64)),
+        Unit::Rate => format!("{:.0}/h", value * 3600.0),
         Unit::Seconds => seconds(value),
         Unit::Share => format!("{:.0} %", value * 100.0),
         Unit::Plain if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),
@@ -87,12 +93,8 @@ fn unit(alert: &Alert) -> Unit {
         "bytes" => Unit::Bytes,
         "seconds" => Unit::Seconds,
         "ratio" => Unit::Share,
-        // Of suspects: bytes, unless they are objects.
-        _ if metric.labels.contains(&"subject") => {
-            let subject = alert.labels.iter().find(|(label, _)| *label == "subject");
-            let is_object = subject.is_some_and(|(_, subject)| subject.ends_with("_objects"));
-            if is_object { Unit::Plain } else { Unit::Bytes }
-        }
+        "bytes_per_second" => Unit::ByteRate,
+        "objects_per_second" => Unit::Rate,
         _ => Unit::Plain,
     }
 }

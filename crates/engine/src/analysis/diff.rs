@@ -57,8 +57,8 @@ impl Trend {
             Self::New => "new",
             Self::Grew => "grew",
             Self::Shrank => "shrank",
-            Self::Gone => "gone",
-            Self::Same => "same",
+            Self::Gone => "removed",
+            Self::Same => "unchanged",
         }
     }
 }

@@ -28,7 +28,7 @@ impl Lifetime {
             Some((_, How::Freed)) => "freed",
             Some((_, How::Replaced)) => "replaced",
             Some((_, How::Released)) => "released",
-            Some((_, How::Exited)) => "exited",
+            Some((_, How::Exited)) => "process_exited",
         }
     }
 

@@ -23,8 +23,8 @@ impl Held {
     fn words(&self) -> String {
         match (self.traced.0, self.beyond.0) {
             (_, 0) => self.traced.to_string(),
-            (0, _) => format!("{}, none of it traced", self.beyond),
-            _ => format!("{} and {} beyond what was traced", self.traced, self.beyond),
+            (0, _) => format!("{} untracked", self.beyond),
+            _ => format!("{} and {} untracked", self.traced, self.beyond),
         }
     }
 }
@@ -39,16 +39,13 @@ pub(super) fn sentence(scene: &Scene<'_>, figures: &Figures, free: Option<Bytes>
     };
     let Some(most) = all.iter().max_by_key(|held| (held.all(), held.pid.0)) else {
         return match used {
-            0 => "who held it is not known".to_owned(),
-            used => format!("who held the {} that were used is not known", Bytes(used)),
+            0 => "holders unknown".to_owned(),
+            used => format!("holders of the {} in use are unknown", Bytes(used)),
         };
     };
     let elsewhere = used.saturating_sub(sum);
     if elsewhere > most.all() {
-        return format!(
-            "{} were held by nobody who was traced or is accounted for",
-            Bytes(elsewhere)
-        );
+        return format!("{} held by no known process", Bytes(elsewhere));
     }
     let who = if most.pid == scene.pid {
         "the same process".to_owned()
@@ -60,7 +57,7 @@ pub(super) fn sentence(scene: &Scene<'_>, figures: &Figures, free: Option<Bytes>
     if most.all() > used / 2 {
         format!("most of it was held by {who}: {words}")
     } else {
-        format!("the biggest holder was {who}: {words}")
+        format!("the largest holder was {who}: {words}")
     }
 }
 

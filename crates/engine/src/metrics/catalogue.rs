@@ -19,9 +19,19 @@ const BY_GPU: Labels = &["gpu", "uuid"];
 const PROCESS: Labels = &["pid", "process", "container", "pod", "namespace"];
 const PROCESS_AND_GPU: Labels = &["gpu", "uuid", "pid", "process", "container", "pod", "namespace"];
 const CONTAINER: Labels = &["gpu", "uuid", "container", "pod", "namespace"];
-const SITE: Labels = &["site", "place"];
-const SUSPECT: Labels =
-    &["pid", "process", "container", "pod", "namespace", "gpu", "uuid", "site", "place", "subject"];
+const SITE: Labels = &["site", "location"];
+const SUSPECT: Labels = &[
+    "pid",
+    "process",
+    "container",
+    "pod",
+    "namespace",
+    "gpu",
+    "uuid",
+    "site",
+    "location",
+    "resource",
+];
 
 const fn gauge(
     name: &'static str,
@@ -102,6 +112,8 @@ pub static ALL: &[&Metric] = &[
     &SITE_COUNT,
     &SUSPECTS,
     &SUSPECT_LIVE,
+    &SUSPECT_LIVE_OBJECTS,
     &SUSPECT_GROWTH,
+    &SUSPECT_GROWTH_OBJECTS,
     &SUSPECT_FULL_IN,
 ];

@@ -1,6 +1,6 @@
 //! Figures for machines that watch: a catalogue that names each once, and their values at a moment.
 //!
-//! Metrics, alerts, the page of documentation and what is sent onward all read from here.
+//! Metrics, alerts, the page of documentation and the exporters all read from here.
 
 mod board;
 pub mod catalogue;

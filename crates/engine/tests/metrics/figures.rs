@@ -187,16 +187,21 @@ fn suspects_are_told_each_once_and_the_soonest_fills_its_gpu() {
         suspect(Subject::Tensors, Some(1), 5, Some(7)),
     ];
     let figures = stage.observe(&snapshot);
-    let live = "vramscope_suspect_live";
-    assert_eq!(figures.of(live).len(), 3);
+    let live = "vramscope_suspect_live_bytes";
+    assert_eq!(figures.of(live).len(), 2);
     assert_eq!(whole(&figures, live, &["device", "GPU-0", "0000000000000007"]), 101);
     assert_eq!(whole(&figures, live, &["graph"]), 20);
-    assert_eq!(whole(&figures, live, &["graph_objects", ""]), 3);
-    assert_eq!(whole(&figures, "vramscope_suspect_growth_per_hour", &["device"]), 1010);
-    let seconds = "vramscope_suspect_seconds_until_full";
+    let objects = "vramscope_suspect_live_objects";
+    assert_eq!(figures.of(objects).len(), 1);
+    assert_eq!(whole(&figures, objects, &["graph_objects", ""]), 3);
+    let growth = find(&figures, "vramscope_suspect_growth_bytes_per_second", &["device"]);
+    assert_eq!(growth, Some(Value::Real(1010.0 / 3600.0)));
+    let growth = find(&figures, "vramscope_suspect_growth_objects_per_second", &["graph_objects"]);
+    assert_eq!(growth, Some(Value::Real(30.0 / 3600.0)));
+    let seconds = "vramscope_suspect_time_until_full_seconds";
     assert_eq!(find(&figures, seconds, &["device"]), Some(Value::Real(80.0)));
     assert_eq!(find(&figures, seconds, &["graph_objects"]), None);
-    let full = "vramscope_gpu_seconds_until_full";
+    let full = "vramscope_gpu_time_until_full_seconds";
     assert_eq!(find(&figures, full, &["GPU-0"]), Some(Value::Real(60.0)));
     // Also by one that has no series of its own.
     assert_eq!(find(&figures, full, &["GPU-1"]), Some(Value::Real(7.0)));
@@ -232,11 +237,11 @@ fn fragmentation_is_told_where_it_is_known() {
     let devices = vec![cache(0, Ok(lies)), cache(1, Err(NoFragmentation::TooMany))];
     snapshot.processes[0].torch = Some(TorchView { devices, ..TorchView::default() });
     let figures = stage.observe(&snapshot);
-    let ratio = "vramscope_process_fragmentation_ratio";
+    let ratio = "vramscope_process_torch_fragmentation_ratio";
     assert_eq!(find(&figures, ratio, &["GPU-0"]), Some(Value::Real(0.25)));
     assert_eq!(find(&figures, ratio, &["GPU-1"]), None);
-    assert_eq!(whole(&figures, "vramscope_process_cache_used_bytes", &["GPU-1"]), 60);
-    assert_eq!(whole(&figures, "vramscope_process_cache_reserved_bytes", &["GPU-0"]), 100);
+    assert_eq!(whole(&figures, "vramscope_process_torch_allocated_bytes", &["GPU-1"]), 60);
+    assert_eq!(whole(&figures, "vramscope_process_torch_reserved_bytes", &["GPU-0"]), 100);
 }
 
 #[test]

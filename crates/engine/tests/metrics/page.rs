@@ -1,4 +1,4 @@
-//! `docs/reference/metrics.md` is made from the catalogue and must be fresh. `VRAMSCOPE_UPDATE=1` writes it.
+//! `docs/reference/metrics.md` is generated from the metric catalog. `VRAMSCOPE_UPDATE=1` writes it.
 
 use std::fmt::Write;
 use std::fs;
@@ -60,33 +60,36 @@ fn page() -> String {
     let limits = Limits::default();
     let mut page = format!(
         "# Metrics\n\n\
-         What `vramscope serve` tells under `/metrics`, in OpenMetrics. Made from the catalogue by a test; \
-         `VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test metrics` writes it anew.\n\n\
-         Bytes and counts are whole numbers, exact while `vramscope_exact` is 1. Counters begin at 0 when the \
-         agent starts. What is not known has no sample: the driver's account where it cannot be asked, \
-         fragmentation where tensors are not followed.\n\n\
+         Every metric that the agent serves at `/metrics`, in OpenMetrics format, with its labels and the number of \
+         its series.\n\n\
+         ```sh manual\ncurl -s http://127.0.0.1:9754/metrics\n```\n\n\
+         Bytes and counts are whole numbers, exact while `vramscope_exact` is 1. Counters start at 0 when the agent \
+         starts. Unknown values have no sample: driver-reported usage if the driver cannot be queried, fragmentation \
+         if tensors are not tracked.\n\n\
+         This page is generated from the metric catalog: `VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test \
+         metrics`.\n\n\
          ## Labels\n\n\
-         | label | is |\n|---|---|\n\
-         | `gpu`, `uuid` | the GPU's index and UUID; both empty where it is not known |\n\
-         | `pid`, `process` | the process id as the host sees it, and the process's name |\n\
-         | `container`, `pod`, `namespace` | names where the node tells them, else ids; empty outside of containers |\n\
-         | `site` | a place in programs, by a hash of its call stack that is the same on every host and after every \
-         start; `none` without a stack, `pending` until the stack has names, `other` for all the rest |\n\
-         | `place` | the innermost line of the program itself, in words |\n\
-         | `subject` | what a suspect holds: a kind of memory, `tensors`, or `stream_objects` and so on |\n\n\
-         Values of labels are cut at 120 characters, and characters that cannot be seen are written as `?`. There is \
-         never an address in them.\n\n\
-         ## How many series there are\n\n\
-         At most so many processes, containers, sites and suspects have series of their own, as `[metrics]` in the \
-         settings says: P = {} processes, C = {} containers, S = {} sites, Q = {} suspects. The others are added up \
-         as `other`. A process keeps its series until it ends, and so does a container; when one ends, the biggest of \
-         those without gets its place and counts from then on. What a process did in its last second is in the \
-         counters of the host only.\n\n\
+         | label | description |\n|---|---|\n\
+         | `gpu`, `uuid` | GPU index and UUID; both empty if unknown |\n\
+         | `pid`, `process` | process id on the host, and process name |\n\
+         | `container`, `pod`, `namespace` | names if the node has them, else ids; empty outside of containers |\n\
+         | `site` | hash of the call stack, the same on every host and after every restart; `none` without a stack, \
+         `pending` until symbols are resolved, `other` for the rest |\n\
+         | `location` | `function file:line` of the innermost frame in the program itself |\n\
+         | `resource` | what a leak suspect holds: a memory kind, `tensors`, or `stream_objects` and so on |\n\n\
+         Label values are truncated at 120 characters, and invisible characters are written as `?`. They never \
+         contain addresses.\n\n\
+         ## Number of series\n\n\
+         `[metrics]` limits how many processes, containers, sites and suspects get their own series: P = {} \
+         processes, C = {} containers, S = {} sites, Q = {} suspects. The others are summed up as `other`. A process \
+         keeps its series until it exits, and so does a container; then the largest process or container without a \
+         series takes over the slot and counts from then on. What a process did in its last second is only in the \
+         counters of the host.\n\n\
          On a host with G GPUs there are at most\n\n\
          ```text\n{}\n```\n\n\
          series: {} on a host with {GPUS} GPUs, whatever programs do. A process on one GPU has {}.\n\n\
          ## All metrics\n\n\
-         | name | sort | labels | samples, at most | tells |\n|---|---|---|---|---|\n",
+         | name | type | labels | maximum series | description |\n|---|---|---|---|---|\n",
         limits.processes,
         limits.containers,
         limits.sites,

@@ -63,7 +63,7 @@ struct Report {
     lost_copies: Option<u64>,
     suspects: Vec<JudgementObject>,
     suspects_total: u64,
-    judgements: Vec<JudgementObject>,
+    other_verdicts: Vec<JudgementObject>,
     anomalies: Vec<AnomalyObject>,
     /// Where blocks of PyTorch's cache came from; absent while there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,8 +75,8 @@ struct Report {
 /// Only where a figure is not exact.
 #[derive(Serialize)]
 struct Uncertainty {
-    live_bytes_at_least: u64,
-    live_bytes_at_most: u64,
+    live_bytes_min: u64,
+    live_bytes_max: u64,
     lost_allocations: u64,
     lost_allocated_bytes: u64,
     lost_frees: u64,
@@ -86,14 +86,14 @@ struct Uncertainty {
     /// Only of a report.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_processes: Option<u64>,
-    unseen_frees: u64,
+    implied_frees: u64,
     unknown_context: u64,
-    allocated_before_trace: bool,
+    before_trace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<String>,
     /// Only where capture ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
-    capture_ended: Option<String>,
+    capture_end_time: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -106,7 +106,7 @@ struct Process {
     container: Option<ContainerObject>,
     exited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended_by: Option<&'static str>,
+    end_reason: Option<&'static str>,
     exact: bool,
     live_bytes: u64,
     live_allocations: u64,
@@ -119,7 +119,7 @@ struct Process {
     frees_total: u64,
     released_total: u64,
     failed_allocations: u64,
-    unknown_frees: u64,
+    unmatched_frees: u64,
     /// Only where `exact` is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     received_calls: Option<Received>,
@@ -130,16 +130,16 @@ struct Process {
     before_trace: bool,
     /// For a process from before: since when its calls are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    counted_since: Option<String>,
+    traced_since: Option<String>,
     devices: Vec<Device>,
-    kinds: BTreeMap<&'static str, u64>,
-    kind_allocations: BTreeMap<&'static str, u64>,
+    live_bytes_by_kind: BTreeMap<&'static str, u64>,
+    live_allocations_by_kind: BTreeMap<&'static str, u64>,
     threads: Vec<Thread>,
-    failures: Vec<Failure>,
+    failed_calls: Vec<Failure>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pools: Vec<Pool>,
-    reserved_address_bytes: u64,
-    mistakes: BTreeMap<&'static str, u64>,
+    reserved_va_bytes: u64,
+    api_misuse: BTreeMap<&'static str, u64>,
     #[serde(flatten)]
     work: Option<Work>,
     objects: Vec<Objects>,
@@ -156,8 +156,8 @@ struct Process {
 
 #[derive(Serialize)]
 struct Bounds {
-    at_least: u64,
-    at_most: u64,
+    min_bytes: u64,
+    max_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -166,7 +166,7 @@ struct Device {
     live_bytes: u64,
     peak_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    unknown_because: Option<&'static str>,
+    unknown_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu: Option<GpuField>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,15 +191,15 @@ struct GpuField {
 
 #[derive(Serialize)]
 struct Pool {
-    pool: Option<String>,
+    handle: Option<String>,
     device: Option<u16>,
     used_bytes: u64,
-    allocations: u64,
+    live_allocations: u64,
     /// As the driver last told the program; absent while it never did.
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reserved_told: Option<String>,
+    reserved_time: Option<String>,
     destroyed: bool,
 }
 
@@ -208,7 +208,7 @@ struct Pool {
 pub(super) struct Failure {
     function: String,
     code: i32,
-    name: &'static str,
+    error: &'static str,
     count: u64,
 }
 
@@ -218,8 +218,8 @@ struct Thread {
     name: String,
     live_bytes: u64,
     live_allocations: u64,
-    kinds: BTreeMap<&'static str, u64>,
-    kind_allocations: BTreeMap<&'static str, u64>,
+    live_bytes_by_kind: BTreeMap<&'static str, u64>,
+    live_allocations_by_kind: BTreeMap<&'static str, u64>,
     allocations: Vec<Allocation>,
 }
 
@@ -230,12 +230,11 @@ struct Allocation {
     bytes: u64,
     kind: &'static str,
     age_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    handle: Option<&'static str>,
+    address_type: &'static str,
     site: String,
-    /// Only of one that is much bigger than is usual: what is usual.
+    /// Only of an allocation that is much larger than the baseline: the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
-    usual_bytes: Option<u64>,
+    baseline_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -243,11 +242,11 @@ struct Oom {
     time: String,
     pid: u32,
     tid: u32,
-    name: String,
+    process: String,
     device: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu: Option<GpuField>,
-    asked_bytes: Option<u64>,
+    requested_bytes: Option<u64>,
     kind: Option<&'static str>,
     site: String,
     frames: Vec<FrameObject>,
@@ -257,7 +256,7 @@ struct Oom {
 #[derive(Serialize)]
 struct Holder {
     pid: u32,
-    name: String,
+    process: String,
     live_bytes: u64,
 }
 
@@ -303,7 +302,7 @@ impl Report {
             lost_copies: work.then_some(snapshot.certainty.lost.copies),
             suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
             suspects_total: snapshot.suspects_total,
-            judgements: snapshot
+            other_verdicts: snapshot
                 .judgements
                 .iter()
                 .map(|j| JudgementObject::new(j, false))
@@ -320,8 +319,8 @@ impl Uncertainty {
     fn new(certainty: &Certainty, names: &Names) -> Option<Self> {
         let lost = &certainty.lost;
         (!certainty.exact()).then(|| Self {
-            live_bytes_at_least: certainty.live_at_least.0,
-            live_bytes_at_most: certainty.live_at_most.0,
+            live_bytes_min: certainty.live_at_least.0,
+            live_bytes_max: certainty.live_at_most.0,
             lost_allocations: lost.allocations,
             lost_allocated_bytes: lost.allocated_bytes,
             lost_frees: lost.frees,
@@ -329,11 +328,11 @@ impl Uncertainty {
             lost_other: lost.other,
             lost_stacks: lost.stacks,
             lost_processes: None,
-            unseen_frees: certainty.unseen_frees,
+            implied_frees: certainty.unseen_frees,
             unknown_context: certainty.unknown_context,
-            allocated_before_trace: certainty.before_trace,
+            before_trace: certainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
-            capture_ended: certainty.capture_ended.map(|moment| names.clock.precise(moment)),
+            capture_end_time: certainty.capture_ended.map(|moment| names.clock.precise(moment)),
         })
     }
 }
@@ -361,7 +360,7 @@ impl Process {
             name: plain(&process.name).into_owned(),
             container: process.container.as_deref().map(ContainerObject::new),
             exited: process.ended.is_some(),
-            ended_by: process.ended.map(|end| match end {
+            end_reason: process.ended.map(|end| match end {
                 End::Exited => "exit",
                 End::Replaced => "exec",
             }),
@@ -372,25 +371,25 @@ impl Process {
             peak_time: (process.peak_bytes.0 > 0).then(|| names.clock.precise(process.peak_at)),
             peak_bounds: process
                 .peak_bounds
-                .map(|(low, high)| Bounds { at_least: low.0, at_most: high.0 }),
+                .map(|(low, high)| Bounds { min_bytes: low.0, max_bytes: high.0 }),
             allocations_total: process.allocations_total,
             frees_total: process.frees_total,
             released_total: process.released_total,
             failed_allocations: process.failed_allocations,
-            unknown_frees: process.unknown_frees,
+            unmatched_frees: process.unknown_frees,
             received_calls: (!process.certainty.exact())
                 .then(|| Received::new(process.received_calls)),
             untracked_bytes: process.untracked().map(|bytes| bytes.0),
             before_trace: process.before_trace,
-            counted_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
+            traced_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
             devices: process.devices.iter().map(|view| Device::new(view, names)).collect(),
-            kinds: bytes_by_kind(&process.kinds),
-            kind_allocations: allocations_by_kind(&process.kinds),
+            live_bytes_by_kind: bytes_by_kind(&process.kinds),
+            live_allocations_by_kind: allocations_by_kind(&process.kinds),
             threads: process.threads.iter().map(Thread::new).collect(),
-            failures: process.failures.iter().map(|view| Failure::new(*view, names)).collect(),
+            failed_calls: process.failures.iter().map(|view| Failure::new(*view, names)).collect(),
             pools: process.pools.iter().map(|view| Pool::new(view, names)).collect(),
-            reserved_address_bytes: process.reserved_addresses.0,
-            mistakes: mistakes(&process.mistakes),
+            reserved_va_bytes: process.reserved_addresses.0,
+            api_misuse: mistakes(&process.mistakes),
             work: process.work.as_ref().map(Work::new),
             objects: process.objects.iter().map(Objects::new).collect(),
             lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
@@ -446,7 +445,7 @@ impl Device {
             device: ordinal(view.device),
             live_bytes: view.live_bytes.0,
             peak_bytes: view.peak_bytes.0,
-            unknown_because: (view.device.is_none() && view.live_bytes.0 > 0)
+            unknown_reason: (view.device.is_none() && view.live_bytes.0 > 0)
                 .then_some(super::UNKNOWN_DEVICE),
             gpu: view.gpu.map(|gpu| GpuField::new(gpu, names)),
             driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
@@ -465,7 +464,7 @@ impl Failure {
         Self {
             function: names.function(view.function).into_owned(),
             code: view.code,
-            name: result_name(view.code),
+            error: result_name(view.code),
             count: view.count,
         }
     }
@@ -474,12 +473,12 @@ impl Failure {
 impl Pool {
     fn new(view: &PoolView, names: &Names) -> Self {
         Self {
-            pool: view.pool.map(|pool| format!("{:#x}", pool.0)),
+            handle: view.pool.map(|pool| format!("{:#x}", pool.0)),
             device: ordinal(view.device),
             used_bytes: view.used.0,
-            allocations: view.allocations,
+            live_allocations: view.allocations,
             reserved_bytes: view.reserved.map(|told| told.bytes.0),
-            reserved_told: view.reserved.map(|told| names.clock.precise(told.at)),
+            reserved_time: view.reserved.map(|told| names.clock.precise(told.at)),
             destroyed: view.destroyed,
         }
     }
@@ -492,8 +491,8 @@ impl Thread {
             name: plain(&thread.name).into_owned(),
             live_bytes: thread.live_bytes.0,
             live_allocations: thread.live_allocations,
-            kinds: bytes_by_kind(&thread.kinds),
-            kind_allocations: allocations_by_kind(&thread.kinds),
+            live_bytes_by_kind: bytes_by_kind(&thread.kinds),
+            live_allocations_by_kind: allocations_by_kind(&thread.kinds),
             allocations: thread.allocations.iter().map(Allocation::new).collect(),
         }
     }
@@ -507,15 +506,15 @@ impl Allocation {
             bytes: allocation.bytes.0,
             kind: allocation.kind.name(),
             age_ms: allocation.age.millis(),
-            handle: match allocation.key.space {
-                Space::Address => None,
-                Space::Handle => Some("handle"),
-                Space::Array => Some("array"),
-                Space::Pool => Some("pool"),
-                Space::External => Some("external"),
+            address_type: match allocation.key.space {
+                Space::Address => "pointer",
+                Space::Handle => "handle",
+                Space::Array => "array",
+                Space::Pool => "pool",
+                Space::External => "external",
             },
             site: allocation.site.to_string(),
-            usual_bytes: allocation.unusual.map(|usual| usual.0),
+            baseline_bytes: allocation.unusual.map(|usual| usual.0),
         }
     }
 }
@@ -526,10 +525,10 @@ impl Oom {
             time: names.clock.precise(oom.at),
             pid: oom.pid.0,
             tid: oom.tid.0,
-            name: plain(&oom.name).into_owned(),
+            process: plain(&oom.name).into_owned(),
             device: ordinal(oom.device),
             gpu: oom.gpu.map(|gpu| GpuField::new(gpu, names)),
-            asked_bytes: oom.asked.map(|(_, bytes)| bytes.0),
+            requested_bytes: oom.asked.map(|(_, bytes)| bytes.0),
             kind: oom.asked.map(|(kind, _)| kind.name()),
             site: oom.site_name.to_string(),
             frames: oom.frames.iter().map(frame).collect(),
@@ -538,7 +537,7 @@ impl Oom {
                 .iter()
                 .map(|(pid, name, bytes)| Holder {
                     pid: pid.0,
-                    name: plain(name).into_owned(),
+                    process: plain(name).into_owned(),
                     live_bytes: bytes.0,
                 })
                 .collect(),

@@ -35,8 +35,7 @@ use crate::plain::{plain, plain_up_to};
 use crate::recording::Functions;
 
 /// Why an allocation has no device.
-pub const UNKNOWN_DEVICE: &str = "allocated by threads whose context was set before the trace and \
-    that have not asked the driver for it since";
+pub const UNKNOWN_DEVICE: &str = "device unknown; the thread set its context before the trace";
 
 /// The certainty of every process that a snapshot lists. Its bounds include the memory that ended
 /// processes had not freed.

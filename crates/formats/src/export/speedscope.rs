@@ -115,7 +115,7 @@ impl Exporter for Speedscope<'_> {
             shared: Shared { frames: frames.list },
         };
         let notes = if file.profiles.is_empty() {
-            vec!["the file tells of no memory that counts, so there is no profile in it".to_owned()]
+            vec!["the file has no device memory: the profile is empty".to_owned()]
         } else {
             Vec::new()
         };

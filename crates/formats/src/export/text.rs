@@ -64,7 +64,7 @@ pub fn report(
 ) -> io::Result<()> {
     heading(out, snapshot, names, style)?;
     if snapshot.processes.is_empty() {
-        writeln!(out, "NO EVENT.")?;
+        writeln!(out, "No GPU memory activity yet.")?;
     }
     for (index, view) in snapshot.processes.iter().enumerate() {
         if index > 0 {
@@ -110,7 +110,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     let ended = match view.ended {
         None => "",
         Some(engine::snapshot::End::Exited) => "  (exited)",
-        Some(engine::snapshot::End::Replaced) => "  (replaced its program)",
+        Some(engine::snapshot::End::Replaced) => "  (exec)",
     };
     writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
     if let Some(container) = &view.container {
@@ -149,10 +149,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     }
     if view.before_trace {
         let since = names.clock.short(names.clock.start());
-        writeln!(
-            out,
-            "  ran before the trace: counted since {since}, not what it allocated earlier"
-        )?;
+        writeln!(out, "  started before the trace: allocations before {since} are not included")?;
     }
     Ok(())
 }
@@ -161,7 +158,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
 fn peak(view: &ProcessView) -> String {
     match view.peak_bounds {
         Some((low, high)) if low.to_string() != high.to_string() => {
-            format!("between {low} and {high}")
+            format!("{low} to {high}")
         }
         _ => view.peak_bytes.to_string(),
     }
@@ -170,10 +167,10 @@ fn peak(view: &ProcessView) -> String {
 fn released(view: &ProcessView) -> String {
     let mut text = String::new();
     if view.released_total > 0 {
-        text += &format!(", {} released with a context", view.released_total);
+        text += &format!(", {} released with their context", view.released_total);
     }
     if view.unknown_frees > 0 {
-        text += &format!(", {} frees of pointers never seen", view.unknown_frees);
+        text += &format!(", {} unmatched frees", view.unknown_frees);
     }
     text
 }
@@ -214,8 +211,8 @@ fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &Names) -> io::Result<
     let name =
         pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
     let reserved = pool.reserved.map_or_else(
-        || "what it reserves was never told".to_owned(),
-        |told| format!("reserved {}, told at {}", told.bytes, names.clock.short(told.at)),
+        || "reserved size unknown".to_owned(),
+        |told| format!("reserved {} at {}", told.bytes, names.clock.short(told.at)),
     );
     let destroyed = if pool.destroyed { ", destroyed but still in use" } else { "" };
     let on = pool.device.map_or_else(String::new, |device| format!(" on {device}"));
@@ -244,20 +241,21 @@ fn account_line(
     }
     let model = names.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", plain(&gpu.name)));
     let parts = if before_trace {
-        "allocated before the trace, context, code, local memory, pool slack"
+        "memory from before the trace, context, code, local memory, pool slack"
     } else {
         "context, code, local memory, pool slack"
     };
     let (untracked, elsewhere) = match device.untracked_max() {
         Some(most) if most > untracked => {
-            let unplaced = format!("; {} traced on gpu_? may be on it", device.driver_unplaced);
+            let unplaced =
+                format!("; {} traced on gpu_? may be on this GPU", device.driver_unplaced);
             (format!("{untracked} to {most}"), unplaced)
         }
         _ => (untracked.to_string(), String::new()),
     };
     writeln!(
         out,
-        "  driver's account of GPU {}{model}: {driver} = {traced} traced + {untracked} untracked ({parts}){elsewhere}",
+        "  GPU {}{model}: driver reports {driver} = {traced} traced + {untracked} untracked ({parts}){elsewhere}",
         gpu.0
     )
 }
@@ -265,12 +263,12 @@ fn account_line(
 fn mistakes(out: &mut dyn Write, made: &Mistakes, style: Style) -> io::Result<()> {
     for (count, what) in [
         (made.double_frees, "double frees"),
-        (made.invalid_frees, "frees of pointers that were never allocated"),
-        (made.mismatched_frees, "frees by a function meant for other memory"),
-        (made.released_while_mapped, "handles released while still mapped (the memory stays)"),
+        (made.invalid_frees, "frees of invalid pointers"),
+        (made.mismatched_frees, "frees with the wrong function"),
+        (made.released_while_mapped, "handles released while mapped (memory stays allocated)"),
     ] {
         if count > 0 {
-            writeln!(out, "  {}", style.paint("33", &format!("mistakes: {count} {what}")))?;
+            writeln!(out, "  {}", style.paint("33", &format!("API misuse: {count} {what}")))?;
         }
     }
     Ok(())
@@ -284,10 +282,10 @@ fn failures(
 ) -> io::Result<()> {
     for failure in &view.failures {
         let text = format!(
-            "failed: {} returned {} ({}) {}",
+            "failed: {} returned {} ({}), {}",
             names.function(failure.function),
-            failure.code,
             result_name(failure.code),
+            failure.code,
             if failure.count == 1 { "once".to_owned() } else { format!("{} times", failure.count) }
         );
         writeln!(out, "  {}", style.paint("33", &text))?;
@@ -304,7 +302,7 @@ fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: Style) -> io::R
     if thread.live_allocations > shown {
         let more = thread.live_allocations - shown;
         let all = held::sizes(thread.kinds.iter().copied());
-        let text = format!("… and {more} more; {all} in all");
+        let text = format!("… {more} more, {all} total");
         writeln!(out, "    {}", style.dim(&text))?;
     }
     Ok(())
@@ -373,7 +371,7 @@ fn out_of_memory(
         },
     );
     let text = format!(
-        "OUT OF MEMORY at {}: {} (pid {}, thread {}) asked {} for {asked}",
+        "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {asked} on {}",
         names.clock.short(oom.at),
         plain(&oom.name),
         oom.pid,
@@ -383,7 +381,7 @@ fn out_of_memory(
     writeln!(out, "{}", style.alarm(&text))?;
     sites::frames(out, &oom.frames, "    ", style)?;
     for (pid, name, bytes) in oom.holders.iter().take(10) {
-        writeln!(out, "  {bytes} held by {} (pid {pid})", plain(name))?;
+        writeln!(out, "  {bytes}  {} (pid {pid})", plain(name))?;
     }
     Ok(())
 }
@@ -401,7 +399,7 @@ fn uncertainty(
         let since =
             lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
         reasons.push(format!(
-            "{} records lost{since} ({} allocations of {}, {} frees, {} failures, {} others)",
+            "{} events lost{since} ({} allocations of {}, {} frees, {} failures, {} others)",
             lost.events(),
             lost.allocations,
             Bytes(lost.allocated_bytes),
@@ -412,20 +410,20 @@ fn uncertainty(
     }
     if certainty.unknown_context > 0 {
         reasons.push(format!(
-            "{} allocations are in contexts that are not known, and may have been released",
+            "{} allocations are in unknown contexts and may have been released",
             certainty.unknown_context
         ));
     }
     if !reasons.is_empty() {
         let (least, most) = (certainty.live_at_least, certainty.live_at_most);
-        reasons
-            .push(format!("device memory of the listed processes is between {least} and {most}"));
+        reasons.push(format!("true device memory of the listed processes is {least} to {most}"));
     }
     match lost.processes {
         0 => {}
-        1 => reasons.push("1 process is not listed, because all its records were lost".to_owned()),
-        many => reasons
-            .push(format!("{many} processes are not listed, because all their records were lost")),
+        1 => reasons.push("1 process is not listed: all its events were lost".to_owned()),
+        many => {
+            reasons.push(format!("{many} processes are not listed: all their events were lost"));
+        }
     }
     if reasons.is_empty() {
         return Ok(());
@@ -442,6 +440,6 @@ pub(super) fn capture_ended(
 ) -> io::Result<()> {
     let Some(at) = certainty.capture_ended else { return Ok(()) };
     let time = names.clock.short(at);
-    let text = format!("NOT EXACT: capture ended at {time}; what happened after it was not seen");
+    let text = format!("NOT EXACT: capture ended at {time}; later events are missing");
     writeln!(out, "{}", style.alarm(&text))
 }

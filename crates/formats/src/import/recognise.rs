@@ -67,9 +67,9 @@ pub fn check_file(path: &Path) -> Result<(), Error> {
     let about =
         std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let why = if about.is_dir() {
-        "it is a folder; name a file in it"
+        "it is a directory; name a file in it"
     } else if !about.is_file() {
-        "it is no ordinary file but a pipe or a device; save its content first"
+        "not a regular file; save it to disk first"
     } else if about.len() == 0 {
         // Files of procfs are made while they are read, and some wait for what comes next.
         NO_LENGTH
@@ -94,7 +94,7 @@ fn of_head(head: &[u8]) -> Guess {
     }
     of_binary(head).or_else(|| of_text(head)).unwrap_or_else(|| {
         let begin = String::from_utf8_lossy(head.get(..16).unwrap_or(head)).into_owned();
-        Guess::No(format!("it begins with \"{}\", which is not known; {ACCEPTED}", plain(&begin)))
+        Guess::No(format!("unknown file format (starts with \"{}\"); {ACCEPTED}", plain(&begin)))
     })
 }
 
@@ -171,8 +171,7 @@ fn of_text(head: &[u8]) -> Option<Guess> {
     }
     if smi::looks_like(head) {
         return Some(Guess::No(
-            "it is a log of nvidia-smi, which knows no allocations; lay it over another file with \
-             --smi FILE"
+            "an nvidia-smi log has no allocations; overlay it on another file with --smi-log"
                 .into(),
         ));
     }
@@ -194,7 +193,7 @@ fn of_database(path: &Path) -> Result<Source, Error> {
         return Ok(Source::Nsys);
     }
     let why = if begins("CUPTI_ACTIVITY_KIND_") {
-        "it is a SQLite file of nvprof, which knows no memory events; profile with nsys profile \
+        "it is a SQLite file of nvprof, which has no memory events; profile with nsys profile \
          --cuda-memory-usage=true"
             .into()
     } else {

@@ -244,12 +244,9 @@ impl Import<'_> {
             self.sink.pool(pool);
         }
         for (text, count) in [
+            ("events lost (ring buffer full); totals exclude them", last.certainty.lost.events()),
             (
-                "events were lost, because the kernel's ring was full; figures are without them",
-                last.certainty.lost.events(),
-            ),
-            (
-                "processes ran before the trace began; what they allocated then is not in the file",
+                "processes started before the trace; earlier allocations are missing",
                 self.before_trace,
             ),
             (

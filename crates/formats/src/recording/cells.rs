@@ -27,9 +27,9 @@ impl Places {
             )),
         });
         let places: Vec<_> = places.collect::<Result<_, _>>()?;
-        match places.get(Column::Row as usize) {
+        match places.get(Column::Type as usize) {
             Some(Some(_)) => Ok(Self(places)),
-            _ => Err(format!("there is no column `{}`", Column::Row.name())),
+            _ => Err(format!("column `{}` is missing", Column::Type.name())),
         }
     }
 }
@@ -134,7 +134,7 @@ impl<'a> Cells<'a> {
 
     pub(super) fn bad(self, column: Column) -> Bad {
         let why = if self.is_null(column) { "has no" } else { "has an impossible" };
-        let word = self.text(Column::Row).unwrap_or("nameless");
+        let word = self.text(Column::Type).unwrap_or("unnamed");
         Bad(format!("a row `{}` {why} `{}`", crate::plain::plain(word), column.name()))
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn encode(sheet: &mut Sheet, container: &Container) {
     sheet.row("container");
     sheet.text(Column::Container, &*container.id);
     sheet.text(Column::Runtime, container.runtime.name());
-    sheet.number(Column::PidInside, container.pid_inside.map(|pid| u64::from(pid.0)));
+    sheet.number(Column::ContainerPid, container.pid_inside.map(|pid| u64::from(pid.0)));
     if let Some(pod) = &container.pod {
         sheet.text(Column::PodUid, &*pod.uid);
         sheet.text(Column::Pod, pod.name.as_deref());
@@ -36,6 +36,6 @@ pub(super) fn decode(cells: Cells<'_>) -> Result<Container, Bad> {
         id: cells.must(Column::Container, text(Column::Container))?,
         runtime: runtime.and_then(known).unwrap_or(Runtime::Unknown),
         pod: text(Column::PodUid).map(pod),
-        pid_inside: cells.u32(Column::PidInside).map(Pid),
+        pid_inside: cells.u32(Column::ContainerPid).map(Pid),
     })
 }

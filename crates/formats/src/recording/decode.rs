@@ -37,21 +37,21 @@ const DEEPEST: usize = 4096;
 
 /// Whether a row is about what sites look like.
 pub(super) fn is_of_site(cells: Cells<'_>) -> bool {
-    matches!(cells.text(Column::Row), Some("frame" | "stack"))
+    matches!(cells.text(Column::Type), Some("frame" | "stack"))
 }
 
 /// One row; none for what is only needed by later ones.
 pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>, Bad> {
-    let word = cells.must(Column::Row, cells.text(Column::Row))?;
+    let word = cells.must(Column::Type, cells.text(Column::Type))?;
     Ok(Some(match word {
-        "about" => Row::About {
+        "metadata" => Row::About {
             key: cells.must_text(Column::Name)?,
-            value: cells.must_text(Column::Text)?,
+            value: cells.must_text(Column::Value)?,
         },
         "clock" => clock(cells)?,
         "gpu" => Row::Gpu(GpuName {
             id: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
-            uuid: cells.text(Column::Text).unwrap_or_default().to_owned(),
+            uuid: cells.text(Column::Uuid).unwrap_or_default().to_owned(),
             name: cells.text(Column::Name).unwrap_or_default().to_owned(),
             total_bytes: cells.must_u64(Column::Bytes)?,
         }),
@@ -62,8 +62,8 @@ pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>
             }
             return Ok(None);
         }
-        "tick" => Row::Tick(Moment(cells.must_u64(Column::At)?)),
-        "end" => Row::End(Moment(cells.must_u64(Column::At)?)),
+        "report" => Row::Tick(Moment(cells.must_u64(Column::TimeNs)?)),
+        "end" => Row::End(Moment(cells.must_u64(Column::TimeNs)?)),
         word => match what(word, cells, names)? {
             Some(what) => Row::Event(event(cells, what)?),
             None => Row::Unknown,
@@ -97,11 +97,11 @@ impl Cells<'_> {
     }
 
     fn exec(self) -> Result<ExecId, Bad> {
-        self.must_u64(Column::Exec).map(ExecId)
+        self.must_u64(Column::GraphExec).map(ExecId)
     }
 
     fn kernel(self) -> Result<KernelId, Bad> {
-        self.must_u64(Column::Kernel).map(KernelId)
+        self.must_u64(Column::KernelHandle).map(KernelId)
     }
 
     fn handle(self) -> Result<HandleId, Bad> {
@@ -109,12 +109,15 @@ impl Cells<'_> {
     }
 
     fn site(self) -> Option<SiteId> {
-        self.u32(Column::Site).map(SiteId)
+        self.u32(Column::SiteId).map(SiteId)
     }
 
     fn key(self) -> Result<Key, Bad> {
-        let space = self.word(Column::Space)?;
-        Ok(Key { space: self.must(Column::Space, space)?, value: self.must_u64(Column::Address)? })
+        let space = self.word(Column::AddressType)?;
+        Ok(Key {
+            space: self.must(Column::AddressType, space)?,
+            value: self.must_u64(Column::Address)?,
+        })
     }
 
     /// A kind that a later version added is memory all the same.
@@ -124,17 +127,17 @@ impl Cells<'_> {
     }
 
     fn place(self) -> Result<Option<Place>, Bad> {
-        match self.text(Column::Place) {
+        match self.text(Column::Location) {
             None => Ok(None),
             Some("device") => Ok(Some(Place::Device(self.device()?))),
             Some("host") => Ok(Some(Place::Host)),
-            Some(_) => Err(self.bad(Column::Place)),
+            Some(_) => Err(self.bad(Column::Location)),
         }
     }
 
     fn must_place(self) -> Result<Place, Bad> {
         let place = self.place()?;
-        self.must(Column::Place, place)
+        self.must(Column::Location, place)
     }
 
     fn count(self, column: Column) -> u64 {
@@ -143,21 +146,21 @@ impl Cells<'_> {
 }
 
 fn event(cells: Cells<'_>, what: What) -> Result<Event, Bad> {
-    let at = cells.must_u64(Column::At)?;
+    let at = cells.must_u64(Column::TimeNs)?;
     Ok(Event {
         pid: Pid(cells.must(Column::Pid, cells.u32(Column::Pid))?),
         tid: Tid(cells.must(Column::Tid, cells.u32(Column::Tid))?),
-        entered: Moment(cells.u64(Column::Entered).unwrap_or(at)),
+        entered: Moment(cells.u64(Column::EntryNs).unwrap_or(at)),
         at: Moment(at),
         what,
     })
 }
 
 fn clock(cells: Cells<'_>) -> Result<Row, Bad> {
-    let moment = Moment(cells.must_u64(Column::At)?);
-    let utc = cells.must(Column::Utc, cells.time(Column::Utc))?;
-    let offset = cells.i32(Column::Code).unwrap_or(0);
-    Ok(Row::Clock(WallClock::recorded(moment, utc, cells.text(Column::Text), offset)))
+    let moment = Moment(cells.must_u64(Column::TimeNs)?);
+    let utc = cells.must(Column::WallTime, cells.time(Column::WallTime))?;
+    let offset = cells.i32(Column::UtcOffsetSeconds).unwrap_or(0);
+    Ok(Row::Clock(WallClock::recorded(moment, utc, cells.text(Column::TimeZone), offset)))
 }
 
 fn frame(cells: Cells<'_>) -> Result<(u32, Frame), Bad> {
@@ -169,17 +172,17 @@ fn frame(cells: Cells<'_>) -> Result<(u32, Frame), Bad> {
         language: cells.word(Column::Language)?.unwrap_or_default(),
         unknown: cells.word(Column::Reason)?,
     };
-    Ok((cells.must(Column::Frame, cells.u32(Column::Frame))?, frame))
+    Ok((cells.must(Column::FrameId, cells.u32(Column::FrameId))?, frame))
 }
 
 fn stack(cells: Cells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFacts, Bad> {
-    let site = SiteId(cells.must(Column::Site, cells.u32(Column::Site))?);
+    let site = SiteId(cells.must(Column::SiteId, cells.u32(Column::SiteId))?);
     let frame = |number: u64| {
-        let id = u32::try_from(number).map_err(|_| cells.bad(Column::Numbers))?;
+        let id = u32::try_from(number).map_err(|_| cells.bad(Column::FrameIds))?;
         let untold = || Frame { unknown: Some(Unknown::NotTold), ..Frame::default() };
         Ok(known.get(&id).cloned().unwrap_or_else(untold))
     };
-    let numbers = cells.all_numbers(Column::Numbers)?;
+    let numbers = cells.all_numbers(Column::FrameIds)?;
     let frames: Result<_, Bad> = numbers.into_iter().take(DEEPEST).map(frame).collect();
     Ok(SiteFacts { site, frames: frames? })
 }
@@ -189,10 +192,10 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
     Ok(Some(match word {
         "stack" => What::Site(stack(cells, names.frames)?),
         "process" => What::Process(ProcessFacts {
-            start: cells.count(Column::Start),
+            start: cells.count(Column::ProcessStartNs),
             uid: cells.must(Column::Uid, cells.u32(Column::Uid))?,
             name: cells.must_text(Column::Name)?,
-            before_trace: cells.flag(Column::Flag).unwrap_or(false),
+            before_trace: cells.flag(Column::BeforeTrace).unwrap_or(false),
         }),
         "container" => What::Container(Box::new(containers::decode(cells)?)),
         "thread_name" => What::ThreadName(cells.must_text(Column::Name)?),
@@ -210,37 +213,37 @@ fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Wh
             site: cells.site(),
         }),
         "free" => {
-            let by = cells.word(Column::By)?;
+            let by = cells.word(Column::FreeFunction)?;
             What::Free(Free {
                 key: cells.key()?,
-                by: cells.must(Column::By, by)?,
+                by: cells.must(Column::FreeFunction, by)?,
                 stream: cells.u64(Column::Stream).map(StreamId),
             })
         }
-        "failed" => What::Failed(failed(cells, names)?),
-        "gpus" => What::Gpus(gpus(cells)?),
-        "driver_account" => What::DriverAccount {
+        "call_failed" => What::Failed(failed(cells, names)?),
+        "device_map" => What::Gpus(gpus(cells)?),
+        "driver_usage" => What::DriverAccount {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
-            only: cells.flag(Column::Flag).unwrap_or(false),
+            only: cells.flag(Column::IsOnlyGpu).unwrap_or(false),
         },
         "gpu_free" => What::GpuFree {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
         },
-        "driver_account_lost" => What::DriverAccountLost,
+        "driver_usage_lost" => What::DriverAccountLost,
         "lost" => What::Lost(Lost {
-            allocations: cells.count(Column::Allocations),
+            allocations: cells.count(Column::LostAllocations),
             allocated_bytes: cells.count(Column::Bytes),
-            frees: cells.count(Column::Frees),
-            failures: cells.count(Column::Failures),
-            other: cells.count(Column::Other),
-            launches: cells.count(Column::Launches),
-            copies: cells.count(Column::Copies),
-            stacks: cells.count(Column::Stacks),
-            objects: cells.count(Column::Objects),
-            tensors: cells.count(Column::Tensors),
-            processes: cells.count(Column::Processes),
+            frees: cells.count(Column::LostFrees),
+            failures: cells.count(Column::LostFailures),
+            other: cells.count(Column::LostOther),
+            launches: cells.count(Column::LostLaunches),
+            copies: cells.count(Column::LostCopies),
+            stacks: cells.count(Column::LostStacks),
+            objects: cells.count(Column::LostObjects),
+            tensors: cells.count(Column::LostTensors),
+            processes: cells.count(Column::LostProcesses),
         }),
         word => {
             let physical = physical(word, cells)?.map(What::Vmm);
@@ -289,10 +292,10 @@ fn pool(word: &str, cells: Cells<'_>) -> Result<Option<PoolCall>, Bad> {
         "pool_destroy" => PoolCall::Destroyed { pool: cells.pool()? },
         "pool_trim" => PoolCall::Trimmed { pool: cells.pool()?, keep: bytes()? },
         "pool_reserved" => PoolCall::ToldReserved { pool: cells.pool()?, bytes: bytes()? },
-        "pool_of_device" => PoolCall::OfDevice {
+        "device_pool" => PoolCall::OfDevice {
             pool: cells.pool()?,
             device: cells.device()?,
-            current: cells.flag(Column::Flag).unwrap_or(false),
+            current: cells.flag(Column::IsCurrent).unwrap_or(false),
         },
         _ => return Ok(None),
     }))
@@ -316,7 +319,7 @@ fn graph(word: &str, cells: Cells<'_>) -> Result<Option<GraphCall>, Bad> {
         "graph_instantiate" => GraphCall::Instantiated {
             exec: cells.exec()?,
             graph: cells.graph()?,
-            frees_before_launch: cells.flag(Column::Flag).unwrap_or(false),
+            frees_before_launch: cells.flag(Column::AutoFree).unwrap_or(false),
         },
         "graph_launch" => GraphCall::Launched { exec: cells.exec()? },
         "graph_exec_destroy" => GraphCall::ExecDestroyed { exec: cells.exec()? },
@@ -341,7 +344,7 @@ fn context(word: &str, cells: Cells<'_>) -> Result<Option<ContextChange>, Bad> {
         }
         "primary_release" => ContextChange::PrimaryReleased { device: cells.device()? },
         "primary_reset" => ContextChange::PrimaryReset { device: cells.device()? },
-        "context_learned" => {
+        "context_discovered" => {
             let (context, device) = both()?;
             ContextChange::Learned { context, device }
         }
@@ -353,15 +356,15 @@ fn work(word: &str, cells: Cells<'_>) -> Result<Option<Work>, Bad> {
     Ok(Some(match word {
         "launches" => Work::Launches(launches(cells)?),
         "kernel_name" => {
-            let by = cells.word(Column::By)?;
+            let by = cells.word(Column::NameSource)?;
             let (kernel, name) = (cells.kernel()?, cells.must_text(Column::Name)?);
             Work::Named { kernel, name, by: by.unwrap_or(NamedBy::Call) }
         }
         "kernel_alias" => Work::Alias {
-            function: KernelId(cells.must_u64(Column::Alias)?),
+            function: KernelId(cells.must_u64(Column::AliasHandle)?),
             kernel: cells.kernel()?,
         },
-        "kernel_nameless" => {
+        "kernel_unnamed" => {
             let why = cells.word(Column::Reason)?;
             Work::Nameless { kernel: cells.kernel()?, why: cells.must(Column::Reason, why)? }
         }
@@ -374,12 +377,12 @@ fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
     let address = || cells.must_u64(Column::Address);
     let bytes = || cells.must_u64(Column::Bytes);
     let what = match word {
-        "tensor_begin" => {
+        "tensor_alloc" => {
             TensorTurn::Began { address: address()?, bytes: bytes()?, site: cells.site() }
         }
-        "tensor_end" => TensorTurn::Ended { address: address()?, bytes: bytes()? },
-        "tensor_refused" => TensorTurn::Refused { bytes: bytes()?, site: cells.site() },
-        "torch" => {
+        "tensor_free" => TensorTurn::Ended { address: address()?, bytes: bytes()? },
+        "tensor_oom" => TensorTurn::Refused { bytes: bytes()?, site: cells.site() },
+        "torch_detected" => {
             let reason = cells.word(Column::Reason)?;
             let watch = reason.map_or(TensorWatch::Begun, TensorWatch::Impossible);
             return Ok(Some(What::Torch(watch)));
@@ -389,8 +392,8 @@ fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
     Ok(Some(What::Tensor(TensorCall {
         what,
         device: cells.device()?,
-        allocated: cells.must_u64(Column::Allocated)?,
-        reserved: cells.must_u64(Column::Reserved)?,
+        allocated: cells.must_u64(Column::AllocatedBytes)?,
+        reserved: cells.must_u64(Column::ReservedBytes)?,
     })))
 }
 
@@ -403,7 +406,7 @@ fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
     };
     Ok(Failed {
         function: names.functions.id(function, recorded, names.known),
-        code: cells.must(Column::Code, cells.i32(Column::Code))?,
+        code: cells.must(Column::Result, cells.i32(Column::Result))?,
         asked,
         freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },
         device: cells.u16(Column::Device).map(DeviceId),
@@ -414,21 +417,21 @@ fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
 
 fn gpus(cells: Cells<'_>) -> Result<Box<[Option<GpuId>]>, Bad> {
     let gpu = |number: Option<u64>| number.map(u16::try_from).transpose();
-    let gpus: Result<Vec<_>, _> = cells.numbers(Column::Numbers).into_iter().map(gpu).collect();
-    let gpus = gpus.map_err(|_| cells.bad(Column::Numbers))?;
+    let gpus: Result<Vec<_>, _> = cells.numbers(Column::DeviceGpus).into_iter().map(gpu).collect();
+    let gpus = gpus.map_err(|_| cells.bad(Column::DeviceGpus))?;
     Ok(gpus.into_iter().map(|gpu| gpu.map(GpuId)).collect())
 }
 
 fn launches(cells: Cells<'_>) -> Result<Launches, Bad> {
-    let target = match cells.u64(Column::Exec) {
+    let target = match cells.u64(Column::GraphExec) {
         Some(exec) => Launched::Graph(ExecId(exec)),
         None => Launched::Kernel(cells.kernel()?),
     };
-    let last = match &*cells.all_numbers(Column::Last)? {
+    let last = match &*cells.all_numbers(Column::LastShape)? {
         [] => None,
-        numbers => Some(cells.must(Column::Last, shape(numbers))?),
+        numbers => Some(cells.must(Column::LastShape, shape(numbers))?),
     };
-    let numbers = cells.all_numbers(Column::Numbers)?;
+    let numbers = cells.all_numbers(Column::Shapes)?;
     let shapes = numbers.chunks(8).map(|group| {
         let (calls, of) = group.split_last()?;
         Some((shape(of)?, *calls))
@@ -439,10 +442,10 @@ fn launches(cells: Cells<'_>) -> Result<Launches, Bad> {
         calls: cells.must_u64(Column::Calls)?,
         captured: cells.count(Column::Captured),
         checked: cells.count(Column::Checked),
-        failed: cells.count(Column::Failures),
+        failed: cells.count(Column::Failed),
         last,
-        shapes: cells.must(Column::Numbers, shapes)?,
-        other_shapes: cells.count(Column::Other),
+        shapes: cells.must(Column::Shapes, shapes)?,
+        other_shapes: cells.count(Column::OtherShapes),
     })
 }
 
@@ -458,7 +461,7 @@ fn shape(numbers: &[u64]) -> Option<Shape> {
 
 fn copies(cells: Cells<'_>) -> Result<Copies, Bad> {
     let direction = cells.word(Column::Direction)?;
-    let numbers = cells.all_numbers(Column::Numbers)?;
+    let numbers = cells.all_numbers(Column::BandwidthHistogram)?;
     let pairs = numbers.chunks(2).map(|pair| match *pair {
         [bucket, calls] => Some((u8::try_from(bucket).ok()?, calls)),
         _ => None,
@@ -466,11 +469,11 @@ fn copies(cells: Cells<'_>) -> Result<Copies, Bad> {
     let bandwidths: Option<Vec<_>> = pairs.collect();
     Ok(Copies {
         direction: cells.must(Column::Direction, direction)?,
-        pointers: cells.u64(Column::Address).zip(cells.u64(Column::Source)),
-        asynchronous: cells.flag(Column::Flag).unwrap_or(false),
+        pointers: cells.u64(Column::Address).zip(cells.u64(Column::SourceAddress)),
+        asynchronous: cells.flag(Column::IsAsync).unwrap_or(false),
         calls: cells.must_u64(Column::Calls)?,
         bytes: cells.must_u64(Column::Bytes)?,
-        nanos: cells.count(Column::Nanos),
-        bandwidths: cells.must(Column::Numbers, bandwidths)?,
+        nanos: cells.count(Column::DurationNs),
+        bandwidths: cells.must(Column::BandwidthHistogram, bandwidths)?,
     })
 }

@@ -23,8 +23,8 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
             sheet.row("process");
             sheet.text(Column::Name, &*facts.name);
             sheet.number(Column::Uid, u64::from(facts.uid));
-            sheet.number(Column::Start, facts.start);
-            sheet.flag(Column::Flag, facts.before_trace);
+            sheet.number(Column::ProcessStartNs, facts.start);
+            sheet.flag(Column::BeforeTrace, facts.before_trace);
         }
         What::Container(container) => containers::encode(sheet, container),
         What::ThreadName(name) => {
@@ -38,7 +38,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         What::Free(free) => {
             sheet.row("free");
             key(sheet, free.key);
-            sheet.text(Column::By, free.by.word());
+            sheet.text(Column::FreeFunction, free.by.word());
             sheet.number(Column::Stream, free.stream.map(|stream| stream.0));
         }
         What::Vmm(call) => physical(sheet, *call),
@@ -47,28 +47,28 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         What::Failed(call) => failed(sheet, call, function),
         What::Context(change) => context(sheet, *change),
         What::Gpus(gpus) => {
-            sheet.row("gpus");
+            sheet.row("device_map");
             let gpus = gpus.iter().map(|gpu| gpu.map(|gpu| u64::from(gpu.0)));
-            sheet.numbers(Column::Numbers, gpus);
+            sheet.numbers(Column::DeviceGpus, gpus);
         }
         What::DriverAccount { gpu, bytes, only } => {
-            sheet.row("driver_account");
+            sheet.row("driver_usage");
             sheet.number(Column::Gpu, u64::from(gpu.0));
             sheet.number(Column::Bytes, *bytes);
-            sheet.flag(Column::Flag, *only);
+            sheet.flag(Column::IsOnlyGpu, *only);
         }
         What::GpuFree { gpu, bytes } => {
             sheet.row("gpu_free");
             sheet.number(Column::Gpu, u64::from(gpu.0));
             sheet.number(Column::Bytes, *bytes);
         }
-        What::DriverAccountLost => sheet.row("driver_account_lost"),
+        What::DriverAccountLost => sheet.row("driver_usage_lost"),
         What::Lost(lost) => losses(sheet, lost),
         What::Work(work) => self::work(sheet, work),
         What::Object(call) => objects::encode(sheet, *call),
         What::Tensor(call) => tensor(sheet, call),
         What::Torch(watch) => {
-            sheet.row("torch");
+            sheet.row("torch_detected");
             let reason = match watch {
                 TensorWatch::Begun => None,
                 TensorWatch::Impossible(reason) => Some(reason.word()),
@@ -77,8 +77,8 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
         }
         What::Site(_) => sheet.row("stack"),
     }
-    sheet.number(Column::At, event.at.0);
-    sheet.number(Column::Entered, (event.entered != event.at).then_some(event.entered.0));
+    sheet.number(Column::TimeNs, event.at.0);
+    sheet.number(Column::EntryNs, (event.entered != event.at).then_some(event.entered.0));
     sheet.number(Column::Pid, u64::from(event.pid.0));
     sheet.number(Column::Tid, u64::from(event.tid.0));
 }
@@ -86,7 +86,7 @@ pub(super) fn event(sheet: &mut Sheet, event: &Event, function: FunctionName) {
 /// Adds the row of a frame.
 pub(super) fn frame(sheet: &mut Sheet, id: u32, frame: &Frame) {
     sheet.row("frame");
-    sheet.number(Column::Frame, u64::from(id));
+    sheet.number(Column::FrameId, u64::from(id));
     sheet.text(Column::Function, &*frame.function);
     sheet.text(Column::File, frame.file.as_deref());
     sheet.number(Column::Line, u64::from(frame.line));
@@ -97,16 +97,16 @@ pub(super) fn frame(sheet: &mut Sheet, id: u32, frame: &Frame) {
 
 fn key(sheet: &mut Sheet, key: Key) {
     sheet.number(Column::Address, key.value);
-    sheet.text(Column::Space, key.space.word());
+    sheet.text(Column::AddressType, key.space.word());
 }
 
 fn place(sheet: &mut Sheet, place: Place) {
     match place {
         Place::Device(device) => {
-            sheet.text(Column::Place, "device");
+            sheet.text(Column::Location, "device");
             sheet.number(Column::Device, u64::from(device.0));
         }
-        Place::Host => sheet.text(Column::Place, "host"),
+        Place::Host => sheet.text(Column::Location, "host"),
     }
 }
 
@@ -119,7 +119,7 @@ fn allocate(sheet: &mut Sheet, call: &Allocate) {
     sheet.number(Column::Device, call.device.map(|device| u64::from(device.0)));
     sheet.number(Column::Pool, call.pool.map(|pool| pool.0));
     sheet.number(Column::Stream, call.stream.map(|stream| stream.0));
-    sheet.number(Column::Site, call.site.map(|site| u64::from(site.0)));
+    sheet.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
 }
 
 fn physical(sheet: &mut Sheet, call: VmmCall) {
@@ -132,7 +132,7 @@ fn physical(sheet: &mut Sheet, call: VmmCall) {
             about("physical_create", handle.0);
             sheet.number(Column::Bytes, bytes);
             place(sheet, at);
-            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+            sheet.number(Column::SiteId, site.map(|site| u64::from(site.0)));
         }
         VmmCall::Import { handle } => about("physical_import", handle.0),
         VmmCall::Multicast { handle } => about("physical_multicast", handle.0),
@@ -184,9 +184,9 @@ fn pool(sheet: &mut Sheet, call: PoolCall) {
             sheet.number(Column::Bytes, bytes);
         }
         PoolCall::OfDevice { pool, device, current } => {
-            about("pool_of_device", pool.0);
+            about("device_pool", pool.0);
             sheet.number(Column::Device, u64::from(device.0));
-            sheet.flag(Column::Flag, current);
+            sheet.flag(Column::IsCurrent, current);
         }
     }
 }
@@ -215,12 +215,12 @@ fn graph(sheet: &mut Sheet, call: GraphCall) {
             sheet.number(Column::Address, address);
         }
         GraphCall::Instantiated { exec, graph, frees_before_launch } => {
-            about("graph_instantiate", Column::Exec, exec.0);
+            about("graph_instantiate", Column::GraphExec, exec.0);
             sheet.number(Column::Graph, graph.0);
-            sheet.flag(Column::Flag, frees_before_launch);
+            sheet.flag(Column::AutoFree, frees_before_launch);
         }
-        GraphCall::Launched { exec } => about("graph_launch", Column::Exec, exec.0),
-        GraphCall::ExecDestroyed { exec } => about("graph_exec_destroy", Column::Exec, exec.0),
+        GraphCall::Launched { exec } => about("graph_launch", Column::GraphExec, exec.0),
+        GraphCall::ExecDestroyed { exec } => about("graph_exec_destroy", Column::GraphExec, exec.0),
         GraphCall::GraphDestroyed { graph } => about("graph_destroy", Column::Graph, graph.0),
         GraphCall::ToldReserved { device, bytes } => {
             about("graph_reserved", Column::Device, u64::from(device.0));
@@ -233,10 +233,10 @@ fn graph(sheet: &mut Sheet, call: GraphCall) {
 }
 
 fn failed(sheet: &mut Sheet, call: &Failed, function: FunctionName) {
-    sheet.row("failed");
+    sheet.row("call_failed");
     sheet.text(Column::Function, function(call.function));
     sheet.number(Column::FunctionId, u64::from(call.function.0));
-    sheet.code(Column::Code, call.code);
+    sheet.code(Column::Result, call.code);
     if let Some((kind, bytes)) = call.asked {
         sheet.text(Column::Kind, kind.word());
         sheet.number(Column::Bytes, bytes);
@@ -246,7 +246,7 @@ fn failed(sheet: &mut Sheet, call: &Failed, function: FunctionName) {
     }
     sheet.number(Column::Device, call.device.map(|device| u64::from(device.0)));
     sheet.number(Column::Context, call.context.map(|context| context.0));
-    sheet.number(Column::Site, call.site.map(|site| u64::from(site.0)));
+    sheet.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
 }
 
 fn context(sheet: &mut Sheet, change: ContextChange) {
@@ -261,7 +261,7 @@ fn context(sheet: &mut Sheet, change: ContextChange) {
         ContextChange::PrimaryReleased { device } => ("primary_release", None, Some(device)),
         ContextChange::PrimaryReset { device } => ("primary_reset", None, Some(device)),
         ContextChange::Learned { context, device } => {
-            ("context_learned", Some(context), Some(device))
+            ("context_discovered", Some(context), Some(device))
         }
     };
     sheet.row(word);
@@ -272,17 +272,17 @@ fn context(sheet: &mut Sheet, change: ContextChange) {
 fn losses(sheet: &mut Sheet, lost: &Lost) {
     sheet.row("lost");
     for (column, count) in [
-        (Column::Allocations, lost.allocations),
+        (Column::LostAllocations, lost.allocations),
         (Column::Bytes, lost.allocated_bytes),
-        (Column::Frees, lost.frees),
-        (Column::Failures, lost.failures),
-        (Column::Other, lost.other),
-        (Column::Launches, lost.launches),
-        (Column::Copies, lost.copies),
-        (Column::Stacks, lost.stacks),
-        (Column::Objects, lost.objects),
-        (Column::Tensors, lost.tensors),
-        (Column::Processes, lost.processes),
+        (Column::LostFrees, lost.frees),
+        (Column::LostFailures, lost.failures),
+        (Column::LostOther, lost.other),
+        (Column::LostLaunches, lost.launches),
+        (Column::LostCopies, lost.copies),
+        (Column::LostStacks, lost.stacks),
+        (Column::LostObjects, lost.objects),
+        (Column::LostTensors, lost.tensors),
+        (Column::LostProcesses, lost.processes),
     ] {
         sheet.number(column, count);
     }
@@ -291,23 +291,23 @@ fn losses(sheet: &mut Sheet, lost: &Lost) {
 fn tensor(sheet: &mut Sheet, call: &TensorCall) {
     match call.what {
         TensorTurn::Began { address, bytes, site } => {
-            sheet.row("tensor_begin");
+            sheet.row("tensor_alloc");
             range(sheet, address, bytes);
-            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+            sheet.number(Column::SiteId, site.map(|site| u64::from(site.0)));
         }
         TensorTurn::Ended { address, bytes } => {
-            sheet.row("tensor_end");
+            sheet.row("tensor_free");
             range(sheet, address, bytes);
         }
         TensorTurn::Refused { bytes, site } => {
-            sheet.row("tensor_refused");
+            sheet.row("tensor_oom");
             sheet.number(Column::Bytes, bytes);
-            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+            sheet.number(Column::SiteId, site.map(|site| u64::from(site.0)));
         }
     }
     sheet.number(Column::Device, u64::from(call.device.0));
-    sheet.number(Column::Allocated, call.allocated);
-    sheet.number(Column::Reserved, call.reserved);
+    sheet.number(Column::AllocatedBytes, call.allocated);
+    sheet.number(Column::ReservedBytes, call.reserved);
 }
 
 fn work(sheet: &mut Sheet, work: &Work) {
@@ -315,18 +315,18 @@ fn work(sheet: &mut Sheet, work: &Work) {
         Work::Launches(launches) => self::launches(sheet, launches),
         Work::Named { kernel, name, by } => {
             sheet.row("kernel_name");
-            sheet.number(Column::Kernel, kernel.0);
+            sheet.number(Column::KernelHandle, kernel.0);
             sheet.text(Column::Name, &**name);
-            sheet.text(Column::By, by.word());
+            sheet.text(Column::NameSource, by.word());
         }
         Work::Alias { function, kernel } => {
             sheet.row("kernel_alias");
-            sheet.number(Column::Kernel, kernel.0);
-            sheet.number(Column::Alias, function.0);
+            sheet.number(Column::KernelHandle, kernel.0);
+            sheet.number(Column::AliasHandle, function.0);
         }
         Work::Nameless { kernel, why } => {
-            sheet.row("kernel_nameless");
-            sheet.number(Column::Kernel, kernel.0);
+            sheet.row("kernel_unnamed");
+            sheet.number(Column::KernelHandle, kernel.0);
             sheet.text(Column::Reason, why.word());
         }
         Work::Copies(copies) => self::copies(sheet, copies),
@@ -336,20 +336,20 @@ fn work(sheet: &mut Sheet, work: &Work) {
 fn launches(sheet: &mut Sheet, launches: &Launches) {
     sheet.row("launches");
     match launches.target {
-        Launched::Kernel(kernel) => sheet.number(Column::Kernel, kernel.0),
-        Launched::Graph(exec) => sheet.number(Column::Exec, exec.0),
+        Launched::Kernel(kernel) => sheet.number(Column::KernelHandle, kernel.0),
+        Launched::Graph(exec) => sheet.number(Column::GraphExec, exec.0),
     }
     sheet.number(Column::Calls, launches.calls);
     sheet.number(Column::Captured, launches.captured);
     sheet.number(Column::Checked, launches.checked);
-    sheet.number(Column::Failures, launches.failed);
-    sheet.number(Column::Other, launches.other_shapes);
+    sheet.number(Column::Failed, launches.failed);
+    sheet.number(Column::OtherShapes, launches.other_shapes);
     if let Some(last) = launches.last {
-        sheet.numbers(Column::Last, shape(last).map(Some));
+        sheet.numbers(Column::LastShape, shape(last).map(Some));
     }
     let shapes =
         launches.shapes.iter().flat_map(|(of, calls)| shape(*of).into_iter().chain([*calls]));
-    sheet.numbers(Column::Numbers, shapes.map(Some));
+    sheet.numbers(Column::Shapes, shapes.map(Some));
 }
 
 fn shape(shape: Shape) -> [u64; 7] {
@@ -362,12 +362,12 @@ fn copies(sheet: &mut Sheet, copies: &Copies) {
     sheet.text(Column::Direction, copies.direction.word());
     if let Some((destination, source)) = copies.pointers {
         sheet.number(Column::Address, destination);
-        sheet.number(Column::Source, source);
+        sheet.number(Column::SourceAddress, source);
     }
-    sheet.flag(Column::Flag, copies.asynchronous);
+    sheet.flag(Column::IsAsync, copies.asynchronous);
     sheet.number(Column::Calls, copies.calls);
     sheet.number(Column::Bytes, copies.bytes);
-    sheet.number(Column::Nanos, copies.nanos);
+    sheet.number(Column::DurationNs, copies.nanos);
     let pairs = copies.bandwidths.iter().flat_map(|(bucket, calls)| [u64::from(*bucket), *calls]);
-    sheet.numbers(Column::Numbers, pairs.map(Some));
+    sheet.numbers(Column::BandwidthHistogram, pairs.map(Some));
 }

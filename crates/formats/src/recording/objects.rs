@@ -19,7 +19,7 @@ pub(super) fn encode(sheet: &mut Sheet, call: ObjectCall) {
         ObjectCall::Created { kind, handle, context, site } => {
             about("object_create", kind, handle);
             sheet.number(Column::Context, context.map(|context| context.0));
-            sheet.number(Column::Site, site.map(|site| u64::from(site.0)));
+            sheet.number(Column::SiteId, site.map(|site| u64::from(site.0)));
         }
         ObjectCall::Destroyed { kind, handle } => about("object_destroy", kind, handle),
     }
@@ -40,7 +40,7 @@ pub(super) fn decode(word: &str, cells: Cells<'_>) -> Result<Option<ObjectCall>,
             kind,
             handle,
             context: cells.u64(Column::Context).map(ContextId),
-            site: cells.u32(Column::Site).map(SiteId),
+            site: cells.u32(Column::SiteId).map(SiteId),
         }
     }))
 }

@@ -19,10 +19,14 @@ use super::cells::{Cells, Places};
 use super::decode::{self, Names};
 use super::functions::{Functions, Resolver};
 use super::message::{self, Messages, Next, Trouble};
+use super::schema::Column;
 use super::{Row, VERSION, VERSION_KEY};
 use crate::import::{Error, Warning};
 
 const ADVICE: &str = "record again, or read the part before it with another tool";
+
+/// The name of the column `type` before the first release.
+const UNRELEASED_TYPE_COLUMN: &str = "row";
 
 /// Whether a file that begins like this may be a recording: it is an Arrow stream.
 #[must_use]
@@ -68,18 +72,19 @@ impl<R: Read> Reader<R> {
         let schema = match messages.next() {
             Ok(Next::Message(meta, _)) => read_schema(&meta),
             Ok(Next::Cut) if messages.place > 4 => {
-                Err(Trouble::Broken("the file is cut off inside of its schema".into()))
+                Err(Trouble::Broken("the file is truncated within its schema".into()))
             }
             Ok(Next::End | Next::Cut) | Err(Trouble::Broken(_)) => {
                 return Err(not_recognised(
                     path,
-                    "this is no Arrow stream; `vramscope record -o FILE` writes recordings",
+                    "not an Arrow stream; `vramscope record -o FILE` writes recordings",
                 ));
             }
             Err(trouble) => Err(trouble),
         };
         let schema = schema.map_err(|trouble| told(path, 0, trouble))?;
         check_version(&schema, path)?;
+        check_column_names(&schema, path)?;
         let places = message::check_schema(&schema)
             .and_then(|()| Places::find(&schema).map_err(Trouble::Broken))
             .map_err(|trouble| told(path, 0, trouble))?;
@@ -172,7 +177,7 @@ impl<R: Read> Reader<R> {
         };
         let message = message::described(&meta)?;
         let Some(batch) = message.header_as_record_batch() else {
-            return Err(Trouble::Broken("a message is no batch of rows".into()));
+            return Err(Trouble::Broken("a message is not a record batch".into()));
         };
         message::check_batch(&batch, &body, &self.schema)?;
         let (body, version) = (Buffer::from_vec(body), message.version());
@@ -201,14 +206,14 @@ impl<R: Read> Reader<R> {
             |text: String, count, inexact| warnings.push(Warning { text, count, inexact });
         if self.cut || !self.ended {
             let text = format!(
-                "the recording is cut off at byte {}: the tracer was killed, or the disk was full; \
-                 what happened later is not in it",
+                "recording truncated at byte {} (tracer killed or disk full); later events are \
+                 missing",
                 self.messages.began
             );
             warn(text, 1, true);
         }
         if self.unknown > 0 {
-            let text = "rows of a sort that only newer versions of vramscope know were left out";
+            let text = "rows of unknown type skipped (written by a newer version)";
             warn(text.to_owned(), self.unknown, true);
         }
         warnings
@@ -231,7 +236,7 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, Trouble
 fn read_schema(meta: &[u8]) -> Result<SchemaRef, Trouble> {
     let message = message::described(meta)?;
     let Some(schema) = message.header_as_schema() else {
-        return Err(Trouble::Broken("the first message is no schema".into()));
+        return Err(Trouble::Broken("the first message is not a schema".into()));
     };
     guarded(|| try_fb_to_schema(schema)).map(Arc::new)
 }
@@ -249,8 +254,21 @@ fn check_version(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
                  with a newer vramscope"
             ),
         )),
-        _ => Err(not_recognised(path, "a recording of a version that never was")),
+        _ => Err(not_recognised(path, "invalid recording version")),
     }
+}
+
+/// Columns had other names before the first release, and such files also say version 1.
+fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
+    let has = |name: &str| schema.column_with_name(name).is_some();
+    if has(UNRELEASED_TYPE_COLUMN) && !has(Column::Type.name()) {
+        return Err(not_recognised(
+            path,
+            "a recording of an unreleased version of vramscope, with other column names: record \
+             again with this version",
+        ));
+    }
+    Ok(())
 }
 
 fn not_recognised(path: &Path, why: &str) -> Error {

@@ -86,7 +86,7 @@ impl Sheet {
     /// Begins a row.
     pub(super) fn row(&mut self, word: &str) {
         self.rows += 1;
-        self.text(Column::Row, word);
+        self.text(Column::Type, word);
     }
 
     /// The column, ready for the value of the row that was begun.

@@ -1,4 +1,4 @@
-//! The words that stand for the engine's closed lists. They are a contract: never renamed.
+//! The words that stand for the engine's closed lists. They are stable from version 0.1 on.
 
 use engine::event::FreeBy;
 use engine::ids::Space;
@@ -52,7 +52,7 @@ impl Word for Space {
 
     fn word(self) -> &'static str {
         match self {
-            Self::Address => "address",
+            Self::Address => "pointer",
             Self::Handle => "handle",
             Self::Array => "array",
             Self::Pool => "pool",
@@ -102,17 +102,17 @@ impl Word for Unknown {
 
     fn word(self) -> &'static str {
         match self {
-            Self::Stripped => "stripped",
+            Self::Stripped => "no_symbol",
             Self::Unmapped => "unmapped",
             Self::Jit => "jit",
             Self::Unreadable => "unreadable",
-            Self::NotTold => "not_told",
-            Self::Gone => "gone",
-            Self::Probed => "probed",
-            Self::Interpreter => "interpreter",
-            Self::TooEarly => "too_early",
-            Self::Deep => "deep",
-            Self::NoRule => "no_rule",
+            Self::NotTold => "not_recorded",
+            Self::Gone => "process_exited",
+            Self::Probed => "hidden_by_uretprobe",
+            Self::Interpreter => "unsupported_interpreter",
+            Self::TooEarly => "interpreter_not_ready",
+            Self::Deep => "truncated",
+            Self::NoRule => "no_unwind_info",
         }
     }
 }
@@ -152,15 +152,6 @@ impl Word for Direction {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {
-        match self {
-            Self::HostToDevice => "host_to_device",
-            Self::DeviceToHost => "device_to_host",
-            Self::DeviceToDevice => "device_to_device",
-            Self::HostToHost => "host_to_host",
-            Self::Peer => "peer",
-            Self::Array => "array",
-            Self::Fill => "fill",
-            Self::Unknown => "unknown",
-        }
+        self.name()
     }
 }

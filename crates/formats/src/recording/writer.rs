@@ -104,22 +104,22 @@ impl<W: Write> Writer<W> {
             ("hostname", &header.hostname),
             ("kernel", &header.kernel),
             ("target", &header.target),
-            ("work", if header.work { "yes" } else { "no" }),
+            ("kernels", if header.work { "yes" } else { "no" }),
         ] {
-            sheet.row("about");
+            sheet.row("metadata");
             sheet.text(Column::Name, key);
-            sheet.text(Column::Text, value);
+            sheet.text(Column::Value, value);
         }
         sheet.row("clock");
-        sheet.number(Column::At, header.clock.start().0);
-        sheet.time(Column::Utc, header.clock.utc_nanos());
-        sheet.text(Column::Text, header.clock.zone());
-        sheet.code(Column::Code, header.clock.offset());
+        sheet.number(Column::TimeNs, header.clock.start().0);
+        sheet.time(Column::WallTime, header.clock.utc_nanos());
+        sheet.text(Column::TimeZone, header.clock.zone());
+        sheet.code(Column::UtcOffsetSeconds, header.clock.offset());
         for gpu in &header.gpus {
             sheet.row("gpu");
             sheet.number(Column::Gpu, u64::from(gpu.id.0));
             sheet.text(Column::Name, gpu.name.as_str());
-            sheet.text(Column::Text, gpu.uuid.as_str());
+            sheet.text(Column::Uuid, gpu.uuid.as_str());
             sheet.number(Column::Bytes, gpu.total_bytes);
         }
     }
@@ -129,8 +129,8 @@ impl<W: Write> Writer<W> {
         if let What::Site(facts) = &event.what {
             let numbers = self.frames(&facts.frames)?;
             encode::event(&mut self.sheet, event, self.function);
-            self.sheet.number(Column::Site, u64::from(facts.site.0));
-            self.sheet.numbers(Column::Numbers, numbers.into_iter().map(Some));
+            self.sheet.number(Column::SiteId, u64::from(facts.site.0));
+            self.sheet.numbers(Column::FrameIds, numbers.into_iter().map(Some));
         } else {
             encode::event(&mut self.sheet, event, self.function);
         }
@@ -165,8 +165,8 @@ impl<W: Write> Writer<W> {
 
     /// A report is made at this moment: a replay makes it too.
     pub fn tick(&mut self, at: Moment) -> io::Result<()> {
-        self.sheet.row("tick");
-        self.sheet.number(Column::At, at.0);
+        self.sheet.row("report");
+        self.sheet.number(Column::TimeNs, at.0);
         self.added(at, false)
     }
 
@@ -183,7 +183,7 @@ impl<W: Write> Writer<W> {
     /// The last report is made at this moment; nothing may follow.
     pub fn finish(&mut self, at: Moment) -> io::Result<()> {
         self.sheet.row("end");
-        self.sheet.number(Column::At, at.0);
+        self.sheet.number(Column::TimeNs, at.0);
         self.encode()?;
         self.stream.finish().map_err(no_arrow)?;
         self.put()

@@ -25,7 +25,7 @@ fn leaked_bytes_are_device_memory_with_the_static_part_told() {
     let bytes: Vec<_> = sites.iter().map(|site| site["bytes"].as_u64().unwrap()).collect();
     assert_eq!(bytes, [8 * MIB, 5 * MIB, 4 * MIB, 3000]);
     assert_eq!(sites[0]["frames"][1]["function"], "make_buffer");
-    assert_eq!((&sites[2]["pid"], &sites[2]["at_exit"]), (&json!(8), &json!(1)));
+    assert_eq!((&sites[2]["pid"], &sites[2]["live_at_exit"]), (&json!(8), &json!(1)));
     assert_eq!((&found["source"], &found["exact"]), (&json!("nsys"), &json!(false)));
 }
 
@@ -41,7 +41,7 @@ fn the_peak_is_where_it_is_by_hand() {
     let live: Vec<_> =
         peak["live"].as_array().unwrap().iter().map(|at| at["bytes"].as_u64().unwrap()).collect();
     assert_eq!(live, [32 * MIB, 8 * MIB, 4 * MIB, 3000]);
-    assert_eq!(peak["live"][0]["each"][0]["address"], "0x200");
+    assert_eq!(peak["live"][0]["allocation_list"][0]["address"], "0x200");
     let own = &found["peaks"][1];
     assert_eq!((&own["pid"], &own["bytes"]), (&json!(7), &json!(40 * MIB + 3000)));
 }

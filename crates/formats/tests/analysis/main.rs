@@ -135,11 +135,11 @@ fn an_empty_file_has_an_answer_to_every_question() {
     let leakage = Leakage::of(&story.groups());
     let answers = [
         (Answer::Leakage(&leakage), "No leaks"),
-        (Answer::Watermark(&story.peaks()), "No peak"),
-        (Answer::Usage(&story.courses(), &[]), "None of device memory"),
+        (Answer::Watermark(&story.peaks()), "No device memory"),
+        (Answer::Usage(&story.courses(), &[]), "No device memory"),
         (Answer::Suspects(&story.findings()), "Not enough data"),
         (Answer::Summary(&story.overview()), "Nothing was allocated"),
-        (Answer::Fragmentation(&analysis::Fragmentation::default()), "Nothing to judge"),
+        (Answer::Fragmentation(&analysis::Fragmentation::default()), "No caches or pools"),
     ];
     for (answer, beginning) in answers {
         assert!(text(&story, answer).starts_with(beginning), "{}", text(&story, answer));
@@ -155,7 +155,7 @@ fn what_is_live_in_a_snapshot_of_a_running_program_is_called_so() {
     let mut groups = engine::analysis::groups::Groups::new(story.imported.source.measure());
     story.changes.iter().for_each(|change| groups.change(change));
     let found = text(&story, Answer::Leakage(&Leakage::of(&groups)));
-    let line = "64 leaks, 64.00 MiB of PyTorch's blocks, not freed when the snapshot was made";
+    let line = "64 leaks: 64.00 MiB of PyTorch memory live in the snapshot";
     assert_eq!(found.lines().next(), Some(line));
 }
 

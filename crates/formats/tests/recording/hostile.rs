@@ -124,8 +124,8 @@ fn refusal(bytes: &[u8]) -> String {
 
 #[test]
 fn files_of_others_are_told_from_recordings() {
-    let field = Field::new("row", DataType::Utf8, false);
-    let foreign = stream(Schema::new(vec![field.clone()]), vec![words(&["tick"])]);
+    let field = Field::new("type", DataType::Utf8, false);
+    let foreign = stream(Schema::new(vec![field.clone()]), vec![words(&["report"])]);
     assert!(refusal(&foreign).contains("not one that vramscope wrote"), "{}", refusal(&foreign));
     for other in [&b""[..], b"ARROW1\0\0", b"SQLite format 3\0", b"\x80\x04\x95", b"{}"] {
         let refusal = refusal(other);
@@ -135,30 +135,41 @@ fn files_of_others_are_told_from_recordings() {
 
 #[test]
 fn a_version_of_the_future_is_refused_with_advice() {
-    let field = Field::new("row", DataType::Utf8, false);
-    let newer = stream(marked(vec![field.clone()], "2"), vec![words(&["tick"])]);
+    let field = Field::new("type", DataType::Utf8, false);
+    let newer = stream(marked(vec![field.clone()], "2"), vec![words(&["report"])]);
     assert!(refusal(&newer).contains("read it with a newer vramscope"), "{}", refusal(&newer));
-    let odd = stream(marked(vec![field], "one"), vec![words(&["tick"])]);
-    assert!(refusal(&odd).contains("never was"));
+    let odd = stream(marked(vec![field], "one"), vec![words(&["report"])]);
+    assert!(refusal(&odd).contains("invalid recording version"));
+}
+
+#[test]
+fn old_column_names_are_rejected_as_unreleased() {
+    let fields =
+        vec![Field::new("row", DataType::Utf8, false), Field::new("at", DataType::UInt64, true)];
+    let times: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
+    let old = stream(marked(fields, "1"), vec![words(&["tick"]), times]);
+    let refusal = refusal(&old);
+    assert!(refusal.contains("unreleased version of vramscope"), "{refusal}");
+    assert!(refusal.contains("record again"), "{refusal}");
 }
 
 #[test]
 fn columns_of_another_type_are_refused() {
-    let field = Field::new("row", DataType::UInt64, false);
+    let field = Field::new("type", DataType::UInt64, false);
     let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
     let wrong = stream(marked(vec![field], "1"), vec![numbers]);
     let refusal = refusal(&wrong);
-    assert!(refusal.contains("`row` is UInt64 instead of string"), "{refusal}");
+    assert!(refusal.contains("`type` is UInt64 instead of string"), "{refusal}");
 }
 
 #[test]
 fn rows_without_what_they_need_are_refused_and_new_words_are_left_out() {
-    let field = || Field::new("row", DataType::Utf8, false);
+    let field = || Field::new("type", DataType::Utf8, false);
     let bare = stream(marked(vec![field()], "1"), vec![words(&["allocate"])]);
     let refusal = refusal(&bare);
-    assert!(refusal.contains("a row `allocate` has no `space`, at byte"), "{refusal}");
+    assert!(refusal.contains("a row `allocate` has no `address_type`, at byte"), "{refusal}");
     let extra = Field::new("colour", DataType::UInt64, true);
-    let at = Field::new("at", DataType::UInt64, true);
+    let at = Field::new("time_ns", DataType::UInt64, true);
     let moments: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));
     let new = stream(
         marked(vec![extra, at, field()], "1"),
@@ -167,5 +178,5 @@ fn rows_without_what_they_need_are_refused_and_new_words_are_left_out() {
     let (rows, warnings) = read(&new).unwrap();
     assert_eq!(rows.len(), 2);
     assert_eq!(warnings.len(), 1);
-    assert!(warnings[0].contains("newer versions"), "{warnings:?}");
+    assert!(warnings[0].contains("newer version"), "{warnings:?}");
 }

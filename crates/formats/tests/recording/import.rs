@@ -200,7 +200,7 @@ fn what_makes_figures_inexact_is_a_warning() {
     }
     let (cut, imported) = import(false);
     assert_eq!(imported.events, 14);
-    assert!(cut.warnings[3].text.contains("cut off at byte"), "{:?}", cut.warnings);
+    assert!(cut.warnings[3].text.contains("truncated at byte"), "{:?}", cut.warnings);
 }
 
 #[test]

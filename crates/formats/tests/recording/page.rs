@@ -7,7 +7,7 @@ use std::path::Path;
 use formats::recording::schema::{ABOUT, COLUMNS, ROWS};
 
 fn columns() -> String {
-    let mut table = String::from("| column | type | is |\n|---|---|---|\n");
+    let mut table = String::from("| column | type | description |\n|---|---|---|\n");
     for (name, of, about) in COLUMNS {
         writeln!(table, "| `{name}` | {} | {about} |", of.name()).unwrap();
     }
@@ -15,7 +15,7 @@ fn columns() -> String {
 }
 
 fn rows() -> String {
-    let mut table = String::from("| `row` | is | columns |\n|---|---|---|\n");
+    let mut table = String::from("| `type` | description | columns |\n|---|---|---|\n");
     for (word, about, columns) in ROWS {
         let columns: Vec<String> = columns
             .split(", ")
@@ -28,7 +28,7 @@ fn rows() -> String {
 }
 
 fn facts() -> String {
-    let mut table = String::from("| `name` | `text` |\n|---|---|\n");
+    let mut table = String::from("| `name` | `value` |\n|---|---|\n");
     for (name, about) in ABOUT {
         writeln!(table, "| `{name}` | {about} |").unwrap();
     }

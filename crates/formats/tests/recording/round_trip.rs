@@ -43,7 +43,7 @@ fn the_header_is_read_as_it_was_written() {
             about("hostname", &header.hostname),
             about("kernel", &header.kernel),
             about("target", &header.target),
-            about("work", "yes"),
+            about("kernels", "yes"),
             Row::Clock(header.clock),
             Row::Gpu(header.gpus[0].clone()),
             Row::End(Moment(99)),
@@ -166,7 +166,7 @@ fn every_row_of_the_table_is_written_and_names_columns_that_exist() {
         let column = arrow_array::cast::as_string_array(batch.column(0));
         words.extend(column.iter().map(|word| word.unwrap().to_owned()));
     }
-    words.insert("tick".to_owned());
+    words.insert("report".to_owned());
     let listed: BTreeSet<String> = ROWS.iter().map(|(word, ..)| (*word).to_owned()).collect();
     assert_eq!(words, listed);
     for (word, _, columns) in ROWS {

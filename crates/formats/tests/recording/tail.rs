@@ -41,7 +41,10 @@ fn a_file_cut_anywhere_is_read_up_to_the_cut_and_says_where_that_is() {
         match from {
             // After the row that says so, the end is known even without the mark.
             Some(from) if length < bytes.len() - 8 => {
-                assert!(warnings[0].contains(&format!("cut off at byte {from}:")), "{warnings:?}");
+                assert!(
+                    warnings[0].contains(&format!("truncated at byte {from} (")),
+                    "{warnings:?}"
+                );
             }
             _ => assert_eq!(warnings.len(), 1, "{length} {warnings:?}"),
         }
@@ -57,5 +60,5 @@ fn zeros_after_a_power_failure_are_a_cut() {
     bytes.resize(ends[2] + 4096, 0);
     let (rows, warnings) = read(&bytes).unwrap();
     assert_eq!(events(rows), [event(1), event(2)]);
-    assert!(warnings[0].contains(&format!("cut off at byte {}:", ends[2])), "{warnings:?}");
+    assert!(warnings[0].contains(&format!("truncated at byte {} (", ends[2])), "{warnings:?}");
 }

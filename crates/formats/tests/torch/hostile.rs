@@ -50,8 +50,7 @@ fn everything_that_would_run_something_is_refused_by_name() {
         (b"\x80\x04\xff.", "no opcode of a pickle (0xff)", 2),
     ] {
         let text = error(bytes);
-        let wanted =
-            format!("the pickle uses {name}, at byte {at}; a pickle is never executed here");
+        let wanted = format!("the pickle uses {name}, at byte {at}; pickles are never executed");
         assert!(text.starts_with(&wanted), "{text}");
         assert!(text.ends_with("torch.cuda.memory._dump_snapshot()"), "{text}");
     }
@@ -84,11 +83,11 @@ fn broken_structures_are_told() {
         (b"\x80\x04\x94.", "a value is missing"),
         (b"\x80\x04u.", "the beginning of a group"),
         (b"\x80\x04e.", "the beginning of a group"),
-        (b"\x80\x04(u.", "what is no dictionary"),
-        (b"\x80\x04(e.", "what is no list"),
-        (b"\x80\x04s.", "what is no dictionary"),
-        (b"\x80\x04a.", "what is no list"),
-        (b"\x80\x04Na.", "what is no list"),
+        (b"\x80\x04(u.", "what is not a dictionary"),
+        (b"\x80\x04(e.", "what is not a list"),
+        (b"\x80\x04s.", "what is not a dictionary"),
+        (b"\x80\x04a.", "what is not a list"),
+        (b"\x80\x04Na.", "what is not a list"),
         (b"\x80\x04h\x07.", "value 7 is used and was never kept"),
         (b"\x80\x04]\x940h\0.", "a value that was dropped"),
         (b"\x80\x04N.", "neither `segments` nor `device_traces`"),
@@ -210,7 +209,7 @@ fn numbers_beyond_reason_are_counted() {
     assert_eq!((kept.began, kept.ended), (3, 2));
     assert_eq!(kept.warning("negative or too large").unwrap().count, 4);
     assert_eq!(kept.warning("were not live").unwrap().count, 1);
-    assert_eq!(kept.warning("given out again").unwrap().count, 1);
+    assert_eq!(kept.warning("reused without a free").unwrap().count, 1);
     assert!(kept.warning("no segments").is_some());
 }
 

@@ -216,7 +216,7 @@ pub(crate) fn isolated(
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env("SIM_TEST_CHILD", "1")
-        .env("SIM_LEDGER", folder.path())
+        .env("SIM_ORACLE_DIR", folder.path())
         .envs(environment.iter().copied())
         .output()
         .unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct CaptureEnd {
 /// How a capture ends.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum CaptureEndBy {
-    /// With a call, which may fail (`SIM_FAIL`)
+    /// With a call, which may fail (`SIM_INJECT_FAILURES`)
     Call,
     /// With a call that does not ask for the graph
     Null,

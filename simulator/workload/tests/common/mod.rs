@@ -44,7 +44,7 @@ impl Stage {
         command
             .args(arguments)
             .env("LD_LIBRARY_PATH", self.0.path())
-            .env("SIM_LEDGER", self.0.path().join("truth"))
+            .env("SIM_ORACLE_DIR", self.0.path().join("truth"))
             .stdin(Stdio::null());
         command
     }

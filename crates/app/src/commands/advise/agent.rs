@@ -25,7 +25,7 @@ pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
         request = request.header("authorization", format!("Bearer {token}"));
     }
     let mut answer = request.call().with_context(|| {
-        format!("{url}: the agent does not answer; is `vramscope serve` running there?")
+        format!("{url}: no response from the agent; is `vramscope serve` running there?")
     })?;
     let status = answer.status();
     let text = answer
@@ -33,12 +33,11 @@ pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
         .with_config()
         .limit(LONGEST)
         .read_to_string()
-        .with_context(|| format!("{url}: the answer cannot be read"))?;
+        .with_context(|| format!("{url}: cannot read the response"))?;
     match status.as_u16() {
-        200 => serde_json::from_str(&text).with_context(|| {
-            format!("{url}: the answer is no advice; is it an agent of vramscope?")
-        }),
-        401 | 403 => bail!("{url}: the agent wants a token; give it with --token-file"),
-        other => bail!("{url}: the agent answered {other}: {}", plain(&text)),
+        200 => serde_json::from_str(&text)
+            .with_context(|| format!("{url}: unexpected response; is this a vramscope agent?")),
+        401 | 403 => bail!("{url}: authentication required; use --token-file"),
+        other => bail!("{url}: the agent returned {other}: {}", plain(&text)),
     }
 }

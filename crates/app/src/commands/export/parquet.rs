@@ -24,10 +24,8 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let mut files = Vec::new();
     if source == Source::Recording {
         of = machine(&options.file, known_function)?;
-        if options.part.process.is_some() || options.part.device.is_some() {
-            output::complain(
-                "events are not told apart by process or device: only allocations are written",
-            );
+        if options.part.pid.is_some() || options.part.device.is_some() {
+            output::complain("--pid and --device do not apply to events: writing allocations only");
         } else {
             let events = Events::new(of.clone(), Box::new(|path| make(options, folder, path)));
             let mut progress = input::Progress::new(&options.file);

@@ -34,15 +34,13 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     };
     let unit = match options.unit {
         None | Some(cli::Unit::Bytes) => Unit::Bytes,
-        Some(cli::Unit::Objects) => Unit::Objects,
+        Some(cli::Unit::Count) => Unit::Objects,
     };
     let writer = &mut *out.writer;
-    match options.to {
-        ExportFormat::Flamegraph if !profile.has(value) => bail!(
-            "{}: nothing to draw, for no device memory is in use; --value allocated draws what \
-             ever was",
-            input.name
-        ),
+    match options.format {
+        ExportFormat::Flamegraph if !profile.has(value) => {
+            bail!("{}: nothing to draw: no memory in use; try --value allocated", input.name)
+        }
         ExportFormat::Flamegraph => flame_graph(writer, &profile, value, unit)?,
         ExportFormat::Folded => folded(writer, &profile, value, unit)?,
         ExportFormat::Pprof => pprof(writer, &profile)?,
@@ -51,7 +49,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     out.finish()?;
     super::warn(&input.facts);
     if samples.iter().all(|sample| sample.place.site.is_none()) && !samples.is_empty() {
-        output::complain("the file has no call stacks: everything is in one place");
+        output::complain("the file has no call stacks");
     }
     Ok(())
 }

@@ -27,8 +27,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
             });
             let known: Vec<String> = known.collect();
             bail!(
-                "{}: a snapshot is of one process, and {} allocated memory here; choose one with \
-                 --process: {}",
+                "{}: a PyTorch snapshot describes one process; choose one of {} with --pid: {}",
                 input.name,
                 processes.len(),
                 known.join(", ")

@@ -15,13 +15,13 @@ const LARGEST: u64 = 8 << 20;
 /// One decision.
 #[derive(Serialize)]
 pub(super) struct Entry<'a> {
-    pub(super) when: &'static str,
+    pub(super) trigger: &'static str,
     pub(super) pid: u32,
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// `done`, `dry_run`, `held_back`, `passed_over` or `failed`.
+    /// `done`, `dry_run`, `rate_limited`, `skipped` or `failed`.
     pub(super) outcome: &'a str,
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
 #[derive(Serialize)]

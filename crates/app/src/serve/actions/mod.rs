@@ -1,4 +1,4 @@
-//! What the agent does without asking: nothing, unless the settings allow it to somebody, and then as
+//! What the agent does without asking: nothing, unless the configuration allows it to somebody, and then as
 //! a dry run, unless they say otherwise. Every decision is written down.
 
 mod choose;
@@ -79,7 +79,7 @@ struct Refusal {
 
 impl Actor {
     pub(crate) fn new(shared: &Shared) -> Self {
-        Self::with(shared.config.actions.clone(), &shared.config.incidents.state)
+        Self::with(shared.config.actions.clone(), &shared.config.state_dir)
     }
 
     fn with(config: Actions, state: &Path) -> Self {
@@ -129,16 +129,17 @@ impl Actor {
             return;
         }
         if cause != Cause::DeviceExhausted {
-            let why = format!("the cause is {}: the end of others would not help", cause.name());
+            let why =
+                format!("the cause is {}: stopping other processes would not help", cause.name());
             return self.pass_over(&refusal, &why);
         }
         if refusal.place == Where::Anywhere {
-            return self.pass_over(&refusal, "of which GPU it was refused is not known");
+            return self.pass_over(&refusal, "GPU unknown");
         }
         if self.refusals.len() >= WAITING
             && let Some(oldest) = self.refusals.pop_front()
         {
-            self.pass_over(&oldest, "there were too many refusals at once");
+            self.pass_over(&oldest, "too many failures at once");
         }
         self.refusals.push_back(refusal);
     }
@@ -147,7 +148,7 @@ impl Actor {
     pub(crate) fn settled(&mut self, number: u64, recovered: bool) {
         let Some(at) = self.refusals.iter().position(|one| one.number == number) else { return };
         if recovered && let Some(refusal) = self.refusals.remove(at) {
-            self.pass_over(&refusal, "it got as much soon after: nothing is needed");
+            self.pass_over(&refusal, "recovered: no action needed");
         } else if let Some(refusal) = self.refusals.get_mut(at) {
             refusal.is_settled = true;
         }
@@ -162,7 +163,7 @@ impl Actor {
             let free = snapshot.gpus.iter().find(|view| Some(view.gpu) == refusal.gpu);
             match free.map(|view| view.free_bytes).filter(|_| refusal.asked.0 > 0) {
                 Some(free) if free >= refusal.asked => {
-                    self.pass_over(&refusal, &format!("{free} are free by now, which is enough"));
+                    self.pass_over(&refusal, &format!("{free} is free now: no action needed"));
                 }
                 _ => {
                     let idle = |process: &_| history.idle(process, snapshot.at);
@@ -203,7 +204,7 @@ impl Actor {
     }
 
     fn is_allowed(&self, when: When) -> bool {
-        self.config.allow.iter().any(|allow| allow.when == when)
+        self.config.allow.iter().any(|allow| allow.trigger == when)
     }
 
     /// Does what is allowed to the first who matches a rule; at most one of them. What was told before
@@ -211,7 +212,7 @@ impl Actor {
     fn decide(&mut self, when: When, candidates: &[Candidate], told: Option<Answer>) -> Answer {
         let mut answer = Answer::Final;
         let rules: Vec<Allow> =
-            self.config.allow.iter().filter(|allow| allow.when == when).cloned().collect();
+            self.config.allow.iter().filter(|allow| allow.trigger == when).cloned().collect();
         if rules.is_empty() {
             return answer;
         }
@@ -219,23 +220,24 @@ impl Actor {
             let held = match Held::open(candidate.key) {
                 Ok(held) => held,
                 Err(why) => {
-                    self.write_down(when, candidate, "", "passed_over", &why);
+                    self.write_down(when, candidate, "", "skipped", &why);
                     continue;
                 }
             };
             let matching: Vec<&Allow> = rules.iter().filter(|allow| held.matches(allow)).collect();
-            if let Some(allow) = matching.iter().find(|allow| candidate.bytes >= allow.at_least.0) {
+            if let Some(allow) = matching.iter().find(|allow| candidate.bytes >= allow.min_bytes.0)
+            {
                 return self.act(when, candidate, allow, &held, told);
             }
-            let why = match matching.iter().map(|allow| allow.at_least.0).min() {
+            let why = match matching.iter().map(|allow| allow.min_bytes.0).min() {
                 None => "no rule allows it".to_owned(),
                 Some(least) => {
                     answer = Answer::TooLittle;
-                    format!("{} are less than at_least, which is {least}", candidate.bytes)
+                    format!("{} is less than min_bytes ({least})", candidate.bytes)
                 }
             };
             if told != Some(Answer::TooLittle) {
-                self.write_down(when, candidate, &held.name, "passed_over", &why);
+                self.write_down(when, candidate, &held.name, "skipped", &why);
             }
         }
         answer
@@ -258,15 +260,15 @@ impl Actor {
             What::Signal => format!("signal {}", allow.signal.as_deref().unwrap_or_default()),
             What::Command => format!("command {}", allow.command.join(" ")),
         };
-        if self.done.len() >= self.config.at_most {
+        if self.done.len() >= self.config.max_per_hour {
             if told != Some(Answer::HeldBack) {
-                let why = format!("{what}: {} were done in this hour already", self.done.len());
-                self.write_down(when, candidate, &held.name, "held_back", &why);
+                let why = format!("{what}: {} actions in the last hour already", self.done.len());
+                self.write_down(when, candidate, &held.name, "rate_limited", &why);
             }
             return Answer::HeldBack;
         }
         if self.config.dry_run {
-            let why = format!("{what}: dry_run is on, so nothing was done");
+            let why = format!("{what}: not done (dry_run)");
             self.write_down(when, candidate, &held.name, "dry_run", &why);
             return Answer::Final;
         }
@@ -286,12 +288,12 @@ impl Actor {
 
     fn run(&mut self, when: When, candidate: &Candidate, allow: &Allow) -> Result<(), String> {
         if self.children.len() >= CHILDREN {
-            return Err(format!("{CHILDREN} programs of rules still run"));
+            return Err(format!("{CHILDREN} commands are still running"));
         }
         let facts = [
-            ("WHEN", when.name().to_owned()),
+            ("TRIGGER", when.name().to_owned()),
             ("PID", candidate.key.pid.to_string()),
-            ("START", candidate.key.start.to_string()),
+            ("PROCESS_START_NS", candidate.key.start.to_string()),
             ("BYTES", candidate.bytes.0.to_string()),
         ];
         let facts = facts.map(|(name, fact)| (format!("VRAMSCOPE_{name}"), fact)).into();
@@ -307,10 +309,10 @@ impl Actor {
         self.children.retain_mut(|(running, about)| {
             let Some(outcome) = running.outcome() else { return true };
             if let Some(words) = running.words() {
-                output::complain(&format!("the program {about} says: {words}"));
+                output::complain(&format!("command {about}: {words}"));
             }
             if let Err(why) = outcome {
-                output::complain(&format!("the program {about} failed: {why}"));
+                output::complain(&format!("command {about} failed: {why}"));
             }
             false
         });
@@ -320,27 +322,27 @@ impl Actor {
     fn pass_over(&mut self, refusal: &Refusal, why: &str) {
         let key = ProcessKey { pid: refusal.who.pid, start: 0 };
         let asker = Candidate { key, bytes: refusal.asked, idle: None };
-        self.write_down(When::OutOfMemory, &asker, &refusal.who.name, "passed_over", why);
+        self.write_down(When::OutOfMemory, &asker, &refusal.who.name, "skipped", why);
     }
 
     fn write_down(&mut self, when: When, on: &Candidate, name: &str, outcome: &str, why: &str) {
         let pid: Pid = on.key.pid;
         let entry = Entry {
-            when: when.name(),
+            trigger: when.name(),
             pid: pid.0,
             name: plain(name).into_owned(),
             bytes: on.bytes.0,
             outcome,
-            why: plain(why).into_owned(),
+            reason: plain(why).into_owned(),
         };
-        if outcome != "passed_over" {
+        if outcome != "skipped" {
             output::complain(&format!(
-                "action ({}): process {pid} ({}), which holds {}: {}: {}",
+                "action ({}): {} (pid {pid}), {} held: {}: {}",
                 when.name(),
                 entry.name,
                 on.bytes,
                 outcome,
-                entry.why
+                entry.reason
             ));
         }
         if let Err(error) = self.log.add(&entry) {
@@ -361,7 +363,7 @@ impl Drop for Actor {
     }
 }
 
-/// What to say at the start of an agent that may not do what the settings allow.
+/// What to say at the start of an agent that may not do what the configuration allows.
 pub(crate) fn powerless(config: &Actions, may_signal: bool, own: u32) -> Option<String> {
     let signals = |allow: &&Allow| allow.action != What::Command;
     let others = |allow: &&Allow| allow.user.as_deref().and_then(uid) != Some(own);

@@ -26,27 +26,25 @@ impl Held {
     pub(super) fn open(key: ProcessKey) -> Result<Self, String> {
         let pid = key.pid;
         if pid.0 <= 1 || pid.0 == std::process::id() {
-            return Err("it is never touched".into());
+            return Err("protected process".into());
         }
         let raw = i32::try_from(pid.0).ok().and_then(Pid::from_raw).ok_or("no such process")?;
-        let descriptor =
-            pidfd_open(raw, PidfdFlags::empty()).map_err(|error| format!("it is gone: {error}"))?;
+        let descriptor = pidfd_open(raw, PidfdFlags::empty())
+            .map_err(|error| format!("process exited: {error}"))?;
         // From here on the descriptor is of whoever has the pid: the following says who that is.
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{pid}/{file}"))
-                .map_err(|error| format!("it is gone: {error}"))
+                .map_err(|error| format!("process exited: {error}"))
         };
-        let start = start_ticks(&read("stat")?).ok_or("when it started cannot be read")?;
+        let start = start_ticks(&read("stat")?).ok_or("cannot read its start time")?;
         match key.start {
             // Whoever is older than the agent has had its pid ever since the agent looks at it.
             0 if start < own_start()? => {}
             0 => {
-                return Err(
-                    "when it started is not known, so it could be another one by now".into()
-                );
+                return Err("start time unknown: the pid may have been reused".into());
             }
             known if start != known / TICK => {
-                return Err("another process has its pid by now".into());
+                return Err("pid was reused".into());
             }
             _ => {}
         }
@@ -80,7 +78,7 @@ impl Held {
 /// When the agent started, in ticks since boot.
 fn own_start() -> Result<u64, String> {
     let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
-    start_ticks(&stat).ok_or_else(|| "when the agent started cannot be read".into())
+    start_ticks(&stat).ok_or_else(|| "cannot read the start time of the agent".into())
 }
 
 /// When a process started, in ticks since boot: the 22nd field, behind a name that may hold anything.

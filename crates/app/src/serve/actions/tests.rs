@@ -61,8 +61,8 @@ fn allow(name: Option<&str>, user: Option<&str>) -> Allow {
         action: What::Stop,
         signal: None,
         command: Vec::new(),
-        when: When::OutOfMemory,
-        at_least: Size(Bytes(100)),
+        trigger: When::OutOfMemory,
+        min_bytes: Size(Bytes(100)),
     }
 }
 
@@ -79,7 +79,7 @@ struct Scene {
 impl Scene {
     fn new(dry_run: bool, allow: Vec<Allow>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let actor = Actor::with(Actions { dry_run, at_most: 2, allow }, folder.path());
+        let actor = Actor::with(Actions { dry_run, max_per_hour: 2, allow }, folder.path());
         Self { folder, actor }
     }
 
@@ -89,7 +89,7 @@ impl Scene {
             std::fs::read_to_string(self.folder.path().join("actions.log")).unwrap_or_default();
         let one = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
-            value["why"].as_str().unwrap().to_owned()
+            value["reason"].as_str().unwrap().to_owned()
         };
         text.lines().map(one).collect()
     }
@@ -115,7 +115,7 @@ fn the_allowed_one_is_stopped_and_the_others_are_not() {
     scene.actor.decide(When::OutOfMemory, &[small.candidate(99), allowed.candidate(100)], None);
     assert_eq!(allowed.ended_by(), Some(15));
     assert!(small.runs(), "it would give back too little");
-    let expected = [(small.0.id(), "passed_over".to_owned()), (allowed.0.id(), "done".to_owned())];
+    let expected = [(small.0.id(), "skipped".to_owned()), (allowed.0.id(), "done".to_owned())];
     assert_eq!(scene.outcomes(), expected);
 }
 
@@ -125,7 +125,7 @@ fn who_does_not_match_everything_is_left_alone() {
     let mut elsewhere = allow(Some("sleep"), None);
     elsewhere.cgroup = Some("/nowhere.slice".into());
     let mut another_time = allow(Some("sleep"), None);
-    another_time.when = When::NearlyFull;
+    another_time.trigger = When::NearlyFull;
     let rules = vec![
         allow(Some("slee"), Some(&me())),
         allow(Some("sleep"), Some("4294967294")),
@@ -136,7 +136,7 @@ fn who_does_not_match_everything_is_left_alone() {
     let mut scene = Scene::new(false, rules);
     scene.actor.decide(When::OutOfMemory, &[victim.candidate(1000)], None);
     assert!(victim.runs());
-    assert_eq!(scene.outcomes(), [(victim.0.id(), "passed_over".to_owned())]);
+    assert_eq!(scene.outcomes(), [(victim.0.id(), "skipped".to_owned())]);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn another_process_with_the_same_pid_is_left_alone_and_so_are_we() {
     first.key.pid = Pid(1);
     scene.actor.decide(When::OutOfMemory, &[later, unknown, ourselves, first], None);
     assert!(victim.runs());
-    assert!(scene.outcomes().iter().all(|(_, outcome)| outcome == "passed_over"));
+    assert!(scene.outcomes().iter().all(|(_, outcome)| outcome == "skipped"));
     assert_eq!(scene.outcomes().len(), 4);
 }
 
@@ -175,7 +175,7 @@ fn no_more_is_done_in_an_hour_than_is_allowed() {
     }
     assert_eq!((victims[0].ended_by(), victims[1].ended_by()), (Some(15), Some(15)));
     assert!(victims[2].runs());
-    assert_eq!(scene.outcomes()[2].1, "held_back");
+    assert_eq!(scene.outcomes()[2].1, "rate_limited");
 }
 
 #[test]
@@ -196,6 +196,8 @@ fn a_command_gets_the_facts_and_nothing_else_of_the_environment() {
     }
     let text = std::fs::read_to_string(&out).unwrap();
     assert!(text.contains(&format!("VRAMSCOPE_PID={}\n", victim.0.id())), "{text}");
+    assert!(text.contains("VRAMSCOPE_TRIGGER=out_of_memory\n"), "{text}");
+    assert!(text.contains("VRAMSCOPE_PROCESS_START_NS="), "{text}");
     assert!(text.contains("VRAMSCOPE_BYTES=1000\n") && !text.contains("CARGO"), "{text}");
     assert!(victim.runs());
 }
@@ -256,7 +258,7 @@ fn only_a_full_device_is_a_reason_to_act_and_only_when_the_asker_got_nothing() {
     }
     scene.actor.look(&snapshot, &History::default());
     assert!(victim.runs());
-    assert_eq!(scene.outcomes(), vec![(7, "passed_over".to_owned()); Cause::ALL.len() - 1]);
+    assert_eq!(scene.outcomes(), vec![(7, "skipped".to_owned()); Cause::ALL.len() - 1]);
     for (why, cause) in scene.reasons().iter().zip(others) {
         assert!(why.contains(cause.name()), "{why}");
     }
@@ -266,7 +268,7 @@ fn only_a_full_device_is_a_reason_to_act_and_only_when_the_asker_got_nothing() {
     scene.actor.settled(100, true);
     scene.actor.look(&snapshot, &History::default());
     assert!(victim.runs());
-    assert!(scene.reasons().last().unwrap().contains("got as much"), "{:?}", scene.reasons());
+    assert!(scene.reasons().last().unwrap().contains("recovered"), "{:?}", scene.reasons());
     // Somebody else made room.
     let mut roomy = snapshot.clone();
     roomy.gpus.push(engine::snapshot::GpuView { gpu: GpuId(0), free_bytes: Bytes(5000) });
@@ -274,7 +276,7 @@ fn only_a_full_device_is_a_reason_to_act_and_only_when_the_asker_got_nothing() {
     scene.actor.settled(101, false);
     scene.actor.look(&roomy, &History::default());
     assert!(victim.runs());
-    assert!(scene.reasons().last().unwrap().contains("free by now"), "{:?}", scene.reasons());
+    assert!(scene.reasons().last().unwrap().contains("is free now"), "{:?}", scene.reasons());
     scene.actor.refused(refusal(102), Cause::DeviceExhausted);
     scene.actor.settled(102, false);
     scene.actor.look(&snapshot, &History::default());
@@ -290,7 +292,7 @@ fn memory_that_only_the_driver_knows_of_counts() {
     // From before the agent began.
     holds(&mut ledger, &untraced, 0, 2000);
     let mut rule = allow(Some("sleep"), None);
-    rule.at_least = Size(Bytes(1500));
+    rule.min_bytes = Size(Bytes(1500));
     let mut scene = Scene::new(false, vec![rule]);
     scene.actor.refused(refusal(1), Cause::DeviceExhausted);
     scene.actor.settled(1, false);
@@ -318,14 +320,14 @@ fn a_suspect_that_holds_too_little_is_told_once_and_met_when_it_holds_enough() {
         evidence: Evidence { live: 99, ..Evidence::default() },
     });
     let mut rule = allow(Some("sleep"), None);
-    rule.when = When::Leak;
+    rule.trigger = When::Leak;
     let mut scene = Scene::new(false, vec![rule]);
     for _ in 0..3 {
         scene.actor.look(&snapshot, &History::default());
     }
     assert!(victim.runs());
-    assert_eq!(scene.outcomes(), [(victim.0.id(), "passed_over".to_owned())]);
-    assert_eq!(scene.reasons(), ["99 B are less than at_least, which is 100 B"]);
+    assert_eq!(scene.outcomes(), [(victim.0.id(), "skipped".to_owned())]);
+    assert_eq!(scene.reasons(), ["99 B is less than min_bytes (100 B)"]);
     snapshot.suspects[0].evidence.live = 100;
     for _ in 0..3 {
         scene.actor.look(&snapshot, &History::default());
@@ -336,7 +338,7 @@ fn a_suspect_that_holds_too_little_is_told_once_and_met_when_it_holds_enough() {
 
 #[test]
 fn an_agent_that_may_not_signal_others_says_so() {
-    let rules = |dry_run, allow| Actions { dry_run, at_most: 1, allow };
+    let rules = |dry_run, allow| Actions { dry_run, max_per_hour: 1, allow };
     let stop = rules(false, vec![allow(Some("python"), Some("1234"))]);
     assert!(powerless(&stop, false, 65534).unwrap().contains("CAP_KILL"));
     assert_eq!(powerless(&stop, true, 65534), None);

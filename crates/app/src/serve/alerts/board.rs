@@ -29,7 +29,7 @@ pub(crate) struct AlertView {
 #[derive(Default)]
 pub(crate) struct Board {
     alerts: Mutex<Vec<AlertView>>,
-    /// Notifications by action and outcome.
+    /// Notifications by receiver and outcome.
     pub(crate) notified: Tally,
 }
 
@@ -44,7 +44,7 @@ impl Board {
         *self.alerts.lock().unwrap_or_else(PoisonError::into_inner) = alerts;
     }
 
-    /// Counts a notification: `log`, `webhook` or `command`; `sent`, `failed`, `held_back` or
+    /// Counts a notification: `log`, `webhook` or `command`; `sent`, `failed`, `suppressed` or
     /// `dropped`.
     pub(crate) fn count(&self, action: &'static str, outcome: &'static str) {
         self.notified.count(action, outcome, 1);

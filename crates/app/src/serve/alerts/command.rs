@@ -40,7 +40,7 @@ impl Runner {
         Self {
             command: action.command.clone(),
             timeout: action.timeout(),
-            at_once: action.at_once(),
+            at_once: action.max_concurrent(),
         }
     }
 
@@ -83,11 +83,7 @@ impl Runner {
     fn is_over(&self, one: &mut One, board: &Board) -> bool {
         let Some(outcome) = one.running.outcome() else { return false };
         if let Some(words) = one.running.words() {
-            output::complain(&format!(
-                "the command {} says ({}): {words}",
-                self.program(),
-                one.about
-            ));
+            output::complain(&format!("command {} ({}): {words}", self.program(), one.about));
         }
         match outcome {
             Ok(()) => board.count("command", "sent"),
@@ -98,7 +94,7 @@ impl Runner {
 
     fn failed(&self, about: &str, why: &str, board: &Board) {
         board.count("command", "failed");
-        output::complain(&format!("the command {} failed ({about}): {why}", self.program()));
+        output::complain(&format!("command {} failed ({about}): {why}", self.program()));
     }
 
     fn program(&self) -> String {
@@ -109,18 +105,18 @@ impl Runner {
 /// What the environment tells. Nothing in it holds a zero byte, for it is clean.
 fn facts(notice: &Notice) -> Vec<(String, String)> {
     let own = [
-        ("ALERT", notice.rule.clone()),
+        ("RULE", notice.rule.clone()),
         ("STATE", notice.state.name().into()),
         ("SEVERITY", notice.severity.name().into()),
         ("SUMMARY", notice.summary.clone()),
         ("ADVICE", notice.advice.clone()),
         ("VALUE", notice.value.to_string()),
-        ("LIMIT", notice.limit.to_string()),
+        ("THRESHOLD", notice.limit.to_string()),
         ("SINCE", notice.since.clone()),
         ("RESOLVED", notice.resolved.clone().unwrap_or_default()),
         ("HOST", notice.host.to_string()),
         ("REPEATED", notice.is_repeated.to_string()),
-        ("HELD_BACK", notice.held_back.to_string()),
+        ("SUPPRESSED", notice.held_back.to_string()),
     ];
     let own = own.into_iter().map(|(name, value)| (format!("VRAMSCOPE_{name}"), value));
     let labels = notice.labels.iter();

@@ -73,7 +73,7 @@ fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) -> Result<()> {
         watch.look(&published.figures, now, &published.names.clock, &shared.alerts);
         if passed_over == 0 && watch.passed_over() > 0 {
             passed_over = watch.passed_over();
-            output::complain("there are too many alerts: not all of them are told");
+            output::complain("too many alerts: some are not reported");
         }
     }
     watch.finish(GRACE);

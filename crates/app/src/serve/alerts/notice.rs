@@ -26,7 +26,7 @@ impl State {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Notice {
     pub(super) state: State,
-    /// The rule, as the settings have it.
+    /// The rule, as the configuration has it.
     pub(super) rule: String,
     /// The rule in the form of Prometheus.
     pub(super) alert_name: String,
@@ -77,8 +77,8 @@ impl Notice {
     pub(super) fn text(&self) -> String {
         match self.held_back {
             0 => self.summary.clone(),
-            1 => format!("{} (1 other message was held back)", self.summary),
-            more => format!("{} ({more} other messages were held back)", self.summary),
+            1 => format!("{} (1 other message suppressed)", self.summary),
+            more => format!("{} ({more} other messages suppressed)", self.summary),
         }
     }
 }

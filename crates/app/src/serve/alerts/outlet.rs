@@ -1,4 +1,4 @@
-//! An action of the settings at work: what it told, and the thread that tells.
+//! A receiver of the configuration at work: what it told, and the thread that tells.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use crate::threads;
 /// Messages that may wait for a slow receiver; beyond, they are dropped, and counted.
 const QUEUE: usize = 64;
 
-/// Messages in the time `per`, unless the settings say otherwise.
+/// Messages in the time `per`, unless the configuration says otherwise.
 const AT_MOST: u32 = 20;
 
 /// See the module.
@@ -62,7 +62,7 @@ impl Outlet {
             Kind::Log => None,
             Kind::Webhook => {
                 let sender =
-                    Sender::new(&action).map_err(|why| anyhow!("[[alerts.action]]: {why}"))?;
+                    Sender::new(&action).map_err(|why| anyhow!("[[alerts.receiver]]: {why}"))?;
                 Some(Worker::start("alert-webhook", shared, move |inbox, shared, stop| {
                     sender.run(inbox, &shared.alerts, stop);
                 })?)
@@ -82,9 +82,9 @@ impl Outlet {
         let mode = match action.format {
             Some(Format::Alertmanager) => Mode::Sync(Sync::default()),
             _ => Mode::Teller(Teller::new(Pace {
-                repeat_every: action.repeat_every().map(Span::nanos),
-                at_most: action.at_most.unwrap_or(AT_MOST) as usize,
-                per: action.per().nanos(),
+                repeat_every: action.repeat_interval().map(Span::nanos),
+                at_most: action.rate_limit.unwrap_or(AT_MOST) as usize,
+                per: action.rate_limit_window().nanos(),
             })),
         };
         let name = match action.kind {
@@ -120,7 +120,7 @@ impl Outlet {
             Mode::Teller(teller) => {
                 let (due, held_back) = teller.due(&firing, &over, now);
                 for _ in 0..held_back {
-                    board.count(self.name, "held_back");
+                    board.count(self.name, "suppressed");
                 }
                 for due in due {
                     let notice = Notice {

@@ -20,7 +20,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(config: &Alerts, outlets: Vec<Outlet>) -> Self {
-        Self { book: Book::new(config.rules(), config.resolve_after.nanos()), outlets }
+        Self { book: Book::new(config.rules(), config.keep_firing_for.nanos()), outlets }
     }
 
     /// Looks at the figures of a moment.

@@ -115,7 +115,7 @@ impl Sender {
         let status = response.status();
         let why = || match status.as_u16() {
             300..400 => {
-                format!("it answered {status}: redirects are not followed, name the right address")
+                format!("it answered {status}: redirects are not followed, set the final URL")
             }
             _ => format!("it answered {status}"),
         };

@@ -14,7 +14,7 @@ pub(crate) struct Actions {
     /// Nothing is done, and what would be done is written down.
     pub(crate) dry_run: bool,
     /// The most that is done in an hour.
-    pub(crate) at_most: usize,
+    pub(crate) max_per_hour: usize,
     /// What may be done, and to whom.
     pub(crate) allow: Vec<Allow>,
 }
@@ -37,10 +37,10 @@ pub(crate) struct Allow {
     #[serde(default)]
     pub(crate) command: Vec<String>,
     /// When.
-    pub(crate) when: When,
+    pub(crate) trigger: When,
     /// Only if it gives back so much.
     #[serde(default = "nothing")]
-    pub(crate) at_least: Size,
+    pub(crate) min_bytes: Size,
 }
 
 const fn nothing() -> Size {
@@ -65,7 +65,7 @@ pub(crate) enum What {
 pub(crate) enum When {
     /// A process was refused memory.
     OutOfMemory,
-    /// A GPU is used to more than `used_above` of `[incidents]`.
+    /// A GPU is used to more than `gpu_used_above` of `[incidents]`.
     NearlyFull,
     /// A process is suspected of a leak.
     Leak,
@@ -105,34 +105,34 @@ impl Actions {
     pub(super) fn check(&self, incidents: &Incidents, wrong: &mut Vec<String>) {
         for (number, allow) in self.allow.iter().enumerate() {
             let mut say = |what: &str| {
-                wrong.push(format!("[actions] allow, entry {}: {what}", number + 1));
+                wrong.push(format!("[[actions.allow]] number {}: {what}", number + 1));
             };
             if allow.user.is_none() && allow.cgroup.is_none() && allow.name.is_none() {
-                say("it would allow everybody; give a user, a cgroup or a name");
+                say("rule matches every process; set user, cgroup or name");
             }
             if allow.name.as_deref() == Some("*") && allow.user.is_none() && allow.cgroup.is_none()
             {
-                say("the name * is everybody; give a user or a cgroup");
+                say("name * matches every process; set user or cgroup");
             }
             if allow.cgroup.as_deref().is_some_and(|path| !is_below_root(path)) {
-                say("a cgroup is a path below /, such as /user.slice");
+                say("cgroup must be a path below /, such as /user.slice");
             }
             if allow.name.as_deref() == Some("") {
-                say("no process has an empty name; leave it out, or give one");
+                say("no process has an empty name; omit it or set one");
             }
-            if allow.when != When::Leak && !incidents.enabled {
-                say("it never happens with [incidents] enabled = false");
-            } else if allow.when == When::NearlyFull && incidents.used_above.is_none() {
-                say("nearly_full needs to know from where on: set used_above in [incidents]");
+            if allow.trigger != When::Leak && !incidents.enabled {
+                say("never triggers with [incidents] enabled = false");
+            } else if allow.trigger == When::NearlyFull && incidents.gpu_used_above.is_none() {
+                say("trigger nearly_full requires gpu_used_above in [incidents]");
             }
             let is_signal = allow.action == What::Signal;
             if is_signal != allow.signal.is_some() {
-                say("signal goes with action = \"signal\", and that needs one");
+                say("signal requires action = \"signal\", and vice versa");
             } else if is_signal && allow.signal().is_none() {
-                say("the signal is one of TERM, INT, HUP, USR1, USR2 and KILL");
+                say("signal must be one of TERM, INT, HUP, USR1, USR2 and KILL");
             }
             if (allow.action == What::Command) == allow.command.is_empty() {
-                say("command goes with action = \"command\", and that needs one");
+                say("command requires action = \"command\", and vice versa");
             }
             if let Some(Err(why)) =
                 (!allow.command.is_empty()).then(|| program::check(&allow.command))
@@ -142,7 +142,7 @@ impl Actions {
             if let Some(user) = &allow.user
                 && super::super::actions::uid(user).is_none()
             {
-                say(&format!("there is no user {user} here; give the number"));
+                say(&format!("no such user: {user}; use the numeric id"));
             }
         }
     }
@@ -156,7 +156,7 @@ fn is_below_root(path: &str) -> bool {
 
 impl Default for Actions {
     fn default() -> Self {
-        Self { dry_run: true, at_most: 3, allow: Vec::new() }
+        Self { dry_run: true, max_per_hour: 3, allow: Vec::new() }
     }
 }
 
@@ -171,37 +171,39 @@ mod tests {
     fn rule(settings: &str) -> Vec<String> {
         let state = tempfile::tempdir().unwrap();
         let state = state.path().display();
-        wrong(&format!(
-            "[incidents]\nstate = \"{state}\"\n[[actions.allow]]\naction = \"stop\"\n{settings}"
-        ))
+        wrong(&format!("state_dir = \"{state}\"\n[[actions.allow]]\naction = \"stop\"\n{settings}"))
     }
 
     #[test]
     fn a_cgroup_that_is_everybody_is_refused() {
         for path in ["", "/", "//", "///", "//a", "/a//b", "/..", "/a/../", "/.", "/ ", "a"] {
-            let found = rule(&format!("when = \"leak\"\ncgroup = \"{path}\""));
+            let found = rule(&format!("trigger = \"leak\"\ncgroup = \"{path}\""));
             assert!(found.len() == 1 && found[0].contains("below /"), "{path}: {found:?}");
         }
         for path in ["/user.slice", "/user.slice/", "/a/b..c"] {
-            assert_eq!(rule(&format!("when = \"leak\"\ncgroup = \"{path}\"")), [""; 0], "{path}");
+            assert_eq!(
+                rule(&format!("trigger = \"leak\"\ncgroup = \"{path}\"")),
+                [""; 0],
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn what_can_never_happen_is_refused() {
-        let found = rule("name = \"a\"\nwhen = \"nearly_full\"");
-        assert!(found.len() == 1 && found[0].contains("used_above"), "{found:?}");
+        let found = rule("name = \"a\"\ntrigger = \"nearly_full\"");
+        assert!(found.len() == 1 && found[0].contains("gpu_used_above"), "{found:?}");
         let off = |when: &str| {
             wrong(&format!(
-                "[incidents]\nenabled = false\nused_above = 0.9\n[[actions.allow]]\nname = \"a\"\n\
-                 action = \"stop\"\nwhen = \"{when}\""
+                "[incidents]\nenabled = false\ngpu_used_above = 0.9\n[[actions.allow]]\nname = \"a\"\n\
+                 action = \"stop\"\ntrigger = \"{when}\""
             ))
         };
         for when in ["out_of_memory", "nearly_full"] {
             let found = off(when);
             assert!(found.len() == 1 && found[0].contains("enabled = false"), "{when}: {found:?}");
         }
-        let command = rule("name = \"\"\nwhen = \"leak\"");
+        let command = rule("name = \"\"\ntrigger = \"leak\"");
         assert!(command.len() == 1 && command[0].contains("empty name"), "{command:?}");
     }
 
@@ -209,8 +211,8 @@ mod tests {
     fn a_program_that_is_not_there_is_told() {
         let state = tempfile::tempdir().unwrap();
         let found = wrong(&format!(
-            "[incidents]\nstate = \"{}\"\n[[actions.allow]]\nname = \"a\"\naction = \"command\"\n\
-             when = \"leak\"\ncommand = [\"/no/such\"]",
+            "state_dir = \"{}\"\n[[actions.allow]]\nname = \"a\"\naction = \"command\"\n\
+             trigger = \"leak\"\ncommand = [\"/no/such\"]",
             state.path().display()
         ));
         assert!(found.len() == 1 && found[0].contains("no program /no/such"), "{found:?}");

@@ -24,21 +24,21 @@ pub(crate) struct Alerts {
     /// Whether there are alerts at all.
     pub(crate) enabled: bool,
     leak_suspect: Switch<Span>,
-    full_within: Switch<Span>,
+    full_soon: Switch<Span>,
     out_of_memory: Switch<Always>,
     nearly_full: Switch<Share>,
     fragmentation: Switch<Share>,
     untracked_growth: Switch<Size>,
-    events_lost: Switch<Always>,
+    lost_events: Switch<Always>,
     degraded: Switch<Always>,
     not_ready: Switch<Always>,
     /// How long a figure must be back before its alert is over.
-    pub(crate) resolve_after: Span,
+    pub(crate) keep_firing_for: Span,
     rule: Vec<OwnRule>,
-    action: Vec<Action>,
+    receiver: Vec<Action>,
 }
 
-/// Rules and actions of one's own, each.
+/// Rules and receivers of one's own, each.
 const MOST: usize = 64;
 
 impl Default for Alerts {
@@ -46,17 +46,17 @@ impl Default for Alerts {
         Self {
             enabled: true,
             leak_suspect: Switch::Default,
-            full_within: Switch::Default,
+            full_soon: Switch::Default,
             out_of_memory: Switch::Default,
             nearly_full: Switch::Default,
             fragmentation: Switch::Default,
             untracked_growth: Switch::Default,
-            events_lost: Switch::Default,
+            lost_events: Switch::Default,
             degraded: Switch::Default,
             not_ready: Switch::Default,
-            resolve_after: Span(Duration::from_secs(60)),
+            keep_firing_for: Span(Duration::from_secs(60)),
             rule: Vec::new(),
-            action: Vec::new(),
+            receiver: Vec::new(),
         }
     }
 }
@@ -69,26 +69,26 @@ impl Alerts {
         builtin::rules(&self.thresholds()).into_iter().chain(own).collect()
     }
 
-    /// What is done about alerts: without a word in the settings, they are logged.
+    /// What is done about alerts: without a receiver, they are logged.
     pub(crate) fn actions(&self) -> Vec<Action> {
-        if self.action.is_empty() { vec![Action::log()] } else { self.action.clone() }
+        if self.receiver.is_empty() { vec![Action::log()] } else { self.receiver.clone() }
     }
 
-    /// Whether an action runs a command.
+    /// Whether a receiver runs a command.
     pub(crate) fn has_commands(&self) -> bool {
-        self.action.iter().any(|action| action.kind == Kind::Command)
+        self.receiver.iter().any(|action| action.kind == Kind::Command)
     }
 
     fn thresholds(&self) -> Thresholds {
         let usual = Thresholds::default();
         Thresholds {
             leak_suspect: self.leak_suspect.or(usual.leak_suspect, Span::nanos),
-            full_within: self.full_within.or(usual.full_within, Span::nanos),
+            full_within: self.full_soon.or(usual.full_within, Span::nanos),
             out_of_memory: self.out_of_memory.is_on(),
             nearly_full: self.nearly_full.or(usual.nearly_full, |share| share.0),
             fragmentation: self.fragmentation.or(usual.fragmentation, |share| share.0),
             untracked_growth: self.untracked_growth.or(usual.untracked_growth, |size| size.0),
-            events_lost: self.events_lost.is_on(),
+            events_lost: self.lost_events.is_on(),
             degraded: self.degraded.is_on(),
             not_ready: self.not_ready.is_on(),
         }
@@ -97,10 +97,10 @@ impl Alerts {
     /// What is wrong with it.
     pub(super) fn check(&self, wrong: &mut Vec<String>) {
         for (what, number) in
-            [("alerts.rule", self.rule.len()), ("alerts.action", self.action.len())]
+            [("alerts.rule", self.rule.len()), ("alerts.receiver", self.receiver.len())]
         {
             if number > MOST {
-                wrong.push(format!("[[{what}]]: {number} are too many; there can be {MOST}"));
+                wrong.push(format!("[[{what}]]: {number} are too many; at most {MOST}"));
             }
         }
         let mut names: BTreeSet<&str> = builtin::NAMES.into();
@@ -110,12 +110,12 @@ impl Alerts {
             }
             if !names.insert(&rule.name) {
                 wrong.push(format!(
-                    "[[alerts.rule]] {}: there is a rule of that name already; give it another",
+                    "[[alerts.rule]] {}: a rule of that name exists already; choose another name",
                     formats::plain::plain(&rule.name)
                 ));
             }
         }
-        for (index, action) in self.action.iter().enumerate() {
+        for (index, action) in self.receiver.iter().enumerate() {
             action.check(index, &names, wrong);
         }
     }

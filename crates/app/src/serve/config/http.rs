@@ -16,8 +16,8 @@ pub(crate) struct Http {
     /// A file with the token that requests must carry; anything but loopback needs one.
     pub(crate) token_file: Option<PathBuf>,
     /// A certificate and its key, both in PEM.
-    pub(crate) certificate: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
+    pub(crate) tls_cert_file: Option<PathBuf>,
+    pub(crate) tls_key_file: Option<PathBuf>,
     /// Folders of files and libraries of programs are told, not only names.
     pub(crate) show_paths: bool,
 }
@@ -30,13 +30,12 @@ impl Http {
     pub(super) fn check(&self, wrong: &mut Vec<String>) {
         if !self.listen.ip().is_loopback() && self.token_file.is_none() {
             wrong.push(format!(
-                "{} is reachable from other hosts: name a file with a token (token_file), \
-                 or listen on 127.0.0.1",
+                "{} is reachable from other hosts: set token_file, or listen on 127.0.0.1",
                 self.listen
             ));
         }
-        if self.certificate.is_some() != self.key.is_some() {
-            wrong.push("a certificate needs its key, and a key its certificate".into());
+        if self.tls_cert_file.is_some() != self.tls_key_file.is_some() {
+            wrong.push("[http] set both tls_cert_file and tls_key_file".into());
         }
         let files = crate::serve::http::check_files(self);
         wrong.extend(files.iter().map(|error| format!("[http] {}", output::reasons(error))));
@@ -48,8 +47,8 @@ impl Default for Http {
         Self {
             listen: Self::LISTEN,
             token_file: None,
-            certificate: None,
-            key: None,
+            tls_cert_file: None,
+            tls_key_file: None,
             show_paths: false,
         }
     }

@@ -13,10 +13,10 @@ use crate::serve::secret;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Kubernetes {
     /// The folder that has the node's `pods` and `containers`.
-    pub(crate) logs: PathBuf,
+    pub(crate) log_dir: PathBuf,
     /// The node's kubelet, asked for names that the files do not tell; nobody unless it is named.
     /// `${NODE_IP}` in it is that variable of the environment.
-    pub(crate) kubelet: Option<String>,
+    pub(crate) kubelet_url: Option<String>,
     /// A file with the token for it. It is read again for each request, as tokens are renewed.
     pub(crate) token_file: Option<PathBuf>,
     /// Whose certificates are believed, in PEM; without it those of the system.
@@ -28,8 +28,8 @@ pub(crate) struct Kubernetes {
 impl Default for Kubernetes {
     fn default() -> Self {
         Self {
-            logs: "/var/log".into(),
-            kubelet: None,
+            log_dir: "/var/log".into(),
+            kubelet_url: None,
             token_file: None,
             ca_file: None,
             timeout: Span(std::time::Duration::from_secs(5)),
@@ -40,12 +40,12 @@ impl Default for Kubernetes {
 impl Kubernetes {
     /// The address of the kubelet, with what the environment says in it.
     pub(crate) fn address(&self) -> Option<Result<String, String>> {
-        let address = self.kubelet.as_deref()?;
+        let address = self.kubelet_url.as_deref()?;
         if !address.contains("${NODE_IP}") {
             return Some(Ok(address.to_owned()));
         }
         let node = std::env::var("NODE_IP").map_err(|_| {
-            "kubernetes.kubelet has ${NODE_IP}, which the environment does not have: set it \
+            "kubernetes.kubelet_url has ${NODE_IP}, which is not set in the environment: set it \
              (in a pod from status.hostIP), or write the address"
                 .to_owned()
         });
@@ -59,8 +59,7 @@ impl Kubernetes {
         let Some(address) = self.address() else {
             if self.token_file.is_some() || self.ca_file.is_some() {
                 wrong.push(
-                    "kubernetes.token_file and kubernetes.ca_file are for kubernetes.kubelet: name \
-                     it, or leave them out"
+                    "kubernetes.token_file and kubernetes.ca_file require kubernetes.kubelet_url"
                         .into(),
                 );
             }
@@ -73,14 +72,14 @@ impl Kubernetes {
         let plain = address.starts_with("http://");
         if !plain && !address.starts_with("https://") {
             wrong.push(format!(
-                "kubernetes.kubelet is `{}`: write it with `https:` before it, and the port (10250)",
+                "kubernetes.kubelet_url is `{}`: must begin with `https:` and have the port (10250)",
                 formats::plain::plain(&address)
             ));
         }
         if plain && self.token_file.is_some() {
             wrong.push(
-                "kubernetes.kubelet is asked without encryption: the token would be readable on \
-                 the way; use `https:`, or leave out kubernetes.token_file"
+                "kubernetes.token_file would be sent unencrypted; use `https:` in \
+                 kubernetes.kubelet_url"
                     .into(),
             );
         }
@@ -103,17 +102,14 @@ mod tests {
     #[test]
     fn a_kubelet_is_asked_only_in_ways_that_keep_its_token() {
         assert!(wrong("").is_empty());
-        assert!(wrong("[kubernetes]\nlogs = '/host/var/log'").is_empty());
-        assert!(wrong("[kubernetes]\nkubelet = 'https://127.0.0.1:10250/'").is_empty());
+        assert!(wrong("[kubernetes]\nlog_dir = '/host/var/log'").is_empty());
+        assert!(wrong("[kubernetes]\nkubelet_url = 'https://127.0.0.1:10250/'").is_empty());
         for (text, word) in [
-            ("kubelet = '10.0.0.1'", "https:"),
-            ("kubelet = 'https://127.0.0.1/'\ntoken_file = '/dev/null'", "not a regular file"),
-            (
-                "kubelet = 'http://127.0.0.1:10255/'\ntoken_file = '/dev/null'",
-                "readable on the way",
-            ),
-            ("token_file = '/dev/null'", "leave them out"),
-            ("kubelet = 'https://127.0.0.1/'\nca_file = '/no/such/file'", "/no/such/file"),
+            ("kubelet_url = '10.0.0.1'", "https:"),
+            ("kubelet_url = 'https://127.0.0.1/'\ntoken_file = '/dev/null'", "not a regular file"),
+            ("kubelet_url = 'http://127.0.0.1:10255/'\ntoken_file = '/dev/null'", "unencrypted"),
+            ("token_file = '/dev/null'", "require kubernetes.kubelet_url"),
+            ("kubelet_url = 'https://127.0.0.1/'\nca_file = '/no/such/file'", "/no/such/file"),
         ] {
             let wrong = wrong(&format!("[kubernetes]\n{text}"));
             assert!(wrong.iter().any(|why| why.contains(word)), "{text}: {wrong:?}");

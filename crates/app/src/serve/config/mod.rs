@@ -1,7 +1,9 @@
-//! The agent's settings: a file in TOML, and options that come before it.
+//! The agent's configuration: a file in TOML, and options that take precedence.
 
 pub(crate) mod actions;
 pub(crate) mod alerts;
+#[cfg(test)]
+mod example;
 mod folder;
 pub(crate) mod http;
 pub(crate) mod incidents;
@@ -15,7 +17,7 @@ pub(crate) use quantities::{Size, Span};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use engine::metrics::Limits;
@@ -23,10 +25,12 @@ use serde::Deserialize;
 
 use super::trust::{self, Refusal};
 
-/// Every setting; what is not in the file has its default.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Every key; what is not in the file has its default.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
+    /// The agent's directory: incidents are in `incidents` in it, and the log of actions.
+    pub(crate) state_dir: PathBuf,
     /// Whom to answer, and how.
     pub(crate) http: http::Http,
     /// What is traced, and what that may cost.
@@ -41,8 +45,24 @@ pub(crate) struct Config {
     pub(crate) actions: actions::Actions,
     /// Names of pods.
     pub(crate) kubernetes: kubernetes::Kubernetes,
-    /// Whom to send figures to.
-    pub(crate) onward: onward::Onward,
+    /// Where metrics, profiles and tables are sent.
+    pub(crate) exporters: onward::Onward,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: Self::STATE_DIR.into(),
+            http: http::Http::default(),
+            trace: trace::Trace::default(),
+            metrics: Metrics::default(),
+            alerts: alerts::Alerts::default(),
+            incidents: incidents::Incidents::default(),
+            actions: actions::Actions::default(),
+            kubernetes: kubernetes::Kubernetes::default(),
+            exporters: onward::Onward::default(),
+        }
+    }
 }
 
 /// Whether an address leads to this host.
@@ -58,10 +78,10 @@ fn is_loopback(url: &str) -> bool {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Metrics {
-    pub(crate) processes: usize,
-    pub(crate) containers: usize,
-    pub(crate) sites: usize,
-    pub(crate) suspects: usize,
+    pub(crate) max_processes: usize,
+    pub(crate) max_containers: usize,
+    pub(crate) max_sites: usize,
+    pub(crate) max_suspects: usize,
 }
 
 impl Metrics {
@@ -70,10 +90,10 @@ impl Metrics {
 
     fn check(&self, wrong: &mut Vec<String>) {
         for (name, number) in [
-            ("processes", self.processes),
-            ("containers", self.containers),
-            ("sites", self.sites),
-            ("suspects", self.suspects),
+            ("max_processes", self.max_processes),
+            ("max_containers", self.max_containers),
+            ("max_sites", self.max_sites),
+            ("max_suspects", self.max_suspects),
         ] {
             if number > Self::MOST {
                 wrong.push(format!(
@@ -88,15 +108,28 @@ impl Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let Limits { processes, containers, sites, suspects } = Limits::default();
-        Self { processes, containers, sites, suspects }
+        Self {
+            max_processes: processes,
+            max_containers: containers,
+            max_sites: sites,
+            max_suspects: suspects,
+        }
     }
 }
 
 impl Config {
-    /// Reads a file. Whether settings fit together is told by [`Config::check`].
-    /// Settings that run commands or send signals must be in a file that other users cannot change.
+    /// The default of `state_dir`.
+    pub(crate) const STATE_DIR: &'static str = "/var/lib/vramscope";
+
+    /// The directory that incidents are in.
+    pub(crate) fn incidents_dir(&self) -> PathBuf {
+        self.state_dir.join(incidents::Incidents::FOLDERS)
+    }
+
+    /// Reads a file. Whether the keys fit together is checked by [`Config::check`].
+    /// A configuration that runs commands or sends signals must be in a file that other users cannot change.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let cannot = || format!("cannot read the settings in {}", path.display());
+        let cannot = || format!("cannot read the configuration {}", path.display());
         // What was checked is what is read.
         let (file, refusal) = match trust::file(path) {
             Ok(file) => (file, None),
@@ -109,11 +142,11 @@ impl Config {
         match refusal.filter(|_| config.acts()) {
             None => Ok(config),
             Some(Refusal::Foreign(why) | Refusal::Exposed(why)) => {
-                bail!("settings with commands or actions: {why}")
+                bail!("configuration with commands or actions: {why}")
             }
             // A pipe, say.
             Some(Refusal::Failed(error)) => {
-                Err(error).context("settings with commands or actions must be in a file")
+                Err(error).context("configuration with commands or actions must be in a file")
             }
         }
     }
@@ -123,7 +156,7 @@ impl Config {
         !self.actions.allow.is_empty() || self.alerts.has_commands()
     }
 
-    /// What is wrong with the settings as a whole, each in a sentence that says what to do.
+    /// What is wrong with the configuration as a whole, each in a sentence that says what to do.
     pub(crate) fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         self.http.check(&mut wrong);
@@ -131,13 +164,20 @@ impl Config {
         self.metrics.check(&mut wrong);
         self.alerts.check(&mut wrong);
         self.incidents.check(&mut wrong);
-        // Who only looks at settings may be another user than the agent's, whose usual folder it is.
-        let usual = self.incidents.state == Path::new(incidents::Incidents::STATE);
+        if !self.state_dir.is_absolute() {
+            wrong.push(format!(
+                "state_dir is {}: must be an absolute path, such as {}",
+                self.state_dir.display(),
+                Self::STATE_DIR
+            ));
+        }
+        // A configuration may be checked by another user than the agent's, whose usual directory it is.
+        let usual = self.state_dir == Path::new(Self::STATE_DIR);
         let counts = |kind| !(usual && kind == ErrorKind::PermissionDenied);
         wrong.extend(self.state().err().filter(|(kind, _)| counts(*kind)).map(|(_, why)| why));
         self.actions.check(&self.incidents, &mut wrong);
         self.kubernetes.check(&mut wrong);
-        self.onward.check(&mut wrong);
+        self.exporters.check(&mut wrong);
         wrong
     }
 
@@ -148,13 +188,13 @@ impl Config {
     }
 
     fn state(&self) -> Result<(), (ErrorKind, String)> {
-        let state = &self.incidents.state;
+        let state = &self.state_dir;
         let is_needed = self.incidents.enabled || !self.actions.allow.is_empty();
         if !is_needed || !state.is_absolute() {
             return Ok(());
         }
         let refused = |(kind, why)| {
-            (kind, format!("[incidents] state: {why}; choose another with state or --state"))
+            (kind, format!("state_dir: {why}; set another with state_dir or --state-dir"))
         };
         self.trust_state(false).map_err(refused)?;
         folder::writable(state).map_err(refused)
@@ -168,7 +208,7 @@ impl Config {
     }
 
     fn trust_state(&self, create: bool) -> Result<(), (ErrorKind, String)> {
-        let state = &self.incidents.state;
+        let state = &self.state_dir;
         let checked = trust::directory(state, create).and_then(|is_private| {
             let is_made = create && self.incidents.enabled;
             let check = || trust::subdirectory(state, incidents::Incidents::FOLDERS, is_made);
@@ -187,7 +227,7 @@ mod tests {
     use super::*;
 
     fn state(path: &Path, more: &str) -> Vec<String> {
-        let text = format!("[incidents]\nstate = \"{}\"\n{more}", path.display());
+        let text = format!("state_dir = \"{}\"\n[incidents]\n{more}", path.display());
         toml::from_str::<Config>(&text).unwrap().check()
     }
 
@@ -197,13 +237,13 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         for (path, word) in [
-            (&*file, "is no folder"),
-            (&file.join("below"), "is no folder"),
+            (&*file, "is not a directory"),
+            (&file.join("below"), "is not a directory"),
             (Path::new("/proc/x"), "cannot write"),
         ] {
             let found = state(path, "");
             assert!(found.len() == 1 && found[0].contains(word), "{}: {found:?}", path.display());
-            assert!(found[0].contains("[incidents] state"), "{found:?}");
+            assert!(found[0].starts_with("state_dir: "), "{found:?}");
         }
         assert_eq!(state(&file, "enabled = false"), [""; 0], "nothing is written");
         assert_eq!(state(&folder.path().join("new/one"), ""), [""; 0]);
@@ -228,10 +268,16 @@ mod tests {
             (format!("token_file = \"{token}\""), "chmod 600"),
             // Nobody writes to it: who opens it waits.
             (format!("token_file = \"{pipe}\""), "not a regular file"),
-            (format!("certificate = \"{pipe}\"\nkey = \"{pipe}\""), "not a regular file"),
-            ("certificate = \"/nowhere/c\"\nkey = \"/nowhere/k\"".to_owned(), "/nowhere/c"),
+            (
+                format!("tls_cert_file = \"{pipe}\"\ntls_key_file = \"{pipe}\""),
+                "not a regular file",
+            ),
+            (
+                "tls_cert_file = \"/nowhere/c\"\ntls_key_file = \"/nowhere/k\"".to_owned(),
+                "/nowhere/c",
+            ),
         ] {
-            let text = format!("[http]\n{text}\n[incidents]\nstate = \"{state}\"");
+            let text = format!("state_dir = \"{state}\"\n[http]\n{text}");
             let found = toml::from_str::<Config>(&text).unwrap().check();
             assert!(found.len() == 1 && found[0].contains(word), "{text}: {found:?}");
         }

@@ -139,7 +139,7 @@ pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f
         "version": plain(env!("CARGO_PKG_VERSION")),
         "ready": ready,
         "uptime_seconds": (now - own.started).max(0.0).floor(),
-        "sequence": published.sequence,
+        "snapshots_total": published.sequence,
         "events_total": own.events,
         "lost_events": certainty.lost.events(),
         "before_trace": certainty.before_trace,
@@ -147,7 +147,7 @@ pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f
         "cpu_seconds": own.cpu_seconds,
         "cpu_percent": own.cpu_percent,
         "memory_bytes": own.memory.0,
-        "requests": { "answered": fine, "refused": refused, "failed": failed },
+        "requests": { "ok": fine, "client_errors": refused, "server_errors": failed },
     })
 }
 
@@ -179,13 +179,13 @@ mod tests {
             time: "2026-01-01T00:00:00Z".into(),
             pid: Some(pid),
             process: "python3".into(),
-            asked_bytes: Some(1),
+            requested_bytes: Some(1),
             gpu: Some(0),
-            summary: "python3 asked for 1 byte".into(),
-            bytes: 10,
-            took_ms: 5,
+            summary: "python3 requested 1 byte".into(),
+            size_bytes: 10,
+            written_after_ms: 5,
             written: true,
-            kept: None,
+            summary_text: None,
             folder: "/var/lib/vramscope/x".into(),
         }
     }
@@ -209,11 +209,11 @@ mod tests {
         let told = alerts(&[alert()], ALL);
         assert_eq!(names(&told["alerts"][0]), described("alerts"));
         assert_eq!(told["alerts"][0]["labels"], json!({ "gpu": "0" }));
-        let unwritten = IncidentView { kept: Some("out of memory".into()), ..incident(1) };
+        let unwritten = IncidentView { summary_text: Some("out of memory".into()), ..incident(1) };
         let told = incidents(&[unwritten.clone(), incident(2)], ALL);
         assert_eq!(names(&told["incidents"][0]), described("incidents"));
         assert_eq!(names(&manifest(&unwritten)["incident"]), described("incidents"));
-        assert_eq!(told["incidents"][1].get("kept"), None);
+        assert_eq!(told["incidents"][1].get("summary_text"), None);
         // Where a folder is on the host is nobody's business.
         assert!(!told.to_string().contains("/var/lib"));
     }

@@ -57,7 +57,7 @@ impl Door {
         work(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What answers are made from: without directories of programs' files, unless the settings allow them.
+    /// What answers are made from: without directories of programs' files, unless the configuration allows them.
     pub(super) fn shown(&self, published: Arc<Published>) -> Arc<Published> {
         let show_paths = self.shared.config.http.show_paths;
         if show_paths { published } else { self.with_cache(|cache| cache.redacted(&published)) }
@@ -72,7 +72,7 @@ impl Door {
 
     fn refusal(&self, request: &Request<Incoming>) -> Option<Answer> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let (error, hint) = ("nothing can be changed here", "use GET");
+            let (error, hint) = ("method not allowed: the API is read-only", "use GET");
             let mut answer = Answer::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
                 .with(header::ALLOW, "GET, HEAD");
             answer.close();
@@ -80,13 +80,13 @@ impl Door {
         }
         let hosts = request.headers().get_all(header::HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() >= Version::HTTP_11 {
-            let error = "a request of HTTP/1.1 has one Host header";
+            let error = "an HTTP/1.1 request must have one Host header";
             let mut answer = Answer::error(StatusCode::BAD_REQUEST, error, "send one");
             answer.close();
             return Some(answer);
         }
         if !request.body().is_end_stream() {
-            let (error, hint) = ("a request has no body", "send it without one");
+            let (error, hint) = ("request body not allowed", "send no body");
             let mut answer = Answer::error(StatusCode::PAYLOAD_TOO_LARGE, error, hint);
             answer.close();
             return Some(answer);
@@ -94,13 +94,13 @@ impl Door {
         if self.token.is_none() && !self.is_meant(request.uri(), request.headers()) {
             return Some(Answer::error(
                 StatusCode::FORBIDDEN,
-                "the request is for another host",
-                "ask for 127.0.0.1 or localhost, or set up a token",
+                "wrong Host header",
+                "use 127.0.0.1 or localhost, or set token_file",
             ));
         }
         if !self.is_allowed(request.uri(), request.headers()) {
-            let error = "a token is needed";
-            let hint = "send `Authorization: Bearer TOKEN`, with what is in the file token_file";
+            let error = "authentication required";
+            let hint = "send `Authorization: Bearer TOKEN` with the content of token_file";
             let answer = Answer::error(StatusCode::UNAUTHORIZED, error, hint);
             return Some(answer.with(header::WWW_AUTHENTICATE, "Bearer"));
         }

@@ -23,15 +23,15 @@ pub(super) fn file(incident: &IncidentView, name: &str, show_paths: bool) -> Ans
     if !show_paths {
         return Answer::error(
             StatusCode::FORBIDDEN,
-            "files of incidents hold paths of programs",
-            "set show_paths under [http] in the settings, or read them on the host",
+            "incident files contain paths of programs",
+            "set show_paths in [http], or read them on the host",
         );
     }
     let Some(body) = files::open(&incident.folder, name) else {
         return Answer::error(
             StatusCode::NOT_FOUND,
-            "the incident has no such file",
-            "its files are listed under /api/v1/incidents/ID",
+            "no such file in this incident",
+            "see /api/v1/incidents/ID for its files",
         );
     };
     let kind = match name.rsplit_once('.') {
@@ -55,18 +55,18 @@ mod tests {
         std::fs::write(folder.path().join("summary.txt"), "what happened").unwrap();
         let incident = IncidentView {
             id: "x".into(),
-            trigger: "limit",
+            trigger: "threshold",
             cause: String::new(),
             time: String::new(),
             pid: None,
             process: String::new(),
-            asked_bytes: None,
+            requested_bytes: None,
             gpu: None,
             summary: String::new(),
-            bytes: 13,
-            took_ms: 0,
+            size_bytes: 13,
+            written_after_ms: 0,
             written: true,
-            kept: None,
+            summary_text: None,
             folder: folder.path().into(),
         };
         let files = &manifest(&incident)["files"];

@@ -52,10 +52,10 @@ impl Requests {
     }
 }
 
-/// What is wrong with the files that the settings name.
+/// What is wrong with the files that the configuration names.
 pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
     let token = http.token_file.as_deref().and_then(|file| Token::read(file).err());
-    let tls = match (&http.certificate, &http.key) {
+    let tls = match (&http.tls_cert_file, &http.tls_key_file) {
         (Some(certificate), Some(key)) => tls::acceptor(certificate, key).err(),
         _ => None,
     };
@@ -67,7 +67,7 @@ pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     let http = &shared.config.http;
     let token = http.token_file.as_deref().map(Token::read).transpose()?;
-    let tls = match (&http.certificate, &http.key) {
+    let tls = match (&http.tls_cert_file, &http.tls_key_file) {
         (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
         _ => None,
     };
@@ -75,12 +75,12 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
         format!("cannot listen on {}; choose another address with --listen", http.listen)
     })?;
     listener.set_nonblocking(true).context("cannot listen without waiting")?;
-    let address = listener.local_addr().context("cannot tell where it listens")?;
+    let address = listener.local_addr().context("cannot get the listen address")?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     if !address.ip().is_loopback() && tls.is_none() {
         output::complain(&format!(
-            "{address} is reachable from other hosts, and what is sent there, the token too, can be \
-             read on the way: name a certificate and a key in the settings"
+            "{address} is reachable from other hosts without TLS, so the token can be intercepted; set \
+             tls_cert_file and tls_key_file"
         ));
     }
     output::complain(&format!("listening on {scheme}://{address}"));

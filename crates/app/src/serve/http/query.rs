@@ -22,15 +22,15 @@ impl Query {
         let parts = text.unwrap_or_default().split('&').filter(|part| !part.is_empty());
         for part in parts {
             match part.split_once('=') {
-                _ if !is_list => return Err("nothing can be asked for behind the ? of this path"),
+                _ if !is_list => return Err("this endpoint takes no query parameters"),
                 Some(("pid", pid)) => {
-                    query.pid = Some(pid.parse().map_err(|_| "pid is the number of a process")?);
+                    query.pid = Some(pid.parse().map_err(|_| "pid must be a process id")?);
                 }
-                Some(("top", top)) => {
+                Some(("limit", top)) => {
                     let top = top.parse().ok().filter(|top| (1..=MOST).contains(top));
-                    query.top = top.ok_or("top is a number from 1 to 10000")?;
+                    query.top = top.ok_or("limit must be 1 to 10000")?;
                 }
-                _ => return Err("only pid=NUMBER and top=NUMBER can be asked for"),
+                _ => return Err("unknown query parameter; use pid=N and limit=N"),
             }
         }
         Ok(query)
@@ -44,16 +44,29 @@ mod tests {
     #[test]
     fn only_what_is_known_can_be_asked_for() {
         assert_eq!(Query::read(None, true), Ok(Query::ALL));
-        assert_eq!(Query::read(Some("top=3&pid=7"), true), Ok(Query { pid: Some(7), top: 3 }));
-        for wrong in ["top=0", "top=10001", "top=-1", "pid=", "pid=x", "pid", "sort=size", "a&b"] {
+        assert_eq!(Query::read(Some("limit=3&pid=7"), true), Ok(Query { pid: Some(7), top: 3 }));
+        for wrong in [
+            "limit=0",
+            "limit=10001",
+            "limit=-1",
+            "top=3",
+            "pid=",
+            "pid=x",
+            "pid",
+            "sort=size",
+            "a&b",
+        ] {
             assert!(Query::read(Some(wrong), true).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn what_a_path_would_not_heed_is_an_error() {
-        for wrong in ["top=3", "pid=7", "x"] {
-            assert!(Query::read(Some(wrong), false).unwrap_err().contains("nothing"), "{wrong}");
+        for wrong in ["limit=3", "pid=7", "x"] {
+            assert!(
+                Query::read(Some(wrong), false).unwrap_err().contains("no query parameters"),
+                "{wrong}"
+            );
         }
         for nothing in [None, Some(""), Some("&")] {
             assert_eq!(Query::read(nothing, false), Ok(Query::ALL));

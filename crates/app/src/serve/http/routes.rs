@@ -18,24 +18,24 @@ use crate::serve::Published;
 const PPROF: &str = "application/octet-stream";
 
 const INDEX: &str = "\
-vramscope: GPU memory of every process of this host
+vramscope: GPU memory of every process on this host
 
-/metrics                          figures for Prometheus (OpenMetrics)
-/healthz                          the agent answers
-/readyz                           the agent traces
-/api/v1/status                    how the agent itself does
-/api/v1/snapshot                  everything at this moment
-/api/v1/processes?top=N           processes, the biggest first
-/api/v1/processes/PID             one of them
-/api/v1/sites?pid=PID&top=N       where memory came from
-/api/v1/suspects?pid=PID          places that may leak
-/api/v1/gpus                      GPUs of the host
-/api/v1/advice                    what would give memory back
-/api/v1/alerts                    built-in alerts
-/api/v1/profile.pb.gz             memory in use by call stack, for pprof; also /debug/pprof/heap
-/api/v1/incidents                 snapshots of memory when it ran out
-/api/v1/incidents/ID              one of them, and its files
-/api/v1/incidents/ID/FILE         one of its files
+/metrics                          Prometheus metrics (OpenMetrics)
+/healthz                          liveness
+/readyz                           readiness: probes attached, snapshots current
+/api/v1/status                    agent health and resource usage
+/api/v1/snapshot                  current snapshot of all processes
+/api/v1/processes?limit=N         processes, largest first
+/api/v1/processes/PID             one process
+/api/v1/sites?pid=PID&limit=N     allocation sites, largest first
+/api/v1/suspects?pid=PID          leak suspects
+/api/v1/gpus                      GPUs of this host
+/api/v1/advice                    how to free memory
+/api/v1/alerts                    active and recent alerts
+/api/v1/profile.pb.gz             heap profile (pprof); also /debug/pprof/heap
+/api/v1/incidents                 out-of-memory snapshots, newest first
+/api/v1/incidents/ID              one incident and its files
+/api/v1/incidents/ID/FILE         one file
 ";
 
 /// Whether a path is answered without a token: it tells nothing.
@@ -69,8 +69,8 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
     let Some(published) = door.shared.feed.newest() else {
         return Answer::error(
             StatusCode::SERVICE_UNAVAILABLE,
-            "there is no snapshot yet",
-            "ask again in a second",
+            "no snapshot available yet",
+            "retry in a second",
         );
     };
     if uri.path() == "/metrics" {
@@ -144,21 +144,21 @@ fn now() -> f64 {
 }
 
 fn not_found() -> Answer {
-    Answer::error(StatusCode::NOT_FOUND, "there is nothing here", "/ lists what there is")
+    Answer::error(StatusCode::NOT_FOUND, "not found", "see / for all paths")
 }
 
 fn no_process() -> Answer {
     Answer::error(
         StatusCode::NOT_FOUND,
         "no such process uses the CUDA driver",
-        "/api/v1/processes lists those that do",
+        "see /api/v1/processes",
     )
 }
 
 fn not_made() -> Answer {
     Answer::error(
         StatusCode::INTERNAL_SERVER_ERROR,
-        "the answer could not be made",
+        "internal error",
         "please report this as a bug",
     )
 }

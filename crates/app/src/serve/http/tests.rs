@@ -301,18 +301,18 @@ fn door(show_paths: bool) -> Door {
     }]);
     shared.incidents.show(vec![IncidentView {
         id: "one".into(),
-        trigger: "limit",
+        trigger: "threshold",
         cause: "device_exhausted".into(),
         time: "2026-01-01T00:00:00Z".into(),
         pid: Some(7),
         process: NAME.into(),
-        asked_bytes: None,
+        requested_bytes: None,
         gpu: None,
         summary: NAME.into(),
-        bytes: 0,
-        took_ms: 0,
+        size_bytes: 0,
+        written_after_ms: 0,
         written: true,
-        kept: None,
+        summary_text: None,
         folder: PATH.into(),
     }]);
     Door::new(shared, Config::default().http.listen, None)
@@ -323,7 +323,8 @@ fn paths(door: &Door) -> Vec<String> {
     let index = answer(door, "/");
     let listed = index.lines().filter_map(|line| line.split_ascii_whitespace().next());
     let listed = listed.filter(|path| path.starts_with('/')).map(|path| {
-        let path = path.replace("?pid=PID&top=N", "").replace("?top=N", "").replace("?pid=PID", "");
+        let path =
+            path.replace("?pid=PID&limit=N", "").replace("?limit=N", "").replace("?pid=PID", "");
         path.replace("PID", "7").replace("ID", "one").replace("FILE", "summary.txt")
     });
     listed.chain(["/api/v1/sites?pid=7".into(), "/debug/pprof/heap".into()]).collect()

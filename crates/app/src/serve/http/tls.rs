@@ -18,20 +18,20 @@ pub(super) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor> {
     let text = secret::public(certificate)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
-        .with_context(|| format!("{shown} is no certificate in PEM"))?;
+        .with_context(|| format!("{shown}: not a PEM certificate"))?;
     if chain.is_empty() {
-        bail!("{shown} has no certificate: it must be in PEM, the server's own first");
+        bail!("{shown}: no certificate; must be PEM, the server certificate first");
     }
     let shown = key.display();
     let text = secret::bytes(key)?;
     let secret = PrivateKeyDer::from_pem_slice(&text)
-        .with_context(|| format!("{shown} has no private key in PEM"))?;
+        .with_context(|| format!("{shown}: no PEM private key"))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .context("TLS cannot be set up")?
+        .context("cannot set up TLS")?
         .with_no_client_auth()
         .with_single_cert(chain, secret)
-        .with_context(|| format!("{shown} is not the key of {}", certificate.display()))?;
+        .with_context(|| format!("{shown}: not the private key of {}", certificate.display()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -100,20 +100,20 @@ impl Desk {
         let asked = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))
             .context("cannot watch for SIGUSR1")?;
-        let state = if config.enabled { own_state(&config.state)? } else { None };
+        let state = if config.enabled { own_state(&shared.config.state_dir)? } else { None };
         let (orders, received) = sync_channel(ORDERS);
         // What may be done to processes of other users is done by the same thread.
         let kept = rights::to_signal(!shared.config.actions.allow.is_empty());
         let write = move |shared: &Arc<Shared>| writer::run(shared, &received);
         let part = Part::spawn_with(kept, "incidents", shared, write)?;
-        let process_above = config.process_above.map(|size| size.0);
+        let process_above = config.process_live_above.map(|size| size.0);
         let desk = Self {
             shared: Arc::clone(shared),
-            recent: Recent::new(config.events, config.events_size.0.0),
-            gate: Gate::new(config.pause.0, config.per_hour),
-            oversized_gate: Gate::new(config.pause.0, MAX_OVERSIZED),
+            recent: Recent::new(config.recent_events, config.recent_events_size.0.0),
+            gate: Gate::new(config.cooldown.0, config.max_per_hour),
+            oversized_gate: Gate::new(config.cooldown.0, MAX_OVERSIZED),
             gpu_bytes: Vec::new(),
-            limits: Limits::new(config.used_above, process_above),
+            limits: Limits::new(config.gpu_used_above, process_above),
             pending: Vec::new(),
             open: Vec::new(),
             asked,
@@ -214,18 +214,17 @@ impl Desk {
 
     /// Counts what becomes no folder, and says so now and then.
     fn skip(&mut self, trigger: Trigger, pid: Pid, now: Instant) {
-        self.shared.incidents.count(trigger.name(), "skipped");
+        self.shared.incidents.count(trigger.name(), "suppressed");
         self.untold += 1;
         if self.told.is_none_or(|told| now.duration_since(told) >= TELL) {
             let count = std::mem::take(&mut self.untold);
             self.told = Some(now);
             let refusals = match count {
-                1 => "one more refusal of memory was".to_owned(),
-                more => format!("{more} more refusals of memory were"),
+                1 => "1 out-of-memory error".to_owned(),
+                more => format!("{more} out-of-memory errors"),
             };
             output::complain(&format!(
-                "{refusals} not written down (the last of process {pid}), to spare the disk; \
-                 [incidents] pause and per_hour decide"
+                "{refusals} suppressed (last: pid {pid}); see [incidents] cooldown and max_per_hour"
             ));
         }
     }
@@ -292,7 +291,7 @@ impl Desk {
         let Crossed { gpu, who, text } = crossed;
         // Crossed once until it falls below: the process may still be refused memory a moment later.
         if self.gate.admit(None, Instant::now()).is_err() {
-            self.shared.incidents.count(Trigger::Limit.name(), "skipped");
+            self.shared.incidents.count(Trigger::Limit.name(), "suppressed");
             return;
         }
         self.number += 1;
@@ -339,14 +338,14 @@ impl Desk {
     fn order(&self, order: Order, trigger: Trigger) {
         let is_folder = matches!(order, Order::Write(_));
         if self.orders.try_send(order).is_err() && is_folder {
-            self.shared.incidents.count(trigger.name(), "skipped");
-            output::complain("an incident was not written down: too many of them wait");
+            self.shared.incidents.count(trigger.name(), "suppressed");
+            output::complain("incident dropped: queue full");
         }
     }
 
     /// Incidents that no further refusal belongs to: what became known of them is told.
     fn close_old(&mut self, now: Instant) {
-        let together = self.shared.config.incidents.together.0;
+        let together = self.shared.config.incidents.group_window.0;
         // Of an incident whose folder is not ordered yet nobody knows.
         let is_ordered = |number: u64| self.pending.iter().all(|one| one.number != number);
         let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
@@ -369,13 +368,12 @@ fn own_state(state: &Path) -> Result<Option<File>> {
     let name = plain(&state.to_string_lossy()).into_owned();
     match folder::lock(state) {
         Ok(file) => Ok(Some(file)),
-        Err(NoLock::Taken) => bail!(
-            "another agent uses the folder {name}; stop it, or give this one a folder of its own with \
-             --state"
-        ),
+        Err(NoLock::Taken) => {
+            bail!("state directory {name} is in use by another agent; stop it or set --state-dir")
+        }
         Err(NoLock::Failed(error)) => {
             output::complain(&format!(
-                "incidents cannot be written to {name}: {error}; name another folder with --state"
+                "cannot write incidents to {name}: {error}; set another --state-dir"
             ));
             Ok(None)
         }

@@ -139,7 +139,7 @@ pub(crate) fn look(folder: &Path) -> Option<IncidentView> {
         return None;
     }
     let mut object = incident::read(&folder.join(incident::OBJECT)).ok()?;
-    if object.page == incident::FOLLOWS {
+    if object.html_report == incident::FOLLOWS {
         tell_page(&mut object, folder);
     }
     Some(view(&object, folder))
@@ -148,7 +148,7 @@ pub(crate) fn look(folder: &Path) -> Option<IncidentView> {
 /// An agent that was killed had no time to tell how the page came out.
 fn tell_page(object: &mut IncidentObject, folder: &Path) {
     let is_there = folder.join(incident::PAGE).is_file();
-    object.page = if is_there { "written" } else { "not made: the agent was killed" }.into();
+    object.html_report = if is_there { "written" } else { "not made: the agent was killed" }.into();
     if object.version == incident::VERSION
         && let Ok(mut text) = serde_json::to_vec_pretty(object)
     {
@@ -167,15 +167,15 @@ pub(crate) fn view(object: &IncidentObject, folder: &Path) -> IncidentView {
         trigger: trigger.map_or("other", Trigger::name),
         cause: object.cause.as_ref().map_or_else(String::new, |cause| clean(&cause.name)),
         time: clean(&object.time),
-        pid: object.process.as_ref().map(|who| who.pid),
-        process: object.process.as_ref().map_or_else(String::new, |who| clean(&who.name)),
-        asked_bytes: object.asked_bytes,
+        pid: object.requester.as_ref().map(|who| who.pid),
+        process: object.requester.as_ref().map_or_else(String::new, |who| clean(&who.name)),
+        requested_bytes: object.requested_bytes,
         gpu: object.gpu.as_ref().map(|gpu| gpu.index),
-        summary: clean(&object.headline),
-        bytes: size(folder),
-        took_ms: object.took_ms,
+        summary: clean(&object.title),
+        size_bytes: size(folder),
+        written_after_ms: object.written_after_ms,
         written: true,
-        kept: None,
+        summary_text: None,
         folder: folder.into(),
     }
 }
@@ -213,7 +213,7 @@ pub(crate) fn retain(
     for (list, keep) in [(others, keep), (oversized, MAX_OVERSIZED)] {
         let mut is_full = false;
         for (number, one) in list.into_iter().enumerate() {
-            let more = bytes.saturating_add(one.bytes);
+            let more = bytes.saturating_add(one.size_bytes);
             // Everything older than a removed one is removed, so that there are no gaps.
             is_full |= number >= keep || more > keep_bytes.0;
             if kept.is_empty() || !is_full {
@@ -236,7 +236,7 @@ mod tests {
 
     fn make(root: &Path, name: &str, bytes: usize) {
         let folder = NewFolder::create(root, name).unwrap();
-        let trigger = "limit".to_owned();
+        let trigger = "threshold".to_owned();
         let object = IncidentObject { version: 1, trigger, ..IncidentObject::default() };
         folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
         folder.write("big", &vec![0; bytes]).unwrap();
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(ids(&list(root.path())), ["2026-4", "2026-3", "2026-2", "2026-1"]);
         let (kept, _) = retain(list(root.path()), 3, Bytes(u64::MAX), None);
         assert_eq!(ids(&kept), ["2026-4", "2026-3", "2026-2"]);
-        let each = kept[0].bytes;
+        let each = kept[0].size_bytes;
         let (kept, _) = retain(list(root.path()), 3, Bytes(2 * each), None);
         assert_eq!(ids(&kept), ["2026-4", "2026-3"]);
         let (kept, _) = retain(list(root.path()), 3, Bytes(1), None);
@@ -284,16 +284,16 @@ mod tests {
     fn what_other_versions_wrote_is_listed_and_what_others_wrote_is_not() {
         let root = tempfile::tempdir().unwrap();
         for (name, text) in [
-            ("2025-old", r#"{ "version": 1, "trigger": "limit", "headline": "old" }"#),
-            ("2027-new", r#"{ "version": 9, "trigger": "heat", "headline": "new", "heat": 1 }"#),
-            ("others", r#"{ "headline": "not ours" }"#),
+            ("2025-old", r#"{ "version": 1, "trigger": "threshold", "title": "old" }"#),
+            ("2027-new", r#"{ "version": 9, "trigger": "heat", "title": "new", "heat": 1 }"#),
+            ("others", r#"{ "title": "not ours" }"#),
         ] {
             fs::create_dir(root.path().join(name)).unwrap();
             fs::write(root.path().join(name).join(incident::OBJECT), text).unwrap();
         }
         let all = list(root.path());
         let told: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
-        assert_eq!(told, [("other", "new"), ("limit", "old")]);
+        assert_eq!(told, [("other", "new"), ("threshold", "old")]);
         let (kept, _) = retain(all, 1, Bytes(u64::MAX), None);
         assert_eq!(ids(&kept), ["2027-new"]);
         assert!(root.path().join("others").exists());
@@ -339,12 +339,12 @@ mod tests {
     fn a_page_that_a_killed_agent_left_open_is_told() {
         let root = tempfile::tempdir().unwrap();
         let page = |name: &str| {
-            incident::read(&root.path().join(name).join(incident::OBJECT)).unwrap().page
+            incident::read(&root.path().join(name).join(incident::OBJECT)).unwrap().html_report
         };
         for name in ["2026-1", "2026-2"] {
             let folder = NewFolder::create(root.path(), name).unwrap();
-            let (version, page) = (incident::VERSION, incident::FOLLOWS.to_owned());
-            let object = IncidentObject { version, page, ..IncidentObject::default() };
+            let (version, html_report) = (incident::VERSION, incident::FOLLOWS.to_owned());
+            let object = IncidentObject { version, html_report, ..IncidentObject::default() };
             folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
             folder.finish().unwrap();
         }

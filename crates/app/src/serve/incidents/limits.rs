@@ -50,11 +50,7 @@ impl Limits {
             let used = total.saturating_sub(view.free_bytes.0);
             let part = used as f64 / total as f64;
             if part > limit && self.full.insert(view.gpu) {
-                let text = format!(
-                    "{} of {} are used, more than {limit} of it",
-                    Bytes(used),
-                    Bytes(total)
-                );
+                let text = format!("{} of {} used, threshold {limit}", Bytes(used), Bytes(total));
                 crossed.push(Crossed { gpu: Some(view.gpu), who: None, text });
             } else if part < limit * AGAIN {
                 self.full.remove(&view.gpu);
@@ -71,8 +67,8 @@ impl Limits {
                 let who = Who { pid: process.key.pid, tid: None, name: process.name.clone() };
                 let most = process.devices.iter().max_by_key(|view| view.live_bytes);
                 let text = format!(
-                    "process {} ({}) holds {held}, more than {limit}",
-                    process.key.pid, process.name
+                    "{} (pid {}) holds {held}, threshold {limit}",
+                    process.name, process.key.pid
                 );
                 let gpu = most.and_then(|view| view.gpu);
                 crossed.push(Crossed { gpu, who: Some(who), text });

@@ -42,7 +42,7 @@ use crate::advising::{self, Question};
 pub(crate) struct IncidentView {
     /// Its name: the folder's.
     pub(crate) id: String,
-    /// What made it necessary: `out_of_memory`, `limit` or `asked`.
+    /// What made it necessary: `out_of_memory`, `threshold` or `manual`.
     pub(crate) trigger: &'static str,
     /// What was the matter, by the diagnosis.
     pub(crate) cause: String,
@@ -53,20 +53,20 @@ pub(crate) struct IncidentView {
     /// Its name.
     pub(crate) process: String,
     /// What was asked for.
-    pub(crate) asked_bytes: Option<u64>,
+    pub(crate) requested_bytes: Option<u64>,
     /// The GPU.
     pub(crate) gpu: Option<u16>,
     /// The first line of the summary.
     pub(crate) summary: String,
     /// Bytes of all its files.
-    pub(crate) bytes: u64,
+    pub(crate) size_bytes: u64,
     /// From the error to the folder, in milliseconds.
-    pub(crate) took_ms: u64,
+    pub(crate) written_after_ms: u64,
     /// Whether there is a folder: a disk may be full.
     pub(crate) written: bool,
     /// The whole summary, where there is no folder that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kept: Option<String>,
+    pub(crate) summary_text: Option<String>,
     /// Where it is; not told in the API.
     #[serde(skip)]
     pub(crate) folder: PathBuf,
@@ -135,7 +135,7 @@ mod tests {
         let certainty = Certainty { before_trace: true, ..Certainty::default() };
         let snapshot = Snapshot { certainty, ..Snapshot::default() };
         let notes = Shelf::default().advice(&published(1, snapshot, Figures::default())).notes;
-        assert!(notes[0].contains("were there before"), "{notes:?}");
-        assert!(notes[1].contains("what is free is not known"), "{notes:?}");
+        assert!(notes[0].contains("started before the trace"), "{notes:?}");
+        assert!(notes[1].contains("free memory is unknown"), "{notes:?}");
     }
 }

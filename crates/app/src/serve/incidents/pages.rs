@@ -31,7 +31,8 @@ impl Pages {
     /// A folder wants its page. Where too many wait, it is told at once that there will be none.
     pub(crate) fn add(&mut self, number: u64, folder: &Path, opens: Opens) -> Option<Made> {
         if self.waiting.len() >= WAITING {
-            let why = format!("not made: too many wait; run vramscope plot {RECORDING} -o {PAGE}");
+            let why =
+                format!("not made: too many pending; run vramscope plot {RECORDING} -o {PAGE}");
             return Some((number, why));
         }
         self.waiting.push_back((number, folder.into(), opens));
@@ -72,13 +73,13 @@ impl Pages {
 fn outcome(thread: Worker) -> String {
     let Err(error) = thread.join() else { return "written".into() };
     let why = format!("could not be made: {}", output::reasons(&error));
-    output::complain(&format!("the page of an incident {why}"));
+    output::complain(&format!("HTML report of an incident {why}"));
     why
 }
 
 fn make(path: &Path, opens: Opens) -> Result<()> {
     let recording = path.join(RECORDING);
-    let overlay = cli::Overlay { smi: None, smi_offset: None };
+    let overlay = cli::Overlay { smi_log: None, smi_offset: None };
     let wanted = Wanted { path: &recording, only: Only::default(), overlay: &overlay };
     folder::put(path, PAGE, |out| picture::write_page(&wanted, opens, out))
 }

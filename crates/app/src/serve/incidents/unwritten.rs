@@ -8,12 +8,12 @@ pub(super) fn hint(error: &anyhow::Error) -> &'static str {
     let kinds = error.chain().filter_map(|cause| cause.downcast_ref().map(io::Error::kind));
     match kinds.filter(|kind| *kind != ErrorKind::Other).last() {
         Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-            "free some room or name another folder with [incidents] state"
+            "free some space or set another state_dir"
         }
         Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-            "make the folder one that the agent may write, or name another with [incidents] state"
+            "make the directory writable for the agent, or set another state_dir"
         }
-        _ => "name a folder that can be written with [incidents] state",
+        _ => "set state_dir to a writable directory",
     }
 }
 
@@ -26,11 +26,11 @@ mod tests {
     #[test]
     fn the_hint_is_about_what_went_wrong() {
         for (number, says) in [
-            (28, "free some room"),
-            (122, "free some room"),
-            (13, "the agent may write"),
-            (30, "the agent may write"),
-            (20, "name a folder that can be written"),
+            (28, "free some space"),
+            (122, "free some space"),
+            (13, "writable for the agent"),
+            (30, "writable for the agent"),
+            (20, "to a writable directory"),
         ] {
             let failed = || io::Error::from_raw_os_error(number);
             let error = anyhow::Error::new(failed()).context("in /var/lib/x");

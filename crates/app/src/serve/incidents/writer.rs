@@ -126,7 +126,7 @@ impl Told {
 
 impl Writer {
     fn new(shared: Arc<Shared>) -> Self {
-        let root = shared.config.incidents.folder();
+        let root = shared.config.incidents_dir();
         let mut writer = Self {
             host: crate::host::name(),
             history: History::default(),
@@ -166,8 +166,8 @@ impl Writer {
             Err(error) => {
                 self.shared.incidents.count(trigger.name(), "failed");
                 output::complain(&format!(
-                    "cannot write the incident {}: {}; {}; its summary is kept in memory until the \
-                     next one, and /api/v1/incidents tells it",
+                    "cannot write the incident {}: {}; {}; the summary is available at \
+                     /api/v1/incidents until the next incident",
                     told.id,
                     output::reasons(&error),
                     unwritten::hint(&error)
@@ -245,8 +245,12 @@ impl Writer {
             events: 0,
             errors: u64::from(job.call.is_some()),
             recovered: false,
-            page: if self.shared.config.incidents.page { incident::FOLLOWS } else { "not wanted" }
-                .into(),
+            page: if self.shared.config.incidents.html_report {
+                incident::FOLLOWS
+            } else {
+                "disabled"
+            }
+            .into(),
             took: Nanos(0),
             folder: PathBuf::new(),
             job,
@@ -287,7 +291,7 @@ impl Writer {
         let object = IncidentObject::new(&told.story(&self.host));
         output::complain(&format!(
             "{}; see {} ({} ms after it)",
-            object.headline,
+            object.title,
             plain(&told.folder.to_string_lossy()),
             told.took.millis()
         ));
@@ -295,14 +299,14 @@ impl Writer {
 
     /// Orders the page; what is to be told where there will be none.
     fn want_page(&mut self, told: &Told) -> Option<Made> {
-        if !self.shared.config.incidents.page || !told.folder.is_dir() {
+        if !self.shared.config.incidents.html_report || !told.folder.is_dir() {
             return None;
         }
         let is_oom = told.job.trigger == Trigger::OutOfMemory;
         let opens = if is_oom { Opens::Peak } else { Opens::Sites };
         let refused = self.pages.add(told.job.number, &told.folder, opens);
         if let Some((_, why)) = &refused {
-            output::complain(&format!("no page of {}: {why}", told.id));
+            output::complain(&format!("no HTML report of {}: {why}", told.id));
         }
         refused
     }
@@ -326,7 +330,7 @@ impl Writer {
         let bytes = folder::size(&told.folder);
         let id = told.id.clone();
         if let Some(view) = self.views.iter_mut().find(|view| view.id == id) {
-            view.bytes = bytes;
+            view.size_bytes = bytes;
         }
         self.tidy();
     }
@@ -361,7 +365,7 @@ impl Writer {
             // One summary in memory is enough: the last.
             self.views.retain(|view| view.written);
         }
-        view.kept = kept;
+        view.summary_text = kept;
         self.views.retain(|known| known.id != view.id);
         self.views.insert(0, view);
         self.shared.incidents.show(self.views.clone());
@@ -372,10 +376,11 @@ impl Writer {
         let (written, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.views).into_iter().partition(|view| view.written);
         let last = self.told.back().map(|told| told.id.as_str());
-        let (left, errors) = folder::retain(written, config.keep, config.keep_size.0, last);
+        let (left, errors) =
+            folder::retain(written, config.retention_count, config.retention_size.0, last);
         if let Some(error) = errors.first() {
             output::complain(&format!(
-                "cannot remove old incidents in {}: {error}; remove them by hand",
+                "cannot remove old incidents in {}: {error}; remove them manually",
                 plain(&self.root.to_string_lossy())
             ));
         }
@@ -394,7 +399,7 @@ fn rewrite(told: &Told, host: &str) {
     };
     if let Err(error) = write() {
         output::complain(&format!(
-            "cannot write the texts of {} anew: {}; those that are there stay",
+            "cannot update the incident {}: {}; the old files stay",
             told.id,
             output::reasons(&error)
         ));

@@ -60,30 +60,30 @@ struct ContainerStatus {
 
 /// Asks once.
 pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
-    let address = config.address().unwrap_or_else(|| Err("no kubelet is named".into()));
+    let address = config.address().unwrap_or_else(|| Err("kubelet_url is not set".into()));
     let address = format!("{}/pods", address.map_err(|e| anyhow!(e))?.trim_end_matches('/'));
     let agent = agent(config)?;
     let mut request = agent.get(&address);
     if let Some(file) = &config.token_file {
         request = request.header("authorization", format!("Bearer {}", secret::line(file)?));
     }
-    let mut answer = request.call().with_context(|| format!("{address} gave no answer"))?;
+    let mut answer = request.call().with_context(|| format!("no response from {address}"))?;
     let status = answer.status();
     if !status.is_success() {
         let why = match status.as_u16() {
-            401 => "the token is not accepted: name a valid one (kubernetes.token_file)",
+            401 => "the token is not accepted; set a valid one (kubernetes.token_file)",
             403 => {
                 "the token may not read pods: allow it `get` on `nodes/pods` (before Kubernetes 1.33 \
                  on `nodes/proxy`)"
             }
-            _ => "that is no kubelet, or it is in trouble",
+            _ => "not a kubelet, or unhealthy",
         };
         return Err(anyhow!("{address} answered {status}: {why}"));
     }
     let text = answer.body_mut().with_config().limit(LONGEST).read_to_vec();
-    let text = text.with_context(|| format!("the answer of {address} broke off"))?;
+    let text = text.with_context(|| format!("the response of {address} was truncated"))?;
     let list: PodList = serde_json::from_slice(&text)
-        .with_context(|| format!("the answer of {address} is no list of pods"))?;
+        .with_context(|| format!("the response of {address} is not a pod list"))?;
     Ok(pods(list))
 }
 

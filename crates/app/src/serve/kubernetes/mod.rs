@@ -66,7 +66,7 @@ fn is_named(container: &Container) -> bool {
 
 /// Starts the part that asks, where a kubelet is named.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Option<Part>> {
-    if shared.config.kubernetes.kubelet.is_none() {
+    if shared.config.kubernetes.kubelet_url.is_none() {
         return Ok(None);
     }
     Part::spawn("kubelet", shared, |shared| {
@@ -131,8 +131,8 @@ impl Asker {
             Err(error) => {
                 if self.failures == 0 {
                     output::complain(&format!(
-                        "names of pods come from {} alone: {}",
-                        shared.config.kubernetes.logs.display(),
+                        "pod names from {} only: {}",
+                        shared.config.kubernetes.log_dir.display(),
                         formats::plain::plain(&format!("{error:#}"))
                     ));
                 }

@@ -51,7 +51,7 @@ impl Fake {
 
     fn settings(&self) -> Kubernetes {
         Kubernetes {
-            kubelet: Some(self.address.clone()),
+            kubelet_url: Some(self.address.clone()),
             token_file: Some(self.folder.path().join("token")),
             ca_file: Some(fixtures().join("ca.pem")),
             ..Kubernetes::default()
@@ -112,10 +112,10 @@ fn the_kubelet_names_what_the_files_did_not() {
 fn a_kubelet_that_refuses_lies_or_hangs_is_an_error_that_says_so() {
     for (what, words) in [
         ("refuses", "403"),
-        ("nonsense", "no list of pods"),
-        ("cut", "broke off"),
+        ("nonsense", "not a pod list"),
+        ("cut", "truncated"),
         ("redirects", "302"),
-        ("hangs", "no answer"),
+        ("hangs", "no response"),
     ] {
         let fake = Fake::start(what);
         let timeout = crate::serve::config::Span(Duration::from_secs(2));
@@ -128,7 +128,7 @@ fn a_kubelet_that_refuses_lies_or_hangs_is_an_error_that_says_so() {
 fn a_kubelet_is_believed_only_with_its_certificate_and_gets_the_token() {
     let fake = Fake::start("fine");
     let other = Kubernetes { ca_file: None, ..fake.settings() };
-    assert!(format!("{:#}", kubelet::ask(&other).unwrap_err()).contains("no answer"));
+    assert!(format!("{:#}", kubelet::ask(&other).unwrap_err()).contains("no response"));
     let none = Kubernetes { token_file: None, ..fake.settings() };
     assert!(format!("{:#}", kubelet::ask(&none).unwrap_err()).contains("401"));
     let wrong = Kubernetes { ca_file: Some(fixtures().join("token")), ..fake.settings() };

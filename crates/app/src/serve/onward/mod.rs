@@ -1,4 +1,4 @@
-//! Figures that are sent onward: to OpenTelemetry, to stores of profiles, to columns on disk.
+//! Exporters: metrics to OpenTelemetry, profiles to Pyroscope or files, tables to Parquet files.
 
 mod beat;
 mod client;
@@ -22,10 +22,10 @@ use anyhow::Result;
 
 use super::{Part, Shared};
 
-/// Starts a part for each receiver that the settings name.
+/// Starts a part for each receiver that the configuration names.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<Part>> {
     let host = host();
-    let config = &shared.config.onward;
+    let config = &shared.config.exporters;
     let mut parts = Vec::new();
     #[cfg(feature = "otlp")]
     if let Some(settings) = &config.otlp {

@@ -19,9 +19,9 @@ const NAME: &str = "parquet";
 
 /// Starts the part.
 pub(super) fn start(shared: &Arc<Shared>, settings: &Parquet, host: &str) -> Result<Part> {
-    let mut writer = Writer::new(settings, host, shared.config.onward.show_paths);
+    let mut writer = Writer::new(settings, host, shared.config.exporters.show_paths);
     let interval = settings.interval.0;
-    Part::spawn("onward-parquet", shared, move |shared| {
+    Part::spawn("export-parquet", shared, move |shared| {
         writer.clean();
         let what = format!("write tables to {}", writer.folder.display());
         let mut voice = Voice::new(what);
@@ -93,8 +93,8 @@ impl Writer {
         Self {
             folder: keep.folder.to_owned(),
             host: host.to_owned(),
-            roll: settings.roll.0,
-            roll_size: settings.roll_size.0,
+            roll: settings.rotate_interval.0,
+            roll_size: settings.rotate_size.0,
             limits: Limits { age: keep.age, size: keep.size },
             paths,
             open: Default::default(),

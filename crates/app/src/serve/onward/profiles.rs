@@ -27,10 +27,10 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Re
         folder: keep.folder.to_owned(),
         host: host.chars().map(safe).take(64).collect(),
         limits: Limits { age: keep.age, size: keep.size },
-        paths: shared.config.onward.show_paths,
+        paths: shared.config.exporters.show_paths,
     };
     let interval = settings.interval.0;
-    Part::spawn("onward-files", shared, move |shared| {
+    Part::spawn("export-profiles", shared, move |shared| {
         let is_ours = |name: &str| writer.wrote(name);
         sweep(&writer.folder, &is_ours);
         let mut voice = Voice::new(format!("write profiles to {}", writer.folder.display()));

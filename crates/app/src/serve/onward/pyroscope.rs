@@ -21,8 +21,8 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Pyroscope, host: &str) -> R
     let what = format!("send profiles to {url}");
     let (interval, retry) = (settings.interval.0, receiver.retry);
     let name = application(settings, host);
-    let paths = shared.config.onward.show_paths;
-    Part::spawn("onward-pyroscope", shared, move |shared| {
+    let paths = shared.config.exporters.show_paths;
+    Part::spawn("export-pyroscope", shared, move |shared| {
         let delivery = Delivery::new("pyroscope", what, interval, retry);
         // What was allocated is added up there: each profile tells what came since the last one.
         let mut last: Option<(Allocated, i64)> = None;
@@ -57,7 +57,7 @@ fn application(settings: &Pyroscope, host: &str) -> String {
     labels.entry("host".into()).or_insert_with(|| host.to_owned());
     let labels: Vec<String> =
         labels.iter().map(|(name, text)| format!("{}={}", word(name), word(text))).collect();
-    format!("{}{{{}}}", word(&settings.name), labels.join(","))
+    format!("{}{{{}}}", word(&settings.application_name), labels.join(","))
 }
 
 /// A text without the letters that would end it.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn names_and_labels_cannot_end_themselves() {
-        let text = "url = \"http://localhost/\"\nname = \"gpu{x=1}\"\nlabels = { zone = \"a,b\" }";
+        let text = "url = \"http://localhost/\"\napplication_name = \"gpu{x=1}\"\nlabels = { zone = \"a,b\" }";
         let settings: Pyroscope = toml::from_str(text).unwrap();
         let name = application(&settings, "node-7");
         assert_eq!(name, "gpu_x_1_{host=node-7,zone=a_b}");

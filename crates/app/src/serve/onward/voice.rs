@@ -22,7 +22,7 @@ impl Voice {
     pub(super) fn failed(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            (self.say)(&format!("cannot {}: {}; it is tried again", self.what, plain(why)));
+            (self.say)(&format!("cannot {}: {}; retrying", self.what, plain(why)));
         }
     }
 
@@ -55,9 +55,9 @@ mod tests {
         voice.works();
         voice.failed("no");
         let want = [
-            "cannot send: no\\u{1b} route; it is tried again",
+            "cannot send: no\\u{1b} route; retrying",
             "can send again, after 2 failures",
-            "cannot send: no; it is tried again",
+            "cannot send: no; retrying",
         ];
         assert_eq!(HEARD.take(), want);
     }

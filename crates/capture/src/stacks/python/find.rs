@@ -23,24 +23,19 @@ pub(crate) struct Interpreter {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum NoPython {
     /// Its memory or its files.
-    #[error("its Python interpreter cannot be read; trace as root, or with CAP_SYS_PTRACE")]
+    #[error("cannot read the Python interpreter; trace as root or with CAP_SYS_PTRACE")]
     Unreadable,
     /// None of those that are known.
-    #[error("Python {0} is not known to this vramscope, which knows 3.9 to 3.15; a newer one may")]
+    #[error("Python {0} is not supported (supported: 3.9 to 3.15)")]
     UnknownVersion(String),
     /// Threads have their own copies of code there.
-    #[error(
-        "free-threaded builds of Python are not supported; run the program with the usual build"
-    )]
+    #[error("free-threaded builds of Python are not supported")]
     FreeThreaded,
     /// It starts just now.
-    #[error("its Python interpreter has not started yet; ask again later")]
+    #[error("the Python interpreter has not started yet")]
     NotReadyYet,
     /// The structures are not where that version has them.
-    #[error(
-        "what looks like Python there is not built as usual, a debug build perhaps; run the program \
-         with the usual build"
-    )]
+    #[error("unsupported Python build (debug build?)")]
     Implausible,
 }
 
@@ -111,7 +106,7 @@ fn by_version(anchor: &Anchor, memory: &impl Memory) -> Result<Layout, NoPython>
             let hex = memory.word(address).ok_or(NoPython::Unreadable)?;
             Version::from_hex(hex).ok_or(NoPython::NotReadyYet)?
         }
-        None => anchor.told.ok_or_else(|| NoPython::UnknownVersion("of no number".into()))?,
+        None => anchor.told.ok_or_else(|| NoPython::UnknownVersion("of unknown version".into()))?,
     };
     if version >= layout::FIRST_THAT_TELLS {
         // Data that the loader copies is empty at first.

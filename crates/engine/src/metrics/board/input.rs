@@ -30,7 +30,7 @@ pub struct Gpu {
     pub total: Bytes,
 }
 
-/// A count of something that has two words: an action or a trigger, and how it went.
+/// A count by two words: a receiver, trigger or exporter, and the outcome.
 pub type Outcomes = Vec<((&'static str, &'static str), u64)>;
 
 /// What the agent tells of itself.
@@ -56,10 +56,10 @@ pub struct Own {
     pub http: [u64; 5],
     /// Alerts that fire, by severity.
     pub alerts: Vec<(Box<str>, u64)>,
-    /// Notifications, by action and outcome.
+    /// Notifications, by receiver and outcome.
     pub notifications: Outcomes,
-    /// Snapshots in folders, by trigger and outcome.
+    /// Incidents, by trigger and outcome.
     pub incidents: Outcomes,
-    /// What was sent onward, by receiver and outcome.
+    /// Exports, by exporter and outcome.
     pub onward: Outcomes,
 }

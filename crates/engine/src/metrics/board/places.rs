@@ -76,7 +76,7 @@ fn everything(snapshot: &Snapshot) -> (u64, u64) {
     (snapshot.live_bytes.0, count)
 }
 
-/// The label `subject`. Some kinds of memory and of objects have the same name.
+/// The label `resource`. Some kinds of memory and of objects have the same name.
 fn subject(subject: Subject) -> Box<str> {
     match subject {
         Subject::Memory(kind) => kind.name().into(),
@@ -88,6 +88,8 @@ fn subject(subject: Subject) -> Box<str> {
 /// All suspects with the same labels.
 #[derive(Default)]
 struct Suspected {
+    /// They are objects, not memory.
+    are_objects: bool,
     live: u64,
     per_hour: u64,
     full_in: Option<Nanos>,
@@ -107,7 +109,8 @@ pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, sheet
         let (gpu, labels) = labels(suspect, input, gpus);
         let at = all.iter().position(|(known, _)| *known == labels).unwrap_or(all.len());
         if at == all.len() {
-            all.push((labels, Suspected::default()));
+            let are_objects = matches!(suspect.subject, Subject::Objects(_));
+            all.push((labels, Suspected { are_objects, ..Suspected::default() }));
         }
         let Some((_, sum)) = all.get_mut(at) else { continue };
         let evidence = &suspect.evidence;
@@ -124,8 +127,13 @@ pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, sheet
         if let Some(time) = sum.full_in {
             sheet.put(&catalogue::SUSPECT_FULL_IN, labels.clone(), seconds(time));
         }
-        sheet.whole(&catalogue::SUSPECT_GROWTH, labels.clone(), sum.per_hour);
-        sheet.whole(&catalogue::SUSPECT_LIVE, labels, sum.live);
+        let (growth, live) = if sum.are_objects {
+            (&catalogue::SUSPECT_GROWTH_OBJECTS, &catalogue::SUSPECT_LIVE_OBJECTS)
+        } else {
+            (&catalogue::SUSPECT_GROWTH, &catalogue::SUSPECT_LIVE)
+        };
+        sheet.put(growth, labels.clone(), Value::Real(sum.per_hour as f64 / 3600.0));
+        sheet.whole(live, labels, sum.live);
     }
     for (gpu, time) in full {
         sheet.put(&catalogue::GPU_FULL_IN, gpus.labels(Some(gpu)).into(), seconds(time));

@@ -5,81 +5,65 @@ use crate::metrics::Metric;
 
 use super::{BY_GPU, NONE, counter, gauge, info};
 
-/// Processes that run and use the CUDA driver.
+/// Running processes that use the CUDA driver.
 pub static PROCESSES: Metric =
-    gauge("vramscope_processes", "", NONE, Fixed(1), "Processes that run and use the CUDA driver");
+    gauge("vramscope_processes", "", NONE, Fixed(1), "Running processes that use the CUDA driver");
 
-/// Processes that used the CUDA driver and ended, or replaced their program.
+/// Processes that used the CUDA driver and exited or called exec.
 pub static ENDED: Metric = counter(
     "vramscope_processes_ended_total",
     "",
     NONE,
     Fixed(1),
-    "Processes that used the CUDA driver and ended, or replaced their program",
+    "Processes that used the CUDA driver and exited or called exec",
 );
 
-/// Memory that processes held when they ended.
+/// Memory not freed by processes at exit.
 pub static NOT_FREED: Metric = counter(
     "vramscope_not_freed_bytes_total",
     "bytes",
     NONE,
     Fixed(1),
-    "Memory that processes held when they ended",
+    "Memory not freed by processes at exit",
 );
 
-/// Calls that allocated, of all processes.
-pub static ALLOCATIONS: Metric = counter(
-    "vramscope_allocations_total",
-    "",
-    NONE,
-    Fixed(1),
-    "Calls that allocated, of all processes",
-);
+/// Successful allocation calls.
+pub static ALLOCATIONS: Metric =
+    counter("vramscope_allocations_total", "", NONE, Fixed(1), "Successful allocation calls");
 
-/// Allocations that calls freed, of all processes.
-pub static FREES: Metric = counter(
-    "vramscope_frees_total",
-    "",
-    NONE,
-    Fixed(1),
-    "Allocations that calls freed, of all processes",
-);
+/// Allocations freed by the program.
+pub static FREES: Metric =
+    counter("vramscope_frees_total", "", NONE, Fixed(1), "Allocations freed by the program");
 
-/// Calls that should have allocated and failed, of all processes.
-pub static FAILURES: Metric = counter(
-    "vramscope_failed_allocations_total",
-    "",
-    NONE,
-    Fixed(1),
-    "Calls that should have allocated and failed, of all processes",
-);
+/// Failed allocation calls.
+pub static FAILURES: Metric =
+    counter("vramscope_failed_allocations_total", "", NONE, Fixed(1), "Failed allocation calls");
 
-/// Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty where it is not known, or host memory
-/// was asked for.
+/// Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty if unknown, or for host memory.
 pub static OUT_OF_MEMORY: Metric = counter(
     "vramscope_out_of_memory_total",
     "",
     BY_GPU,
     Gpus,
-    "Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty where it is not known, or host memory was asked for",
+    "Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty if unknown, or if host memory was requested",
 );
 
-/// Launches of kernels and graphs, where they are counted.
+/// Launches of kernels and graphs, if kernels are traced.
 pub static LAUNCHES: Metric = counter(
     "vramscope_launches_total",
     "",
     NONE,
     Fixed(1),
-    "Launches of kernels and graphs, where they are counted",
+    "Launches of kernels and graphs, if kernels are traced",
 );
 
-/// Bytes that copies and fills moved, where they are counted.
+/// Bytes copied or set, if kernels are traced.
 pub static COPIED: Metric = counter(
     "vramscope_copied_bytes_total",
     "bytes",
     &["direction"],
     Fixed(16),
-    "Bytes that copies and fills moved, where they are counted",
+    "Bytes copied or set, if kernels are traced",
 );
 
 /// Live memory of all processes by kind, on device and host.
@@ -91,55 +75,56 @@ pub static KIND: Metric = gauge(
     "Live memory of all processes by kind, on device and host",
 );
 
-/// What a GPU is called.
+/// GPU model and UUID.
 pub static GPU: Metric =
-    info("vramscope_gpu_info", &["gpu", "uuid", "name"], Gpus, "What a GPU is called");
+    info("vramscope_gpu_info", &["gpu", "uuid", "name"], Gpus, "GPU model and UUID");
 
-/// Memory of a GPU.
+/// Total GPU memory.
 pub static GPU_TOTAL: Metric =
-    gauge("vramscope_gpu_total_bytes", "bytes", BY_GPU, Gpus, "Memory of a GPU");
+    gauge("vramscope_gpu_total_bytes", "bytes", BY_GPU, Gpus, "Total GPU memory");
 
-/// Memory of a GPU that nobody holds, by the driver's own account.
+/// Free GPU memory, as reported by the driver.
 pub static GPU_FREE: Metric = gauge(
     "vramscope_gpu_free_bytes",
     "bytes",
     BY_GPU,
     Gpus,
-    "Memory of a GPU that nobody holds, by the driver's own account",
+    "Free GPU memory, as reported by the driver",
 );
 
-/// Memory of a GPU that somebody holds, by the driver's own account.
+/// Used GPU memory, as reported by the driver.
 pub static GPU_USED: Metric = gauge(
     "vramscope_gpu_used_bytes",
     "bytes",
     BY_GPU,
     Gpus,
-    "Memory of a GPU that somebody holds, by the driver's own account",
+    "Used GPU memory, as reported by the driver",
 );
 
-/// Memory of a GPU that calls allocated and that is live.
+/// Live GPU memory from traced allocations.
 pub static GPU_LIVE: Metric = gauge(
     "vramscope_gpu_live_bytes",
     "bytes",
     BY_GPU,
     Gpus,
-    "Memory of a GPU that calls allocated and that is live",
+    "Live GPU memory from traced allocations",
 );
 
-/// Used memory of a GPU beyond what is live: contexts, code, slack of pools, memory from before the trace.
+/// Used GPU memory that no traced allocation explains (contexts, code, pool slack, memory from before the
+/// trace).
 pub static GPU_UNTRACKED: Metric = gauge(
     "vramscope_gpu_untracked_bytes",
     "bytes",
     BY_GPU,
     Gpus,
-    "Used memory of a GPU beyond what is live there or on an unknown GPU: contexts, code, slack of pools, memory from before the trace",
+    "Used GPU memory that no traced allocation on this or an unknown GPU explains (contexts, code, pool slack, memory from before the trace)",
 );
 
-/// When a GPU will be full if its suspects go on as they do; no value without a suspect.
+/// Estimated time until the GPU is full at the current growth of its leak suspects.
 pub static GPU_FULL_IN: Metric = gauge(
-    "vramscope_gpu_seconds_until_full",
+    "vramscope_gpu_time_until_full_seconds",
     "seconds",
     BY_GPU,
     Gpus,
-    "When a GPU will be full if its suspects go on as they do; no value without a suspect",
+    "Estimated time until the GPU is full at the current growth of its leak suspects; no sample without a suspect",
 );

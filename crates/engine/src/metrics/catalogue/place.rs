@@ -5,56 +5,69 @@ use crate::metrics::Metric;
 
 use super::{SITE, SUSPECT, gauge};
 
-/// Live device memory by the place in programs that it came from.
+/// Live device memory by allocation site.
 pub static SITE_LIVE: Metric = gauge(
     "vramscope_site_live_bytes",
     "bytes",
     SITE,
     Sites,
-    "Live device memory by the place in programs that it came from",
+    "Live device memory by allocation site",
 );
 
-/// Live allocations by the place in programs that they came from.
+/// Live allocations by allocation site.
 pub static SITE_COUNT: Metric = gauge(
     "vramscope_site_live_allocations",
     "",
     SITE,
     Sites,
-    "Live allocations by the place in programs that they came from",
+    "Live allocations by allocation site",
 );
 
-/// Places that are suspected of a leak, by how sure that is.
-pub static SUSPECTS: Metric = gauge(
-    "vramscope_suspects",
-    "",
-    &["sureness"],
-    Fixed(3),
-    "Places that are suspected of a leak, by how sure that is",
-);
+/// Leak suspects, by confidence.
+pub static SUSPECTS: Metric =
+    gauge("vramscope_suspects", "", &["confidence"], Fixed(3), "Leak suspects, by confidence");
 
-/// What is live of a suspect: bytes, or a number of objects.
+/// Live memory of a leak suspect.
 pub static SUSPECT_LIVE: Metric = gauge(
-    "vramscope_suspect_live",
-    "",
+    "vramscope_suspect_live_bytes",
+    "bytes",
     SUSPECT,
     Suspects,
-    "What is live of a suspect: bytes, or a number of objects",
+    "Live memory of a leak suspect",
 );
 
-/// How fast a suspect grows: bytes, or a number of objects, per hour.
+/// Live objects of a leak suspect.
+pub static SUSPECT_LIVE_OBJECTS: Metric = gauge(
+    "vramscope_suspect_live_objects",
+    "objects",
+    SUSPECT,
+    Suspects,
+    "Live objects of a leak suspect",
+);
+
+/// Growth rate of a leak suspect in bytes.
 pub static SUSPECT_GROWTH: Metric = gauge(
-    "vramscope_suspect_growth_per_hour",
-    "",
+    "vramscope_suspect_growth_bytes_per_second",
+    "bytes_per_second",
     SUSPECT,
     Suspects,
-    "How fast a suspect grows: bytes, or a number of objects, per hour",
+    "Growth rate of a leak suspect in bytes",
 );
 
-/// When the GPU of a suspect will be full if it goes on like this.
+/// Growth rate of a leak suspect in objects.
+pub static SUSPECT_GROWTH_OBJECTS: Metric = gauge(
+    "vramscope_suspect_growth_objects_per_second",
+    "objects_per_second",
+    SUSPECT,
+    Suspects,
+    "Growth rate of a leak suspect in objects",
+);
+
+/// Estimated time until the GPU of a suspect is full.
 pub static SUSPECT_FULL_IN: Metric = gauge(
-    "vramscope_suspect_seconds_until_full",
+    "vramscope_suspect_time_until_full_seconds",
     "seconds",
     SUSPECT,
     Suspects,
-    "When the GPU of a suspect will be full if it goes on like this",
+    "Estimated time until the GPU of a suspect is full",
 );

@@ -5,94 +5,94 @@ use crate::metrics::Metric;
 
 use super::{CONTAINER, PROCESS, PROCESS_AND_GPU, counter, gauge};
 
-/// Device memory that a process allocated and that is live.
+/// Live device memory of a process.
 pub static LIVE: Metric = gauge(
     "vramscope_process_live_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "Device memory that a process allocated and that is live",
+    "Live device memory of a process",
 );
 
-/// The most device memory that a process held at one time; for `other` the greatest of any.
+/// Peak device memory of a process; for `other` the largest of any.
 pub static PEAK: Metric = gauge(
     "vramscope_process_peak_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "The most device memory that a process held at one time; for `other` the greatest of any",
+    "Peak device memory of a process; for `other` the largest of any",
 );
 
-/// What a process holds of a GPU by the driver's own account.
+/// GPU memory used by a process, as reported by the driver.
 pub static USED: Metric = gauge(
     "vramscope_process_used_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "What a process holds of a GPU by the driver's own account",
+    "GPU memory used by a process, as reported by the driver",
 );
 
-/// What the driver's account has beyond what is live.
+/// GPU memory of a process that no traced allocation explains.
 pub static UNTRACKED: Metric = gauge(
     "vramscope_process_untracked_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "What the driver's account has beyond what is live",
+    "GPU memory of a process that no traced allocation explains",
 );
 
-/// Memory that is allocated from pools.
+/// Memory allocated from pools.
 pub static POOL_USED: Metric = gauge(
     "vramscope_process_pool_used_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "Memory that is allocated from pools",
+    "Memory allocated from pools",
 );
 
-/// Memory that pools hold of a GPU, where the program asked the driver.
+/// Memory that pools hold on a GPU, if the program queried it.
 pub static POOL_RESERVED: Metric = gauge(
     "vramscope_process_pool_reserved_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "Memory that pools hold of a GPU, where the program asked the driver",
+    "Memory that pools hold on a GPU, if the program queried it",
 );
 
-/// Tensors inside PyTorch's cache, where they are followed.
+/// Memory of tensors in the PyTorch cache, if tensors are tracked.
 pub static CACHE_USED: Metric = gauge(
-    "vramscope_process_cache_used_bytes",
+    "vramscope_process_torch_allocated_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "Tensors inside PyTorch's cache, where they are followed",
+    "Memory of tensors in the PyTorch cache, if tensors are tracked",
 );
 
-/// Memory that PyTorch's cache holds, where it is followed.
+/// Memory that the PyTorch cache holds, if tensors are tracked.
 pub static CACHE_RESERVED: Metric = gauge(
-    "vramscope_process_cache_reserved_bytes",
+    "vramscope_process_torch_reserved_bytes",
     "bytes",
     PROCESS_AND_GPU,
     Processes,
-    "Memory that PyTorch's cache holds, where it is followed",
+    "Memory that the PyTorch cache holds, if tensors are tracked",
 );
 
-/// Of what PyTorch's cache holds: the part that lies free in pieces that are in use otherwise.
+/// Share of the PyTorch cache that is free but fragmented.
 pub static FRAGMENTATION: Metric = gauge(
-    "vramscope_process_fragmentation_ratio",
+    "vramscope_process_torch_fragmentation_ratio",
     "ratio",
     PROCESS_AND_GPU,
     Processes,
-    "Of what PyTorch's cache holds: the part that lies free in pieces that are in use otherwise",
+    "Share of the PyTorch cache that is free but fragmented",
 );
 
-/// Host memory that is pinned or registered.
+/// Pinned or registered host memory.
 pub static PINNED: Metric = gauge(
     "vramscope_process_pinned_bytes",
     "bytes",
     PROCESS,
     Processes,
-    "Host memory that is pinned or registered",
+    "Pinned or registered host memory",
 );
 
 /// Managed memory, on device or host.
@@ -104,31 +104,31 @@ pub static MANAGED: Metric = gauge(
     "Managed memory, on device or host",
 );
 
-/// Calls of a process that allocated.
+/// Successful allocation calls of a process.
 pub static PROCESS_ALLOCATIONS: Metric = counter(
     "vramscope_process_allocations_total",
     "",
     PROCESS,
     Processes,
-    "Calls of a process that allocated",
+    "Successful allocation calls of a process",
 );
 
-/// Allocations of a process that calls freed.
+/// Allocations of a process freed by the program.
 pub static PROCESS_FREES: Metric = counter(
     "vramscope_process_frees_total",
     "",
     PROCESS,
     Processes,
-    "Allocations of a process that calls freed",
+    "Allocations of a process freed by the program",
 );
 
-/// Calls of a process that should have allocated and failed.
+/// Failed allocation calls of a process.
 pub static PROCESS_FAILURES: Metric = counter(
     "vramscope_process_failed_allocations_total",
     "",
     PROCESS,
     Processes,
-    "Calls of a process that should have allocated and failed",
+    "Failed allocation calls of a process",
 );
 
 /// Calls of a process that failed with CUDA_ERROR_OUT_OF_MEMORY.
@@ -140,29 +140,29 @@ pub static PROCESS_OUT_OF_MEMORY: Metric = counter(
     "Calls of a process that failed with CUDA_ERROR_OUT_OF_MEMORY",
 );
 
-/// Launches of kernels and graphs of a process, where they are counted.
+/// Launches of kernels and graphs of a process, if kernels are traced.
 pub static PROCESS_LAUNCHES: Metric = counter(
     "vramscope_process_launches_total",
     "",
     PROCESS,
     Processes,
-    "Launches of kernels and graphs of a process, where they are counted",
+    "Launches of kernels and graphs of a process, if kernels are traced",
 );
 
-/// Device memory that the processes of a container allocated and that is live.
+/// Live device memory of the processes of a container.
 pub static CONTAINER_LIVE: Metric = gauge(
     "vramscope_container_live_bytes",
     "bytes",
     CONTAINER,
     Containers,
-    "Device memory that the processes of a container allocated and that is live",
+    "Live device memory of the processes of a container",
 );
 
-/// What the processes of a container hold of a GPU by the driver's own account.
+/// GPU memory used by the processes of a container, as reported by the driver.
 pub static CONTAINER_USED: Metric = gauge(
     "vramscope_container_used_bytes",
     "bytes",
     CONTAINER,
     Containers,
-    "What the processes of a container hold of a GPU by the driver's own account",
+    "GPU memory used by the processes of a container, as reported by the driver",
 );

@@ -1,5 +1,5 @@
 //! Advice for people and programs. The document is what the agent tells, what folders of incidents
-//! keep, and what `advise --json` prints: fields are added, never renamed.
+//! keep, and what `advise --format json` prints: fields are added, never renamed.
 
 mod text;
 
@@ -70,16 +70,16 @@ pub struct StepObject {
     /// Its owner.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// What it gives back.
-    pub bytes: u64,
-    /// How sure that is: `exact`, `at_most` or `estimate`.
-    pub known: String,
+    /// Memory that it frees.
+    pub freed_bytes: u64,
+    /// How precise that is: `exact`, `upper_bound` or `estimate`.
+    pub precision: String,
     /// Nobody's work is lost.
     pub safe: bool,
-    /// Why.
-    pub why: String,
+    /// Why it helps.
+    pub reason: String,
     /// What it costs.
-    pub price: String,
+    pub cost: String,
     /// What to copy and paste.
     pub commands: Vec<CommandObject>,
 }
@@ -89,7 +89,7 @@ pub struct StepObject {
 #[serde(default)]
 pub struct CommandObject {
     /// Where it goes: `shell`, `python`, `c` or `environment`.
-    pub tongue: String,
+    pub language: String,
     /// What it is.
     pub text: String,
 }
@@ -101,7 +101,7 @@ pub struct Need {
     /// How much.
     pub bytes: u64,
     /// What is free now and what safe steps give back make it so.
-    pub safely: bool,
+    pub without_data_loss: bool,
     /// How many steps of the list, from the first, make it so; absent where all of them do not.
     pub steps: Option<usize>,
 }
@@ -125,10 +125,10 @@ impl GpuAdvice {
 
     /// Says whether so much can be had.
     pub fn judge(&mut self, need: Bytes) {
-        let safely = self.had(self.steps.iter().filter(|step| step.safe)) >= need.0;
+        let without_data_loss = self.had(self.steps.iter().filter(|step| step.safe)) >= need.0;
         let enough = |count: &usize| self.had(self.steps.iter().take(*count)) >= need.0;
         let steps = (0..=self.steps.len()).find(enough);
-        self.need = Some(Need { bytes: need.0, safely, steps });
+        self.need = Some(Need { bytes: need.0, without_data_loss, steps });
     }
 }
 
@@ -140,9 +140,9 @@ impl GpuAdvice {
         for step in steps {
             let (safe, ended) = by_process.entry(step.pid).or_default();
             if step.safe {
-                *safe = safe.saturating_add(step.bytes);
+                *safe = safe.saturating_add(step.freed_bytes);
             } else {
-                *ended = step.bytes.max(*ended);
+                *ended = step.freed_bytes.max(*ended);
             }
         }
         let given = by_process.values().map(|(safe, ended)| *safe.max(ended));
@@ -158,16 +158,16 @@ impl StepObject {
             pid: step.pid.0,
             process: plain(&step.process).into_owned(),
             uid: step.uid,
-            bytes: step.bytes.0,
-            known: step.known.name().to_owned(),
+            freed_bytes: step.bytes.0,
+            precision: step.known.name().to_owned(),
             safe: step.action.is_safe(),
-            why: plain_up_to(&step.why, SENTENCE).into_owned(),
-            price: step.action.price().to_owned(),
+            reason: plain_up_to(&step.why, SENTENCE).into_owned(),
+            cost: step.action.price().to_owned(),
             commands: step
                 .commands
                 .iter()
                 .map(|command| CommandObject {
-                    tongue: command.tongue.name().to_owned(),
+                    language: command.tongue.name().to_owned(),
                     text: plain_up_to(&command.text, SENTENCE).into_owned(),
                 })
                 .collect(),

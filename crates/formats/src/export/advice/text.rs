@@ -20,7 +20,7 @@ pub fn write(out: &mut dyn Write, advice: &Advice, style: Style) -> io::Result<(
         one(out, gpu, style)?;
     }
     if advice.gpus.is_empty() {
-        writeln!(out, "No process holds GPU memory: there is nothing to give back.")?;
+        writeln!(out, "No process holds GPU memory.")?;
     }
     for note in &advice.notes {
         writeln!(out, "\nNote: {}", plain_up_to(note, SENTENCE))?;
@@ -34,13 +34,13 @@ fn one(out: &mut dyn Write, gpu: &GpuAdvice, style: Style) -> io::Result<()> {
         writeln!(out, "  {}", judged(need, gpu))?;
     }
     if gpu.steps.is_empty() {
-        writeln!(out, "  Nothing that is known would give memory back.")?;
+        writeln!(out, "  No step would free memory.")?;
     }
     for (number, step) in gpu.steps.iter().take(LISTED).enumerate() {
         self::step(out, number + 1, step)?;
     }
     if let Some(more) = gpu.steps.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        writeln!(out, "  and {more} more, which --json lists")?;
+        writeln!(out, "  … {more} more (--format json lists all)")?;
     }
     Ok(())
 }
@@ -55,25 +55,25 @@ fn headline(gpu: &GpuAdvice) -> String {
     }
     match (gpu.total_bytes, gpu.free_bytes) {
         (Some(total), Some(free)) => {
-            text += &format!(": {} of {} are free", Bytes(free), Bytes(total));
+            text += &format!(": {} of {} free", Bytes(free), Bytes(total));
         }
-        (None, Some(free)) => text += &format!(": {} are free", Bytes(free)),
-        (Some(total), None) => text += &format!(": {}, what is free is not known", Bytes(total)),
-        (None, None) => text += ": what is free is not known",
+        (None, Some(free)) => text += &format!(": {} free", Bytes(free)),
+        (Some(total), None) => text += &format!(": {}, free memory unknown", Bytes(total)),
+        (None, None) => text += ": free memory unknown",
     }
     text
 }
 
 fn judged(need: Need, gpu: &GpuAdvice) -> String {
     let wanted = Bytes(need.bytes);
-    match (need.safely, need.steps) {
-        (_, Some(0)) => format!("{wanted} are free already."),
-        (true, _) => format!("{wanted} can be had without losing work: the steps marked safe."),
-        (false, Some(1)) => format!("{wanted} take step 1, which costs work."),
-        (false, Some(steps)) => format!("{wanted} take steps 1 to {steps}, which cost work."),
+    match (need.without_data_loss, need.steps) {
+        (_, Some(0)) => format!("{wanted} is already free."),
+        (true, _) => format!("{wanted} can be freed safely: see the steps marked safe."),
+        (false, Some(1)) => format!("{wanted} requires step 1, which loses work."),
+        (false, Some(steps)) => format!("{wanted} requires steps 1 to {steps}, which lose work."),
         (false, None) => {
-            let known = if gpu.free_bytes.is_some() { "" } else { ", as far as it is known" };
-            format!("{wanted} cannot be had with all of these steps{known}.")
+            let known = if gpu.free_bytes.is_some() { "" } else { " (free memory unknown)" };
+            format!("{wanted} cannot be freed even with all steps{known}.")
         }
     }
 }
@@ -86,27 +86,27 @@ fn step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Result<()>
         "trim_graphs" => format!("trim what graphs of {who} reserve"),
         "stop_idle" => format!("stop {who}, which is idle"),
         "restart_leaking" => format!("restart {who}, which leaks"),
-        "expand_segments" => format!("let PyTorch's cache in {who} grow in place"),
-        "ask_for_less" => format!("make {who} need less"),
+        "use_expandable_segments" => format!("enable expandable segments for PyTorch in {who}"),
+        "reduce_memory_use" => format!("reduce memory use of {who}"),
         "stop" => format!("stop {who}"),
         other => format!("{}: {who}", plain(other)),
     };
-    let gives = match (step.bytes, &*step.known) {
+    let gives = match (step.freed_bytes, &*step.precision) {
         (0, _) => String::new(),
         (bytes, "exact") => format!(": {}", Bytes(bytes)),
-        (bytes, "at_most") => format!(": at most {}", Bytes(bytes)),
+        (bytes, "upper_bound") => format!(": at most {}", Bytes(bytes)),
         (bytes, _) => format!(": about {}", Bytes(bytes)),
     };
     let safe = if step.safe { " (safe)" } else { "" };
     writeln!(out, "  {number}. {what}{gives}{safe}")?;
-    writeln!(out, "     why:   {}", plain_up_to(&step.why, SENTENCE))?;
-    writeln!(out, "     price: {}", plain_up_to(&step.price, SENTENCE))?;
+    writeln!(out, "     reason: {}", plain_up_to(&step.reason, SENTENCE))?;
+    writeln!(out, "     cost:   {}", plain_up_to(&step.cost, SENTENCE))?;
     for command in &step.commands {
-        let place = match &*command.tongue {
+        let place = match &*command.language {
             "shell" => "$ ",
-            "python" => "in the program, Python: ",
-            "c" => "in the program, C: ",
-            _ => "when it is started: ",
+            "python" => "Python: ",
+            "c" => "C: ",
+            _ => "environment: ",
         };
         writeln!(out, "     {place}{}", plain_up_to(&command.text, SENTENCE))?;
     }

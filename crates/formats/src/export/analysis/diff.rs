@@ -13,8 +13,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Page {
     let moved = Cell::difference(before.bytes, after.bytes);
     let headline = match after.bytes.cmp(&before.bytes) {
         std::cmp::Ordering::Equal => {
-            let memory = comparison.after.memory();
-            format!("The same {} of {memory} were never freed in both", Bytes(after.bytes))
+            format!("No change: {} never freed in both files", Bytes(after.bytes))
         }
         _ => format!(
             "{} never freed: {} before, {} after",
@@ -40,7 +39,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Page {
     let shown = comparison.after.shown(changed.len());
     let section = Section {
         table: Table {
-            columns: vec!["never freed", "now", "peak", "count", "kind", "site is", "site"],
+            columns: vec!["never freed", "after", "peak", "count", "kind", "change", "site"],
             rows: changed.iter().take(shown).map(|row| short(row, comparison)).collect(),
         },
         after: left_out(changed.len(), shown).into_iter().collect(),

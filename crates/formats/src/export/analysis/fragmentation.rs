@@ -75,12 +75,12 @@ pub(super) fn page(answer: &Fragmentation) -> Page {
     };
     let (stuck, reserved) = (sum(|pool| pool.stuck_bytes), sum(|pool| pool.reserved_bytes));
     let headline = if answer.pools.is_empty() {
-        "Nothing to judge: the file tells of no cache and no pool".to_owned()
+        "No caches or pools in this file".to_owned()
     } else if answer.pools.iter().all(|pool| pool.stuck_bytes.is_none()) {
         let used = Bytes(sum(|pool| Some(pool.active_bytes)));
-        format!("{used} in use; the file tells only sums of pools, so fragments cannot be judged")
+        format!("{used} in use; the file has only pool totals, so fragmentation is unknown")
     } else {
-        format!("{} of {} reserved are stuck in fragments", Bytes(stuck), Bytes(reserved))
+        format!("{} of {} reserved is fragmented", Bytes(stuck), Bytes(reserved))
     };
     let mut lines: Vec<_> =
         answer.would_fit.iter().map(|one| Line::Plain(one.text.clone())).collect();
@@ -99,7 +99,7 @@ pub(super) fn page(answer: &Fragmentation) -> Page {
                 "internal",
                 "external",
                 "releasable",
-                "stuck",
+                "fragmented",
             ],
             rows: answer.pools.iter().map(row).collect(),
         },
@@ -166,10 +166,10 @@ pub(super) fn table(answer: &Fragmentation) -> Table {
         "active_bytes",
         "requested_bytes",
         "largest_free_bytes",
-        "internal",
-        "external",
+        "internal_ratio",
+        "external_ratio",
         "releasable_bytes",
-        "stuck_bytes",
+        "fragmented_bytes",
         "pid",
     ];
     Table { columns, rows: answer.pools.iter().map(row).collect() }

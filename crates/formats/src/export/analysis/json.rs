@@ -103,8 +103,8 @@ fn head(subject: &Subject<'_>) -> Object {
     object.insert("exact".into(), subject.facts.exact().into());
     let warnings: Vec<_> = subject.facts.warnings.iter().map(warning).collect();
     object.insert("warnings".into(), warnings.into());
-    let beginning = subject.clock().map(|clock| clock.precise(subject.facts.origin()));
-    object.insert("beginning".into(), beginning.into());
+    let start = subject.clock().map(|clock| clock.precise(subject.facts.origin()));
+    object.insert("start_time".into(), start.into());
     object
 }
 
@@ -136,7 +136,7 @@ pub(in crate::export) struct FrameObject {
     module: Option<String>,
     language: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    unknown: Option<&'static str>,
+    unknown_reason: Option<&'static str>,
 }
 
 /// A frame as an object, fit for a terminal.
@@ -147,7 +147,7 @@ pub(in crate::export) fn frame(frame: &Frame) -> FrameObject {
         line: Some(frame.line).filter(|line| *line > 0),
         module: frame.module.as_deref().map(clean),
         language: frame.language.name(),
-        unknown: frame.unknown.map(|unknown| unknown.reason()),
+        unknown_reason: frame.unknown.map(|unknown| unknown.reason()),
     }
 }
 
@@ -181,7 +181,8 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
         shown
             .map(|leak| {
                 let object = group(subject, &leak.place, leak.amount);
-                with(with(object, "at_exit", leak.at_exit), "began", leak.began)
+                let object = with(object, "live_at_exit", leak.at_exit);
+                with(object, "allocations_total", leak.began)
             })
             .collect()
     };
@@ -234,8 +235,8 @@ fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
         ("verdict", word.into()),
         ("suspects", list(&found.suspects)),
         ("suspects_total", found.suspects.len().into()),
-        ("judgements", list(&found.others)),
-        ("judgements_total", found.others.len().into()),
+        ("other_verdicts", list(&found.others)),
+        ("other_verdicts_total", found.others.len().into()),
         ("anomalies", unusual.collect()),
         ("tensors_and_objects", judged_besides.iter().map(besides).collect()),
     ];
@@ -244,19 +245,21 @@ fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
 
 /// A judgement of tensors or objects.
 fn besides(one: &Judgement) -> Value {
+    let rate =
+        if one.subject.is_bytes() { "growth_bytes_per_hour" } else { "growth_objects_per_hour" };
     json!({
-        "subject": if one.subject.is_bytes() { "tensors" } else { "objects" },
+        "resource": if one.subject.is_bytes() { "tensors" } else { "objects" },
         "kind": verdict::kind(one.subject),
         "pid": one.pid.map(|pid| pid.0),
         "site": one.site.to_string(),
         "verdict": one.verdict.name(),
-        "sureness": one.sureness.name(),
-        "per_hour": one.evidence.per_hour,
+        "confidence": one.sureness.name(),
+        (rate): one.evidence.per_hour,
         "live": one.evidence.live,
         "live_count": one.evidence.live_count,
-        "began": one.evidence.begun,
-        "ended": one.evidence.ended,
-        "sentence": verdict::sentence(one.subject, one.verdict, &one.evidence),
+        "created": one.evidence.begun,
+        "freed": one.evidence.ended,
+        "summary": verdict::sentence(one.subject, one.verdict, &one.evidence),
         "frames": one.frames.iter().map(frame).collect::<Vec<_>>(),
     })
 }
@@ -265,24 +268,24 @@ fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
     let evidence = &one.evidence;
     let nanos = |span: Option<Nanos>| span.map(|span| span.0);
     let evidence = json!({
-        "bytes_per_hour": evidence.per_hour,
+        "growth_bytes_per_hour": evidence.per_hour,
         "first_bytes": first_low(evidence),
         "last_bytes": evidence.lows.last().copied().unwrap_or(0),
-        "lows": evidence.lows,
+        "window_min": evidence.lows,
         "window_ns": evidence.window.0,
         "steps": evidence.steps,
         "growing_steps": evidence.growing_steps,
         "shrinking_steps": evidence.shrinking_steps,
-        "span_ns": evidence.window.0.saturating_mul(u64::from(evidence.steps)),
-        "began": evidence.begun,
+        "observed_ns": evidence.window.0.saturating_mul(u64::from(evidence.steps)),
+        "created": evidence.begun,
         "freed": evidence.ended,
         "overdue_bytes": evidence.overdue,
         "mean_age_ns": evidence.mean_age.0,
         "median_age_ns": nanos(evidence.median_age),
-        "oldest_ns": nanos(evidence.oldest),
-        "mean_life_ns": nanos(evidence.mean_life),
-        "median_life_ns": nanos(evidence.median_life),
-        "longest_life_ns": nanos(evidence.longest_life),
+        "max_age_ns": nanos(evidence.oldest),
+        "mean_lifetime_ns": nanos(evidence.mean_life),
+        "median_lifetime_ns": nanos(evidence.median_life),
+        "max_lifetime_ns": nanos(evidence.longest_life),
         "peak_bytes": evidence.peak,
         "level_min_bytes": evidence.level.0,
         "level_max_bytes": evidence.level.1,
@@ -292,10 +295,10 @@ fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
     let object = with(group(subject, &one.place, one.live), "evidence", evidence);
     let object = with(
         object,
-        "sentence",
+        "summary",
         verdict::sentence(judged_subject(one.place.kind), one.verdict, &one.evidence),
     );
-    with(with(object, "verdict", one.verdict.name()), "sureness", one.sureness.name())
+    with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
 }
 
 fn unusual(odd: &Odd, subject: &Subject<'_>) -> Value {
@@ -310,19 +313,19 @@ fn unusual(odd: &Odd, subject: &Subject<'_>) -> Value {
     });
     let fields = match odd.what {
         Unusual::Size { key, bytes, usual, of, of_site, live } => json!({
-            "what": "size",
+            "type": "size",
             "bytes": bytes.0,
-            "usual_bytes": usual.0,
+            "baseline_bytes": usual.0,
             "address": format!("{:#x}", key.value),
-            "of": of,
-            "of_site": of_site,
+            "baseline_samples": of,
+            "baseline_scope": if of_site { "site" } else { "process" },
             "live": live,
         }),
         Unusual::Growth { bytes, within, usual } => json!({
-            "what": "growth",
+            "type": "growth",
             "bytes": bytes.0,
-            "usual_bytes": usual.0,
-            "within_ns": within.0,
+            "baseline_bytes": usual.0,
+            "window_ns": within.0,
         }),
     };
     if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
@@ -336,9 +339,9 @@ fn summary(object: &mut Object, overview: &Overview, subject: &Subject<'_>) {
         let devices = process.devices.iter().map(|on| {
             json!({
                 "device": ordinal(on.device),
-                "allocations": on.allocations,
-                "frees": on.frees,
-                "released": on.released,
+                "allocations_total": on.allocations,
+                "frees_total": on.frees,
+                "released_total": on.released,
                 "live_bytes": on.live.bytes,
                 "live_allocations": on.live.allocations,
                 "leaked_bytes": on.never_freed.bytes,
@@ -346,13 +349,14 @@ fn summary(object: &mut Object, overview: &Overview, subject: &Subject<'_>) {
                 "peak_bytes": on.peak_bytes,
                 "peak_time": time(subject, on.peak_at),
                 "peak_time_ns": subject.nanos(on.peak_at),
-                "kinds": by_kind(&on.kinds),
+                "never_freed_by_kind": by_kind(&on.kinds),
             })
         });
         let sites = process.sites.iter().map(|site| {
             let object = group(subject, &site.place, site.never_freed());
             let object = with(object, "peak_bytes", site.peak_bytes);
-            with(with(object, "began", site.began.allocations), "freed", site.freed)
+            let object = with(object, "allocations_total", site.began.allocations);
+            with(object, "frees_total", site.freed)
         });
         json!({
             "pid": process.pid.0,
@@ -384,19 +388,19 @@ fn fragmentation(object: &mut Object, answer: &Fragmentation) {
             "active_bytes": pool.active_bytes,
             "requested_bytes": pool.requested_bytes,
             "largest_free_bytes": pool.largest_free_bytes,
-            "internal": pool.internal,
-            "external": pool.external,
+            "internal_ratio": pool.internal,
+            "external_ratio": pool.external,
             "releasable_bytes": pool.releasable_bytes,
-            "stuck_bytes": pool.stuck_bytes,
+            "fragmented_bytes": pool.stuck_bytes,
         })
     };
-    let advice = answer.advice.iter().map(|one| json!({ "what": one.what, "why": one.why }));
+    let advice = answer.advice.iter().map(|one| json!({ "action": one.what, "reason": one.why }));
     let would_fit = answer.would_fit.iter().map(|one| {
         json!({
             "device": ordinal(one.device),
             "bytes": one.bytes,
             "answer": one.answer,
-            "text": one.text,
+            "summary": one.text,
         })
     });
     object.insert("pools".into(), answer.pools.iter().map(pool).collect::<Vec<_>>().into());
@@ -411,7 +415,7 @@ fn diff_row(row: &Row, comparison: &Comparison<'_>) -> Value {
                 "bytes": side.never_freed.bytes,
                 "allocations": side.never_freed.allocations,
                 "peak_bytes": side.peak_bytes,
-                "began": side.began.allocations,
+                "allocations_total": side.began.allocations,
             })
         })
     };
@@ -496,23 +500,23 @@ impl Serialize for HeldObject<'_> {
             address: String,
             bytes: u64,
             tid: u32,
-            began_ns: i64,
+            allocated_ns: i64,
         }
         let Self { at, subject } = self;
         let each = at.allocations.iter().map(|held| Each {
             address: format!("{:#x}", held.key.value),
             bytes: held.bytes,
             tid: held.tid.0,
-            began_ns: subject.nanos(held.began),
+            allocated_ns: subject.nanos(held.began),
         });
         let object = group(subject, &at.place, at.amount);
         #[derive(Serialize)]
         struct Fields<L: Serialize> {
             #[serde(flatten)]
             group: Value,
-            each: L,
+            allocation_list: L,
         }
-        Fields { group: object, each: Seq(each) }.serialize(serializer)
+        Fields { group: object, allocation_list: Seq(each) }.serialize(serializer)
     }
 }
 

@@ -13,11 +13,11 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
     let leaked = leakage.avoidable();
     let places = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
-        0 => format!("No leaks: all of {} that the program could free was freed", subject.memory()),
+        0 => format!("No leaks: all {} was freed", subject.memory()),
         n => {
             let leaks = if n == 1 { "leak" } else { "leaks" };
             let (bytes, memory) = (Bytes(leaked.bytes), subject.memory());
-            format!("{n} {leaks}, {bytes} of {memory}, {}", subject.never_freed())
+            format!("{n} {leaks}: {bytes} of {memory} {}", subject.never_freed())
         }
     };
     let mut lines = Vec::new();
@@ -26,20 +26,19 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
     }
     if !leakage.other_by_kind.is_empty() {
         let other = kinds(&leakage.other_by_kind);
-        lines.push(Line::Dim(format!("not counted, also never freed: {other}")));
+        lines.push(Line::Dim(format!("also never freed (not counted): {other}")));
     }
     let (statics, others): (Vec<_>, Vec<_>) =
         leakage.sites.iter().partition(|leak| leak.place.kind.is_static());
     let mut sections = vec![section("", &others, subject)];
     if !statics.is_empty() {
         let sum = Bytes(leakage.statics.bytes);
-        let title = format!("Static variables: {sum}, there as long as their modules");
+        let title = format!("Static variables: {sum} (freed with their module)");
         sections.push(section(&title, &statics, subject));
     }
-    for (what, leaks) in [
-        ("Managed memory, on the host or a device", &leakage.managed),
-        ("Host memory that the driver knows of", &leakage.host),
-    ] {
+    for (what, leaks) in
+        [("Managed memory", &leakage.managed), ("Pinned and registered host memory", &leakage.host)]
+    {
         let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
         let title = format!("{what}: {} in {}", Bytes(sum.bytes), count(sum.allocations));
         sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), subject));
@@ -95,7 +94,16 @@ pub(super) fn table(leakage: &Leakage, subject: &Subject<'_>) -> Table {
         ]
     };
     Table {
-        columns: vec!["bytes", "allocations", "at_exit", "began", "kind", "device", "pid", "stack"],
+        columns: vec![
+            "bytes",
+            "allocations",
+            "live_at_exit",
+            "allocations_total",
+            "kind",
+            "device",
+            "pid",
+            "stack",
+        ],
         rows: all.iter().take(shown).map(row).collect(),
     }
 }

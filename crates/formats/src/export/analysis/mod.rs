@@ -94,8 +94,8 @@ impl Answer<'_> {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Leakage(_) => "leakage",
-            Self::Watermark(_) => "watermark",
+            Self::Leakage(_) => "leaks",
+            Self::Watermark(_) => "peak",
             Self::Usage(..) => "usage",
             Self::Suspects(_) => "suspects",
             Self::Summary(_) => "summary",
@@ -185,14 +185,14 @@ impl Subject<'_> {
     pub(in crate::export) fn memory(&self) -> &'static str {
         match self.imported.source.measure() {
             Measure::Device => "device memory",
-            Measure::Torch => "PyTorch's blocks",
+            Measure::Torch => "PyTorch memory",
         }
     }
 
     /// What is to be said of memory that is live at the end. A snapshot is of a program that runs.
     pub(in crate::export) fn never_freed(&self) -> &'static str {
         match self.imported.source {
-            Source::Torch => "not freed when the snapshot was made",
+            Source::Torch => "live in the snapshot",
             Source::Recording | Source::Nsys | Source::Sanitizer => "never freed",
         }
     }
@@ -239,5 +239,5 @@ fn device(device: Option<DeviceId>) -> Cell {
 /// `the biggest of …`: what a list leaves out.
 fn left_out(all: usize, shown: usize) -> Option<Line> {
     let more = all.checked_sub(shown).filter(|more| *more > 0)?;
-    Some(Line::Dim(format!("… and {more} more; --top {all} shows all of them")))
+    Some(Line::Dim(format!("… {more} more (--top {all} shows all)")))
 }

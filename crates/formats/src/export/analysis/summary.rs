@@ -14,20 +14,19 @@ pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
     let devices = || overview.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
     let left = overview.never_freed;
-    let memory = subject.memory();
     let headline = if allocations == 0 {
         "Nothing was allocated".to_owned()
     } else {
         let freed = match left.allocations {
-            0 => format!("all of {} was freed", subject.memory()),
+            0 => format!("all {} freed", subject.memory()),
             _ => format!(
-                "{} of {memory} in {} {}",
+                "{} {} ({})",
                 Bytes(left.bytes),
-                count(left.allocations),
-                subject.never_freed()
+                subject.never_freed(),
+                count(left.allocations)
             ),
         };
-        format!("{}, peak {}; {freed}", count(allocations), Bytes(overview.peak_bytes))
+        format!("{}, peak {}, {freed}", count(allocations), Bytes(overview.peak_bytes))
     };
     let mut lines = vec![Line::Dim(origin(subject))];
     if overview.peak_bytes > 0 {
@@ -75,7 +74,7 @@ fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
         "released",
         "peak",
         "never freed",
-        "of which",
+        "by kind",
     ];
     Section { title: "Processes".to_owned(), table: Table { columns, rows }, ..Section::default() }
 }
@@ -101,11 +100,15 @@ fn sites(process: &OfProcess, subject: &Subject<'_>) -> Section {
             frames::cell(&subject.facts.stacks, group.place.site),
         ]
     };
-    let name = subject.process(process.pid).unwrap_or("");
-    let more = (process.more_sites > 0)
-        .then(|| Line::Dim(format!("… and {} more sites", process.more_sites)));
+    let pid = process.pid;
+    let title = match subject.process(pid).filter(|name| !name.is_empty()) {
+        Some(name) => format!("Sites: {name} (pid {pid})"),
+        None => format!("Sites: pid {pid}"),
+    };
+    let more =
+        (process.more_sites > 0).then(|| Line::Dim(format!("… {} more sites", process.more_sites)));
     Section {
-        title: format!("Sites of process {} {name}", process.pid).trim_end().to_owned(),
+        title,
         table: Table {
             columns: vec!["never freed", "count", "peak", "allocated", "kind", "device", "site"],
             rows: process.sites.iter().map(row).collect(),
@@ -127,9 +130,9 @@ pub(super) fn table(overview: &Overview, subject: &Subject<'_>) -> Table {
         "pid",
         "name",
         "device",
-        "allocations",
-        "frees",
-        "released",
+        "allocations_total",
+        "frees_total",
+        "released_total",
         "live_bytes",
         "live_allocations",
         "never_freed_bytes",

@@ -3,7 +3,7 @@
 use engine::analysis::suspects::{Findings, Judged, Odd};
 use engine::kind::Kind;
 use engine::units::Bytes;
-use engine::verdict::{self, Evidence, Judgement, Sureness, Unusual, Verdict};
+use engine::verdict::{self, Evidence, Judgement, Unusual, Verdict};
 
 use super::super::text::{age, span};
 use super::super::verdict as verdict_words;
@@ -28,7 +28,7 @@ pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
     sections.extend(besides(subject));
     sections.push(others(found, subject));
     sections.push(unusual(found, subject));
-    let why = "a suspect is no proof: a cache that is not full yet looks the same".to_owned();
+    let why = "a suspect is not proof: a cache that is still filling looks the same".to_owned();
     Page {
         headline: headline(found, leaks),
         alarm: leaks > 0,
@@ -40,25 +40,16 @@ pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
 
 fn headline(found: &Findings, leaks: usize) -> String {
     match leaks {
-        0 if !found.is_enough() => {
-            "Not enough data: the file is too short, or too little happens in it, to tell growth \
-             from a start"
-                .to_owned()
-        }
-        0 => "No suspects: no site meets the rules of a leak".to_owned(),
-        1 => "1 suspect: it keeps growing, and old allocations are still live".into(),
-        n => format!("{n} suspects: they keep growing, and old allocations are still live"),
+        0 if !found.is_enough() => "Not enough data: too short, or too few allocations".to_owned(),
+        0 => "No leak suspects".to_owned(),
+        1 => "1 leak suspect: it keeps growing, and old allocations are still live".into(),
+        n => format!("{n} leak suspects: they keep growing, and old allocations are still live"),
     }
 }
 
 /// The sentence of a suspect.
 fn sentence(one: &Judged) -> String {
-    let sure = match one.sureness {
-        Sureness::Certain => "a leak",
-        Sureness::Likely => "likely a leak",
-        Sureness::Possible => "possibly a leak",
-    };
-    format!("{sure}: grows by {} an hour", Bytes(one.evidence.per_hour))
+    format!("leak ({}): growing {}/h", one.sureness.name(), Bytes(one.evidence.per_hour))
 }
 
 fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
@@ -77,10 +68,10 @@ fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
         frames::cell(&subject.facts.stacks, one.place.site),
     ];
     let columns = vec![
-        "live", "count", "grew in", "freed", "age", "freed at", "kind", "device", "pid", "site",
+        "live", "count", "grew in", "freed", "age", "lifetime", "kind", "device", "pid", "site",
     ];
     let mut after = vec![Line::Plain(because(one))];
-    after.push(Line::Dim(format!("try: {}", advice(one, subject))));
+    after.push(Line::Dim(format!("fix: {}", advice(one, subject))));
     Section {
         title: sentence(one),
         table: Table { columns, rows: vec![row] },
@@ -96,12 +87,12 @@ fn because(one: &Judged) -> String {
     let watched = age(watched);
     match evidence.median_life {
         Some(life) => format!(
-            "in {watched}, {ended} of {begun} were freed, half of them within {}; {} are live and older \
-             than nearly all of those became",
+            "in {watched}, {ended} of {begun} freed (median lifetime at most {}); {} live and older than \
+             99 % of them",
             span(life),
             Bytes(evidence.overdue),
         ),
-        None => format!("in {watched}, none of {begun} was freed; {live_count} are live"),
+        None => format!("in {watched}, 0 of {begun} freed; {live_count} live"),
     }
 }
 
@@ -139,7 +130,16 @@ fn besides(subject: &Subject<'_>) -> Option<Section> {
     (!judged.is_empty()).then(|| Section {
         title: "Tensors and objects".to_owned(),
         table: Table {
-            columns: vec!["verdict", "kind", "live", "an hour", "began", "ended", "pid", "site"],
+            columns: vec![
+                "verdict",
+                "kind",
+                "live",
+                "growth/h",
+                "allocated",
+                "freed",
+                "pid",
+                "site",
+            ],
             rows: judged.iter().take(shown).map(row).collect(),
         },
         after: left_out(judged.len(), shown).into_iter().collect(),
@@ -163,10 +163,18 @@ fn others(found: &Findings, subject: &Subject<'_>) -> Section {
         ]
     };
     Section {
-        title: "Other places".to_owned(),
+        title: "Other sites".to_owned(),
         table: Table {
             columns: vec![
-                "verdict", "live", "count", "began", "freed", "kind", "device", "pid", "site",
+                "verdict",
+                "live",
+                "count",
+                "allocated",
+                "freed",
+                "kind",
+                "device",
+                "pid",
+                "site",
             ],
             rows: found.others.iter().take(shown).map(row).collect(),
         },
@@ -180,12 +188,12 @@ fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
     let row = |odd: &Odd| {
         let (what, bytes, usual) = match odd.what {
             Unusual::Size { bytes, usual, of, of_site, live, .. } => {
-                let whose = if of_site { "its site" } else { "its process" };
+                let scope = if of_site { "at this site" } else { "in this process" };
                 let state = if live { "live" } else { "no longer live" };
-                (format!("size, against {of} of {whose}; {state}"), bytes, usual)
+                (format!("size, baseline of {of} {scope}; {state}"), bytes, usual)
             }
             Unusual::Growth { bytes, within, usual } => {
-                (format!("growth within {}", age(within)), bytes, usual)
+                (format!("growth in {}", age(within)), bytes, usual)
             }
         };
         vec![
@@ -199,9 +207,9 @@ fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
         ]
     };
     Section {
-        title: "Unusual".to_owned(),
+        title: "Anomalies".to_owned(),
         table: Table {
-            columns: vec!["time", "bytes", "usual", "what", "kind", "pid", "site"],
+            columns: vec!["time", "bytes", "baseline", "type", "kind", "pid", "site"],
             rows: found.unusual.iter().take(shown).map(row).collect(),
         },
         after: left_out(found.unusual.len(), shown).into_iter().collect(),
@@ -239,27 +247,27 @@ pub(super) fn table(found: &Findings, subject: &Subject<'_>) -> Table {
         ]
     };
     let columns = vec![
-        "bytes_per_hour",
+        "growth_bytes_per_hour",
         "live_bytes",
         "live_allocations",
         "first_bytes",
         "last_bytes",
         "growing_steps",
         "steps",
-        "allocations",
-        "freed",
+        "allocations_total",
+        "frees_total",
         "mean_age_ns",
-        "mean_life_ns",
+        "mean_lifetime_ns",
         "kind",
         "device",
         "pid",
         "stack",
         "verdict",
-        "sureness",
+        "confidence",
         "overdue_bytes",
         "median_age_ns",
-        "median_life_ns",
-        "longest_life_ns",
+        "median_lifetime_ns",
+        "max_lifetime_ns",
     ];
     let all = || found.suspects.iter().chain(&found.others);
     Table { columns, rows: all().take(subject.shown(all().count())).map(row).collect() }

@@ -12,12 +12,12 @@ use super::{Overlay, Subject, device, location, tsv};
 pub(super) fn page(courses: &Courses, overlays: &[Overlay], subject: &Subject<'_>) -> Page {
     let highest = courses.totals.iter().max_by_key(|series| series.peak.bytes);
     let Some(highest) = highest.filter(|series| series.peak.bytes > 0) else {
-        let headline = format!("None of {} was ever allocated", subject.memory());
+        let headline = format!("No {} was allocated", subject.memory());
         return Page { headline, ..Page::default() };
     };
     let last = highest.points.last().map_or(0, |point| point.bytes);
     let headline = format!(
-        "{} at the most on {}, at {}; {} at the end",
+        "Peak {} on {} at {}; {} at the end",
         Bytes(highest.peak.bytes),
         device(highest.device).short(),
         subject.time(highest.peak.at),
@@ -82,7 +82,7 @@ pub(super) fn rows(
     subject: &Subject<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    tsv::head(out, &["time", "time_ns", "device", "kind", "pid", "bytes", "by"])?;
+    tsv::head(out, &["time", "time_ns", "device", "kind", "pid", "bytes", "source"])?;
     for series in courses.totals.iter().chain(&courses.series) {
         for point in &series.points {
             let cells = [

@@ -13,7 +13,7 @@ use crate::export::text::count;
 pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
     let whole = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = whole.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
-        let headline = format!("No peak: none of {} was allocated", subject.memory());
+        let headline = format!("No {} was allocated", subject.memory());
         return Page { headline, ..Page::default() };
     };
     let live: u64 = highest.live.iter().map(|at| at.amount.allocations).sum();
@@ -30,7 +30,7 @@ pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
     if many {
         sections.push(overview(peaks, subject));
     } else if let Some(process) = highest.live.first() {
-        lines.push(Line::Dim(format!("all of process {}", process.place.pid)));
+        lines.push(Line::Dim(format!("single process: {}", process.place.pid)));
     }
     sections.extend(
         peaks
@@ -56,7 +56,7 @@ fn overview(peaks: &[Peak], subject: &Subject<'_>) -> Section {
         ]
     };
     Section {
-        title: "Peaks of devices and of processes on them".to_owned(),
+        title: "Peak per device and process".to_owned(),
         table: Table {
             columns: vec!["device", "pid", "name", "peak", "at"],
             rows: peaks.iter().map(row).collect(),
@@ -82,7 +82,7 @@ fn at(peak: &Peak, subject: &Subject<'_>) -> Section {
     };
     Section {
         title: format!(
-            "Live on {} at its peak of {}, {}",
+            "Live at the peak of {} ({} at {})",
             name(peak),
             Bytes(peak.bytes),
             subject.time(peak.at)
@@ -100,7 +100,7 @@ fn at(peak: &Peak, subject: &Subject<'_>) -> Section {
 pub(super) fn rows(peaks: &[Peak], subject: &Subject<'_>, out: &mut dyn Write) -> io::Result<()> {
     let columns = [
         "device",
-        "of_pid",
+        "peak_pid",
         "peak_bytes",
         "peak_time",
         "peak_time_ns",
@@ -108,7 +108,7 @@ pub(super) fn rows(peaks: &[Peak], subject: &Subject<'_>, out: &mut dyn Write) -
         "bytes",
         "kind",
         "pid",
-        "began_ns",
+        "allocated_ns",
         "stack",
     ];
     tsv::head(out, &columns)?;

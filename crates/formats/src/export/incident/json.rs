@@ -29,36 +29,36 @@ pub struct IncidentObject {
     pub version: u32,
     /// The name of the folder.
     pub id: String,
-    /// `out_of_memory`, `limit` or `asked`.
+    /// `out_of_memory`, `threshold` or `manual`.
     pub trigger: String,
     /// When, RFC 3339.
     pub time: String,
     /// The host.
     pub host: String,
     /// What happened, in a line.
-    pub headline: String,
+    pub title: String,
     /// Whether every figure is exact.
     pub exact: bool,
     /// Refusals of the same process and device that are told together.
-    pub errors: u64,
+    pub oom_count: u64,
     /// The same request was granted afterwards.
     pub recovered: bool,
     /// Incidents of the same process that were passed over before.
-    pub skipped_before: u64,
+    pub suppressed_before: u64,
     /// Who was refused memory, or crossed a limit.
-    pub process: Option<WhoObject>,
+    pub requester: Option<WhoObject>,
     /// What was asked for; absent where it is not told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_bytes: Option<u64>,
+    pub requested_bytes: Option<u64>,
     /// The kind of memory that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_kind: Option<String>,
+    pub requested_kind: Option<String>,
     /// The driver function that was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// The limit that was crossed.
+    /// The threshold that was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
+    pub threshold: Option<String>,
     /// The device, as the process counts them.
     pub device: Option<u16>,
     /// The GPU; absent where it is about all, or not known.
@@ -80,9 +80,9 @@ pub struct IncidentObject {
     /// From the error to the snapshot, and to the folder, in milliseconds.
     pub snapshot_after_ms: u64,
     /// See `snapshot_after_ms`.
-    pub took_ms: u64,
-    /// `follows`, `written`, or why there is none.
-    pub page: String,
+    pub written_after_ms: u64,
+    /// `pending`, `written`, `disabled`, or why there is none.
+    pub html_report: String,
     /// The names of the files.
     pub files: Vec<String>,
 }
@@ -122,11 +122,11 @@ pub struct CauseObject {
     /// The word for it.
     pub name: String,
     /// `possible`, `likely` or `certain`.
-    pub sureness: String,
+    pub confidence: String,
     /// The cause in a sentence.
-    pub sentence: String,
-    /// What it rests on.
-    pub figures: Vec<FigureObject>,
+    pub summary: String,
+    /// The memory values that it is based on.
+    pub breakdown: Vec<FigureObject>,
     /// Signs of something that divides the GPU.
     pub hints: Vec<String>,
 }
@@ -148,7 +148,7 @@ pub struct HolderObject {
     /// Its pid.
     pub pid: u32,
     /// Its name.
-    pub name: String,
+    pub process: String,
     /// Its owner.
     pub uid: Option<u32>,
     /// What traced allocations held.
@@ -171,13 +171,13 @@ pub struct HolderObject {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SiteObject {
-    /// Its name, as in `trace --json`.
+    /// Its name, as in `trace --format json`.
     pub id: String,
     /// What was held.
     pub live_bytes: u64,
     /// How many allocations that was.
     pub live_allocations: u64,
-    /// Its frames, innermost first, as in `trace --json`.
+    /// Its frames, innermost first, as in `trace --format json`.
     pub frames: Vec<Value>,
 }
 
@@ -188,11 +188,11 @@ pub struct GrowthObject {
     /// Its pid.
     pub pid: u32,
     /// Its name.
-    pub name: String,
+    pub process: String,
     /// How much more; negative where it is less.
     pub bytes: i64,
-    /// Within which time, in milliseconds.
-    pub within_ms: u64,
+    /// The length of the window, in milliseconds.
+    pub window_ms: u64,
 }
 
 impl IncidentObject {
@@ -207,24 +207,24 @@ impl IncidentObject {
             trigger: story.trigger.name().to_owned(),
             time: story.names.clock.precise(story.at),
             host: plain(story.host).into_owned(),
-            headline: text::headline(story),
+            title: text::headline(story),
             exact: story.snapshot.certainty.exact(),
-            errors: story.errors,
+            oom_count: story.errors,
             recovered: story.recovered,
-            skipped_before: story.skipped,
-            process: story.who.map(|who| WhoObject {
+            suppressed_before: story.skipped,
+            requester: story.who.map(|who| WhoObject {
                 pid: who.pid.0,
                 tid: who.tid.map(|tid| tid.0),
                 name: plain(&who.name).into_owned(),
             }),
-            asked_bytes: asked.and_then(Asked::bytes).map(|bytes| bytes.0),
-            asked_kind: asked.map(|asked| match asked {
+            requested_bytes: asked.and_then(Asked::bytes).map(|bytes| bytes.0),
+            requested_kind: asked.map(|asked| match asked {
                 Asked::Memory(kind, _) => kind.name().to_owned(),
                 Asked::Addresses => "addresses".to_owned(),
                 Asked::Other => "other".to_owned(),
             }),
             function: refused.map(|refused| plain(&refused.function).into_owned()),
-            limit: story.limit.map(|limit| plain_up_to(limit, 1000).into_owned()),
+            threshold: story.limit.map(|limit| plain_up_to(limit, 1000).into_owned()),
             device: story.device.map(|device| device.0),
             gpu: gpu(story),
             site: refused.map(|refused| site(refused.site, (0, 0), &refused.frames)),
@@ -234,8 +234,8 @@ impl IncidentObject {
             advice: story.advice.to_vec(),
             recorded_events: story.events,
             snapshot_after_ms: (story.snapshot.at - story.at).millis(),
-            took_ms: story.took.millis(),
-            page: plain_up_to(story.page, 1000).into_owned(),
+            written_after_ms: story.took.millis(),
+            html_report: plain_up_to(story.page, 1000).into_owned(),
             files: [SUMMARY, super::OBJECT, SNAPSHOT, RECORDING, PAGE].map(str::to_owned).to_vec(),
         }
     }
@@ -245,12 +245,12 @@ impl IncidentObject {
 pub fn read(path: &Path) -> io::Result<IncidentObject> {
     let length = std::fs::metadata(path)?.len();
     if length > LONGEST {
-        return Err(io::Error::other(format!("{length} bytes are too many")));
+        return Err(io::Error::other(format!("file too large ({length} bytes)")));
     }
     let text = std::fs::read(path)?;
     let object: IncidentObject = serde_json::from_slice(&text)?;
     if object.version == 0 {
-        return Err(io::Error::other("it has no version, so that something else wrote it"));
+        return Err(io::Error::other("no version field: not an incident.json"));
     }
     Ok(object)
 }
@@ -272,12 +272,12 @@ fn cause(story: &Story<'_>) -> Option<CauseObject> {
     let figures = &diagnosis.figures;
     let cached = figures.cache_unused.map(|(bytes, _)| bytes);
     let all = [
-        ("asked", figures.asked),
+        ("requested", figures.asked),
         ("total", figures.total),
-        ("free_told", figures.free_told),
-        ("free", figures.free),
+        ("free_reported", figures.free_told),
+        ("free_estimated", figures.free),
         ("traced", Some(figures.traced)),
-        ("asker", Some(figures.asker)),
+        ("requester", Some(figures.asker)),
         ("untracked", figures.untracked),
         ("cache_unused", cached),
         ("pool_unused", figures.pool_unused),
@@ -288,9 +288,9 @@ fn cause(story: &Story<'_>) -> Option<CauseObject> {
     };
     Some(CauseObject {
         name: diagnosis.cause.name().to_owned(),
-        sureness: diagnosis.sureness.name().to_owned(),
-        sentence: plain_up_to(&diagnosis.sentence, 1000).into_owned(),
-        figures: all.into_iter().filter_map(figure).collect(),
+        confidence: diagnosis.sureness.name().to_owned(),
+        summary: plain_up_to(&diagnosis.sentence, 1000).into_owned(),
+        breakdown: all.into_iter().filter_map(figure).collect(),
         hints: diagnosis.hints.iter().map(|hint| hint.name().to_owned()).collect(),
     })
 }
@@ -299,7 +299,7 @@ fn holder(story: &Story<'_>, one: &Holding) -> HolderObject {
     let (driver, untracked) = story.account(one.key.pid);
     HolderObject {
         pid: one.key.pid.0,
-        name: plain(&one.name).into_owned(),
+        process: plain(&one.name).into_owned(),
         uid: one.uid,
         live_bytes: one.live_bytes.0,
         live_allocations: one.live_allocations,
@@ -317,9 +317,9 @@ fn holder(story: &Story<'_>, one: &Holding) -> HolderObject {
 fn growth(one: &super::Grown) -> GrowthObject {
     GrowthObject {
         pid: one.pid.0,
-        name: plain(&one.name).into_owned(),
+        process: plain(&one.name).into_owned(),
         bytes: one.bytes,
-        within_ms: one.within.millis(),
+        window_ms: one.within.millis(),
     }
 }
 

@@ -34,7 +34,7 @@ pub const RECORDING: &str = "recent.arrows";
 pub const PAGE: &str = "report.html";
 
 /// What an object says of its page until it is known how that came out.
-pub const FOLLOWS: &str = "follows";
+pub const FOLLOWS: &str = "pending";
 
 /// What made a folder necessary.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -56,8 +56,8 @@ impl Trigger {
     pub const fn name(self) -> &'static str {
         match self {
             Self::OutOfMemory => "out_of_memory",
-            Self::Limit => "limit",
-            Self::Asked => "asked",
+            Self::Limit => "threshold",
+            Self::Asked => "manual",
         }
     }
 
@@ -66,8 +66,8 @@ impl Trigger {
     pub const fn short(self) -> &'static str {
         match self {
             Self::OutOfMemory => "oom",
-            Self::Limit => "limit",
-            Self::Asked => "asked",
+            Self::Limit => "threshold",
+            Self::Asked => "manual",
         }
     }
 }

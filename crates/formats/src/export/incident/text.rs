@@ -32,11 +32,13 @@ const SENTENCE: usize = 1000;
 
 /// The first line: what happened, in short.
 pub(super) fn headline(story: &Story<'_>) -> String {
-    let gpu = match (story.gpu, story.device) {
-        (Some(gpu), _) => format!(" on GPU {}", gpu.0),
-        (None, Some(device)) => format!(" on its device {}", device.0),
-        (None, None) => String::new(),
+    let device = match (story.gpu, story.device) {
+        (Some(gpu), _) => Some(format!("GPU {}", gpu.0)),
+        (None, Some(device)) => Some(format!("its device {}", device.0)),
+        (None, None) => None,
     };
+    let gpu = device.as_ref().map_or_else(String::new, |device| format!(" on {device}"));
+    let device = device.unwrap_or_else(|| "the device".to_owned());
     let who = story
         .who
         .map_or_else(String::new, |who| format!("process {} ({})", who.pid, plain(&who.name)));
@@ -47,26 +49,23 @@ pub(super) fn headline(story: &Story<'_>) -> String {
                 | Cause::CacheFragmented
                 | Cause::PoolFragmented
                 | Cause::Unknown => format!("out of memory{gpu}"),
-                Cause::LargerThanDevice => format!("more asked for than there is{gpu}"),
-                Cause::Quota => format!("memory refused{gpu}, which has enough"),
-                Cause::AddressSpace => "no addresses left".to_owned(),
-                Cause::HostMemory => "host memory refused".to_owned(),
+                Cause::LargerThanDevice => format!("request larger than {device}"),
+                Cause::Quota => format!("allocation denied{gpu} although memory is free (quota)"),
+                Cause::AddressSpace => "address space exhausted".to_owned(),
+                Cause::HostMemory => "host memory exhausted".to_owned(),
             };
             let what = match refused.asked {
                 Asked::Memory(kind, bytes) => format!("{bytes} of {kind} memory"),
                 Asked::Addresses => "addresses".to_owned(),
-                Asked::Other => format!("what {} needs", plain(&refused.function)),
+                Asked::Other => format!("memory for {}", plain(&refused.function)),
             };
-            format!("{happened}: {who} asked for {what}")
+            format!("{happened}: {who} requested {what}")
         }
         (Trigger::OutOfMemory, None) => format!("out of memory{gpu}: {who}"),
         (Trigger::Limit, _) => {
-            format!(
-                "a limit was crossed{gpu}: {}",
-                plain_up_to(story.limit.unwrap_or(""), SENTENCE)
-            )
+            format!("threshold exceeded{gpu}: {}", plain_up_to(story.limit.unwrap_or(""), SENTENCE))
         }
-        (Trigger::Asked, _) => "memory of all processes, as it was asked for".to_owned(),
+        (Trigger::Asked, _) => "manual snapshot of all processes".to_owned(),
     }
 }
 
@@ -91,7 +90,7 @@ pub fn write(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
     figures(out, story)?;
     holders(out, story)?;
     grown(out, story)?;
-    writeln!(out, "\nWHAT WOULD HELP\n")?;
+    writeln!(out, "\nADVICE\n")?;
     let all = Advice { gpus: story.advice.to_vec(), ..Advice::default() };
     advice::write(out, &all, Style::default())?;
     rest(out, story)
@@ -104,19 +103,19 @@ fn refused(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
     writeln!(out, "\nCAUSE: {} ({})", diagnosis.cause.name(), diagnosis.sureness.name())?;
     writeln!(out, "  {sentence}.")?;
     if story.errors > 1 {
-        writeln!(out, "  It was refused {} times within a few seconds.", story.errors)?;
+        writeln!(out, "  Failed {} times within a few seconds.", story.errors)?;
     }
     if story.recovered {
-        writeln!(out, "  As much was granted to it a moment later: the program went on.")?;
+        writeln!(out, "  The same request succeeded a moment later (recovered).")?;
     }
     match story.skipped {
         0 => {}
-        1 => writeln!(out, "  One refusal before this one was not written down.")?,
-        more => writeln!(out, "  {more} refusals before this one were not written down.")?,
+        1 => writeln!(out, "  1 earlier failure of this process was suppressed.")?,
+        more => writeln!(out, "  {more} earlier failures of this process were suppressed.")?,
     }
     let thread = story.who.and_then(|who| who.tid);
     let thread = thread.map_or_else(String::new, |tid| format!(" on thread {tid}"));
-    writeln!(out, "\nWHERE: {}{thread}", plain(&refused.function))?;
+    writeln!(out, "\nCALL: {}{thread}", plain(&refused.function))?;
     if refused.frames.is_empty() {
         return writeln!(out, "  {}", place(refused.site, &refused.frames));
     }
@@ -129,14 +128,14 @@ fn figures(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
         lines.extend(bytes.map(|bytes| (what.to_owned(), bytes)));
     };
     let traced = story.holders.iter().fold(0_u64, |sum, one| sum.saturating_add(one.live_bytes.0));
-    add("all of the device", story.total());
+    add("total", story.total());
     match story.refused {
         Some(refused) => {
             let figures = &refused.diagnosis.figures;
-            add("free, as the driver told last", figures.free_told);
-            add("free at the error, by what was traced since", figures.free);
-            add("held by traced allocations", Some(Bytes(traced)));
-            add("held beyond that (contexts, code, pools, before the trace)", figures.untracked);
+            add("free (last driver report)", figures.free_told);
+            add("free at the error (estimated)", figures.free);
+            add("traced allocations", Some(Bytes(traced)));
+            add("untracked (contexts, code, pools, before the trace)", figures.untracked);
             let cached = figures.cache_unused.map(|(bytes, _)| bytes);
             add("unused in PyTorch's cache of the same process", cached);
             add("unused in memory pools of the same process", figures.pool_unused);
@@ -146,12 +145,12 @@ fn figures(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
             );
         }
         None => {
-            add("free, as the driver told last", story.free());
-            add("free at that moment, by what was traced since", story.free_then);
-            add("held by traced allocations", Some(Bytes(traced)));
+            add("free (last driver report)", story.free());
+            add("free at that time (estimated)", story.free_then);
+            add("traced allocations", Some(Bytes(traced)));
         }
     }
-    writeln!(out, "\nFIGURES")?;
+    writeln!(out, "\nMEMORY")?;
     for (what, bytes) in lines {
         writeln!(out, "  {bytes:>12}  {what}")?;
     }
@@ -166,25 +165,25 @@ fn why_inexact(story: &Story<'_>) -> &'static str {
     if certainty.lost.events() > 0 {
         "events were lost"
     } else if certainty.before_trace {
-        "processes hold memory from before the trace, of which only the sum is known"
+        "processes hold memory from before the trace, known only in total"
     } else if certainty.unknown_context > 0 {
-        "a context ended, and the contexts of some allocations are not known"
+        "a context ended, and some allocations have an unknown context"
     } else {
         "calls of several threads overlapped"
     }
 }
 
 fn holders(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
-    writeln!(out, "\nWHO HELD WHAT THERE")?;
+    writeln!(out, "\nHOLDERS")?;
     if story.holders.is_empty() {
-        writeln!(out, "  nobody, as far as it was traced")?;
+        writeln!(out, "  none traced")?;
     }
     for holder in story.holders.iter().take(HOLDERS) {
         self::holder(out, story, holder)?;
     }
     if let Some(more) = story.holders.len().checked_sub(HOLDERS).filter(|more| *more > 0) {
         let processes = if more == 1 { "process" } else { "processes" };
-        writeln!(out, "  and {more} more {processes}, which incident.json lists")?;
+        writeln!(out, "  … {more} more {processes} (incident.json lists all)")?;
     }
     Ok(())
 }
@@ -193,10 +192,10 @@ fn holder(out: &mut dyn Write, story: &Story<'_>, holder: &Holding) -> io::Resul
     let (_, untracked) = story.account(holder.key.pid);
     let untracked = untracked.filter(|bytes| bytes.0 > 0);
     let held = match (holder.live_allocations, untracked) {
-        (0, Some(bytes)) => format!("{bytes} by the driver's account, none of it traced"),
+        (0, Some(bytes)) => format!("{bytes} reported by the driver, not traced"),
         (some, None) => format!("{} in {}", holder.live_bytes, count(some)),
         (some, Some(bytes)) => {
-            format!("{} in {}, and {bytes} beyond that", holder.live_bytes, count(some))
+            format!("{} in {}, {bytes} untracked", holder.live_bytes, count(some))
         }
     };
     writeln!(out, "  process {} ({}): {held}", holder.key.pid, plain(&holder.name))?;
@@ -220,17 +219,17 @@ fn site(out: &mut dyn Write, site: &HeldSite) -> io::Result<()> {
 }
 
 fn grown(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
-    writeln!(out, "\nWHO GREW IN THE LAST MINUTES")?;
+    writeln!(out, "\nGROWTH IN THE LAST MINUTES")?;
     let grew: Vec<_> = story.grown.iter().filter(|one| one.bytes > 0).take(GROWN).collect();
     if grew.is_empty() {
-        writeln!(out, "  nobody")?;
+        writeln!(out, "  none")?;
     }
     for one in grew {
         writeln!(
             out,
-            "  process {} ({}): {} more than {} ago",
-            one.pid,
+            "  {} (pid {}): +{} in {}",
             plain(&one.name),
+            one.pid,
             Bytes(one.bytes.unsigned_abs()),
             age(one.within),
         )?;
@@ -245,8 +244,7 @@ fn rest(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
     };
     writeln!(
         out,
-        "\n{RECORDING} has the last {} events before and around that, and nothing of what was before \
-         them (vramscope report {RECORDING}).\n\
+        "\n{RECORDING} has the last {} events (vramscope report {RECORDING}).\n\
          snapshot.json is from {after}; incident.json has all of this for programs.",
         story.events,
     )

@@ -11,7 +11,7 @@ pub(super) struct ContainerObject {
     id: String,
     runtime: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pid_inside: Option<u32>,
+    pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<PodObject>,
 }
@@ -29,7 +29,7 @@ impl ContainerObject {
         Self {
             id: plain(&container.id).into_owned(),
             runtime: container.runtime.name(),
-            pid_inside: container.pid_inside.map(|pid| pid.0),
+            pid: container.pid_inside.map(|pid| pid.0),
             pod: container.pod.as_ref().map(PodObject::new),
         }
     }

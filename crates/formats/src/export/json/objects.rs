@@ -12,10 +12,10 @@ pub(super) struct Objects {
     destroyed: u64,
     released: u64,
     peak: u64,
-    unknown_destroys: u64,
+    unmatched_destroys: u64,
     /// Too many to be kept one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    untracked: Option<u64>,
+    unattributed: Option<u64>,
 }
 
 /// Those of one kind of a site.
@@ -36,8 +36,8 @@ impl Objects {
             destroyed: view.destroyed,
             released: view.released,
             peak: view.peak,
-            unknown_destroys: view.unknown_destroys,
-            untracked: (view.untracked > 0).then_some(view.untracked),
+            unmatched_destroys: view.unknown_destroys,
+            unattributed: (view.untracked > 0).then_some(view.untracked),
         }
     }
 }

@@ -13,10 +13,10 @@ pub(super) struct Site {
     id: String,
     live_bytes: u64,
     live_allocations: u64,
-    grown_bytes: i64,
+    delta_bytes: i64,
     allocations_total: u64,
     bytes_total: u64,
-    freed_total: u64,
+    frees_total: u64,
     peak_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_time: Option<String>,
@@ -25,9 +25,9 @@ pub(super) struct Site {
     #[serde(skip_serializing_if = "Option::is_none")]
     median_lifetime_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    longest_lifetime_ns: Option<u64>,
-    lifetimes: Vec<Lifetimes>,
-    growth: Course,
+    max_lifetime_ns: Option<u64>,
+    lifetime_histogram: Vec<Lifetimes>,
+    history: Course,
     kinds: Vec<Kind>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     objects: Vec<OfSite>,
@@ -38,7 +38,7 @@ pub(super) struct Site {
 /// How many lived so long.
 #[derive(Serialize)]
 struct Lifetimes {
-    at_least_ns: u64,
+    min_ns: u64,
     count: u64,
 }
 
@@ -56,7 +56,7 @@ struct Kind {
     live_allocations: u64,
     allocations_total: u64,
     bytes_total: u64,
-    freed_total: u64,
+    frees_total: u64,
     peak_bytes: u64,
 }
 
@@ -89,18 +89,18 @@ impl Site {
             id: site.name.to_string(),
             live_bytes: site.live_bytes.0,
             live_allocations: site.live_allocations,
-            grown_bytes: site.grown,
+            delta_bytes: site.grown,
             allocations_total: site.allocations_total,
             bytes_total: site.bytes_total.0,
-            freed_total: site.freed_total,
+            frees_total: site.freed_total,
             peak_bytes: site.peak_bytes.0,
             peak_time: site.peak_at.map(time),
             first_seen: time(site.seen.0),
             last_seen: time(site.seen.1),
             median_lifetime_ns: site.median_lifetime().map(|time| time.0),
-            longest_lifetime_ns: site.longest_lifetime.map(|time| time.0),
-            lifetimes: site.lifetimes.iter().map(lifetimes).collect(),
-            growth: Course::new(&site.growth, names),
+            max_lifetime_ns: site.longest_lifetime.map(|time| time.0),
+            lifetime_histogram: site.lifetimes.iter().map(lifetimes).collect(),
+            history: Course::new(&site.growth, names),
             kinds: site.kinds.iter().map(Kind::new).collect(),
             objects: site.objects.iter().map(OfSite::new).collect(),
             processes: site.processes.iter().map(Holder::new).collect(),
@@ -128,7 +128,7 @@ impl OwnSite {
 
 fn lifetimes((power, count): &(u8, u64)) -> Lifetimes {
     let from = 1_u64.checked_shl(u32::from(*power)).unwrap_or(u64::MAX);
-    Lifetimes { at_least_ns: if *power == 0 { 0 } else { from }, count: *count }
+    Lifetimes { min_ns: if *power == 0 { 0 } else { from }, count: *count }
 }
 
 impl Course {
@@ -149,7 +149,7 @@ impl Kind {
             live_allocations: view.live_allocations,
             allocations_total: view.allocations_total,
             bytes_total: view.bytes_total.0,
-            freed_total: view.freed_total,
+            frees_total: view.freed_total,
             peak_bytes: view.peak_bytes.0,
         }
     }

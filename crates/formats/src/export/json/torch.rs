@@ -9,13 +9,13 @@ use super::Names;
 #[derive(Serialize)]
 pub(super) struct Torch {
     exact: bool,
-    lost_records: u64,
-    unlisted_blocks: u64,
+    lost_events: u64,
+    dropped_blocks: u64,
     /// Why nothing is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
+    unavailable_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason_text: Option<&'static str>,
+    unavailable_summary: Option<&'static str>,
     devices: Vec<Device>,
 }
 
@@ -28,30 +28,30 @@ struct Device {
     peak_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_time: Option<String>,
-    blocks: u64,
-    seen_bytes: u64,
-    given_total: u64,
-    taken_total: u64,
-    unknown_taken: u64,
-    refused: u64,
+    live_blocks: u64,
+    tracked_bytes: u64,
+    allocations_total: u64,
+    frees_total: u64,
+    unmatched_frees: u64,
+    ooms_total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    whole_bytes: Option<u64>,
+    releasable_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fragmented_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    largest_gap_bytes: Option<u64>,
+    largest_free_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fragmentation_unknown: Option<&'static str>,
+    fragmentation_unknown_reason: Option<&'static str>,
 }
 
 impl Torch {
     pub(super) fn new(view: &TorchView, names: &Names) -> Self {
         Self {
             exact: view.exact(),
-            lost_records: view.lost,
-            unlisted_blocks: view.unlisted,
-            reason: view.reason.map(|reason| reason.name()),
-            reason_text: view.reason.map(|reason| reason.reason()),
+            lost_events: view.lost,
+            dropped_blocks: view.unlisted,
+            unavailable_reason: view.reason.map(|reason| reason.name()),
+            unavailable_summary: view.reason.map(|reason| reason.reason()),
             devices: view.devices.iter().map(|device| Device::new(device, names)).collect(),
         }
     }
@@ -67,16 +67,16 @@ impl Device {
             cached_bytes: view.cached().0,
             peak_bytes: view.peak.0,
             peak_time: (view.peak.0 > 0).then(|| names.clock.precise(view.peak_at)),
-            blocks: view.blocks,
-            seen_bytes: view.seen_bytes.0,
-            given_total: view.given_total,
-            taken_total: view.taken_total,
-            unknown_taken: view.unknown_taken,
-            refused: view.refused,
-            whole_bytes: lies.map(|lies| lies.whole.0),
+            live_blocks: view.blocks,
+            tracked_bytes: view.seen_bytes.0,
+            allocations_total: view.given_total,
+            frees_total: view.taken_total,
+            unmatched_frees: view.unknown_taken,
+            ooms_total: view.refused,
+            releasable_bytes: lies.map(|lies| lies.whole.0),
             fragmented_bytes: lies.map(|lies| lies.fragmented.0),
-            largest_gap_bytes: lies.map(|lies| lies.largest_gap.0),
-            fragmentation_unknown: view.fragmentation.err().map(|reason| reason.name()),
+            largest_free_bytes: lies.map(|lies| lies.largest_gap.0),
+            fragmentation_unknown_reason: view.fragmentation.err().map(|reason| reason.name()),
         }
     }
 }

@@ -38,7 +38,7 @@ impl<'a, W: Write + Send> Rows<'a, W> {
             COLUMNS.iter().map(|(name, of, _)| Field::new(*name, data_type(*of), true)).collect();
         let schema = Arc::new(Schema::new(fields));
         let table = Table::new("allocations", host, SchemaRef::clone(&schema), make);
-        let began = COLUMNS.iter().position(|(name, ..)| *name == "began").unwrap_or(0);
+        let began = COLUMNS.iter().position(|(name, ..)| *name == "alloc_time").unwrap_or(0);
         Self { table: Some(table), sheets: BTreeMap::new(), schema, began, done }
     }
 

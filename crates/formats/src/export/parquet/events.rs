@@ -106,7 +106,7 @@ impl<'a, W: Write + Send> Events<'a, W> {
 
     /// Rows without a moment are about the recording: of the day when it began.
     fn day_of(&self, batch: &RecordBatch, row: usize) -> Day {
-        let at = batch.column_by_name("at")?.as_primitive_opt::<UInt64Type>()?;
+        let at = batch.column_by_name("time_ns")?.as_primitive_opt::<UInt64Type>()?;
         if !at.is_valid(row) {
             return self.machine.began.map(day);
         }

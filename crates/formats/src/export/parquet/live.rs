@@ -1,4 +1,4 @@
-//! What the agent knows, a row for each thing and moment, in files that are rolled: figures, processes,
+//! What the agent knows, a row for each thing and moment, in files that are rolled: metrics, processes,
 //! what processes hold of devices, and sites.
 
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ impl LiveTable {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Figures => "figures",
+            Self::Figures => "metrics",
             Self::Processes => "processes",
             Self::Devices => "devices",
             Self::Sites => "sites",
@@ -175,9 +175,10 @@ fn who<'a>(of: impl Fn() -> Box<dyn Iterator<Item = &'a ProcessView> + 'a>) -> V
     let text = |told: &dyn Fn(&'a ProcessView) -> Option<&'a str>| -> ArrayRef {
         Arc::new(StringArray::from_iter(of().map(|process| told(process).map(plain))))
     };
+    let start = UInt64Array::from_iter_values(of().map(|process| process.key.start));
     vec![
         ("pid", Arc::new(UInt32Array::from_iter_values(of().map(|process| process.key.pid.0)))),
-        ("start", Arc::new(UInt64Array::from_iter_values(of().map(|process| process.key.start)))),
+        ("process_start_ns", Arc::new(start)),
         ("process", text(&|process| Some(&*process.name))),
         ("container", text(&|process| Some(&*process.container.as_ref()?.id))),
         ("pod", text(&|process| pod(process)?.name.as_deref())),
@@ -266,17 +267,17 @@ fn sites(tick: &Tick<'_>) -> Vec<Column> {
     columns.extend(who(|| Box::new(rows.iter().map(|(process, ..)| *process))));
     columns.extend([
         ("site", text(&|site| site.name.to_string())),
-        ("place", text(&|site| plain(&short_place(site.name, &site.frames)).into_owned())),
+        ("location", text(&|site| plain(&short_place(site.name, &site.frames)).into_owned())),
         ("stack", text(&|site| stacks::stack(site, tick.paths))),
         ("live_bytes", count(|site| site.live_bytes.0)),
         ("live_allocations", count(|site| site.live_allocations)),
         ("peak_bytes", count(|site| site.peak_bytes.0)),
         ("bytes_total", count(|site| site.bytes_total.0)),
         ("allocations_total", count(|site| site.allocations_total)),
-        ("freed_total", count(|site| site.freed_total)),
+        ("frees_total", count(|site| site.freed_total)),
         ("verdict", thought(|judgement| judgement.verdict.name())),
-        ("sureness", thought(|judgement| judgement.sureness.name())),
-        ("growth_per_hour", Arc::new(UInt64Array::from_iter(growth)) as ArrayRef),
+        ("confidence", thought(|judgement| judgement.sureness.name())),
+        ("growth_bytes_per_hour", Arc::new(UInt64Array::from_iter(growth)) as ArrayRef),
     ]);
     columns
 }

@@ -101,7 +101,7 @@ impl<'a, W: Write + Send> Table<'a, W> {
         let mut notes = Vec::new();
         if self.undated > 0 {
             notes.push(format!(
-                "the file is of more than {DAYS} days: {} rows of `{}` are in the folder \
+                "the file is of more than {DAYS} days: {} rows of `{}` are in the directory \
                  date={UNKNOWN}",
                 self.undated, self.name
             ));

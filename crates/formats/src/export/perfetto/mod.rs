@@ -39,7 +39,7 @@ const COUNTERS: u32 = 1;
 const ALLOCATIONS: u32 = 2;
 
 /// Names of annotations, by number from 1.
-const ANNOTATIONS: [&str; 7] = ["bytes", "address", "kind", "how", "tid", "site", "stack"];
+const ANNOTATIONS: [&str; 7] = ["bytes", "address", "kind", "end_reason", "tid", "site", "stack"];
 
 /// See the module.
 pub struct Perfetto<'a> {

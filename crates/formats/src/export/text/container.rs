@@ -8,7 +8,7 @@ use crate::plain::plain;
 /// Digits of an id that tell containers apart, as the runtimes themselves show them.
 const SHORT: usize = 12;
 
-/// `container 3f2a5b6c7d8e (docker), pod ns/name (main), pid 17 inside`.
+/// `container 3f2a5b6c7d8e (docker), pod ns/name (main), pid 17 in container`.
 pub(super) fn words(container: &Container, pid: Pid) -> String {
     let Container { id, runtime, pod, pid_inside } = container;
     let mut text = format!("container {} ({})", plain(&short(id)), runtime.name());
@@ -16,7 +16,7 @@ pub(super) fn words(container: &Container, pid: Pid) -> String {
         text += &format!(", pod {}", pod_words(pod));
     }
     if let Some(inside) = pid_inside.filter(|inside| *inside != pid) {
-        text += &format!(", pid {inside} inside");
+        text += &format!(", pid {inside} in container");
     }
     text
 }

@@ -52,11 +52,11 @@ pub(super) fn of_process(out: &mut dyn Write, view: &ProcessView, style: Style) 
     }
     let untracked: u64 = view.objects.iter().map(|view| view.untracked).sum();
     if untracked > 0 {
-        writeln!(out, "    {untracked} of them are too many to be kept by site")?;
+        writeln!(out, "    {untracked} of them are not attributed to a site")?;
     }
     let lost = view.certainty.lost.objects;
     if lost > 0 {
-        let text = format!("{lost} records of objects were lost: each number can be off by that");
+        let text = format!("{lost} object events lost: counts may be off by that much");
         writeln!(out, "  {}", style.paint("33", &text))?;
     }
     if view.ended.is_some() { never_destroyed(out, view, style) } else { Ok(()) }
@@ -73,7 +73,7 @@ fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io:
     holders.sort_by_key(|site| std::cmp::Reverse(number(site)));
     for site in holders {
         let parts: Vec<_> = live(site).map(|view| count(view.live, view.kind)).collect();
-        writeln!(out, "    {}, made at", parts.join(", "))?;
+        writeln!(out, "    {}, created at", parts.join(", "))?;
         sites::stack(out, site, "      ", style)?;
     }
     Ok(())

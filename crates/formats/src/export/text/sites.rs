@@ -21,7 +21,7 @@ pub fn report(
 ) -> io::Result<()> {
     super::heading(out, snapshot, names, style)?;
     if snapshot.sites_total == 0 {
-        writeln!(out, "NO EVENT.")?;
+        writeln!(out, "No GPU memory activity yet.")?;
     }
     for (index, site) in snapshot.sites.iter().enumerate() {
         if index > 0 {
@@ -31,7 +31,7 @@ pub fn report(
     }
     let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
     if more > 0 {
-        writeln!(out, "{}", style.dim(&format!("… and {more} more sites")))?;
+        writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
     }
     tensors(out, snapshot, style)?;
     coverage(out, snapshot, style)?;
@@ -43,14 +43,14 @@ fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result
     if snapshot.tensor_sites_total == 0 {
         return Ok(());
     }
-    writeln!(out, "\n{}", style.bold("Tensors by site (a part of the memory above)"))?;
+    writeln!(out, "\n{}", style.bold("Tensors by site (included in the memory above)"))?;
     for site in &snapshot.tensor_sites {
         writeln!(out)?;
         one(out, site, snapshot, style, tensor_count)?;
     }
     let more = snapshot.tensor_sites_total.saturating_sub(snapshot.tensor_sites.len() as u64);
     if more > 0 {
-        writeln!(out, "{}", style.dim(&format!("… and {more} more sites")))?;
+        writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
     }
     Ok(())
 }
@@ -62,9 +62,9 @@ pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -
         return Ok(());
     }
     let share = without as f64 * 100.0 / snapshot.allocations_total.max(1) as f64;
-    let lost = if lost == 0 { String::new() } else { format!("; {lost} stacks were lost") };
+    let lost = if lost == 0 { String::new() } else { format!("; {lost} stacks lost") };
     let text = format!(
-        "{without} of {} have no stack ({share:.1} %){lost}",
+        "{without} of {} have no call stack ({share:.1} %){lost}",
         count(snapshot.allocations_total)
     );
     writeln!(out, "{}", style.dim(&text))
@@ -94,14 +94,14 @@ fn one(
     let live = format!("LIVE: {}", held::held(site.kinds.iter().map(Into::into), count));
     let own = History::of(site);
     let counts = format!(
-        "{}peak {}, {} allocated of {}, {} freed{}",
+        "{}peak {}; {}, {} in total; {} freed{}",
         grown(site.grown),
         own.peak,
-        own.allocations,
+        count(own.allocations),
         own.bytes,
         own.freed,
         site.median_lifetime()
-            .map_or_else(String::new, |time| format!(" after {} (median)", span(time))),
+            .map_or_else(String::new, |time| format!(", median lifetime {}", span(time))),
     );
     writeln!(out, "{}  {}", style.bold(&live), style.dim(&format!("({counts})")))?;
     kinds(out, site, "  ")?;
@@ -149,7 +149,7 @@ impl History {
 fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
         let held = site.processes.iter().take(5).map(|one| {
-            let pid = one.pid.map_or_else(|| "ended long ago".to_owned(), |pid| pid.to_string());
+            let pid = one.pid.map_or_else(|| "exited earlier".to_owned(), |pid| pid.to_string());
             // Whoever holds objects alone holds no bytes.
             if site.kinds.is_empty() && !site.objects.is_empty() {
                 return pid;
@@ -165,8 +165,8 @@ fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Resul
 fn grown(bytes: i64) -> String {
     match bytes {
         0 => String::new(),
-        1.. => format!("+{} since the last report, ", Bytes(bytes.unsigned_abs())),
-        _ => format!("-{} since the last report, ", Bytes(bytes.unsigned_abs())),
+        1.. => format!("+{} since last report; ", Bytes(bytes.unsigned_abs())),
+        _ => format!("-{} since last report; ", Bytes(bytes.unsigned_abs())),
     }
 }
 
@@ -188,9 +188,9 @@ pub(super) fn stack(
 ) -> io::Result<()> {
     let instead = match site.name {
         SiteName::Unknown => "(no stack)",
-        SiteName::Pending(_) => "(the stack is not told yet)",
-        SiteName::Other => "(more sites than are kept apart)",
-        SiteName::Told(_) if site.frames.is_empty() => "(an empty stack)",
+        SiteName::Pending(_) => "(resolving symbols)",
+        SiteName::Other => "(site limit reached)",
+        SiteName::Told(_) if site.frames.is_empty() => "(empty stack)",
         SiteName::Told(_) => return frames(out, &site.frames, indent, style),
     };
     writeln!(out, "{indent}{instead}")
@@ -218,8 +218,8 @@ pub(in crate::export) fn frames(
 fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: Style) -> io::Result<()> {
     let text = match std::mem::take(hidden) {
         0 => return Ok(()),
-        1 => "… 1 frame".to_owned(),
-        n => format!("… {n} frames"),
+        1 => "… 1 frame hidden".to_owned(),
+        n => format!("… {n} frames hidden"),
     };
     writeln!(out, "{indent}{}", style.dim(&text))
 }
@@ -267,7 +267,7 @@ pub(super) fn not_freed(out: &mut dyn Write, view: &ProcessView, style: Style) -
     }
     let more = view.live_allocations.saturating_sub(listed);
     if more > 0 {
-        writeln!(out, "  {}", style.dim(&format!("… and {} at other sites", count(more))))?;
+        writeln!(out, "  {}", style.dim(&format!("… {} at other sites", count(more))))?;
     }
     Ok(())
 }
@@ -305,11 +305,11 @@ mod tests {
         ];
         let want = [
             "cuMemAlloc_v2 (libcuda.so.1)",
-            "… 2 frames",
+            "… 2 frames hidden",
             "forward (train.py:3)",
-            "… 1 frame",
+            "… 1 frame hidden",
             "step (train.py:3)",
-            "… 1 frame",
+            "… 1 frame hidden",
         ];
         assert_eq!(lines(&stack, 3), want);
         assert_eq!(lines(&stack, 0).len(), 7);

@@ -16,9 +16,9 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io
         }
     }
     if let Some(reason) = view.reason {
-        writeln!(out, "  PyTorch: no tensors are listed: {}", reason.reason())?;
+        writeln!(out, "  PyTorch: tensors not tracked: {}", reason.reason())?;
     }
-    let missing: Vec<_> = [(view.lost, "records lost"), (view.unlisted, "blocks not kept")]
+    let missing: Vec<_> = [(view.lost, "events lost"), (view.unlisted, "blocks dropped")]
         .into_iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} {what}"))
@@ -30,23 +30,23 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io
     Ok(())
 }
 
-/// `gpu_0: 3.10 GiB in 412 tensors, 4.00 GiB held, 0.90 GiB of it cached (0.40 GiB fragmented, …)`.
+/// `gpu_0: 3.10 GiB allocated in 412 tensors, 4.00 GiB reserved, 0.90 GiB cached (…)`.
 fn line(view: &TorchDeviceView) -> String {
     let tensors = if view.blocks == 1 { "tensor" } else { "tensors" };
     let lies = match view.fragmentation {
         Ok(lies) if lies.fragmented == Bytes(0) => String::new(),
         Ok(lies) => {
-            format!(" ({} fragmented, the longest piece {})", lies.fragmented, lies.largest_gap)
+            format!(" ({} fragmented, largest free block {})", lies.fragmented, lies.largest_gap)
         }
-        Err(reason) => format!(" (how it lies is not known: {})", reason.reason()),
+        Err(reason) => format!(" (fragmentation unknown: {})", reason.reason()),
     };
     let refused = match view.refused {
         0 => String::new(),
-        1 => ", 1 request refused".to_owned(),
-        n => format!(", {n} requests refused"),
+        1 => ", 1 OOM".to_owned(),
+        n => format!(", {n} OOMs"),
     };
     format!(
-        "{}: {} in {} {tensors}, {} held, {} of it cached{lies}, peak {}{refused}",
+        "{}: {} allocated in {} {tensors}, {} reserved, {} cached{lies}, peak {}{refused}",
         view.device,
         view.allocated,
         view.blocks,
@@ -61,9 +61,9 @@ fn doubts(view: &TorchDeviceView) -> Option<String> {
     let (told, seen) = (view.allocated.0, view.seen_bytes.0);
     if told > seen {
         let unseen = Bytes(told - seen);
-        return Some(format!("of that {unseen} in tensors that were not seen to begin"));
+        return Some(format!("{unseen} of it allocated before the trace"));
     }
-    (seen > told).then(|| format!("{} of that is listed and has ended", Bytes(seen - told)))
+    (seen > told).then(|| format!("{} of it already freed", Bytes(seen - told)))
 }
 
 #[cfg(test)]
@@ -108,8 +108,8 @@ mod tests {
         assert_eq!(
             lines(&view),
             [
-                "  PyTorch gpu_1: 300.00 MiB in 12 tensors, 400.00 MiB held, 100.00 MiB of it cached \
-              (40.00 MiB fragmented, the longest piece 5.00 MiB), peak 350.00 MiB"
+                "  PyTorch gpu_1: 300.00 MiB allocated in 12 tensors, 400.00 MiB reserved, 100.00 MiB \
+                 cached (40.00 MiB fragmented, largest free block 5.00 MiB), peak 350.00 MiB"
             ]
         );
     }
@@ -127,15 +127,14 @@ mod tests {
         assert_eq!(
             lines(&view),
             [
-                "  PyTorch gpu_1: 300.00 MiB in 1 tensor, 400.00 MiB held, 100.00 MiB of it cached \
-                 (how it lies is not known: not every block is known), peak 350.00 MiB, 2 requests \
-                 refused",
-                "    of that 200.00 MiB in tensors that were not seen to begin",
-                "  PyTorch NOT EXACT: 7 records lost",
+                "  PyTorch gpu_1: 300.00 MiB allocated in 1 tensor, 400.00 MiB reserved, 100.00 MiB \
+                 cached (fragmentation unknown: some blocks are unknown), peak 350.00 MiB, 2 OOMs",
+                "    200.00 MiB of it allocated before the trace",
+                "  PyTorch NOT EXACT: 7 events lost",
             ]
         );
         let none = TorchView { reason: Some(NoTensors::NoFunction), ..TorchView::default() };
         let [line] = &lines(&none)[..] else { panic!("one line") };
-        assert!(line.starts_with("  PyTorch: no tensors are listed: its libc10.so"), "{line}");
+        assert!(line.starts_with("  PyTorch: tensors not tracked: libc10.so"), "{line}");
     }
 }

@@ -14,20 +14,20 @@ pub(in crate::export) struct JudgementObject {
     pid: Option<u32>,
     process: String,
     site: String,
-    subject: &'static str,
+    resource: &'static str,
     kind: &'static str,
     device: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<Thread>,
     verdict: &'static str,
-    sureness: &'static str,
+    confidence: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    bytes_per_hour: Option<u64>,
+    growth_bytes_per_hour: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    objects_per_hour: Option<u64>,
+    growth_objects_per_hour: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    seconds_until_full: Option<u64>,
-    sentence: String,
+    time_until_full_seconds: Option<u64>,
+    summary: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
     evidence: EvidenceObject,
@@ -46,7 +46,7 @@ struct EvidenceObject {
     live: u64,
     live_count: u64,
     window_ns: u64,
-    lows: Vec<u64>,
+    window_min: Vec<u64>,
     peak: u64,
     level_min: u64,
     level_max: u64,
@@ -54,17 +54,17 @@ struct EvidenceObject {
     steps: u32,
     growing_steps: u32,
     shrinking_steps: u32,
-    begun: u64,
-    ended: u64,
-    watched_ns: u64,
+    created: u64,
+    freed: u64,
+    observed_ns: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     median_age_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    oldest_ns: Option<u64>,
+    max_age_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    median_life_ns: Option<u64>,
+    median_lifetime_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    longest_life_ns: Option<u64>,
+    max_lifetime_ns: Option<u64>,
     overdue: u64,
     /// Only of memory that PyTorch's cache took and that grows.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,8 +77,8 @@ pub(in crate::export) struct TensorsObject {
     live_bytes: u64,
     peak_bytes: u64,
     cache_bytes: u64,
-    bytes_per_hour: u64,
-    cache_bytes_per_hour: u64,
+    growth_bytes_per_hour: u64,
+    cache_growth_bytes_per_hour: u64,
     bounded: bool,
 }
 
@@ -88,8 +88,8 @@ impl TensorsObject {
             live_bytes: of.live,
             peak_bytes: of.peak,
             cache_bytes: of.cache,
-            bytes_per_hour: of.per_hour,
-            cache_bytes_per_hour: of.cache_per_hour,
+            growth_bytes_per_hour: of.per_hour,
+            cache_growth_bytes_per_hour: of.cache_per_hour,
             bounded: of.bounded,
         }
     }
@@ -108,20 +108,20 @@ pub(in crate::export) struct AnomalyObject {
     site: String,
     device: Option<u16>,
     kind: &'static str,
-    what: &'static str,
+    r#type: &'static str,
     bytes: u64,
-    usual_bytes: u64,
+    baseline_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usual_of: Option<&'static str>,
+    baseline_scope: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    allocations: Option<u64>,
+    baseline_samples: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    within_ns: Option<u64>,
-    sentence: String,
+    window_ns: Option<u64>,
+    summary: String,
     frames: Vec<FrameObject>,
 }
 
@@ -134,7 +134,7 @@ impl JudgementObject {
             pid: judged.pid.map(|pid| pid.0),
             process: plain(&judged.process).into_owned(),
             site: judged.site.to_string(),
-            subject: match judged.subject {
+            resource: match judged.subject {
                 Subject::Memory(_) => "memory",
                 Subject::Tensors => "tensors",
                 Subject::Objects(_) => "objects",
@@ -146,11 +146,11 @@ impl JudgementObject {
                 .as_ref()
                 .map(|(tid, name)| Thread { tid: tid.0, name: plain(name).into_owned() }),
             verdict: judged.verdict.name(),
-            sureness: judged.sureness.name(),
-            bytes_per_hour: bytes.then_some(per_hour),
-            objects_per_hour: (!bytes).then_some(per_hour),
-            seconds_until_full: full_in.map(|time| time.0 / 1_000_000_000),
-            sentence: sentence(judged.subject, judged.verdict, &judged.evidence),
+            confidence: judged.sureness.name(),
+            growth_bytes_per_hour: bytes.then_some(per_hour),
+            growth_objects_per_hour: (!bytes).then_some(per_hour),
+            time_until_full_seconds: full_in.map(|time| time.0 / 1_000_000_000),
+            summary: sentence(judged.subject, judged.verdict, &judged.evidence),
             advice: accused.then(|| {
                 let frames: Vec<_> = judged.frames.iter().collect();
                 advice(judged.subject, &judged.evidence, &frames)
@@ -167,7 +167,7 @@ impl EvidenceObject {
             live: of.live,
             live_count: of.live_count,
             window_ns: of.window.0,
-            lows: of.lows.clone(),
+            window_min: of.lows.clone(),
             peak: of.peak,
             level_min: of.level.0,
             level_max: of.level.1,
@@ -175,13 +175,13 @@ impl EvidenceObject {
             steps: of.steps,
             growing_steps: of.growing_steps,
             shrinking_steps: of.shrinking_steps,
-            begun: of.begun,
-            ended: of.ended,
-            watched_ns: of.watched.0,
+            created: of.begun,
+            freed: of.ended,
+            observed_ns: of.watched.0,
             median_age_ns: of.median_age.map(|time| time.0),
-            oldest_ns: of.oldest.map(|time| time.0),
-            median_life_ns: of.median_life.map(|time| time.0),
-            longest_life_ns: of.longest_life.map(|time| time.0),
+            max_age_ns: of.oldest.map(|time| time.0),
+            median_lifetime_ns: of.median_life.map(|time| time.0),
+            max_lifetime_ns: of.longest_life.map(|time| time.0),
             overdue: of.overdue,
             tensors: of.tensors.map(TensorsObject::new),
         }
@@ -200,30 +200,30 @@ impl AnomalyObject {
             site: anomaly.site.to_string(),
             device: anomaly.device.map(|device| device.0),
             kind: anomaly.kind.name(),
-            what: "growth",
+            r#type: "growth",
             bytes: 0,
-            usual_bytes: 0,
+            baseline_bytes: 0,
             address: None,
             live: None,
-            usual_of: None,
-            allocations: None,
-            within_ns: None,
-            sentence: unusual(anomaly),
+            baseline_scope: None,
+            baseline_samples: None,
+            window_ns: None,
+            summary: unusual(anomaly),
             frames: anomaly.frames.iter().map(frame).collect(),
         };
         match anomaly.what {
             Unusual::Size { key, bytes, usual, of, of_site, live } => Self {
-                what: "size",
+                r#type: "size",
                 bytes: bytes.0,
-                usual_bytes: usual.0,
+                baseline_bytes: usual.0,
                 address: Some(format!("{:#x}", key.value)),
                 live: Some(live),
-                usual_of: Some(if of_site { "site" } else { "process" }),
-                allocations: Some(of),
+                baseline_scope: Some(if of_site { "site" } else { "process" }),
+                baseline_samples: Some(of),
                 ..base
             },
             Unusual::Growth { bytes, within, usual } => {
-                Self { bytes: bytes.0, usual_bytes: usual.0, within_ns: Some(within.0), ..base }
+                Self { bytes: bytes.0, baseline_bytes: usual.0, window_ns: Some(within.0), ..base }
             }
         }
     }

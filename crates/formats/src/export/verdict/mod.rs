@@ -10,7 +10,7 @@ use engine::units::Bytes;
 use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusual, Verdict};
 
 use super::analysis::frames;
-use super::text::{age, span};
+use super::text::{age, count, span};
 
 /// A quantity of what is judged: bytes, or a number of objects.
 #[must_use]
@@ -41,30 +41,45 @@ pub fn objects(kind: ObjectKind, number: u64) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// What is live, in words.
+/// Live memory or objects: `24.00 MiB in 3 allocations`, `2 streams`.
 #[must_use]
 pub fn live(subject: Subject, evidence: &Evidence) -> String {
-    let Evidence { live, live_count, .. } = *evidence;
-    let (one, many) = match subject {
-        Subject::Objects(kind) => return objects(kind, live),
-        Subject::Tensors => ("tensor".to_owned(), "tensors".to_owned()),
-        Subject::Memory(Kind::Device) => ("allocation".to_owned(), "allocations".to_owned()),
-        Subject::Memory(kind) => (format!("{kind} allocation"), format!("{kind} allocations")),
+    match number(subject, evidence.live_count) {
+        Some(number) => format!("{} in {number}", Bytes(evidence.live)),
+        None => quantity(subject, evidence.live),
+    }
+}
+
+/// The same as the beginning of a sentence: `24.00 MiB live in 3 allocations`, `2 streams live`.
+fn held(subject: Subject, evidence: &Evidence) -> String {
+    match number(subject, evidence.live_count) {
+        Some(number) => format!("{} live in {number}", Bytes(evidence.live)),
+        None => format!("{} live", quantity(subject, evidence.live)),
+    }
+}
+
+/// `3 tensors`, `1 pinned allocation`; `None` for objects, whose quantity is their number.
+fn number(subject: Subject, count: u64) -> Option<String> {
+    let what = match subject {
+        Subject::Objects(_) => return None,
+        Subject::Tensors => "tensor".to_owned(),
+        Subject::Memory(Kind::Device) => "allocation".to_owned(),
+        Subject::Memory(kind) => format!("{kind} allocation"),
     };
-    format!("{} in {live_count} {}", Bytes(live), if live_count == 1 { one } else { many })
+    Some(format!("{count} {what}{}", if count == 1 { "" } else { "s" }))
 }
 
 /// The verdict in one sentence. Every claim in it is a number of the evidence, or follows from them.
 #[must_use]
 pub fn sentence(subject: Subject, verdict: Verdict, evidence: &Evidence) -> String {
-    let held = live(subject, evidence);
+    let held = held(subject, evidence);
     match verdict {
         Verdict::Leak => {
             let rate = quantity(subject, evidence.per_hour);
-            let full = evidence.full_in.map_or_else(String::new, |time| {
-                format!("; at this rate the device is full in {}", age(time))
-            });
-            format!("{held} live, and growing by {rate} an hour{full}")
+            let full = evidence
+                .full_in
+                .map_or_else(String::new, |time| format!("; GPU full in {}", age(time)));
+            format!("{held}, growing {rate}/h{full}")
         }
         Verdict::Plateau => format!("{held}: {}", level(subject, evidence)),
         Verdict::Cache => match &evidence.tensors {
@@ -73,43 +88,44 @@ pub fn sentence(subject: Subject, verdict: Verdict, evidence: &Evidence) -> Stri
         },
         Verdict::RampUp => format!("{held}: {}", growth(subject, evidence)),
         Verdict::Burst => {
-            format!("{held}: at most {} before", quantity(subject, evidence.peak))
+            format!("{held}: down from a peak of {}", quantity(subject, evidence.peak))
         }
         Verdict::Periodic => format!(
-            "{held}: rose and fell at least {} times, to at most {}",
+            "{held}: rose and fell at least {} times, peak {}",
             evidence.returns,
             quantity(subject, evidence.peak)
         ),
         Verdict::NotEnoughData => format!(
-            "{held}: too little to judge, {} within {}",
+            "{held}: not enough data, {} in {}",
             begun(subject, evidence),
             span(evidence.watched)
         ),
     }
 }
 
-/// What was live since half time.
+/// What was live in the second half of the observation.
 fn level(subject: Subject, evidence: &Evidence) -> String {
     let (low, high) = evidence.level;
     let [low, high] = [low, high].map(|amount| quantity(subject, amount));
     if low == high {
-        format!("{low} since half time")
+        format!("stable at {low} in the second half of the observation")
     } else {
-        format!("between {low} and {high} since half time")
+        format!("{low} to {high} in the second half of the observation")
     }
 }
 
-/// How what is growing has grown since half time.
+/// How it grew in the second half of the observation.
 fn growth(subject: Subject, evidence: &Evidence) -> String {
     let Evidence { lows, per_hour, .. } = evidence;
     let [half, last] = [lows.get(lows.len() / 2), lows.last()]
         .map(|low| quantity(subject, low.copied().unwrap_or(0)));
     let rate = match per_hour {
         0 => String::new(),
-        rate => format!(", by {} an hour", quantity(subject, *rate)),
+        rate => format!(", {}/h", quantity(subject, *rate)),
     };
     format!(
-        "grew from {half} to {last} since half time{rate}; not long or steady enough for a leak"
+        "grew from {half} to {last} in the second half of the observation{rate}; too short or too \
+         irregular for a leak"
     )
 }
 
@@ -118,35 +134,29 @@ fn cache(tensors: &CacheTensors) -> String {
     let CacheTensors { live, peak, per_hour, cache_per_hour, .. } = *tensors;
     if tensors.explain_growth() {
         return format!(
-            "PyTorch's cache; it grows by {} an hour, tensor sites that leak by {}",
+            "PyTorch's cache, growing {}/h; leaking tensor sites grow {}/h",
             Bytes(cache_per_hour),
             Bytes(per_hour)
         );
     }
-    format!(
-        "PyTorch's cache; its tensors hold {}, at most {}, and are bounded",
-        Bytes(live),
-        Bytes(peak)
-    )
+    format!("PyTorch's cache; tensors are bounded: {}, peak {}", Bytes(live), Bytes(peak))
 }
 
 /// How many were ever made or allocated.
 fn begun(subject: Subject, evidence: &Evidence) -> String {
     let begun = evidence.begun;
     match subject {
-        Subject::Objects(_) => format!("{begun} made"),
-        Subject::Memory(_) | Subject::Tensors => format!("{begun} allocated"),
+        Subject::Objects(_) => format!("{begun} created"),
+        Subject::Memory(_) | Subject::Tensors => count(begun),
     }
 }
 
 /// How many of those were freed or destroyed.
 fn freed(subject: Subject, evidence: &Evidence) -> String {
     let Evidence { begun, ended, .. } = *evidence;
-    match (ended, subject) {
-        (0, Subject::Objects(_)) => format!("none of {begun} made here was destroyed"),
-        (0, _) => format!("none of {begun} allocated here was freed"),
-        (n, Subject::Objects(_)) => format!("{n} of {begun} made here were destroyed"),
-        (n, _) => format!("{n} of {begun} allocated here were freed"),
+    match subject {
+        Subject::Objects(_) => format!("{ended} of {begun} destroyed"),
+        Subject::Memory(_) | Subject::Tensors => format!("{ended} of {begun} allocations freed"),
     }
 }
 
@@ -156,21 +166,18 @@ pub fn evidence(judged: &Judgement) -> Vec<String> {
     let of = &judged.evidence;
     let mut lines = Vec::new();
     if of.steps > 0 {
-        let shrank = match of.shrinking_steps {
-            0 => "shrank in none".to_owned(),
-            n => format!("shrank in {n}"),
-        };
         lines.push(format!(
-            "grew in {} of {} steps of {}, {shrank}; watched for {}",
+            "grew in {} of {} windows of {}, shrank in {}; observed for {}",
             of.growing_steps,
             of.steps,
             span(of.window),
+            of.shrinking_steps,
             span(of.watched),
         ));
     }
     let lived = match (of.median_life, of.longest_life) {
         (Some(middle), Some(longest)) => {
-            format!(", half of them within {}, all within {}", span(middle), span(longest))
+            format!(" (median lifetime at most {}, maximum {})", span(middle), span(longest))
         }
         _ => String::new(),
     };
@@ -179,12 +186,13 @@ pub fn evidence(judged: &Judgement) -> Vec<String> {
         let overdue = match of.overdue {
             0 => String::new(),
             much => format!(
-                "; {} older than nearly all that were freed here became",
-                quantity(judged.subject, much)
+                "; {} older than 99 % of those {}",
+                quantity(judged.subject, much),
+                if judged.subject.is_bytes() { "freed" } else { "destroyed" }
             ),
         };
         lines.push(format!(
-            "half of what is live is older than {}, the oldest at most {}{overdue}",
+            "live: median age at least {}, oldest at most {}{overdue}",
             span(middle),
             span(oldest)
         ));
@@ -197,8 +205,8 @@ pub fn evidence(judged: &Judgement) -> Vec<String> {
 pub fn place(site: SiteName, frames: &[Frame]) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
-        SiteName::Pending(_) => "(the stack is not told yet)".to_owned(),
-        SiteName::Other => "(sites that are not kept apart)".to_owned(),
+        SiteName::Pending(_) => "(resolving symbols)".to_owned(),
+        SiteName::Other => "(site limit reached)".to_owned(),
         SiteName::Told(_) => frames::label(&frames.iter().collect::<Vec<_>>()),
     }
 }
@@ -214,7 +222,7 @@ pub fn callers(frames: &[Frame], most: usize) -> Vec<String> {
 pub fn short_place(site: SiteName, frames: &[Frame]) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
-        SiteName::Pending(_) => "(not told yet)".to_owned(),
+        SiteName::Pending(_) => "(resolving symbols)".to_owned(),
         SiteName::Other => String::new(),
         SiteName::Told(_) => frames::place(&frames.iter().collect::<Vec<_>>()),
     }
@@ -243,27 +251,25 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
     let Evidence { begun, ended, tensors, .. } = *evidence;
     match subject {
         Subject::Tensors => {
-            "find what keeps the result of this line: a list, a dictionary, a closure or an \
-             attribute. Keep numbers (`.item()`) or `.detach()`ed copies; a tensor that is kept \
-             with its graph keeps everything that it was computed from"
+            "something keeps the result of this line alive (a list, dict, closure or attribute): \
+             store `.item()` or a `.detach()`ed copy instead"
                 .to_owned()
         }
         Subject::Memory(_) if tensors.is_some() || through("libc10_cuda") => of_cache(tensors),
         Subject::Memory(kind) => {
             let by = freed_by(kind);
             match ended {
-                0 => format!("none of {begun} was freed: call {by} when each is no longer needed"),
+                0 => format!("never freed: call {by} when done"),
                 n => format!(
-                    "{n} of {begun} were freed: look for a path after this call (an error, an early \
-                     return, a branch) that misses {by}"
+                    "{n} of {begun} are freed: look for an error path or early return that skips {by}"
                 ),
             }
         }
         Subject::Objects(kind) => {
             let by = destroyed_by(kind);
             let python = frames.iter().any(|frame| frame.language == Language::Python);
-            let kept = if python { ", or keep one and use it again" } else { "" };
-            format!("call {by} for each{kept}; each one costs host and often device memory")
+            let reuse = if python { ", or reuse one" } else { "" };
+            format!("call {by} for each one{reuse}; each uses host and often device memory")
         }
     }
 }
@@ -271,18 +277,17 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
 /// What to try where memory of PyTorch's cache leaks.
 fn of_cache(tensors: Option<CacheTensors>) -> String {
     match tensors {
-        None => {
-            "this is PyTorch's cache: trace with --torch to see which lines keep tensors".to_owned()
-        }
+        None => "this is PyTorch's cache; run with --torch to see which lines keep tensors alive"
+            .to_owned(),
         Some(CacheTensors { bounded: true, peak, cache, .. }) => format!(
-            "this is PyTorch's cache of {}, whose tensors never held more than {}: it may be \
-             fragmented. Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "this is PyTorch's cache ({}), but its tensors peaked at {}: it may be fragmented; set \
+             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             Bytes(cache),
             Bytes(peak)
         ),
         Some(_) => {
-            "this is PyTorch's cache, and its tensors grow, though no single line accounts for \
-                    that: compare the tensor sites of `trace --torch --by site` over time"
+            "this is PyTorch's cache, and its tensors grow, but no single line explains it: \
+             compare the tensor sites of `trace --torch --by site` over time"
                 .to_owned()
         }
     }
@@ -296,7 +301,7 @@ const fn freed_by(kind: Kind) -> &'static str {
         Kind::Array => "cudaFreeArray",
         Kind::Physical | Kind::HostPhysical => "cuMemUnmap and cuMemRelease",
         Kind::Imported => "cudaIpcCloseMemHandle",
-        Kind::Graph => "a free node, or cudaFree of what the graph left",
+        Kind::Graph => "a free node, or cudaFree after the graph",
         _ => "cudaFree",
     }
 }
@@ -329,15 +334,19 @@ pub fn unusual(anomaly: &Anomaly) -> String {
         Unusual::Size { bytes, usual, of, of_site, live, .. } => {
             let whose = if of_site { "this site" } else { "this process" };
             let live = if live { "" } else { " (no longer live)" };
-            let share = if of_site { "all" } else { "nine of ten" };
+            let rank = if of_site { "maximum" } else { "90th percentile" };
             format!(
-                "{bytes}{kind} at once{live}: {} {usual} ({share} of {of} allocations of {whose} before were at most that)",
+                "single{kind} allocation of {bytes}{live}: {} {usual} ({rank} of {of} earlier allocations of {whose})",
                 times(bytes, usual)
             )
         }
         Unusual::Growth { bytes, within, usual } => {
+            let grew = match anomaly.kind {
+                Kind::Device => "grew".to_owned(),
+                kind => format!("{kind} memory grew"),
+            };
             format!(
-                "{bytes}{kind} more within {}: {} {usual} (nine of ten such times brought at most that)",
+                "{grew} by {bytes} in {}: {} {usual} (90th percentile)",
                 span(within),
                 times(bytes, usual)
             )
@@ -345,16 +354,16 @@ pub fn unusual(anomaly: &Anomaly) -> String {
     }
 }
 
-/// `214 times the usual`, as a part of a sentence.
+/// `214x the baseline`, as a part of a sentence.
 #[must_use]
 pub fn times(bytes: Bytes, usual: Bytes) -> String {
     match bytes.0.checked_div(usual.0) {
-        None => "far beyond the usual".to_owned(),
+        None => "far above the baseline".to_owned(),
         Some(times @ 0..10) => {
             let tenths = u128::from(bytes.0) * 10 / u128::from(usual.0) % 10;
-            format!("{times}.{tenths} times the usual")
+            format!("{times}.{tenths}x the baseline")
         }
-        Some(times) => format!("{times} times the usual"),
+        Some(times) => format!("{times}x the baseline"),
     }
 }
 

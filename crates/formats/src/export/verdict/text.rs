@@ -24,7 +24,7 @@ pub(in crate::export) fn short(
     style: Style,
 ) -> io::Result<()> {
     for judged in snapshot.suspects.iter().take(ON_THE_WAY) {
-        let text = format!("SUSPECT: {}: {}", at(judged), said(judged));
+        let text = format!("LEAK SUSPECT: {}: {}", at(judged), said(judged));
         writeln!(out, "{}", style.alarm(&text))?;
     }
     more(out, snapshot.suspects_total, ON_THE_WAY as u64, "suspects", style)?;
@@ -61,7 +61,7 @@ pub(in crate::export) fn whole(
     let listed = snapshot.suspects.len() as u64;
     more(out, snapshot.suspects_total, listed, "suspects", style)?;
     if !snapshot.judgements.is_empty() {
-        writeln!(out, "{}", style.bold("Other sites that hold most"))?;
+        writeln!(out, "{}", style.bold("Other sites by live memory"))?;
     }
     for judged in &snapshot.judgements {
         let word = words(judged.verdict);
@@ -73,8 +73,8 @@ pub(in crate::export) fn whole(
 /// Where, and of which process.
 fn at(judged: &Judgement) -> String {
     let place = place(judged.site, &judged.frames);
-    let pid = judged.pid.map_or_else(|| "ended".to_owned(), |pid| format!("pid {pid}"));
-    plain(&format!("{place} of {} ({pid})", judged.process)).into_owned()
+    let pid = judged.pid.map_or_else(|| "exited".to_owned(), |pid| format!("pid {pid}"));
+    plain(&format!("{place} in {} ({pid})", judged.process)).into_owned()
 }
 
 fn said(judged: &Judgement) -> String {
@@ -84,18 +84,17 @@ fn said(judged: &Judgement) -> String {
 fn suspect(out: &mut dyn Write, number: usize, judged: &Judgement, style: Style) -> io::Result<()> {
     let sure = judged.sureness.name();
     let verdict = judged.verdict.name();
-    writeln!(out, "{number}. {}", style.bold(&format!("{} — {verdict}, {sure}", at(judged))))?;
+    writeln!(out, "{number}. {}", style.bold(&format!("{}: {verdict} ({sure})", at(judged))))?;
     let device = judged.device.map_or_else(String::new, |device| format!("{device}: "));
-    let thread = judged
-        .thread
-        .as_ref()
-        .map_or_else(String::new, |(tid, name)| format!(", all by thread {}:{tid}", plain(name)));
+    let thread = judged.thread.as_ref().map_or_else(String::new, |(tid, name)| {
+        format!(", all from thread {} ({tid})", plain(name))
+    });
     writeln!(out, "   {device}{}{thread}", said(judged))?;
     for (index, line) in evidence(judged).iter().enumerate() {
         writeln!(out, "   {} {line}", if index == 0 { "evidence:" } else { "         " })?;
     }
     let frames: Vec<_> = judged.frames.iter().collect();
-    writeln!(out, "   try: {}", advice(judged.subject, &judged.evidence, &frames))?;
+    writeln!(out, "   fix: {}", advice(judged.subject, &judged.evidence, &frames))?;
     sites::frames(out, &judged.frames, "     ", style)
 }
 
@@ -128,6 +127,6 @@ fn anomalies(
 fn more(out: &mut dyn Write, all: u64, shown: u64, what: &str, style: Style) -> io::Result<()> {
     match all.saturating_sub(shown) {
         0 => Ok(()),
-        more => writeln!(out, "{}", style.dim(&format!("… and {more} more {what}"))),
+        more => writeln!(out, "{}", style.dim(&format!("… {more} more {what}"))),
     }
 }

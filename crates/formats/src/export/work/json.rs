@@ -34,7 +34,7 @@ struct Process {
     before_trace: bool,
     #[serde(flatten)]
     work: Work,
-    errors: Vec<Failure>,
+    failed_calls: Vec<Failure>,
 }
 
 /// The work of a process; also a part of the report of `trace`.
@@ -73,9 +73,9 @@ struct Kernel {
     failed: u64,
     checked: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    named_by: Option<&'static str>,
+    name_source: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    nameless_because: Option<&'static str>,
+    unnamed_reason: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -88,7 +88,7 @@ struct Copies {
     bytes_per_second: Option<f64>,
     recent_bytes_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    seconds: Option<f64>,
+    duration_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bandwidth: Option<Bandwidth>,
 }
@@ -128,7 +128,11 @@ impl Process {
             exited: view.ended.is_some(),
             before_trace: view.before_trace,
             work: Work::new(view.work.as_ref()?),
-            errors: view.failures.iter().map(|failure| Failure::new(*failure, names)).collect(),
+            failed_calls: view
+                .failures
+                .iter()
+                .map(|failure| Failure::new(*failure, names))
+                .collect(),
         })
     }
 }
@@ -186,8 +190,8 @@ impl Kernel {
             captured: kernel.captured,
             failed: kernel.failed,
             checked: kernel.checked,
-            named_by: kernel.by.map(named_by),
-            nameless_because: kernel.why.map(super::why_nameless),
+            name_source: kernel.by.map(named_by),
+            unnamed_reason: kernel.why.map(super::why_nameless),
         }
     }
 }
@@ -201,7 +205,7 @@ impl Copies {
             bytes: view.bytes.0,
             bytes_per_second: mean_bandwidth(view),
             recent_bytes_per_second: rate(view.recent_bytes.0, work.window),
-            seconds: (!view.asynchronous).then_some(view.time.0 as f64 / 1e9),
+            duration_seconds: (!view.asynchronous).then_some(view.time.0 as f64 / 1e9),
             bandwidth: (!view.asynchronous).then(|| Bandwidth {
                 p10: bandwidth_at(view, 0.10),
                 p50: bandwidth_at(view, 0.50),

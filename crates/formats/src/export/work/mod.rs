@@ -33,10 +33,10 @@ fn same(name: String) -> KernelName {
 pub(crate) const fn why_nameless(why: NoName) -> &'static str {
     match why {
         NoName::BeforeTrace => {
-            "got before the trace began, and its name is not where the driver usually keeps it"
+            "loaded before the trace, and its name was not found in driver memory"
         }
-        NoName::Unreadable => "its name could not be read from the process's memory",
-        NoName::Lost => "the record with its name was lost",
+        NoName::Unreadable => "its name could not be read from process memory",
+        NoName::Lost => "the event with its name was lost",
     }
 }
 

@@ -35,7 +35,7 @@ pub fn report(
         }
     }
     if none {
-        writeln!(out, "NO LAUNCH AND NO COPY.")?;
+        writeln!(out, "No launches or copies yet.")?;
     }
     losses(out, snapshot, names, style)
 }
@@ -54,22 +54,22 @@ fn process(
     style: Style,
 ) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
-    let ended = if view.ended.is_some() { "  (ended)" } else { "" };
+    let ended = if view.ended.is_some() { "  (exited)" } else { "" };
     let head = format!("PID: {} / UID: {uid}", view.key.pid);
     writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
     section(out, work, style)?;
     for failure in &view.failures {
         let line = format!(
-            "  ERROR: {} failed {} with {} ({})",
+            "  failed: {} returned {} ({}), {}",
             names.function(failure.function),
-            times(failure.count),
             result_name(failure.code),
-            failure.code
+            failure.code,
+            times(failure.count)
         );
         writeln!(out, "{}", style.alarm(&line))?;
     }
     if view.before_trace {
-        writeln!(out, "  ran before the trace: counted since it began")?;
+        writeln!(out, "  started before the trace: earlier launches and copies are not included")?;
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ pub(crate) fn section(out: &mut dyn Write, work: &WorkView, style: Style) -> io:
         decimal(rate(work.recent_launches, work.window))
     );
     if work.captured > 0 {
-        total += &format!(", {} recorded into graphs", grouped(work.captured));
+        total += &format!(", {} captured into graphs", grouped(work.captured));
     }
     if work.failed > 0 {
         total += &format!(", {} failed", grouped(work.failed));
@@ -102,11 +102,11 @@ pub(crate) fn section(out: &mut dyn Write, work: &WorkView, style: Style) -> io:
     if unlisted > 0 {
         let listed: u64 = work.kernels.iter().map(|kernel| kernel.launches).sum();
         let rest = grouped(work.launches.saturating_sub(listed));
-        writeln!(out, "{rest:>14} launches of {unlisted} more kernels (--top lists more)")?;
+        writeln!(out, "{rest:>14} launches of {unlisted} more kernels (raise --top)")?;
     }
     let nameless = work.kernels.iter().filter_map(|kernel| kernel.why).max();
     if let Some(why) = nameless {
-        writeln!(out, "  kernels without a name: {}", why_nameless(why))?;
+        writeln!(out, "  unnamed kernels: {}", why_nameless(why))?;
     }
     copies(out, work, style)
 }
@@ -138,8 +138,8 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
         return Ok(());
     }
     let head = format!(
-        "{:>14} {:>12} {:>14}  {:<8} {:<6} BANDWIDTH OF A CALL (MEAN; 10 %, 50 %, 90 % ARE UNDER)",
-        "COPIES", "BYTES", "NOW", "WAY", "MODE"
+        "{:>14} {:>12} {:>14}  {:<9} {:<6} BANDWIDTH (MEAN; P10, P50, P90)",
+        "COPIES", "BYTES", "RATE", "DIRECTION", "MODE"
     );
     writeln!(out, "{}", style.dim(&head))?;
     for view in &work.copies {
@@ -155,7 +155,7 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
         };
         writeln!(
             out,
-            "{:>14} {:>12} {:>14}  {:<8} {:<6} {bandwidth}",
+            "{:>14} {:>12} {:>14}  {:<9} {:<6} {bandwidth}",
             grouped(view.calls),
             view.bytes.to_string(),
             per_second(rate(view.recent_bytes.0, work.window)),
@@ -171,7 +171,7 @@ pub(crate) fn uncounted(out: &mut dyn Write, snapshot: &Snapshot, style: Style) 
     let lost = &snapshot.certainty.lost;
     if lost.launches > 0 || lost.copies > 0 {
         let line = format!(
-            "NOT EXACT: {} launches and {} copies were not counted",
+            "NOT EXACT: {} launches and {} copies not counted",
             grouped(lost.launches),
             grouped(lost.copies)
         );
@@ -185,7 +185,7 @@ fn losses(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style)
     let lost = &snapshot.certainty.lost;
     uncounted(out, snapshot, style)?;
     if lost.events() > 0 {
-        let line = format!("NOT EXACT: {} records were lost", grouped(lost.events()));
+        let line = format!("NOT EXACT: {} events lost", grouped(lost.events()));
         writeln!(out, "{}", style.alarm(&line))?;
     }
     Ok(())

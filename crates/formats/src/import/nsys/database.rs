@@ -144,7 +144,7 @@ fn complaint(path: &Path, place: &str, error: &rusqlite::Error) -> Error {
         }
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => (
             "it cannot be opened with its write-ahead log (the file ending in -wal)",
-            "copy both to a folder that can be written",
+            "copy both to a writable directory",
         ),
         _ => ("SQLite cannot read it", "export it again: nsys export --type sqlite"),
     };

@@ -336,7 +336,8 @@ impl Progress {
     /// Notes about all rows.
     pub(super) fn note(&self, notes: &mut Notes) {
         let odd = &self.odd;
-        notes.inexact("memory events have values that are no numbers and were left out", odd.types);
+        notes
+            .inexact("memory events have values that are not numbers and were left out", odd.types);
         notes.inexact("memory events have negative sizes and were left out", odd.sizes);
         notes.inexact(
             "memory events are neither allocation nor free and were left out",
@@ -349,13 +350,10 @@ impl Progress {
         );
         notes.inexact("frees of memory whose allocation is not in the file", odd.unmatched);
         notes.mention(
-            "frees tell another size than their allocation, whose size is used",
+            "frees have another size than their allocation, whose size is used",
             odd.other_size,
         );
-        notes.inexact(
-            "allocations end without a free because their address was given out again",
-            odd.replaced,
-        );
+        notes.inexact("allocations ended without a free (address reused)", odd.replaced);
     }
 }
 

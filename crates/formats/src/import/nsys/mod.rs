@@ -77,7 +77,7 @@ fn read_events(
     // Moments are not negative, times of a file may be: then the earliest is moment 0.
     let zero = span.map_or(0, |(first, _)| first.min(0));
     export.tell_clock(database, zero, sink)?;
-    notes.mention("memory events were not in the order of time and had to be sorted", late);
+    notes.mention("memory events were out of order and have been sorted", late);
 
     let mut strings = Strings::new(database)?;
     let heard = calls::read(database, &mut processes)?;

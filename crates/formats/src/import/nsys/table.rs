@@ -109,7 +109,7 @@ impl<const N: usize> Table<N> {
         };
         Err(Error::Broken {
             path: database.path().into(),
-            what: format!("there is no column {}", self.columns.get(missing).unwrap_or(&"")),
+            what: format!("column {} is missing", self.columns.get(missing).unwrap_or(&"")),
             place: format!("table {}", self.name),
             advice: "export it again: nsys export --type sqlite".into(),
         })

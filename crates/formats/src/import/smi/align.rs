@@ -37,20 +37,18 @@ pub struct Aligned {
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum Unlike {
     /// One of them never changes.
-    #[error("memory does not change in one of the two; give the offset")]
+    #[error("memory does not change in one of the two; set --smi-offset")]
     Still,
     /// The changes do not agree.
-    #[error(
-        "changes of the two agree too little (score {score:.2}, {ENOUGH} is needed); give the offset"
-    )]
+    #[error("log and file do not match (score {score:.2}, need {ENOUGH}); set --smi-offset")]
     Poor {
         /// The best score.
         score: f64,
     },
     /// They agree about as well at two different times.
     #[error(
-        "changes of the two agree about as well at two times (scores {score:.2} and {other:.2}); give \
-         the offset"
+        "changes of the two agree about as well at two times (scores {score:.2} and {other:.2}); set \
+         --smi-offset"
     )]
     Unclear {
         /// The best score.

@@ -50,13 +50,13 @@ pub enum Error {
     )]
     Nothing,
     /// It has several numbers in a line, and no header.
-    #[error("line {line} has several numbers and there is no header; log without noheader")]
+    #[error("line {line} has several numbers and no header; log without noheader")]
     NoHeader {
         /// The line, counted from 1.
         line: usize,
     },
     /// Lines of several GPUs cannot be told apart.
-    #[error("several GPUs are in the log and cannot be told apart; add index to --query-gpu")]
+    #[error("several GPUs are in the log and cannot be distinguished; add index to --query-gpu")]
     Mixed,
 }
 

@@ -29,7 +29,7 @@ pub(super) const COPY_AGAIN: &str =
     "the file is damaged or cut short: copy it again, or dump the snapshot again";
 
 /// For pickles that want more than plain data.
-pub(super) const NEVER_RUN: &str = "a pickle is never executed here, and only plain data is read: \
+pub(super) const NEVER_RUN: &str = "pickles are never executed; only plain data is supported: \
     make the file with torch.cuda.memory._dump_snapshot()";
 
 impl Fault {

@@ -358,7 +358,7 @@ impl<'m, 's> Machine<'m, 's> {
                 self.meaning.grow_dict(open.slot, items);
                 value
             }
-            _ => return Err(self.broken("items are set of what is no dictionary, or complete")),
+            _ => return Err(self.broken("items are set of what is not a dictionary, or complete")),
         };
         self.stack.truncate(mark.saturating_sub(1));
         self.push_joined(dict)
@@ -385,7 +385,7 @@ impl<'m, 's> Machine<'m, 's> {
         let open = match dict {
             Some(Value::NewDict(memo)) => Open { slot: self.meaning.open_dict(), memo },
             Some(Value::OpenDict(open)) => open,
-            _ => return Err(self.broken("an item is set of what is no dictionary, or complete")),
+            _ => return Err(self.broken("an item is set of what is not a dictionary, or complete")),
         };
         self.meaning.grow_dict(open.slot, self.stack.get(key..).unwrap_or_default());
         self.stack.truncate(key - 1);
@@ -407,7 +407,7 @@ impl<'m, 's> Machine<'m, 's> {
         let open = match list {
             Some(Value::NewList(memo)) => Open { slot: self.meaning.open_list(), memo },
             Some(Value::OpenList(open)) => open,
-            _ => return Err(self.broken("items are added to what is no list, or complete")),
+            _ => return Err(self.broken("items are added to what is not a list, or complete")),
         };
         self.meaning.grow_list(open.slot, self.stack.get(from..).unwrap_or_default());
         self.stack.truncate(from - 1);

@@ -100,7 +100,7 @@ impl Notes {
         tell(
             u64::from(self.no_segments),
             true,
-            "the file has no segments, so what is live is only what the trace tells",
+            "the file has no segments; live memory is taken from the trace alone",
         );
         tell(self.unusable, true, "entries without an action or address were left out");
         tell(
@@ -116,7 +116,7 @@ impl Notes {
              overwritten); they count from its beginning",
         );
         tell(self.stray_frees, true, "frees of blocks that were not live were left out");
-        tell(self.replaced, true, "blocks were given out again without a free; the older ended");
+        tell(self.replaced, true, "blocks reused without a free; the older one ended");
         tell(
             self.vanished,
             true,

@@ -72,7 +72,7 @@ pub(crate) fn run(
     }
     let contexts = (0..wanted).map(|device| driver.retain(device)).collect::<Result<Vec<_>>>()?;
     let simulated = driver.name(0)?.starts_with("Simulated");
-    let injected = std::env::var_os("SIM_FAIL").is_some();
+    let injected = std::env::var_os("SIM_INJECT_FAILURES").is_some();
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..options.threads).map(|_| channel()).unzip();
     let mut senders = senders;
     // Each thread gives to the next one, and the last to the first.
@@ -117,7 +117,7 @@ fn summary(counts: Counts) -> anyhow::Result<()> {
         "{steps} steps: {refused} illegal calls refused, {out_of_memory} out of memory, \
          {wrong} failed otherwise"
     ));
-    if wrong > 0 && std::env::var_os("SIM_FAIL").is_none() {
+    if wrong > 0 && std::env::var_os("SIM_INJECT_FAILURES").is_none() {
         bail!("{wrong} legal calls failed");
     }
     Ok(())

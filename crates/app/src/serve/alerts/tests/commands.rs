@@ -24,7 +24,7 @@ fn script(text: &str, options: &str) -> Script {
     std::fs::write(&path, format!("#!/bin/sh\ncd \"$1\" || exit 9\n{text}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     let shared = settings(&format!(
-        "[alerts]\nleak_suspect = \"0s\"\nresolve_after = \"0s\"\n[[alerts.action]]\nkind = \"command\"\n\
+        "[alerts]\nleak_suspect = \"0s\"\nkeep_firing_for = \"0s\"\n[[alerts.receiver]]\ntype = \"command\"\n\
          command = [\"{}\", \"{}\"]\n{options}",
         path.display(),
         folder.path().display()
@@ -67,10 +67,10 @@ fn a_command_has_the_facts_in_its_environment_and_on_its_input() {
     names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD", "PATH", "HOME", "LANG"].contains(name));
     assert!(names.iter().all(|name| name.starts_with("VRAMSCOPE_")), "{names:?}");
     for fact in [
-        "VRAMSCOPE_ALERT=leak_suspect",
+        "VRAMSCOPE_RULE=leak_suspect",
         "VRAMSCOPE_STATE=firing",
         "VRAMSCOPE_SEVERITY=warning",
-        "VRAMSCOPE_VALUE=3221225472",
+        "VRAMSCOPE_VALUE=1048576",
         "VRAMSCOPE_HOST=node-1",
         "VRAMSCOPE_LABEL_PID=41",
         "VRAMSCOPE_LABEL_PROCESS=tr<ain>\\u{1b}[2J",
@@ -79,7 +79,7 @@ fn a_command_has_the_facts_in_its_environment_and_on_its_input() {
         assert!(env.lines().any(|line| line == fact), "{fact} is not in {env}");
     }
     let input: Value = serde_json::from_str(&read(&script.file("in.resolved"))).unwrap();
-    assert_eq!((&input["state"], &input["alert"]), (&"resolved".into(), &"leak_suspect".into()));
+    assert_eq!((&input["state"], &input["rule"]), (&"resolved".into(), &"leak_suspect".into()));
     until("its count", || count(&script.shared, "command", "sent") == 2);
     script.watch.finish(Duration::from_secs(5));
 }
@@ -107,7 +107,7 @@ fn a_command_that_fails_or_does_not_read_is_counted() {
 fn only_so_many_commands_run_at_the_same_time() {
     // Each writes down when it begins and when it ends.
     let text = "echo + >> log; while [ ! -e go ]; do sleep 0.05; done; echo - >> log";
-    let mut script = script(text, "at_once = 2");
+    let mut script = script(text, "max_concurrent = 2");
     for (second, pid) in ["1", "2", "3", "4"].iter().enumerate() {
         script.fire(pid, second as u64);
     }

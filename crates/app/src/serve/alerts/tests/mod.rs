@@ -60,7 +60,7 @@ fn leak(pid: &str) -> Figures {
         "step main.py:7",
         "device",
     ];
-    figures(&catalogue::SUSPECT_GROWTH, &labels, 3_221_225_472.0)
+    figures(&catalogue::SUSPECT_GROWTH, &labels, 1_048_576.0)
 }
 
 /// Alerts that fire, one for each pid, from the built-in rule.
@@ -112,7 +112,7 @@ fn count(shared: &Shared, action: &str, outcome: &str) -> u64 {
 
 #[test]
 fn alerts_are_on_the_board_while_they_fire_and_after() {
-    let shared = settings("[alerts]\nleak_suspect = \"10s\"\nresolve_after = \"5s\"");
+    let shared = settings("[alerts]\nleak_suspect = \"10s\"\nkeep_firing_for = \"5s\"");
     let mut watch = watch(&shared);
     let mut look = |figures: &Figures, second| {
         watch.look(figures, at(second), &clock(), &shared.alerts);
@@ -128,7 +128,7 @@ fn alerts_are_on_the_board_while_they_fire_and_after() {
     assert_eq!(process.1, "tr<ain>\\u{1b}[2J");
     assert_eq!(
         alert.summary,
-        "tr<ain>\\u{1b}[2J (pid 41) leaks at step main.py:7: 3.00 GiB more per hour (device)"
+        "tr<ain>\\u{1b}[2J (pid 41) leaks at step main.py:7: 3.52 GiB/h (device)"
     );
     look(&Figures::default(), 11);
     let over = look(&Figures::default(), 16);

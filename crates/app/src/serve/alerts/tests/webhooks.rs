@@ -17,7 +17,7 @@ use super::{at, clock, count, leak, settings, until, watch};
 
 /// Sends one message as the settings of an action say; what the board counted.
 fn send(action: &str) -> Vec<((&'static str, &'static str), u64)> {
-    let shared = settings(&format!("[[alerts.action]]\nkind = \"webhook\"\n{action}"));
+    let shared = settings(&format!("[[alerts.receiver]]\ntype = \"webhook\"\n{action}"));
     let sender = Sender::new(&shared.config.alerts.actions()[0]).unwrap().hurried();
     let (queue, inbox) = sync_channel(1);
     queue.send(Message { about: "test".into(), body: "{}".into(), notice: None }).unwrap();
@@ -99,12 +99,12 @@ fn tokens_and_addresses_come_from_files() {
 fn a_webhook_hears_of_an_alert_and_of_its_end() {
     let server = Server::answering(&["200 OK"]);
     let shared = settings(&format!(
-        "[alerts]\nleak_suspect = \"2s\"\nresolve_after = \"2s\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"{}\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"{}\"\nformat = \"alertmanager\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"{}\"\nformat = \"slack\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"{}\"\nseverity = \"critical\"\n\
-         [[alerts.action]]\nkind = \"webhook\"\nurl = \"{}\"\nrules = [\"nearly_full\"]\n",
+        "[alerts]\nleak_suspect = \"2s\"\nkeep_firing_for = \"2s\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"{}\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"{}\"\nformat = \"alertmanager\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"{}\"\nformat = \"slack\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"{}\"\nmin_severity = \"critical\"\n\
+         [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"{}\"\nrules = [\"nearly_full\"]\n",
         server.url("/json"),
         server.url("/api/v2/alerts"),
         server.url("/slack"),
@@ -144,8 +144,8 @@ fn a_webhook_hears_of_an_alert_and_of_its_end() {
 fn a_receiver_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counted() {
     let server = Server::answering(&[""]);
     let shared = settings(&format!(
-        "[alerts]\nleak_suspect = \"0s\"\nresolve_after = \"0s\"\n[[alerts.action]]\nkind = \"webhook\"\n\
-         url = \"{}\"\nat_most = 1000\ntimeout = \"30s\"",
+        "[alerts]\nleak_suspect = \"0s\"\nkeep_firing_for = \"0s\"\n[[alerts.receiver]]\ntype = \"webhook\"\n\
+         url = \"{}\"\nrate_limit = 1000\ntimeout = \"30s\"",
         server.url("/")
     ));
     let mut watch = watch(&shared);

@@ -1,4 +1,4 @@
-//! `[[alerts.action]]`: what is done about an alert.
+//! `[[alerts.receiver]]`: who is notified of an alert.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,19 +19,20 @@ use crate::serve::{program, secret};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Action {
     /// What is done.
+    #[serde(rename = "type")]
     pub(crate) kind: Kind,
     /// Only alerts that are at least this bad.
     #[serde(default = "info")]
-    pub(crate) severity: Level,
+    pub(crate) min_severity: Level,
     /// Only these rules; all, when there are none.
     #[serde(default)]
     pub(crate) rules: Vec<String>,
     /// How often an alert that goes on is told again.
-    repeat_every: Option<Switch<Span>>,
-    /// How many messages there may be in the time `per`.
-    pub(crate) at_most: Option<u32>,
-    /// See `at_most`.
-    per: Option<Span>,
+    repeat_interval: Option<Switch<Span>>,
+    /// How many messages there may be in the time `rate_limit_window`.
+    pub(crate) rate_limit: Option<u32>,
+    /// See `rate_limit`.
+    rate_limit_window: Option<Span>,
     /// Of webhooks: where to, or a file that says it.
     url: Option<String>,
     url_file: Option<PathBuf>,
@@ -51,7 +52,7 @@ pub(crate) struct Action {
     #[serde(default)]
     pub(crate) command: Vec<String>,
     /// How many may run at the same time.
-    at_once: Option<usize>,
+    max_concurrent: Option<usize>,
     /// How long a webhook or a command may take.
     timeout: Option<Span>,
 }
@@ -79,15 +80,15 @@ const fn info() -> Level {
 }
 
 impl Action {
-    /// The action of those who ask for none.
+    /// The receiver of a configuration without one.
     pub(super) fn log() -> Self {
         Self {
             kind: Kind::Log,
-            severity: Level::Info,
+            min_severity: Level::Info,
             rules: Vec::new(),
-            repeat_every: None,
-            at_most: None,
-            per: None,
+            repeat_interval: None,
+            rate_limit: None,
+            rate_limit_window: None,
             url: None,
             url_file: None,
             format: None,
@@ -97,18 +98,18 @@ impl Action {
             ca_file: None,
             retries: None,
             command: Vec::new(),
-            at_once: None,
+            max_concurrent: None,
             timeout: None,
         }
     }
 
-    pub(crate) fn repeat_every(&self) -> Option<Span> {
+    pub(crate) fn repeat_interval(&self) -> Option<Span> {
         let usual = Some(Span(Duration::from_secs(4 * 3600)));
-        self.repeat_every.unwrap_or(Switch::Default).or(usual, |span| span)
+        self.repeat_interval.unwrap_or(Switch::Default).or(usual, |span| span)
     }
 
-    pub(crate) fn per(&self) -> Span {
-        self.per.unwrap_or(Span(Duration::from_secs(600)))
+    pub(crate) fn rate_limit_window(&self) -> Span {
+        self.rate_limit_window.unwrap_or(Span(Duration::from_secs(600)))
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -120,13 +121,13 @@ impl Action {
         self.retries.unwrap_or(3)
     }
 
-    pub(crate) fn at_once(&self) -> usize {
-        self.at_once.unwrap_or(4)
+    pub(crate) fn max_concurrent(&self) -> usize {
+        self.max_concurrent.unwrap_or(4)
     }
 
     /// Whether an alert is told at all.
     pub(crate) fn wants(&self, rule: &str, severity: engine::alert::Severity) -> bool {
-        severity >= self.severity.severity()
+        severity >= self.min_severity.severity()
             && (self.rules.is_empty() || self.rules.iter().any(|name| name == rule))
     }
 
@@ -154,16 +155,18 @@ impl Action {
         let mut found = Vec::new();
         for name in self.rules.iter().filter(|name| !rules.contains(name.as_str())) {
             let all: Vec<_> = rules.iter().copied().collect();
-            found.push(format!("there is no rule `{}`; there are {}", plain(name), all.join(", ")));
+            found.push(format!("unknown rule `{}`; available: {}", plain(name), all.join(", ")));
         }
-        if self.at_most == Some(0) || self.per().0.is_zero() {
-            found.push("at_most is 1 or more, and per a time such as \"10m\"".into());
+        if self.rate_limit == Some(0) || self.rate_limit_window().0.is_zero() {
+            found.push(
+                "rate_limit must be 1 or more, and rate_limit_window a time such as \"10m\"".into(),
+            );
         }
-        if self.timeout().is_zero() || self.at_once == Some(0) {
-            found.push("timeout and at_once are more than 0".into());
+        if self.timeout().is_zero() || self.max_concurrent == Some(0) {
+            found.push("timeout and max_concurrent must be more than 0".into());
         }
-        if self.repeat_every().is_some_and(|every| every.0 < Duration::from_secs(1)) {
-            found.push("repeat_every is at least \"1s\", or \"off\"".into());
+        if self.repeat_interval().is_some_and(|every| every.0 < Duration::from_secs(1)) {
+            found.push("repeat_interval must be at least \"1s\", or \"off\"".into());
         }
         self.check_options(&mut found);
         match self.kind {
@@ -171,37 +174,47 @@ impl Action {
             Kind::Webhook => self.check_webhook(&mut found),
             Kind::Command => self.check_command(&mut found),
         }
-        let place = format!("[[alerts.action]] number {}", index + 1);
+        let place = format!("[[alerts.receiver]] number {}", index + 1);
         wrong.extend(found.iter().map(|why| format!("{place}: {why}")));
     }
 
-    /// Options that are for another kind.
+    /// Keys that are for another type.
     fn check_options(&self, found: &mut Vec<String>) {
         let is_webhook = self.kind == Kind::Webhook;
         let is_command = self.kind == Kind::Command;
         let syncs = self.format == Some(Format::Alertmanager);
         for (option, is_there, is_fine, whose) in [
-            ("url", self.url.is_some(), is_webhook, "a webhook"),
-            ("url_file", self.url_file.is_some(), is_webhook, "a webhook"),
-            ("format", self.format.is_some(), is_webhook, "a webhook"),
-            ("token_file", self.token_file.is_some(), is_webhook, "a webhook"),
-            ("token_header", self.token_header.is_some(), is_webhook, "a webhook"),
-            ("headers", !self.headers.is_empty(), is_webhook, "a webhook"),
-            ("ca_file", self.ca_file.is_some(), is_webhook, "a webhook"),
-            ("retries", self.retries.is_some(), is_webhook, "a webhook"),
-            ("command", !self.command.is_empty(), is_command, "a command"),
-            ("at_once", self.at_once.is_some(), is_command, "a command"),
-            ("timeout", self.timeout.is_some(), is_webhook || is_command, "a webhook or a command"),
+            ("url", self.url.is_some(), is_webhook, "webhook receivers"),
+            ("url_file", self.url_file.is_some(), is_webhook, "webhook receivers"),
+            ("format", self.format.is_some(), is_webhook, "webhook receivers"),
+            ("token_file", self.token_file.is_some(), is_webhook, "webhook receivers"),
+            ("token_header", self.token_header.is_some(), is_webhook, "webhook receivers"),
+            ("headers", !self.headers.is_empty(), is_webhook, "webhook receivers"),
+            ("ca_file", self.ca_file.is_some(), is_webhook, "webhook receivers"),
+            ("retries", self.retries.is_some(), is_webhook, "webhook receivers"),
+            ("command", !self.command.is_empty(), is_command, "command receivers"),
+            ("max_concurrent", self.max_concurrent.is_some(), is_command, "command receivers"),
             (
-                "repeat_every",
-                self.repeat_every.is_some(),
-                !syncs,
-                "others than Alertmanager, which repeats",
+                "timeout",
+                self.timeout.is_some(),
+                is_webhook || is_command,
+                "webhook and command receivers",
             ),
-            ("at_most", self.at_most.is_some(), !syncs, "others than Alertmanager, which groups"),
+            (
+                "repeat_interval",
+                self.repeat_interval.is_some(),
+                !syncs,
+                "other formats than alertmanager, which repeats by itself",
+            ),
+            (
+                "rate_limit",
+                self.rate_limit.is_some(),
+                !syncs,
+                "other formats than alertmanager, which groups by itself",
+            ),
         ] {
             if is_there && !is_fine {
-                found.push(format!("`{option}` is for {whose}; take it away"));
+                found.push(format!("`{option}` applies only to {whose}"));
             }
         }
     }
@@ -214,17 +227,16 @@ impl Action {
             && !is_loopback(uri.host().unwrap_or_default())
             && let Some(what) = self.secret_to(&uri, token.is_some())
         {
-            found
-                .push(format!("others could read {what} on its way: use an address with https://"));
+            found.push(format!("{what} would be sent unencrypted; use https://"));
         }
         for (name, value) in &self.headers {
             found.extend(header(name, value).err());
         }
         if self.token_header.is_some() && self.token_file.is_none() {
-            found.push("token_header needs a token_file".into());
+            found.push("token_header requires token_file".into());
         }
         if self.retries() > 10 {
-            found.push("retries are 10 at most".into());
+            found.push("retries must be at most 10".into());
         }
         if let Some(Err(error)) = self.ca_file.as_deref().map(secret::certificates) {
             found.push(output::reasons(&error));
@@ -242,7 +254,7 @@ impl Action {
             return Some("the token".into());
         }
         if in_address() {
-            return Some("the password in the address".into());
+            return Some("the password in the URL".into());
         }
         let header = self.headers.keys().find(|name| sounds(name));
         header.map(|name| format!("the header `{}`", plain(name)))
@@ -259,11 +271,9 @@ const SECRETS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "passwor
 /// The address of a webhook, if something could answer there.
 fn address(text: &str) -> Result<Uri, String> {
     if !text.starts_with("https://") && !text.starts_with("http://") {
-        return Err("the address of a webhook begins with https:// or http://".into());
+        return Err("the webhook URL must begin with https:// or http://".into());
     }
-    let wrong = || {
-        "the address of a webhook is none: write one such as https://a.example:8443/path".to_owned()
-    };
+    let wrong = || "invalid webhook URL; use one such as https://a.example:8443/path".to_owned();
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
     // What follows the host is a port, if it is anything.
@@ -271,7 +281,7 @@ fn address(text: &str) -> Result<Uri, String> {
     let after = place.rsplit_once('@').map_or(place, |(_, place)| place).strip_prefix(host);
     match after.and_then(|after| after.strip_prefix(':')) {
         Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(uri),
-        Some(_) => Err("the port in the address of a webhook is a number up to 65535".into()),
+        Some(_) => Err("the port of the webhook URL must be 1 to 65535".into()),
         None => Ok(uri),
     }
 }
@@ -279,7 +289,7 @@ fn address(text: &str) -> Result<Uri, String> {
 /// A header, if it can be sent.
 pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let known = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("`{}` is no name of a header", plain(name)))?;
+        .map_err(|_| format!("`{}` is not a valid header name", plain(name)))?;
     let mut value = HeaderValue::from_str(value)
         .map_err(|_| format!("the header `{}` has a value that cannot be sent", plain(name)))?;
     value.set_sensitive(true);

@@ -22,7 +22,7 @@ pub(crate) struct OwnRule {
     above: Option<Number>,
     below: Option<Number>,
     /// How much the metric grew within this time, not what it is.
-    within: Option<Span>,
+    window: Option<Span>,
     #[serde(rename = "for")]
     hold: Option<Span>,
     #[serde(default = "warning")]
@@ -91,14 +91,14 @@ impl OwnRule {
                 || "docs/reference/metrics.md lists all of them".into(),
                 |near| format!("did you mean `{near}`?"),
             );
-            format!("there is no metric `{}`; {hint}", plain(&self.metric))
+            format!("unknown metric `{}`; {hint}", plain(&self.metric))
         })
     }
 
     fn rule_of(&self, metric: &'static Metric, wrong: &mut Vec<String>) -> Result<Rule, String> {
         let labels = metric.labels.join(", ");
         let about = |name: &str| match labels.as_str() {
-            "" => format!("`{}` has no label `{}`: it has none at all", metric.name, plain(name)),
+            "" => format!("`{}` has no label `{}`: it has none", metric.name, plain(name)),
             _ => format!("`{}` has no label `{}`; it has {labels}", metric.name, plain(name)),
         };
         for name in self.labels.keys().filter(|name| !metric.labels.contains(&name.as_str())) {
@@ -106,8 +106,8 @@ impl OwnRule {
         }
         let summary = self.summary.clone().unwrap_or_else(|| self.usual_summary(metric));
         for name in placeholders(&summary).chain(placeholders(&self.advice)) {
-            if !metric.labels.contains(&name) && !["value", "limit"].contains(&name) {
-                wrong.push(format!("{{{}}} cannot be filled in: {}", plain(name), about(name)));
+            if !metric.labels.contains(&name) && !["value", "threshold"].contains(&name) {
+                wrong.push(format!("{{{}}} is unknown: {}", plain(name), about(name)));
             }
         }
         Ok(Rule {
@@ -131,15 +131,14 @@ impl OwnRule {
     }
 
     fn measure(&self, metric: &Metric) -> Result<Measure, String> {
-        match (metric.sort, self.within.map(Span::nanos)) {
+        match (metric.sort, self.window.map(Span::nanos)) {
             (_, Some(within)) if within < Nanos::from_millis(1000) => {
-                Err("`within` is at least \"1s\"".into())
+                Err("`window` is at least \"1s\"".into())
             }
             (Sort::Counter, Some(within)) => Ok(Measure::Increase(within)),
-            (Sort::Counter, None) => Err(format!(
-                "`{}` only grows: say within which time, such as within = \"10m\"",
-                metric.name
-            )),
+            (Sort::Counter, None) => {
+                Err(format!("`{}` is a counter; set window, such as window = \"10m\"", metric.name))
+            }
             (Sort::Gauge, Some(within)) => Ok(Measure::Growth(within)),
             (Sort::Gauge, None) => Ok(Measure::Value),
             (Sort::Info, _) => Err(format!("`{}` is always 1; take another metric", metric.name)),
@@ -151,11 +150,11 @@ impl OwnRule {
         let labels: String =
             metric.labels.iter().map(|label| format!(" {label}={{{label}}}")).collect();
         let than = if self.below.is_some() { "less" } else { "more" };
-        let does = match self.within {
+        let does = match self.window {
             Some(within) => format!("grew by {{value}} in {}", span(within)),
             None => "is {value}".to_owned(),
         };
-        format!("{} {does}, {than} than {{limit}}:{labels}", metric.name)
+        format!("{} {does}, {than} than {{threshold}}:{labels}", metric.name)
             .trim_end_matches(':')
             .to_owned()
     }
@@ -164,7 +163,7 @@ impl OwnRule {
         match (&self.above, &self.below) {
             (Some(above), None) => above.of(metric).map(Limit::Above),
             (None, Some(below)) => below.of(metric).map(Limit::Below),
-            _ => Err("a rule has one limit: either `above` or `below`".into()),
+            _ => Err("set exactly one of `above` and `below`".into()),
         }
     }
 }
@@ -173,14 +172,11 @@ impl Number {
     fn of(&self, metric: &Metric) -> Result<f64, String> {
         match self {
             Self::Plain(number) if number.is_finite() => Ok(*number),
-            Self::Plain(_) => Err("the limit is no number".into()),
+            Self::Plain(_) => Err("the threshold is not a number".into()),
             Self::Words(words) => match metric.unit {
                 "bytes" => quantity::size(words).map(|bytes| bytes.0 as f64),
                 "seconds" => quantity::time(words).map(|time| time.as_secs_f64()),
-                _ => Err(format!(
-                    "`{}` has no unit: the limit is a number without quotes",
-                    metric.name
-                )),
+                _ => Err(format!("`{}` takes a number without quotes", metric.name)),
             },
         }
     }

@@ -23,10 +23,10 @@ impl Keep<'_> {
     pub(super) fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.age < Duration::from_secs(60) {
-            wrong.push("`keep` must be 1m or more".into());
+            wrong.push("`retention` must be 1m or more".into());
         }
         if self.size < Bytes(1 << 20) {
-            wrong.push("`keep_size` must be 1M or more".into());
+            wrong.push("`retention_size` must be 1M or more".into());
         }
         wrong.extend(self.check_folder().err());
         wrong
@@ -34,8 +34,8 @@ impl Keep<'_> {
 
     fn check_folder(&self) -> Result<(), String> {
         if !self.folder.is_absolute() {
-            return Err("`folder` must be told from the root on, such as /var/lib/vramscope".into());
+            return Err("`dir` must be an absolute path, such as /var/lib/vramscope".into());
         }
-        folder::writable(self.folder).map_err(|(_, why)| format!("{why}; choose another `folder`"))
+        folder::writable(self.folder).map_err(|(_, why)| format!("{why}; choose another `dir`"))
     }
 }

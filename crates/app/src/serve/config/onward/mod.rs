@@ -1,4 +1,4 @@
-//! `[onward]`: whom to send figures to; nobody, unless it is named here.
+//! `[exporters]`: where metrics, profiles and tables are sent; nowhere by default.
 
 mod folder;
 mod receiver;
@@ -33,7 +33,7 @@ pub(crate) struct Onward {
 }
 
 receivers! {
-    /// `[onward.otlp]`.
+    /// `[exporters.otlp]`.
     Otlp(endpoint, |_| None) {
         /// The collector; `/v1/metrics` is added.
         pub(crate) endpoint: String,
@@ -45,16 +45,16 @@ receivers! {
         pub(crate) gzip: bool,
         /// More attributes of the resource, and others in the place of ours.
         #[serde(default)]
-        pub(crate) resource: BTreeMap<String, String>,
+        pub(crate) resource_attributes: BTreeMap<String, String>,
     }
 
-    /// `[onward.pyroscope]`.
+    /// `[exporters.pyroscope]`.
     Pyroscope(url, |settings| settings.tenant.as_deref()) {
         /// The server; `/ingest` is added.
         pub(crate) url: String,
         /// What the program is called there.
         #[serde(default = "own_name")]
-        pub(crate) name: String,
+        pub(crate) application_name: String,
         /// More labels.
         #[serde(default)]
         pub(crate) labels: BTreeMap<String, String>,
@@ -66,81 +66,82 @@ receivers! {
     }
 }
 
-/// `[onward.profiles]`.
+/// `[exporters.profiles]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profiles {
     /// Where the files go.
-    pub(crate) folder: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Between two profiles.
     #[serde(default = "minute")]
     pub(crate) interval: Span,
     /// How old they become.
     #[serde(default = "week")]
-    pub(crate) keep: Span,
+    pub(crate) retention: Span,
     /// How big they become together.
     #[serde(default = "gigabyte")]
-    pub(crate) keep_size: Size,
+    pub(crate) retention_size: Size,
 }
 
-/// `[onward.parquet]`.
+/// `[exporters.parquet]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Parquet {
     /// Where the tables go.
-    pub(crate) folder: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Between two rows of a thing.
     #[serde(default = "quarter_minute")]
     pub(crate) interval: Span,
     /// How long a file is written to.
     #[serde(default = "ten_minutes")]
-    pub(crate) roll: Span,
+    pub(crate) rotate_interval: Span,
     /// How big a file becomes.
     #[serde(default = "sixty_four_megabytes")]
-    pub(crate) roll_size: Size,
+    pub(crate) rotate_size: Size,
     /// How old files become.
     #[serde(default = "week")]
-    pub(crate) keep: Span,
+    pub(crate) retention: Span,
     /// How big they become together.
     #[serde(default = "gigabyte")]
-    pub(crate) keep_size: Size,
+    pub(crate) retention_size: Size,
 }
 
 impl Onward {
     /// What is wrong with it.
     pub(super) fn check(&self, wrong: &mut Vec<String>) {
         if let Some(otlp) = &self.otlp {
-            let mut wrong = Section::new("onward.otlp", wrong);
+            let mut wrong = Section::new("exporters.otlp", wrong);
             wrong.needs(cfg!(feature = "otlp"), "otlp");
             wrong.interval(otlp.interval);
             wrong.receiver(&otlp.receiver());
-            if otlp.resource.keys().any(String::is_empty) {
-                wrong.push("an attribute of the resource has no name".into());
+            if otlp.resource_attributes.keys().any(String::is_empty) {
+                wrong.push("a key of `resource_attributes` is empty".into());
             }
         }
         if let Some(pyroscope) = &self.pyroscope {
-            let mut wrong = Section::new("onward.pyroscope", wrong);
+            let mut wrong = Section::new("exporters.pyroscope", wrong);
             wrong.interval(pyroscope.interval);
             wrong.receiver(&pyroscope.receiver());
-            if pyroscope.name.is_empty() {
-                wrong.push("`name` is empty; leave it out, or name the program".into());
+            if pyroscope.application_name.is_empty() {
+                wrong.push("`application_name` is empty; omit it or set one".into());
             }
         }
         if let Some(profiles) = &self.profiles {
-            let mut wrong = Section::new("onward.profiles", wrong);
+            let mut wrong = Section::new("exporters.profiles", wrong);
             wrong.interval(profiles.interval);
             wrong.keep(&profiles.keep());
         }
         if let Some(parquet) = &self.parquet {
-            let mut wrong = Section::new("onward.parquet", wrong);
+            let mut wrong = Section::new("exporters.parquet", wrong);
             wrong.needs(cfg!(feature = "parquet"), "parquet");
             wrong.interval(parquet.interval);
             wrong.keep(&parquet.keep());
-            if parquet.roll.0 < parquet.interval.0 || parquet.roll.0 > LONGEST {
-                wrong.push("`roll` must be between `interval` and a day".into());
+            if parquet.rotate_interval.0 < parquet.interval.0 || parquet.rotate_interval.0 > LONGEST
+            {
+                wrong.push("`rotate_interval` must be between `interval` and 1d".into());
             }
-            if parquet.roll_size.0 < Bytes(1 << 16) {
-                wrong.push("`roll_size` must be 64K or more".into());
+            if parquet.rotate_size.0 < Bytes(1 << 16) {
+                wrong.push("`rotate_size` must be 64K or more".into());
             }
         }
     }
@@ -149,14 +150,14 @@ impl Onward {
 impl Profiles {
     /// What is kept, and where.
     pub(crate) fn keep(&self) -> Keep<'_> {
-        Keep { folder: &self.folder, age: self.keep.0, size: self.keep_size.0 }
+        Keep { folder: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
 impl Parquet {
     /// What is kept, and where.
     pub(crate) fn keep(&self) -> Keep<'_> {
-        Keep { folder: &self.folder, age: self.keep.0, size: self.keep_size.0 }
+        Keep { folder: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn nothing_is_sent_unless_it_is_asked_for() {
         let config: super::super::Config = toml::from_str("").unwrap();
-        let Onward { show_paths, otlp, pyroscope, profiles, parquet } = config.onward;
+        let Onward { show_paths, otlp, pyroscope, profiles, parquet } = config.exporters;
         assert!(otlp.is_none() && pyroscope.is_none() && profiles.is_none() && parquet.is_none());
         assert!(!show_paths);
     }
@@ -260,11 +261,11 @@ mod tests {
     fn what_all_receivers_have_is_known_and_what_none_has_is_an_error_with_its_line() {
         let parse = |text: &str| toml::from_str::<super::super::Config>(text);
         let (otlp, pyroscope) =
-            ("[onward.otlp]\nendpoint = \"x\"\n", "[onward.pyroscope]\nurl = \"x\"\n");
+            ("[exporters.otlp]\nendpoint = \"x\"\n", "[exporters.pyroscope]\nurl = \"x\"\n");
         for section in [otlp, pyroscope] {
-            let all = "timeout = \"1s\"\nretry = \"2s\"\ntoken_file = \"t\"\nuser = \"u\"\n\
+            let all = "timeout = \"1s\"\nmax_retry_time = \"2s\"\ntoken_file = \"t\"\nusername = \"u\"\n\
                        password_file = \"p\"\nca_file = \"c\"\n";
-            let config = parse(&format!("{section}{all}")).unwrap().onward;
+            let config = parse(&format!("{section}{all}")).unwrap().exporters;
             let receivers = [
                 config.otlp.as_ref().map(Otlp::receiver),
                 config.pyroscope.as_ref().map(Pyroscope::receiver),
@@ -275,14 +276,14 @@ mod tests {
             let files = [receiver.token_file, receiver.password_file, receiver.ca_file];
             assert_eq!(files.map(Option::unwrap), ["t", "p", "c"].map(std::path::Path::new));
         }
-        let folder = "folder = \"/x\"\n";
+        let folder = "dir = \"/x\"\n";
         for (section, wrong) in [
-            ("[onward]\n", "speed = 3"),
+            ("[exporters]\n", "speed = 3"),
             (otlp, "speed = 3"),
             (otlp, "tenant = \"team\""),
             (pyroscope, "gzip = true"),
-            (&format!("[onward.profiles]\n{folder}"), "timeout = \"1s\""),
-            (&format!("[onward.parquet]\n{folder}"), "speed = 3"),
+            (&format!("[exporters.profiles]\n{folder}"), "timeout = \"1s\""),
+            (&format!("[exporters.parquet]\n{folder}"), "speed = 3"),
         ] {
             let error = parse(&format!("{section}{wrong}")).unwrap_err().to_string();
             let name = wrong.split(' ').next().unwrap();
@@ -304,11 +305,11 @@ mod tests {
             ("http://me:secret%a.example", "password_file"),
         ] {
             let url = url.replace('%', "@");
-            let found = wrong(&format!("[onward.otlp]\nendpoint = \"{url}\""));
+            let found = wrong(&format!("[exporters.otlp]\nendpoint = \"{url}\""));
             assert!(found.len() == 1 && found[0].contains(word), "{url}: {found:?}");
-            assert!(found[0].starts_with("[onward.otlp] `endpoint`"), "{found:?}");
+            assert!(found[0].starts_with("[exporters.otlp] `endpoint`"), "{found:?}");
         }
-        assert!(wrong("[onward.pyroscope]\nurl = \"https://a.example/base\"").is_empty());
+        assert!(wrong("[exporters.pyroscope]\nurl = \"https://a.example/base\"").is_empty());
     }
 
     #[test]
@@ -320,7 +321,7 @@ mod tests {
         std::fs::set_permissions(&token, private).unwrap();
         let found = |url: &str| {
             let token = token.display();
-            wrong(&format!("[onward.otlp]\nendpoint = \"{url}\"\ntoken_file = \"{token}\""))
+            wrong(&format!("[exporters.otlp]\nendpoint = \"{url}\"\ntoken_file = \"{token}\""))
         };
         assert!(found("https://a.example").is_empty());
         assert!(found("http://127.0.0.1:4318").is_empty());
@@ -336,12 +337,12 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         let found = |path: &std::path::Path| {
-            wrong(&format!("[onward.parquet]\nfolder = \"{}\"", path.display()))
+            wrong(&format!("[exporters.parquet]\ndir = \"{}\"", path.display()))
         };
-        assert!(found(&file)[0].contains("is no folder"), "{:?}", found(&file));
-        assert!(found(&file.join("below"))[0].contains("is no folder"));
+        assert!(found(&file)[0].contains("is not a directory"), "{:?}", found(&file));
+        assert!(found(&file.join("below"))[0].contains("is not a directory"));
         assert!(found(std::path::Path::new("/proc/nothing"))[0].contains("cannot"));
-        assert!(found(std::path::Path::new("relative"))[0].contains("from the root"));
+        assert!(found(std::path::Path::new("relative"))[0].contains("absolute path"));
         assert!(found(&folder.path().join("new/folder")).is_empty());
         assert!(!folder.path().join("new").exists(), "a check makes nothing");
     }
@@ -350,10 +351,10 @@ mod tests {
     fn times_and_sizes_have_bounds() {
         let folder = tempfile::tempdir().unwrap();
         let found = wrong(&format!(
-            "[onward.parquet]\nfolder = \"{}\"\ninterval = \"10ms\"\nroll = \"2d\"\nroll_size = \"1K\"",
+            "[exporters.parquet]\ndir = \"{}\"\ninterval = \"10ms\"\nrotate_interval = \"2d\"\nrotate_size = \"1K\"",
             folder.path().display()
         ));
-        for word in ["`interval`", "`roll`", "`roll_size`"] {
+        for word in ["`interval`", "`rotate_interval`", "`rotate_size`"] {
             assert!(found.iter().any(|what| what.contains(word)), "{word}: {found:?}");
         }
     }

@@ -23,11 +23,11 @@ macro_rules! receivers {
             timeout: Span,
             /// How long one delivery is tried again; newer ones are dropped meanwhile.
             #[serde(default = "minute")]
-            retry: Span,
+            max_retry_time: Span,
             /// A file with a bearer token.
             token_file: Option<PathBuf>,
             /// For a user and the password in a file.
-            user: Option<String>,
+            username: Option<String>,
             password_file: Option<PathBuf>,
             /// Certificates that are trusted, in PEM, instead of the system's.
             ca_file: Option<PathBuf>,
@@ -40,10 +40,10 @@ macro_rules! receivers {
                 Receiver {
                     url: (stringify!($url), &self.$url),
                     timeout: self.timeout.0,
-                    retry: self.retry.0,
+                    retry: self.max_retry_time.0,
                     tenant: tenant(self),
                     token_file: self.token_file.as_deref(),
-                    user: self.user.as_deref(),
+                    user: self.username.as_deref(),
                     password_file: self.password_file.as_deref(),
                     ca_file: self.ca_file.as_deref(),
                 }
@@ -84,19 +84,19 @@ impl Receiver<'_> {
             wrong.push("`timeout` must be more than 0 and at most 1m".into());
         }
         if self.retry > 60 * minute {
-            wrong.push("`retry` must be at most 1h".into());
+            wrong.push("`max_retry_time` must be at most 1h".into());
         }
         if self.user.is_some() != self.password_file.is_some() {
-            wrong.push("`user` needs `password_file`, and the other way round".into());
+            wrong.push("`username` requires `password_file`, and vice versa".into());
         }
         if self.user.is_some() && self.token_file.is_some() {
-            wrong.push("name either `token_file`, or `user` and `password_file`".into());
+            wrong.push("set either `token_file`, or `username` and `password_file`".into());
         }
         if self.user.is_some_and(|user| user.contains(':') || !is_line(user)) {
-            wrong.push("`user` must be of visible letters without `:`".into());
+            wrong.push("`username` must have visible characters without `:`".into());
         }
         if self.tenant.is_some_and(|tenant| tenant.is_empty() || !is_line(tenant)) {
-            wrong.push("`tenant` must be of visible letters".into());
+            wrong.push("`tenant` must have visible characters".into());
         }
         let files = [("token_file", self.token_file), ("password_file", self.password_file)];
         for (name, file) in files {
@@ -116,20 +116,19 @@ impl Receiver<'_> {
         let scheme = parsed.as_ref().and_then(|url| url.scheme_str());
         let host = parsed.as_ref().and_then(|url| url.host()).filter(|host| !host.is_empty());
         let (Some(scheme @ ("http" | "https")), Some(_)) = (scheme, host) else {
-            wrong.push(format!("`{name}` must be an address that begins with http:// or https://"));
+            wrong.push(format!("`{name}` must be a URL that begins with http:// or https://"));
             return;
         };
         if url.contains('?') {
-            wrong.push(format!("`{name}` must have no `?`: what follows is added"));
+            wrong.push(format!("`{name}` must have no `?`: the path is added"));
         }
         if url.contains('@') {
-            wrong.push(format!("`{name}` must hold no secret: use `user` and `password_file`"));
+            wrong.push(format!("`{name}` must hold no secret: use `username` and `password_file`"));
         }
         let has_secret = self.token_file.is_some() || self.password_file.is_some();
         if has_secret && scheme == "http" && !is_loopback(url) {
             wrong.push(format!(
-                "`{name}` would carry a secret in the clear: use https, or an address of this \
-                 host"
+                "`{name}` would send a secret unencrypted; use https or a loopback address"
             ));
         }
     }

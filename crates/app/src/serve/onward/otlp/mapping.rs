@@ -47,11 +47,11 @@ pub(super) const UTILIZATION: &str = "hw.gpu.memory.utilization";
 /// Every metric of the catalogue, in its order.
 pub(super) static ROWS: &[Row] = &[
     attributes(&catalogue::BUILD, "service.version"),
-    gauge(&catalogue::UP_SINCE, "vramscope.start_time", "s"),
+    gauge(&catalogue::UP_SINCE, "process.start_time", "s"),
     gauge(&catalogue::READY, "vramscope.ready", ""),
-    count(&catalogue::OWN_CPU, "vramscope.agent.cpu", "s"),
-    gauge(&catalogue::OWN_MEMORY, "vramscope.agent.memory", "By"),
-    gauge(&catalogue::DEGRADED, "vramscope.degraded", ""),
+    count(&catalogue::OWN_CPU, "process.cpu.time", "s"),
+    level(&catalogue::OWN_MEMORY, "process.memory.usage", "By"),
+    gauge(&catalogue::DEGRADED, "vramscope.degradation_level", ""),
     count(&catalogue::EVENTS, "vramscope.events", "{event}"),
     count(&catalogue::LOST, "vramscope.lost_events", "{event}"),
     gauge(&catalogue::EXACT, "vramscope.exact", ""),
@@ -59,7 +59,7 @@ pub(super) static ROWS: &[Row] = &[
     gauge(&catalogue::ALERTS, "vramscope.alerts.firing", "{alert}"),
     count(&catalogue::NOTIFICATIONS, "vramscope.notifications", "{notification}"),
     count(&catalogue::INCIDENTS, "vramscope.incidents", "{incident}"),
-    count(&catalogue::ONWARD, "vramscope.onward", "{delivery}"),
+    count(&catalogue::ONWARD, "vramscope.exports", "{export}"),
     gauge(&catalogue::PROCESSES, "vramscope.processes", "{process}"),
     count(&catalogue::ENDED, "vramscope.processes.ended", "{process}"),
     count(&catalogue::NOT_FREED, "vramscope.not_freed", "By"),
@@ -76,16 +76,16 @@ pub(super) static ROWS: &[Row] = &[
     level(&catalogue::GPU_USED, "hw.gpu.memory.usage", "By"),
     gauge(&catalogue::GPU_LIVE, "vramscope.gpu.live", "By"),
     gauge(&catalogue::GPU_UNTRACKED, "vramscope.gpu.untracked", "By"),
-    gauge(&catalogue::GPU_FULL_IN, "vramscope.gpu.seconds_until_full", "s"),
+    gauge(&catalogue::GPU_FULL_IN, "vramscope.gpu.time_until_full", "s"),
     gauge(&catalogue::LIVE, "vramscope.process.live", "By"),
     gauge(&catalogue::PEAK, "vramscope.process.peak", "By"),
     gauge(&catalogue::USED, "vramscope.process.used", "By"),
     gauge(&catalogue::UNTRACKED, "vramscope.process.untracked", "By"),
     gauge(&catalogue::POOL_USED, "vramscope.process.pool.used", "By"),
     gauge(&catalogue::POOL_RESERVED, "vramscope.process.pool.reserved", "By"),
-    gauge(&catalogue::CACHE_USED, "vramscope.process.cache.used", "By"),
-    gauge(&catalogue::CACHE_RESERVED, "vramscope.process.cache.reserved", "By"),
-    gauge(&catalogue::FRAGMENTATION, "vramscope.process.fragmentation", "1"),
+    gauge(&catalogue::CACHE_USED, "vramscope.process.torch.allocated", "By"),
+    gauge(&catalogue::CACHE_RESERVED, "vramscope.process.torch.reserved", "By"),
+    gauge(&catalogue::FRAGMENTATION, "vramscope.process.torch.fragmentation", "1"),
     gauge(&catalogue::PINNED, "vramscope.process.pinned", "By"),
     gauge(&catalogue::MANAGED, "vramscope.process.managed", "By"),
     count(&catalogue::PROCESS_ALLOCATIONS, "vramscope.process.allocations", "{allocation}"),
@@ -98,9 +98,11 @@ pub(super) static ROWS: &[Row] = &[
     gauge(&catalogue::SITE_LIVE, "vramscope.site.live", "By"),
     gauge(&catalogue::SITE_COUNT, "vramscope.site.live_allocations", "{allocation}"),
     gauge(&catalogue::SUSPECTS, "vramscope.suspects", "{suspect}"),
-    gauge(&catalogue::SUSPECT_LIVE, "vramscope.suspect.live", ""),
-    gauge(&catalogue::SUSPECT_GROWTH, "vramscope.suspect.growth_per_hour", ""),
-    gauge(&catalogue::SUSPECT_FULL_IN, "vramscope.suspect.seconds_until_full", "s"),
+    gauge(&catalogue::SUSPECT_LIVE, "vramscope.suspect.live", "By"),
+    gauge(&catalogue::SUSPECT_LIVE_OBJECTS, "vramscope.suspect.live_objects", "{object}"),
+    gauge(&catalogue::SUSPECT_GROWTH, "vramscope.suspect.growth", "By/s"),
+    gauge(&catalogue::SUSPECT_GROWTH_OBJECTS, "vramscope.suspect.growth_objects", "{object}/s"),
+    gauge(&catalogue::SUSPECT_FULL_IN, "vramscope.suspect.time_until_full", "s"),
 ];
 
 /// What a label becomes, where the conventions have an attribute; others are ours.
@@ -151,6 +153,9 @@ mod tests {
         let unit = match row.unit {
             "By" => "bytes",
             "s" => "seconds",
+            "By/s" => "bytes_per_second",
+            // What is in braces is a remark.
+            "{object}/s" => "per_second",
             "1" if row.form == Form::Gauge => "ratio",
             _ => "",
         };
@@ -167,14 +172,21 @@ mod tests {
         }
         let others = ROWS.iter().filter(|row| !row.name.starts_with("vramscope."));
         let others: Vec<_> = others.map(|row| row.name).collect();
-        let conventional =
-            ["service.version", "hw.model", "hw.gpu.memory.limit", "hw.gpu.memory.usage"];
+        let conventional = [
+            "service.version",
+            "process.start_time",
+            "process.cpu.time",
+            "process.memory.usage",
+            "hw.model",
+            "hw.gpu.memory.limit",
+            "hw.gpu.memory.usage",
+        ];
         assert_eq!(others, conventional);
     }
 
     fn table() -> String {
         let mut text =
-            String::from("| metric | in OpenTelemetry | unit | is |\n|---|---|---|---|\n");
+            String::from("| metric | OpenTelemetry name | unit | type |\n|---|---|---|---|\n");
         let mut line = |metric: &str, name: &str, unit: &str, form: &str| {
             let unit = if unit.is_empty() { String::new() } else { format!("`{unit}`") };
             writeln!(text, "| `{metric}` | `{name}` | {unit} | {form} |").unwrap();
@@ -182,13 +194,13 @@ mod tests {
         for row in ROWS {
             let form = match row.form {
                 Form::Gauge => "gauge",
-                Form::Count => "sum, grows",
-                Form::Level => "sum, up and down",
+                Form::Count => "sum, monotonic",
+                Form::Level => "sum, non-monotonic",
                 Form::Attributes => "attribute",
             };
             line(row.metric.name, row.name, row.unit, form);
         }
-        line("vramscope_gpu_used_bytes", UTILIZATION, "1", "gauge: of the limit");
+        line("vramscope_gpu_used_bytes", UTILIZATION, "1", "gauge: share of the limit");
         text.push_str("\n| label | attribute |\n|---|---|\n");
         for (label, attribute) in LABELS {
             writeln!(text, "| `{label}` | `{attribute}` |").unwrap();
@@ -209,6 +221,6 @@ mod tests {
             std::fs::write(&page, new).unwrap();
             return;
         }
-        assert_eq!(found, want, "write it anew with VRAMSCOPE_UPDATE=1");
+        assert_eq!(found, want, "run it with VRAMSCOPE_UPDATE=1 to write the table");
     }
 }

@@ -31,8 +31,8 @@ pub(super) fn start(shared: &Arc<Shared>, settings: &Otlp, host: &str) -> Result
     let url = format!("{}/v1/metrics", settings.endpoint.trim_end_matches('/'));
     let what = format!("send metrics to {url}");
     let (interval, retry, gzip) = (settings.interval.0, receiver.retry, settings.gzip);
-    let resource = request::resource(host, &settings.resource);
-    Part::spawn("onward-otlp", shared, move |shared| {
+    let resource = request::resource(host, &settings.resource_attributes);
+    Part::spawn("export-otlp", shared, move |shared| {
         let delivery = Delivery::new("otlp", what, interval, retry);
         let make = |turn: &Turn| {
             let published = &turn.published;
@@ -59,6 +59,6 @@ fn compressed(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
 fn rejected(answer: &[u8]) -> Option<String> {
     let partial = proto::Response::decode(answer).ok()?.partial_success?;
     (partial.rejected_data_points > 0).then(|| {
-        format!("{} values were rejected: {}", partial.rejected_data_points, partial.error_message)
+        format!("{} data points rejected: {}", partial.rejected_data_points, partial.error_message)
     })
 }

@@ -196,7 +196,7 @@ fn utilization(figures: &Figures, times: Times, known: Known<'_>) -> Option<Metr
     let data_points: Vec<Point> = points.collect();
     (!data_points.is_empty()).then(|| Metric {
         name: UTILIZATION.into(),
-        description: "The part of a GPU's memory that somebody holds".into(),
+        description: "Used share of GPU memory".into(),
         unit: "1".into(),
         data: Some(Data::Gauge(Gauge { data_points })),
     })

@@ -107,7 +107,7 @@ fn points(name: &str) -> Vec<Point> {
 fn names_and_resource_are_those_of_the_conventions() {
     let names: Vec<_> = metrics().into_iter().map(|metric| (metric.name, metric.unit)).collect();
     let want = [
-        ("vramscope.agent.cpu", "s"),
+        ("process.cpu.time", "s"),
         ("vramscope.events", "{event}"),
         ("hw.gpu.memory.limit", "By"),
         ("hw.gpu.memory.usage", "By"),
@@ -164,7 +164,7 @@ fn labels_become_attributes_and_the_rest_of_a_list_has_no_pid() {
 
 #[test]
 fn sums_have_a_start_and_numbers_that_do_not_fit_are_real() {
-    let [cpu] = points("vramscope.agent.cpu").try_into().unwrap();
+    let [cpu] = points("process.cpu.time").try_into().unwrap();
     let start = 1_700_000_000_000_000_000;
     assert_eq!((cpu.start_time_unix_nano, cpu.time_unix_nano), (start, start + 4_000));
     let [events] = points("vramscope.events").try_into().unwrap();
@@ -180,7 +180,7 @@ fn what_a_collector_rejects_is_told() {
     let partial =
         super::proto::PartialSuccess { rejected_data_points: 3, error_message: "too old".into() };
     let answer = super::proto::Response { partial_success: Some(partial) }.encode_to_vec();
-    assert_eq!(rejected(&answer).as_deref(), Some("3 values were rejected: too old"));
+    assert_eq!(rejected(&answer).as_deref(), Some("3 data points rejected: too old"));
 }
 
 #[test]

@@ -117,7 +117,7 @@ pub(super) fn write(anchor: &Anchor, told: &str, seen: &BTreeMap<u64, u8>) -> St
         writeln!(text, "version\t{version:x}").unwrap();
     }
     if let Some(version) = anchor.told {
-        writeln!(text, "told\tpython{version}").unwrap();
+        writeln!(text, "file_name\tpython{version}").unwrap();
     }
     writeln!(text, "type\t{:x}", anchor.code_type.unwrap()).unwrap();
     for line in told.lines().filter(|line| line.starts_with("thread") || line.starts_with("frame"))
@@ -174,7 +174,7 @@ pub(super) fn read(text: &str) -> Image {
         match word {
             "runtime" => anchor.runtime = hexadecimal(rest),
             "version" => anchor.version = Some(hexadecimal(rest)),
-            "told" => anchor.told = version::of_file_name(rest),
+            "file_name" => anchor.told = version::of_file_name(rest),
             "type" => anchor.code_type = Some(hexadecimal(rest)),
             "thread" | "frame" => {}
             address => {

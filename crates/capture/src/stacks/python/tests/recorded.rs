@@ -139,7 +139,7 @@ fn a_version_that_is_not_known_is_told_and_not_guessed() {
     older.anchor.told = Some(Version::three(8));
     assert_eq!(interpreter(&older).unwrap_err(), unknown("3.8"));
     older.anchor.told = None;
-    assert_eq!(interpreter(&older).unwrap_err(), unknown("of no number"));
+    assert_eq!(interpreter(&older).unwrap_err(), unknown("of unknown version"));
 }
 
 #[test]

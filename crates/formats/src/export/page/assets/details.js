@@ -11,7 +11,7 @@ function facts(rows) {
 /** A call stack, innermost frame first; frames of libraries are dim. */
 function stackList(site) {
   const stack = data.stack_list[site];
-  if (!stack) return el("p", { class: "empty" }, "No call stack is known.");
+  if (!stack) return el("p", { class: "empty" }, "No call stack.");
   const list = el("ol", { class: "stack" });
   for (const marked of stack.frames) {
     const frame = frameOf(marked);
@@ -118,7 +118,7 @@ function peakDetails() {
     list.append(el("li", {}, swatch(siteColour(site)), el("span", {}, `${sizeText(sums[4])}, ${shareText(sums[4], data.peak.bytes)}`, el("br"), name)));
   }
   if (rows.length > 10) list.append(el("li", {}, el("span"), `and ${some(rows.length - 10, "more site")}`));
-  content.push(list, el("p", { class: "note" }, "Pick a band, an allocation, a block or a site to see its size, life and call stack."));
+  content.push(list, el("p", { class: "note" }, "Select a band, allocation, block or site to see its size, lifetime and call stack."));
   return content;
 }
 

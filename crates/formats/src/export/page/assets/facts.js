@@ -51,9 +51,9 @@ function startFacts() {
   const every = course.rows === data.changes;
   const made = [
     every ? `The timeline has every one of ${some(data.changes, "change")}.` : `The timeline has ${countText(course.rows)} of ${some(data.changes, "change")}: the lowest, the highest and the last of equal spans of time, so its peaks are exact.`,
-    `${countText(data.allocations.count)} of ${some(data.allocations.total, "allocation")} are told one by one, the biggest first.`,
-    `Sums are of ${data.memory}. Memory of other sorts can be drawn as lines and is never added.`,
+    `${countText(data.allocations.count)} of ${some(data.allocations.total, "allocation")} are listed individually, largest first.`,
+    `Sums are of ${data.memory}. Memory of other kinds can be drawn as lines and is never added.`,
   ];
-  if (data.stacks.left_out > 0) made.push(`There was no room for ${some(data.stacks.left_out, "call stack")}.`);
+  if (data.stacks.left_out > 0) made.push(`${some(data.stacks.left_out, "call stack")} omitted.`);
   holder.append(el("ul", { class: "plain" }, ...made.map((line) => el("li", {}, line))));
 }

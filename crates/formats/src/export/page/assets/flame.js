@@ -37,7 +37,7 @@ function flameTree() {
 
 class FlameCanvas {
   constructor(holder) {
-    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": "Flame graph. Down goes to the biggest callee, up to the caller, left and right to the neighbours; Enter zooms, Escape shows all." });
+    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": "Flame graph. Down goes to the biggest callee, up to the caller, left and right to the neighbors; Enter zooms, Escape shows all." });
     this.box = el("div", { class: "flame" }, this.canvas);
     holder.append(this.box);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));

@@ -1,13 +1,13 @@
 // What was never freed, and what grows.
 
-const LEAKS = [["counted", null], ["managed", "Managed memory, on the host or a device"], ["host", "Host memory that the driver knows of"]];
+const LEAKS = [["counted", null], ["managed", "Managed memory"], ["host", "Pinned and registered host memory"]];
 
 function leakColumns(whole, isHost) {
   const where = (row) => (isHost && row.device === null ? "host" : deviceText(row.device));
   return [
     { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeCell(row.bytes, whole) },
     { name: "count", figure: true, value: (row) => row.count, show: (row) => countText(row.count) },
-    { name: "of", title: "All that were ever allocated there", figure: true, value: (row) => row.began, show: (row) => countText(row.began) },
+    { name: "of", title: "Total allocations at this site", figure: true, value: (row) => row.began, show: (row) => countText(row.began) },
     { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
     { name: "device", value: where, show: where },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
@@ -19,8 +19,8 @@ function startLeaks() {
   const holder = byId("view-leaks");
   const [bytes, count] = data.never_freed;
   const [fixed] = data.statics;
-  const said = count === 0 ? `Nothing: all of ${data.memory} that was allocated was freed.` : `${sizeText(bytes)} of ${data.memory} in ${some(count, "allocation")}, ${data.never_freed_words}.`;
-  const statics = fixed > 0 ? ` ${sizeText(fixed)} of it are static variables, there as long as their modules.` : "";
+  const said = count === 0 ? `All ${data.memory} was freed.` : `${sizeText(bytes)} of ${data.memory} ${data.never_freed_words} (${some(count, "allocation")}).`;
+  const statics = fixed > 0 ? ` ${sizeText(fixed)} of it is static variables (freed with their module).` : "";
   holder.append(el("p", {}, said + statics));
   const tables = [];
   for (const [name, title] of LEAKS) {
@@ -58,23 +58,23 @@ function startGrowing() {
     tables.push([table, rows]);
   };
   if (suspects.length === 0) {
-    holder.append(el("p", { class: "empty" }, enough ? "No site meets the rules of a leak." : "Not enough data: the file is too short, or too little happens in it, to tell growth from a start."));
+    holder.append(el("p", { class: "empty" }, enough ? "No leak suspects." : "Not enough data: too short, or too few allocations."));
   } else {
-    holder.append(el("p", { class: "note" }, "Sites that keep growing, and whose old allocations are still live. That is not proof: a cache that is not full yet looks the same."));
+    holder.append(el("p", { class: "note" }, "Sites that keep growing and whose old allocations are still live. Not proof: a cache that is still filling looks the same."));
   }
   list(suspects, "growing", "Sites that leak", [
     { name: "grows by", figure: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
-    { name: "sure", value: (row) => row.sureness, show: (row) => row.sureness },
+    { name: "confidence", value: (row) => row.sureness, show: (row) => row.sureness },
     ...place,
   ]);
   list(others, "judged", "Other sites", [
     { name: "verdict", value: (row) => row.verdict, show: (row) => VERDICTS[row.verdict] || row.verdict },
     ...place.map((column, index) => (index === 0 ? { ...column, first: true } : column)),
   ]);
-  list(unusual, "unusual", "Unusual", [
+  list(unusual, "unusual", "Anomalies", [
     { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeText(row.bytes) },
-    { name: "usual", figure: true, value: (row) => row.usual, show: (row) => sizeText(row.usual) },
-    { name: "what", value: (row) => row.what, show: (row) => row.what },
+    { name: "baseline", figure: true, value: (row) => row.usual, show: (row) => sizeText(row.usual) },
+    { name: "type", value: (row) => row.what, show: (row) => row.what },
     { name: "time", value: (row) => row.time, show: (row) => row.time },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },

@@ -89,7 +89,7 @@ async function start() {
   try {
     await load();
   } catch (error) {
-    byId("alarms").append(el("p", {}, `This page cannot be read by this browser: ${error.message}. A current one is needed.`));
+    byId("alarms").append(el("p", {}, `This browser is not supported: ${error.message}. Use a current version.`));
     throw error;
   }
   [state.from, state.to] = wholeTime();

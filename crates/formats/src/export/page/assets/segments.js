@@ -1,7 +1,7 @@
 // A cache as it is at the end: segments taken from the device, the blocks in them, and the gaps.
 
 const ROW = 17;
-const STATES = ["in use", "given back, a stream may still use it", "free"];
+const STATES = ["in use", "freed, still in use by a stream", "free"];
 let fullWidth = false;
 
 function poolName(segment) {
@@ -31,7 +31,7 @@ function blockDetails(block) {
     facts([
       ["State", STATES[block.state]],
       ["Size", `${sizeText(block.bytes)} (${countText(block.bytes)} bytes)`],
-      ["Asked for", block.state === 0 ? `${sizeText(block.requested)}, ${shareText(block.bytes - block.requested, block.bytes)} is rounding` : null],
+      ["Requested", block.state === 0 ? `${sizeText(block.requested)}, ${shareText(block.bytes - block.requested, block.bytes)} is rounding` : null],
       ["Address", el("code", {}, `0x${begin.toString(16)}`)],
       ["Segment", `${sizeText(segment.bytes)} at ${segment.address}${segment.expandable ? ", can grow" : ""}`],
       ["Pool", poolName(segment)],
@@ -150,7 +150,7 @@ class SegmentCanvas {
 function poolTable() {
   const size = (bytes) => (bytes === null ? "" : sizeText(bytes));
   const share = (part) => (part === null ? "" : `${(part * 100).toFixed(1)} %`);
-  const columns = ["device", "pool", "stream", "reserved", "in use", "largest free", "rounding", "external", "releasable", "stuck in gaps"];
+  const columns = ["device", "pool", "stream", "reserved", "in use", "largest free", "rounding", "external", "releasable", "fragmented"];
   const head = columns.map((name, index) => el("th", { class: index > 2 ? "n" : "" }, name));
   const rows = data.segments.pools.map((pool) => {
     const cells = [deviceText(pool.device), pool.pool + (pool.pid === null ? "" : `, process ${pool.pid}`), pool.stream ?? "", size(pool.reserved_bytes), size(pool.active_bytes),
@@ -164,7 +164,7 @@ function startSegments() {
   const holder = byId("view-segments");
   const { rows, total, hidden_bytes: hidden, advice, pools } = data.segments;
   if (rows.length === 0 && pools.length === 0) {
-    holder.append(el("p", { class: "empty" }, "The file tells of no cache: allocator state is in memory snapshots of PyTorch, and sums of pools in other files that tell them."));
+    holder.append(el("p", { class: "empty" }, "No allocator state: only PyTorch snapshots contain it."));
     return;
   }
   if (rows.length > 0) {

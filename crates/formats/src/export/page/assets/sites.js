@@ -6,12 +6,12 @@ function startSites() {
   const count = (name, index, title) => ({ name, title, figure: true, value: (row) => row[1][index], show: (row) => countText(row[1][index]) });
   const columns = [
     { name: "site", value: (row) => siteText(row[0]), show: (row) => siteCell(row[0]) },
-    { name: "peak", title: "The most of it at one moment", figure: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },
-    size("at the peak", 4, "How much of it was live at the peak of the file"),
+    { name: "peak", title: "Peak of this site", figure: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },
+    size("at the peak", 4, "Live at the overall peak"),
     size("never freed", 0, "Live at the end of the file, or of its process"),
     count("count", 1, "How many were never freed"),
-    size("allocated", 2, "All that was ever allocated there"),
-    count("allocations", 3, "How many were ever allocated there"),
+    size("allocated", 2, "Total allocated at this site"),
+    count("allocations", 3, "Total allocations at this site"),
   ];
   const table = new Table(holder, columns, {
     id: "sites", caption: "Sites", pick: (row) => pickSite(row[0]), isPicked: (row) => state.site !== 0 && row[0] === state.site,

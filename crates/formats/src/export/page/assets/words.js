@@ -55,7 +55,7 @@ function processText(pid) {
   const known = data.processes.find((process) => process.pid === pid);
   if (known && known.name) return `${pid} ${known.name}`;
   // Some files do not say whose memory it is.
-  return pid === 0 ? "not told" : String(pid);
+  return pid === 0 ? "unknown" : String(pid);
 }
 
 function siteText(site) {
