@@ -161,7 +161,7 @@ fn is_stream(_: &Metadata) -> bool {
     false
 }
 
-/// Opens a pipe that has a reader. Says what it waits for where there is none: opening takes until one comes.
+/// Opens a pipe that has a reader. Without a reader, prints that it waits for one.
 #[cfg(target_os = "linux")]
 fn find_reader(path: &Path) -> Option<File> {
     use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};

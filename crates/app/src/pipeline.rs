@@ -160,7 +160,7 @@ pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Moment) {
     }
 }
 
-/// Reads until it is told to stop, or nobody receives any more.
+/// Reads until it has to stop, or the receiver is gone.
 fn capture_loop(
     mut session: Session,
     sender: &SyncSender<Message>,

@@ -107,5 +107,5 @@ fn cli_reference_tables_are_fresh() {
         return;
     }
     let stale = found.lines().zip(want.lines()).find(|(found, want)| found != want);
-    panic!("docs/reference/cli.md is stale: VRAMSCOPE_UPDATE=1 writes it anew: {stale:#?}");
+    panic!("docs/reference/cli.md is stale: run this test with VRAMSCOPE_UPDATE=1: {stale:#?}");
 }

@@ -16,7 +16,7 @@ static __always_inline bool context_known(const struct thread_state *thread)
 	return thread->known || (!thread->depth && thread->from_empty);
 }
 
-/* The current context; 0 where there is none, or where it is not known. */
+/* The current context; 0 if none is set or it is unknown. */
 static __always_inline __u64 context_top(const struct thread_state *thread)
 {
 	if (!thread->known)

@@ -132,7 +132,7 @@ impl Account {
         &self.gpus
     }
 
-    /// The newest answer since the last call, or why there is none.
+    /// The newest answer since the last call, or the reason for its absence.
     pub(crate) fn take(&self) -> Option<Result<Sample, String>> {
         self.samples.try_iter().last()
     }

@@ -24,7 +24,7 @@ pub(crate) struct Accounts {
     answered: Option<Instant>,
     /// Failed questions since then.
     failures: u32,
-    /// Why nothing is known any more, until the user is told.
+    /// Why driver-reported usage is unknown, until that is reported.
     failure: Option<String>,
 }
 

@@ -55,7 +55,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The ring's size unless told otherwise: 130,000 calls, against a reader that comes by every
+    /// The default size of the ring: 130,000 calls, against a reader that comes by every
     /// few milliseconds.
     pub const RING_BYTES: u32 = 16 * 1024 * 1024;
     /// The same for stacks, which come once each.

@@ -56,7 +56,7 @@ pub(crate) struct Naming {
     failure: Failure,
 }
 
-/// The first panic of a job; the user is told of it once.
+/// The first panic of a job; it is reported once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Failure {
     None,
@@ -136,7 +136,7 @@ impl Naming {
         }
     }
 
-    /// Waits for the next of those that are still asked for. `None` if there is none, or not in time.
+    /// Waits for the next site that was asked for. `None` if no site is pending, or not in time.
     pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFacts> {
         if self.waiting == 0 {
             return None;

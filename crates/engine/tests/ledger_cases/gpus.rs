@@ -64,7 +64,7 @@ fn an_account_is_shown_where_nothing_is_live_and_where_the_device_is_not_known()
     assert_eq!(rows(only(&snapshot)), want);
 }
 
-/// Devices of live allocations, by address; -1 is none.
+/// Devices of live allocations, by address; -1 is an unknown device.
 fn placed(process: &ProcessView) -> Vec<(u64, i32)> {
     let all = process.threads.iter().flat_map(|thread| &thread.allocations);
     let mut all: Vec<_> = all

@@ -1,4 +1,4 @@
-//! What the agent does without asking: nothing, unless the configuration allows it to somebody, and then as
+//! What the agent does without asking: nothing, unless the configuration allows it, and then as
 //! a dry run, unless they say otherwise. Every decision is written down.
 
 mod choose;

@@ -1,4 +1,4 @@
-//! A receiver of the configuration at work: what it told, and the thread that tells.
+//! A configured receiver: what it has sent, and the thread that sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

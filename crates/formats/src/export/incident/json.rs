@@ -81,7 +81,7 @@ pub struct IncidentObject {
     pub snapshot_after_ms: u64,
     /// See `snapshot_after_ms`.
     pub written_after_ms: u64,
-    /// `pending`, `written`, `disabled`, or why there is none.
+    /// `pending`, `written`, `disabled`, or why it is missing.
     pub html_report: String,
     /// The names of the files.
     pub files: Vec<String>,
