@@ -1,14 +1,15 @@
-//! The machine's monotonic clock and the wall's.
+//! Conversion from the monotonic clock to wall-clock time.
 
 use engine::units::Moment;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
-/// A wall clock that differs by more nanoseconds than this was set.
+/// A difference to the host's clock above this means that the host's clock was stepped, in
+/// nanoseconds.
 const SET: i128 = 100_000_000;
 
-/// Translates moments into times of day. Fixed when tracing begins, so that a clock that is set
-/// meanwhile does not reorder the report.
+/// Translates monotonic timestamps to wall-clock times. Fixed when tracing begins, so that stepping
+/// the host's clock does not reorder the report.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WallClock {
     moment: Moment,
@@ -17,14 +18,14 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// `moment` is now.
+    /// Returns the host's clock; `moment` is the current time.
     #[must_use]
     pub fn now(moment: Moment) -> Self {
         Self { moment, time: Timestamp::now(), zone: TimeZone::system() }
     }
 
-    /// The clock anew, where that of the host was set meanwhile; `moment` is now. Small differences are
-    /// left alone, so that what happened keeps its time.
+    /// Returns a new clock if the host's clock was stepped or its time zone changed; `moment` is
+    /// the current time. Small differences are ignored, so that past events keep their times.
     #[must_use]
     pub fn corrected(&self, moment: Moment) -> Option<Self> {
         let now = Self { moment, time: Timestamp::now(), zone: TimeZone::system() };
@@ -32,15 +33,15 @@ impl WallClock {
         (ahead.abs() > SET || now.zone != self.zone).then_some(now)
     }
 
-    /// A clock for tests and files: `moment` was at `seconds` since 1970, UTC.
+    /// Returns a clock for tests and files: `moment` was at `seconds` since 1970, UTC.
     #[must_use]
     pub fn fixed(moment: Moment, seconds: i64) -> Self {
         let time = Timestamp::from_second(seconds).unwrap_or_default();
         Self { moment, time, zone: TimeZone::UTC }
     }
 
-    /// A clock that was written down: what [`WallClock::utc_nanos`], [`WallClock::zone`] and
-    /// [`WallClock::offset`] said. A zone that this machine does not know is replaced by the offset.
+    /// Restores a clock from the values of [`WallClock::utc_nanos`], [`WallClock::zone`] and
+    /// [`WallClock::offset`]. A zone that this host does not know is replaced by the offset.
     #[must_use]
     pub fn recorded(moment: Moment, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
         let named = zone.and_then(|name| TimeZone::get(name).ok());
@@ -49,25 +50,25 @@ impl WallClock {
         Self { moment, time, zone: named.unwrap_or_else(fixed) }
     }
 
-    /// The wall clock at [`WallClock::start`], in nanoseconds since 1970, UTC.
+    /// Returns the wall-clock time at [`WallClock::start`], in nanoseconds since 1970, UTC.
     #[must_use]
     pub fn utc_nanos(&self) -> i64 {
         i64::try_from(self.time.as_nanosecond()).unwrap_or(0)
     }
 
-    /// The name of the time zone, where it has one.
+    /// Returns the IANA name of the time zone, if it has one.
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.zone.iana_name()
     }
 
-    /// How far the time zone was from UTC at [`WallClock::start`], in seconds to the east.
+    /// Returns the offset from UTC at [`WallClock::start`], in seconds to the east.
     #[must_use]
     pub fn offset(&self) -> i32 {
         self.zone.to_offset(self.time).seconds()
     }
 
-    /// The moment that the clock was set at: the beginning of a trace.
+    /// Returns the time at which the clock was fixed: the start of a trace.
     #[must_use]
     pub const fn start(&self) -> Moment {
         self.moment
@@ -79,20 +80,20 @@ impl WallClock {
         self.time.checked_add(ahead).unwrap_or(self.time)
     }
 
-    /// A moment in nanoseconds since 1970, UTC.
+    /// Returns a time in nanoseconds since 1970, UTC.
     #[must_use]
     pub fn nanos(&self, moment: Moment) -> i64 {
         i64::try_from(self.time(moment).as_nanosecond()).unwrap_or(0)
     }
 
-    /// RFC 3339 with milliseconds.
+    /// Formats a time as RFC 3339 with milliseconds.
     #[must_use]
     pub fn precise(&self, moment: Moment) -> String {
         let zoned = self.time(moment).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
     }
 
-    /// RFC 3339 with seconds.
+    /// Formats a time as RFC 3339 with seconds.
     #[must_use]
     pub fn short(&self, moment: Moment) -> String {
         let zoned = self.time(moment).to_zoned(self.zone.clone());
@@ -100,7 +101,7 @@ impl WallClock {
     }
 }
 
-/// Nanoseconds since 1970, UTC, as RFC 3339 with all nine digits.
+/// Formats nanoseconds since 1970, UTC, as RFC 3339 with all nine digits.
 pub(crate) fn rfc3339(utc_nanos: i64) -> String {
     let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_written_down_shows_the_same_times() {
+    fn recorded_clock_shows_the_same_times() {
         let (moment, nanos) = (Moment(5_000_000_000), 1_700_000_000_123_456_789);
         for (zone, offset, time) in [
             (Some("Europe/Berlin"), 3600, "2023-11-14T23:13:20.123+01:00"),
@@ -121,14 +122,14 @@ mod tests {
             let clock = WallClock::recorded(moment, nanos, zone, offset);
             assert_eq!((clock.utc_nanos(), clock.offset()), (nanos, offset));
             assert_eq!(clock.precise(moment), time);
-            let again =
+            let restored =
                 WallClock::recorded(moment, clock.utc_nanos(), clock.zone(), clock.offset());
-            assert_eq!(again, clock);
+            assert_eq!(restored, clock);
         }
     }
 
     #[test]
-    fn moments_become_times() {
+    fn timestamps_become_wall_clock_times() {
         let clock = WallClock::fixed(Moment(5_000_000_000), 1_700_000_000);
         assert_eq!(clock.short(Moment(5_000_000_000)), "2023-11-14T22:13:20+00:00");
         assert_eq!(clock.precise(Moment(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_programs_have_nanoseconds() {
+    fn rfc3339_has_nine_digits() {
         assert_eq!(rfc3339(1_700_000_000_000_000_007), "2023-11-14T22:13:20.000000007Z");
         assert_eq!(rfc3339(-1), "1969-12-31T23:59:59.999999999Z");
         assert_eq!(rfc3339(i64::MAX), "2262-04-11T23:47:16.854775807Z");

@@ -1,5 +1,5 @@
-//! Advice for people and programs. The document is what the agent tells, what folders of incidents
-//! keep, and what `advise --format json` prints: fields are added, never renamed.
+//! Advice as text and JSON. The JSON object is the same in the agent's API, in incident directories
+//! and in the output of `advise --format json`. Fields are added, never renamed.
 
 mod text;
 
@@ -16,114 +16,114 @@ use serde::{Deserialize, Serialize};
 use super::Names;
 use crate::plain::{plain, plain_up_to};
 
-/// The longest sentence.
+/// Maximum number of characters of a sentence.
 pub(super) const SENTENCE: usize = 1000;
 
-/// What would give memory back, GPU by GPU.
+/// Steps that would free memory, by GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Advice {
-    /// When, RFC 3339.
+    /// Time of the advice, RFC 3339.
     pub time: String,
-    /// Each GPU.
+    /// One entry per GPU.
     pub gpus: Vec<GpuAdvice>,
-    /// What the reader should know: what is not followed, or from before the trace.
+    /// Notes for the reader: memory that is not traced, or from before the trace.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// What would give back memory of one GPU.
+/// Steps that would free memory of one GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuAdvice {
-    /// Its index; absent where GPUs are not told apart.
+    /// Index; absent if GPUs cannot be distinguished.
     pub gpu: Option<u16>,
     /// `GPU-…`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// What the vendor calls it.
+    /// Vendor's name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// All of its memory.
+    /// Total memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
-    /// What is free of it, by the driver's account.
+    /// Free memory as reported by the driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// The cheapest first.
+    /// Steps, cheapest first.
     pub steps: Vec<StepObject>,
-    /// Whether what was needed can be had, where that was asked.
+    /// Whether the requested amount can be freed, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub need: Option<Need>,
 }
 
-/// Something that would help.
+/// One step that would free memory.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepObject {
-    /// What to do.
+    /// Action to take.
     pub action: String,
-    /// With which process.
+    /// Process that the action applies to.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// Its owner.
+    /// User id of its owner.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// Memory that it frees.
+    /// Memory that the step frees.
     pub freed_bytes: u64,
-    /// How precise that is: `exact`, `upper_bound` or `estimate`.
+    /// Precision of `freed_bytes`: `exact`, `upper_bound` or `estimate`.
     pub precision: String,
-    /// Nobody's work is lost.
+    /// Whether the step loses no work.
     pub safe: bool,
-    /// Why it helps.
+    /// Why the step helps.
     pub reason: String,
-    /// What it costs.
+    /// What the step costs.
     pub cost: String,
-    /// What to copy and paste.
+    /// Commands to copy and paste.
     pub commands: Vec<CommandObject>,
 }
 
-/// Something to copy and paste.
+/// A command to copy and paste.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandObject {
-    /// Where it goes: `shell`, `python`, `c` or `environment`.
+    /// Language of the command: `shell`, `python`, `c` or `environment`.
     pub language: String,
-    /// What it is.
+    /// The command.
     pub text: String,
 }
 
-/// Whether what is needed can be had.
+/// Whether the requested amount can be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Need {
-    /// How much.
+    /// Requested amount.
     pub bytes: u64,
-    /// What is free now and what safe steps give back make it so.
+    /// Whether free memory and safe steps are enough.
     pub without_data_loss: bool,
-    /// How many steps of the list, from the first, make it so; absent where all of them do not.
+    /// Number of steps, from the first, that are enough; absent if all of them are not.
     pub steps: Option<usize>,
 }
 
 impl GpuAdvice {
-    /// The advice on one GPU, or on all together.
+    /// Creates the advice for one GPU, or for all GPUs together.
     #[must_use]
     pub fn new(gpu: Option<GpuId>, snapshot: &Snapshot, names: &Names, steps: &[Step]) -> Self {
         let known = gpu.and_then(|gpu| names.gpu(gpu));
-        let told = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
+        let view = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
         Self {
             gpu: gpu.map(|gpu| gpu.0),
             uuid: known.map(|gpu| plain(&gpu.uuid).into_owned()),
             name: known.map(|gpu| plain(&gpu.name).into_owned()),
             total_bytes: known.map(|gpu| gpu.total_bytes).filter(|bytes| *bytes > 0),
-            free_bytes: told.map(|view| view.free_bytes.0),
+            free_bytes: view.map(|view| view.free_bytes.0),
             steps: steps.iter().map(StepObject::new).collect(),
             need: None,
         }
     }
 
-    /// Says whether so much can be had.
+    /// Evaluates whether `need` bytes can be freed.
     pub fn judge(&mut self, need: Bytes) {
         let without_data_loss = self.had(self.steps.iter().filter(|step| step.safe)) >= need.0;
         let enough = |count: &usize| self.had(self.steps.iter().take(*count)) >= need.0;
@@ -133,8 +133,8 @@ impl GpuAdvice {
 }
 
 impl GpuAdvice {
-    /// What is free after these steps. One process gives its memory back once: what a cache or a pool
-    /// gives back is a part of what the end of its process does, and nobody ends twice.
+    /// Returns the free memory after these steps. The memory of a process counts once: the memory
+    /// freed by its cache or pool is part of the memory freed by its end.
     fn had<'a>(&self, steps: impl Iterator<Item = &'a StepObject>) -> u64 {
         let mut by_process: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for step in steps {
@@ -145,8 +145,8 @@ impl GpuAdvice {
                 *ended = step.freed_bytes.max(*ended);
             }
         }
-        let given = by_process.values().map(|(safe, ended)| *safe.max(ended));
-        let sum = given.fold(self.free_bytes.unwrap_or(0), u64::saturating_add);
+        let freed = by_process.values().map(|(safe, ended)| *safe.max(ended));
+        let sum = freed.fold(self.free_bytes.unwrap_or(0), u64::saturating_add);
         self.total_bytes.map_or(sum, |total| sum.min(total))
     }
 }

@@ -1,4 +1,4 @@
-//! Advice for people.
+//! Advice as text.
 
 use std::io::{self, Write};
 
@@ -8,16 +8,16 @@ use super::{Advice, GpuAdvice, Need, SENTENCE, StepObject};
 use crate::export::text::Style;
 use crate::plain::{plain, plain_up_to};
 
-/// Steps of one GPU that are listed for people.
+/// Maximum number of steps per GPU in the text.
 const LISTED: usize = 12;
 
-/// Writes the advice. It may come from a file or another machine, so every text is cleaned again.
+/// Writes the advice. It may come from a file or another host, so every text is sanitized again.
 pub fn write(out: &mut dyn Write, advice: &Advice, style: Style) -> io::Result<()> {
     for (number, gpu) in advice.gpus.iter().enumerate() {
         if number > 0 {
             writeln!(out)?;
         }
-        one(out, gpu, style)?;
+        write_gpu(out, gpu, style)?;
     }
     if advice.gpus.is_empty() {
         writeln!(out, "No process holds GPU memory.")?;
@@ -28,16 +28,16 @@ pub fn write(out: &mut dyn Write, advice: &Advice, style: Style) -> io::Result<(
     Ok(())
 }
 
-fn one(out: &mut dyn Write, gpu: &GpuAdvice, style: Style) -> io::Result<()> {
+fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: Style) -> io::Result<()> {
     writeln!(out, "{}", style.bold(&headline(gpu)))?;
     if let Some(need) = gpu.need {
-        writeln!(out, "  {}", judged(need, gpu))?;
+        writeln!(out, "  {}", need_line(need, gpu))?;
     }
     if gpu.steps.is_empty() {
         writeln!(out, "  No step would free memory.")?;
     }
     for (number, step) in gpu.steps.iter().take(LISTED).enumerate() {
-        self::step(out, number + 1, step)?;
+        write_step(out, number + 1, step)?;
     }
     if let Some(more) = gpu.steps.len().checked_sub(LISTED).filter(|more| *more > 0) {
         writeln!(out, "  … {more} more (--format json lists all)")?;
@@ -64,51 +64,51 @@ fn headline(gpu: &GpuAdvice) -> String {
     text
 }
 
-fn judged(need: Need, gpu: &GpuAdvice) -> String {
-    let wanted = Bytes(need.bytes);
+fn need_line(need: Need, gpu: &GpuAdvice) -> String {
+    let bytes = Bytes(need.bytes);
     match (need.without_data_loss, need.steps) {
-        (_, Some(0)) => format!("{wanted} is already free."),
-        (true, _) => format!("{wanted} can be freed safely: see the steps marked safe."),
-        (false, Some(1)) => format!("{wanted} requires step 1, which loses work."),
-        (false, Some(steps)) => format!("{wanted} requires steps 1 to {steps}, which lose work."),
+        (_, Some(0)) => format!("{bytes} is already free."),
+        (true, _) => format!("{bytes} can be freed safely: see the steps marked safe."),
+        (false, Some(1)) => format!("{bytes} requires step 1, which loses work."),
+        (false, Some(steps)) => format!("{bytes} requires steps 1 to {steps}, which lose work."),
         (false, None) => {
             let known = if gpu.free_bytes.is_some() { "" } else { " (free memory unknown)" };
-            format!("{wanted} cannot be freed even with all steps{known}.")
+            format!("{bytes} cannot be freed even with all steps{known}.")
         }
     }
 }
 
-fn step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Result<()> {
-    let who = format!("process {} ({})", step.pid, plain(&step.process));
-    let what = match &*step.action {
-        "empty_cache" => format!("empty PyTorch's cache in {who}"),
-        "trim_pool" => format!("trim a memory pool of {who}"),
-        "trim_graphs" => format!("trim what graphs of {who} reserve"),
-        "stop_idle" => format!("stop {who}, which is idle"),
-        "restart_leaking" => format!("restart {who}, which leaks"),
-        "use_expandable_segments" => format!("enable expandable segments for PyTorch in {who}"),
-        "reduce_memory_use" => format!("reduce memory use of {who}"),
-        "stop" => format!("stop {who}"),
-        other => format!("{}: {who}", plain(other)),
+fn write_step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Result<()> {
+    let process = format!("process {} ({})", step.pid, plain(&step.process));
+    let action = match &*step.action {
+        "empty_cache" => format!("empty PyTorch's cache in {process}"),
+        "trim_pool" => format!("trim a memory pool of {process}"),
+        "trim_graphs" => format!("trim what graphs of {process} reserve"),
+        "stop_idle" => format!("stop {process}, which is idle"),
+        "restart_leaking" => format!("restart {process}, which leaks"),
+        "use_expandable_segments" => format!("enable expandable segments for PyTorch in {process}"),
+        "reduce_memory_use" => format!("reduce memory use of {process}"),
+        "stop" => format!("stop {process}"),
+        other => format!("{}: {process}", plain(other)),
     };
-    let gives = match (step.freed_bytes, &*step.precision) {
+    let freed = match (step.freed_bytes, &*step.precision) {
         (0, _) => String::new(),
         (bytes, "exact") => format!(": {}", Bytes(bytes)),
         (bytes, "upper_bound") => format!(": at most {}", Bytes(bytes)),
         (bytes, _) => format!(": about {}", Bytes(bytes)),
     };
     let safe = if step.safe { " (safe)" } else { "" };
-    writeln!(out, "  {number}. {what}{gives}{safe}")?;
+    writeln!(out, "  {number}. {action}{freed}{safe}")?;
     writeln!(out, "     reason: {}", plain_up_to(&step.reason, SENTENCE))?;
     writeln!(out, "     cost:   {}", plain_up_to(&step.cost, SENTENCE))?;
     for command in &step.commands {
-        let place = match &*command.language {
+        let prefix = match &*command.language {
             "shell" => "$ ",
             "python" => "Python: ",
             "c" => "C: ",
             _ => "environment: ",
         };
-        writeln!(out, "     {place}{}", plain_up_to(&command.text, SENTENCE))?;
+        writeln!(out, "     {prefix}{}", plain_up_to(&command.text, SENTENCE))?;
     }
     Ok(())
 }

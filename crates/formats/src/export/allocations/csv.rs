@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::{COLUMNS, Cell, Encoder, Type};
 use crate::clock::rfc3339;
 
-/// See the module.
+/// Writes allocations as CSV rows.
 pub struct Csv<'a> {
     out: &'a mut dyn Write,
 }
@@ -48,8 +48,8 @@ impl Encoder for Csv<'_> {
 }
 
 impl Csv<'_> {
-    /// In quotes where it must be. A spreadsheet takes what begins like a formula for one, so such
-    /// text begins with an apostrophe.
+    /// Writes text, quoted if needed. Text that a spreadsheet would read as a formula gets a
+    /// leading apostrophe.
     fn text(&mut self, text: &str) -> io::Result<()> {
         let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
         let quoted = text.contains(['"', ',', '\r', '\n']);

@@ -1,11 +1,11 @@
-//! Allocations as JSON: one array, one object a line.
+//! Allocations as JSON: one array, one object per line.
 
 use std::io::{self, Write};
 
 use super::{COLUMNS, Cell, Encoder, Type};
 use crate::clock::rfc3339;
 
-/// See the module.
+/// Writes allocations as a JSON array.
 pub struct Json<'a> {
     out: &'a mut dyn Write,
     rows: u64,
@@ -20,7 +20,7 @@ impl<'a> Json<'a> {
 }
 
 impl Encoder for Json<'_> {
-    /// No frame holds a line end, so the text can be taken apart again.
+    /// Frames contain no line breaks, so the text can be split again.
     const BETWEEN_FRAMES: &'static str = "\n";
 
     fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
@@ -36,7 +36,7 @@ impl Encoder for Json<'_> {
                 }
                 Cell::Null if *name == "stack" => self.out.write_all(b"[]")?,
                 Cell::Null => self.out.write_all(b"null")?,
-                // Addresses are longer than the numbers of many readers.
+                // Many JSON readers lose precision on 64-bit numbers.
                 Cell::Number(value) if *of == Type::Hex => write!(self.out, "\"{value:#x}\"")?,
                 Cell::Number(value) => write!(self.out, "{value}")?,
                 Cell::Signed(value) if *of == Type::Time => {

@@ -1,5 +1,5 @@
-//! Allocations one by one, a row each, in forms that every spreadsheet and database reads. The row
-//! is made here once; CSV, JSON and Parquet only write it down.
+//! Table of single allocations for spreadsheets and databases. Rows are built here once; CSV, JSON
+//! and Parquet only encode them.
 
 mod csv;
 mod json;
@@ -20,7 +20,7 @@ use crate::import::gather::Facts;
 use crate::plain::plain;
 use crate::recording::words::Word;
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
     /// 16 bits.
@@ -29,20 +29,20 @@ pub enum Type {
     U32,
     /// 64 bits.
     U64,
-    /// 64 bits that are an address or handle: hexadecimal where it is text.
+    /// 64 bits that are an address or handle: hexadecimal in text formats.
     Hex,
-    /// 64 bits with a sign.
+    /// 64 bits, signed.
     I64,
-    /// Nanoseconds since 1970, UTC; RFC 3339 where it is text.
+    /// Nanoseconds since 1970, UTC; RFC 3339 in text formats.
     Time,
-    /// One of a few words.
+    /// A fixed set of values.
     Word,
-    /// Text from the file, made harmless.
+    /// Sanitized text from the file.
     Text,
 }
 
 impl Type {
-    /// The word for it in documents: in Parquet, and in text where that differs.
+    /// Returns the type's name in documentation: in Parquet, and in text formats if that differs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,18 +86,18 @@ pub const COLUMNS: &[(&str, Type, &str)] = &[
     ("stack", Type::Text, "call stack, innermost frame first"),
 ];
 
-/// A value of a row.
+/// One value of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cell<'a> {
-    /// Not known, or not there.
+    /// Unknown or absent.
     Null,
     /// A number of any width.
     Number(u64),
-    /// A number with a sign.
+    /// A signed number.
     Signed(i64),
-    /// One of a few words of this program.
+    /// One of a fixed set of names.
     Word(&'a str),
-    /// Harmless text whose words are the file's.
+    /// Sanitized text from the file.
     Text(&'a str),
 }
 
@@ -115,19 +115,19 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Writes rows down.
+/// Encodes rows.
 pub trait Encoder {
-    /// What stands between two frames of a stack.
+    /// Separator between two frames of a stack.
     const BETWEEN_FRAMES: &'static str;
 
     /// Writes a row: a cell for each of [`COLUMNS`].
     fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()>;
 
-    /// Writes what comes after the last row.
+    /// Writes the end of the table.
     fn finish(&mut self) -> io::Result<()>;
 }
 
-/// The list of allocations, while it is made.
+/// Writes the table of allocations.
 pub struct Allocations<E> {
     encoder: E,
     lifetimes: Lifetimes,
@@ -135,7 +135,7 @@ pub struct Allocations<E> {
 }
 
 impl<E: Encoder> Allocations<E> {
-    /// An empty list.
+    /// Creates a writer without rows.
     pub fn new(encoder: E) -> Self {
         let texts = Texts::new(E::BETWEEN_FRAMES);
         Self { encoder, lifetimes: Lifetimes::default(), texts }
@@ -187,13 +187,13 @@ impl<E: Encoder> Exporter for Allocations<E> {
 }
 
 impl Facts {
-    /// Nanoseconds since the file's beginning; what came before is negative.
+    /// Returns the nanoseconds since the start of the file; negative for earlier times.
     pub(in crate::export) fn nanos(&self, at: Moment) -> i64 {
         let nanos = i128::from(at.0) - i128::from(self.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Nanoseconds since 1970, UTC, where the file has a wall clock.
+    /// Returns nanoseconds since 1970, UTC, if the file has a wall clock.
     pub(in crate::export) fn utc_nanos(&self, at: Moment) -> Option<i64> {
         let (moment, utc) = self.clock?;
         i64::try_from(i128::from(utc) + i128::from(at.0) - i128::from(moment.0)).ok()

@@ -1,4 +1,4 @@
-//! Call stacks in words, each made once while there is room.
+//! Call stacks as text, cached within a size limit.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use hashbrown::HashMap;
 use crate::export::analysis::frames::line;
 use crate::plain::plain_up_to;
 
-/// Frames of a stack that are written; the innermost ones.
+/// Maximum number of frames of a stack; the innermost ones are written.
 const DEEPEST: usize = 128;
 
-/// The longest text of a frame.
+/// Maximum number of characters of a frame.
 const LONGEST: usize = 1024;
 
-/// Bytes of texts that are kept.
+/// Size limit of the cache, in bytes of text.
 const KEPT: usize = 32 << 20;
 
-/// What a site is called and looks like.
+/// Name and call stack of a site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::export) struct Told {
-    /// The lasting name of the stack.
+    /// Name of the site: a hash of its stack, the same in every file.
     pub(in crate::export) name: String,
-    /// Its frames in words, innermost first; harmless text.
+    /// Frames as sanitized text, innermost first.
     pub(in crate::export) stack: String,
 }
 
-/// See the module.
+/// Cache of call stacks as text.
 pub(in crate::export) struct Texts {
     between: &'static str,
     known: HashMap<SiteId, Arc<Told>>,
@@ -35,27 +35,27 @@ pub(in crate::export) struct Texts {
 }
 
 impl Texts {
-    /// `between` stands between two frames.
+    /// `between` is the separator between two frames.
     pub(in crate::export) fn new(between: &'static str) -> Self {
         Self { between, known: HashMap::new(), bytes: 0 }
     }
 
-    /// The texts of a site.
+    /// Returns the name and stack of a site.
     pub(in crate::export) fn of(&mut self, site: SiteId, stacks: &Stacks) -> Arc<Told> {
         if let Some(known) = self.known.get(&site) {
             return Arc::clone(known);
         }
-        let told = Arc::new(self.tell(site, stacks));
-        self.bytes = self.bytes.saturating_add(told.stack.len());
+        let text = Arc::new(self.format(site, stacks));
+        self.bytes = self.bytes.saturating_add(text.stack.len());
         if self.bytes > KEPT {
             self.known.clear();
-            self.bytes = told.stack.len();
+            self.bytes = text.stack.len();
         }
-        self.known.insert(site, Arc::clone(&told));
-        told
+        self.known.insert(site, Arc::clone(&text));
+        text
     }
 
-    fn tell(&self, site: SiteId, stacks: &Stacks) -> Told {
+    fn format(&self, site: SiteId, stacks: &Stacks) -> Told {
         let frames: Vec<_> = stacks.frames(site).cloned().collect();
         let name = SiteName::Told(site_name(&frames)).to_string();
         let mut stack = String::new();

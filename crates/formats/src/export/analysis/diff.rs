@@ -1,4 +1,4 @@
-//! Two files compared.
+//! Comparison of two files.
 
 use engine::analysis::diff::{Row, Side, Trend};
 use engine::units::Bytes;
@@ -9,7 +9,7 @@ use super::{Comparison, frames, left_out};
 pub(super) fn page(comparison: &Comparison<'_>) -> Page {
     let diff = comparison.diff;
     let (before, after) = diff.never_freed;
-    let many = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();
+    let sites_with = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();
     let moved = Cell::difference(before.bytes, after.bytes);
     let headline = match after.bytes.cmp(&before.bytes) {
         std::cmp::Ordering::Equal => {
@@ -24,7 +24,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Page {
     };
     let sites = [Trend::New, Trend::Grew, Trend::Shrank, Trend::Gone, Trend::Same];
     let sites: Vec<_> =
-        sites.iter().map(|trend| format!("{} {}", many(*trend), trend.name())).collect();
+        sites.iter().map(|trend| format!("{} {}", sites_with(*trend), trend.name())).collect();
     let peak = Cell::difference(diff.peak_bytes.0, diff.peak_bytes.1);
     let lines = vec![
         Line::Plain(format!(
@@ -82,7 +82,7 @@ fn short(row: &Row, comparison: &Comparison<'_>) -> Vec<Cell> {
     ]
 }
 
-/// Every site of either file.
+/// Returns every site of either file as a table.
 pub(super) fn table(comparison: &Comparison<'_>) -> Table {
     let row = |row: &Row| {
         let (before, after) = sides(row);

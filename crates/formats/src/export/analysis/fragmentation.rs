@@ -1,4 +1,4 @@
-//! What caches and pools hold of a device and cannot use.
+//! Fragmentation of caches and pools: reserved memory that cannot be used.
 
 use engine::ids::{DeviceId, Pid, StreamId};
 use engine::units::Bytes;
@@ -7,65 +7,65 @@ use super::device;
 use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
 
-/// The answer of the analysis, as reports show it.
+/// Result of the fragmentation analysis for reports.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Fragmentation {
-    /// Each pool of each stream and device.
+    /// One entry per pool, stream and device.
     pub pools: Vec<Pool>,
-    /// What could be done.
+    /// Advice to reduce fragmentation.
     pub advice: Vec<Advice>,
-    /// Whether a request of some size would fit, where that was asked.
+    /// Whether requests of some sizes would fit, if any were given.
     pub would_fit: Vec<WouldFit>,
 }
 
-/// A pool.
+/// Fragmentation of one pool.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pool {
     /// The device.
     pub device: Option<DeviceId>,
-    /// The process, of the driver's pools.
+    /// Process, for pools of the driver.
     pub pid: Option<Pid>,
-    /// What it is called.
+    /// Name of the pool.
     pub pool: String,
     /// The stream.
     pub stream: Option<StreamId>,
-    /// What it holds of the device, where that was told.
+    /// Memory reserved from the device, if the file has it.
     pub reserved_bytes: Option<u64>,
-    /// What is in use, rounded as the cache does.
+    /// Memory in use, rounded as the cache does.
     pub active_bytes: u64,
-    /// What the program asked for, where that was told.
+    /// Memory requested by the program, if the file has it.
     pub requested_bytes: Option<u64>,
-    /// The biggest free block, where blocks were told.
+    /// Largest free block, if the file lists blocks.
     pub largest_free_bytes: Option<u64>,
-    /// The part of `active_bytes` that is rounding, from 0 to 1.
+    /// Share of `active_bytes` lost to rounding, from 0 to 1.
     pub internal: Option<f64>,
-    /// The part of the free bytes that the biggest free block is not, from 0 to 1.
+    /// Share of the free bytes outside of the largest free block, from 0 to 1.
     pub external: Option<f64>,
-    /// Segments that are wholly free: a cache, and no fragments.
+    /// Completely free segments: cache, not fragmentation.
     pub releasable_bytes: Option<u64>,
-    /// Gaps in segments that are partly used.
+    /// Free blocks in partly used segments.
     pub stuck_bytes: Option<u64>,
 }
 
-/// Something that could be done.
+/// One piece of advice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Advice {
-    /// What to do: a setting, a call, or nothing.
+    /// Action: a setting, a call, or nothing.
     pub what: String,
-    /// Why, with the figures behind it.
+    /// Reason, with the values behind it.
     pub why: String,
 }
 
-/// Whether a request would fit.
+/// Whether a request of a given size would fit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WouldFit {
     /// The device.
     pub device: Option<DeviceId>,
-    /// How much is asked for.
+    /// Requested size.
     pub bytes: u64,
-    /// In short: `free_block`, `after_empty_cache`, `after_defragmentation` or `needs_more`.
+    /// Short answer: `free_block`, `after_empty_cache`, `after_defragmentation` or `needs_more`.
     pub answer: &'static str,
-    /// The same in a sentence.
+    /// The answer as a sentence.
     pub text: String,
 }
 
@@ -140,7 +140,7 @@ fn row(pool: &Pool) -> Vec<Cell> {
     ]
 }
 
-/// Every pool.
+/// Returns every pool as a table.
 pub(super) fn table(answer: &Fragmentation) -> Table {
     let row = |pool: &Pool| {
         vec![

@@ -1,20 +1,20 @@
-//! Call stacks for people: the program's own frames first, those of frameworks folded.
+//! Call stacks for readers: the program's own frames first, frames of frameworks folded.
 
 use engine::ids::SiteId;
 use engine::stack::{Frame, Language, Stacks};
 
 use super::Cell;
 
-/// Frames of the program that are shown.
+/// Maximum number of shown frames of the program.
 const SHOWN: usize = 4;
 
-/// Frames that are shown of a stack that has none of the program.
+/// Maximum number of shown frames of a stack without frames of the program.
 const SHOWN_OF_OTHERS: usize = 3;
 
-/// The longest text of a frame.
+/// Maximum number of characters of a frame.
 const LONGEST: usize = 120;
 
-/// Parts of paths of modules and files that no user wrote.
+/// Parts of module and file paths that belong to libraries.
 const FOREIGN_PATHS: [&str; 26] = [
     "libcuda.so",
     "libcudart",
@@ -44,7 +44,7 @@ const FOREIGN_PATHS: [&str; 26] = [
     "<frozen ",
 ];
 
-/// Beginnings of functions that no user wrote.
+/// Prefixes of library functions.
 const FOREIGN_FUNCTIONS: [&str; 18] = [
     "_Py",
     "Py",
@@ -66,7 +66,7 @@ const FOREIGN_FUNCTIONS: [&str; 18] = [
     "__clone",
 ];
 
-/// The stack of a site as a cell; one that is not known says so.
+/// Returns the stack of a site as a cell, with a placeholder if the stack is unknown.
 pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
     let frames: Vec<&Frame> = site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
     if frames.is_empty() {
@@ -77,12 +77,12 @@ pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
     Cell::Stack { short: short(&frames), full }
 }
 
-/// The one line that says most of a stack.
+/// Returns the most informative line of a stack.
 pub(in crate::export) fn label(frames: &[&Frame]) -> String {
     short(frames).into_iter().next().unwrap_or_default()
 }
 
-/// `function (file:line)`, or what is known of it.
+/// Formats a frame as `function (file:line)`, or as much of that as is known.
 pub(in crate::export) fn line(frame: &Frame) -> String {
     let function = if frame.function.is_empty() {
         format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
@@ -97,8 +97,8 @@ pub(in crate::export) fn line(frame: &Frame) -> String {
     }
 }
 
-/// `function file:line` of the frame that says most of a stack: short enough for a label, and without
-/// folders.
+/// Returns `function file:line` of the most informative frame of a stack: short enough for a label,
+/// without directories.
 pub(in crate::export) fn place(frames: &[&Frame]) -> String {
     let Some(frame) = own(frames).or(frames.first().copied()) else { return String::new() };
     let function = if frame.function.is_empty() {
@@ -114,7 +114,7 @@ pub(in crate::export) fn place(frames: &[&Frame]) -> String {
     }
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 fn base(path: &str) -> &str {
     path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
 }
@@ -132,22 +132,23 @@ fn is_foreign(frame: &Frame) -> bool {
         return false;
     }
     let function = &*frame.function;
-    let known = |word: &str, beginning: &str| match beginning {
-        // `cuMemAlloc_v2`, and not `curve`.
+    let known = |word: &str, prefix: &str| match prefix {
+        // Matches `cuMemAlloc_v2`, but not `curve`.
         "cu" | "cuda" | "Py" => {
-            let rest = word.strip_prefix(beginning);
+            let rest = word.strip_prefix(prefix);
             rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
         }
-        "clone" | "start_thread" => word == beginning,
-        beginning => word.starts_with(beginning),
+        "clone" | "start_thread" => word == prefix,
+        prefix => word.starts_with(prefix),
     };
-    // Templates are written with their result before the name.
+    // Demangled templates have the return type before the name.
     let name = function.split('(').next().unwrap_or("");
-    let known = |word: &str| FOREIGN_FUNCTIONS.iter().any(|beginning| known(word, beginning));
+    let known = |word: &str| FOREIGN_FUNCTIONS.iter().any(|prefix| known(word, prefix));
     function.is_empty() || name.split(' ').any(known)
 }
 
-/// Which frames are not the program's own. Where there are lines of Python, the program is those.
+/// Marks frames that are not part of the program. If the stack has Python frames of the program,
+/// native frames do not count as such.
 pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
     let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
     let python = frames.iter().any(|frame| own_python(&frame));
@@ -155,15 +156,16 @@ pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
     frames.iter().map(of).collect()
 }
 
-/// The innermost frame of the program itself.
+/// Returns the innermost frame of the program.
 pub(in crate::export) fn own<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
     frames.iter().zip(foreign(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
 }
 
-/// The next frames of the program outside of [`own`]: often that is a wrapper, and these say whose.
-pub(in crate::export) fn callers(frames: &[&Frame], most: usize) -> Vec<String> {
+/// Returns the frames of the program that call [`innermost_program_frame`]'s: that one is often a
+/// wrapper, and these show its user.
+pub(in crate::export) fn callers(frames: &[&Frame], max: usize) -> Vec<String> {
     let own = frames.iter().zip(foreign(frames)).filter(|(_, foreign)| !foreign);
-    own.skip(1).take(most).map(|(frame, _)| cut(line(frame))).collect()
+    own.skip(1).take(max).map(|(frame, _)| cut(line(frame))).collect()
 }
 
 fn short(frames: &[&Frame]) -> Vec<String> {
@@ -173,7 +175,7 @@ fn short(frames: &[&Frame]) -> Vec<String> {
         lines.extend(folded(frames.len().saturating_sub(SHOWN_OF_OTHERS), "more frames"));
         return lines;
     }
-    // What comes before the first frame of the program is how any allocation looks.
+    // Frames inside of the program's innermost frame are the same for most allocations.
     let inside = foreign.iter().take_while(|foreign| **foreign).count();
     let mut lines = Vec::new();
     let (mut hidden, mut shown) = (0, 0);
@@ -203,7 +205,7 @@ fn folded(count: usize, what: &str) -> Option<String> {
     }
 }
 
-/// A line that fits: the middle of a long name says least.
+/// Shortens a line. The middle is removed because it is the least informative part of a long name.
 pub(in crate::export) fn cut(text: String) -> String {
     let count = text.chars().count();
     if count <= LONGEST {
@@ -235,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_the_innermost_line_of_the_program_without_folders() {
-        let place = |frames: &[Frame]| place(&frames.iter().collect::<Vec<_>>());
+    fn location_is_innermost_program_line_without_directories() {
+        let location_of = |frames: &[Frame]| place(&frames.iter().collect::<Vec<_>>());
         let driver = native("cuMemAlloc_v2", "/usr/lib/libcuda.so.1");
         let step = python("step", "/srv/ann/train.py", 12);
-        assert_eq!(place(&[driver.clone(), step]), "step train.py:12");
-        assert_eq!(place(&[driver]), "cuMemAlloc_v2 libcuda.so.1");
-        assert_eq!(place(&[]), "");
+        assert_eq!(location_of(&[driver.clone(), step]), "step train.py:12");
+        assert_eq!(location_of(&[driver]), "cuMemAlloc_v2 libcuda.so.1");
+        assert_eq!(location_of(&[]), "");
     }
 
     fn lines(frames: &[Frame]) -> Vec<String> {
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_frameworks_are_folded() {
+    fn framework_frames_are_folded() {
         let torch = "/usr/lib/python3/site-packages/torch/nn/modules/module.py";
         let found = lines(&[
             native("cudaMalloc", "/usr/lib/libcudart.so.12"),
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_python_machine_code_is_folded() {
+    fn native_frames_are_folded_if_there_is_python() {
         let found = lines(&[
             native("helper", "extension.so"),
             python("step", "train.py", 3),
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_without_a_frame_of_the_program_shows_its_inside() {
+    fn stack_without_program_frames_shows_innermost_frames() {
         let frame = native("cuMemAlloc_v2", "libcuda.so.1");
         let found = lines(&[frame.clone(), frame.clone(), frame.clone(), frame.clone(), frame]);
         assert_eq!(found.len(), 4);
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_stack_is_cut() {
+    fn deep_stack_is_truncated() {
         let frames: Vec<_> = (1..=10).map(|line| python("recurse", "deep.py", line)).collect();
         let found = lines(&frames);
         assert_eq!(found.len(), 5);
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn user_code_is_not_taken_for_a_framework() {
+    fn user_code_is_not_taken_for_a_library() {
         for (function, module) in [
             ("curve", "program"),
             ("customAlloc", "program"),

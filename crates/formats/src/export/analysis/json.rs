@@ -1,4 +1,4 @@
-//! Analyses as JSON: one object. Its names are a contract, described in `docs/reference/json-report.md`.
+//! Analyses as one JSON object. Its names are a contract: `docs/reference/json-report.md`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,14 +25,14 @@ use crate::export::verdict;
 use crate::import::Warning;
 use crate::plain::plain_up_to;
 
-/// The longest text of a frame.
+/// Maximum number of characters of a text.
 const LONGEST: usize = 4096;
 
 fn clean(text: &str) -> String {
     plain_up_to(text, LONGEST).into_owned()
 }
 
-/// Writes an answer as one object in one line.
+/// Writes a result as one object on one line.
 pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
     let mut object = head(subject);
     object.insert("analysis".into(), answer.name().into());
@@ -41,7 +41,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> 
         Answer::Suspects(answer) => suspects(&mut object, answer, subject),
         Answer::Summary(answer) => summary(&mut object, answer, subject),
         Answer::Fragmentation(answer) => fragmentation(&mut object, answer),
-        // These may be long, so they are not made before they are written.
+        // These may be long, so they are serialized while they are written.
         Answer::Watermark(peaks) => {
             let peaks = peaks.iter().map(|peak| PeakObject { peak, subject }).collect();
             return line(out, &Long { head: object, body: Body::Peaks { peaks } });
@@ -62,7 +62,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> 
     line(out, &object)
 }
 
-/// Writes a comparison as one object in one line.
+/// Writes a comparison as one object on one line.
 pub fn write_diff(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::Result<()> {
     let diff = comparison.diff;
     let rows = diff.rows.iter().take(comparison.after.shown(diff.rows.len()));
@@ -108,7 +108,7 @@ fn head(subject: &Subject<'_>) -> Object {
     object
 }
 
-/// RFC 3339, or a number of seconds since the beginning.
+/// Returns RFC 3339, or seconds since the start if the file has no wall clock.
 fn time(subject: &Subject<'_>, at: Moment) -> Value {
     match subject.clock() {
         Some(clock) => clock.precise(at).into(),
@@ -127,7 +127,7 @@ fn by_kind(amounts: &[(Kind, Amount)]) -> BTreeMap<&'static str, u64> {
     amounts.iter().map(|(kind, amount)| (kind.name(), amount.bytes)).collect()
 }
 
-/// A frame of a stack.
+/// One frame of a stack.
 #[derive(Serialize)]
 pub(in crate::export) struct FrameObject {
     function: String,
@@ -139,7 +139,7 @@ pub(in crate::export) struct FrameObject {
     unknown_reason: Option<&'static str>,
 }
 
-/// A frame as an object, fit for a terminal.
+/// Converts a frame, with text sanitized for terminals.
 pub(in crate::export) fn frame(frame: &Frame) -> FrameObject {
     FrameObject {
         function: clean(&frame.function),
@@ -155,7 +155,7 @@ fn frames(stacks: &Stacks, site: Option<SiteId>) -> Vec<FrameObject> {
     site.map(|site| stacks.frames(site).map(frame).collect()).unwrap_or_default()
 }
 
-/// An amount of a place, with its frames; more fields follow.
+/// Returns an object with the amount and frames of a group; callers add more fields.
 fn group(subject: &Subject<'_>, place: &Place, amount: Amount) -> Value {
     json!({
         "bytes": amount.bytes,
@@ -167,7 +167,7 @@ fn group(subject: &Subject<'_>, place: &Place, amount: Amount) -> Value {
     })
 }
 
-/// The same object with one more field.
+/// Adds one field to the object.
 fn with(mut object: Value, name: &str, value: impl Into<Value>) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.insert(name.to_owned(), value.into());
@@ -220,31 +220,31 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
 }
 
 fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
-    let judged_besides = &subject.facts.judged;
-    let leaks_besides = judged_besides.iter().any(|one| one.verdict == Verdict::Leak);
-    let word = match (found.suspects.is_empty() && !leaks_besides, found.is_enough()) {
+    let other_verdicts = &subject.facts.judged;
+    let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
+    let outcome = match (found.suspects.is_empty() && !other_leaks, found.is_enough()) {
         (false, _) => "suspects",
         (true, true) => "none",
         (true, false) => "not_enough_data",
     };
     let list = |all: &[Judged]| -> Value {
-        all.iter().take(subject.shown(all.len())).map(|one| judged(one, subject)).collect()
+        all.iter().take(subject.shown(all.len())).map(|one| site_verdict(one, subject)).collect()
     };
-    let unusual = found.unusual.iter().map(|odd| self::unusual(odd, subject));
+    let anomalies = found.unusual.iter().map(|odd| anomaly(odd, subject));
     let fields = [
-        ("verdict", word.into()),
+        ("verdict", outcome.into()),
         ("suspects", list(&found.suspects)),
         ("suspects_total", found.suspects.len().into()),
         ("other_verdicts", list(&found.others)),
         ("other_verdicts_total", found.others.len().into()),
-        ("anomalies", unusual.collect()),
-        ("tensors_and_objects", judged_besides.iter().map(besides).collect()),
+        ("anomalies", anomalies.collect()),
+        ("tensors_and_objects", other_verdicts.iter().map(tensor_or_object).collect()),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-/// A judgement of tensors or objects.
-fn besides(one: &Judgement) -> Value {
+/// Returns the verdict on tensors or objects of a site.
+fn tensor_or_object(one: &Judgement) -> Value {
     let rate =
         if one.subject.is_bytes() { "growth_bytes_per_hour" } else { "growth_objects_per_hour" };
     json!({
@@ -264,7 +264,7 @@ fn besides(one: &Judgement) -> Value {
     })
 }
 
-fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
+fn site_verdict(one: &Judged, subject: &Subject<'_>) -> Value {
     let evidence = &one.evidence;
     let nanos = |span: Option<Nanos>| span.map(|span| span.0);
     let evidence = json!({
@@ -301,7 +301,7 @@ fn judged(one: &Judged, subject: &Subject<'_>) -> Value {
     with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
 }
 
-fn unusual(odd: &Odd, subject: &Subject<'_>) -> Value {
+fn anomaly(odd: &Odd, subject: &Subject<'_>) -> Value {
     let mut object = json!({
         "time": time(subject, odd.at),
         "time_ns": subject.nanos(odd.at),
@@ -570,7 +570,7 @@ impl Serialize for OverlayObject<'_> {
     }
 }
 
-/// A list that is made while it is written.
+/// A list that is serialized while it is written.
 struct Seq<I>(I);
 
 impl<I: Iterator<Item: Serialize> + Clone> Serialize for Seq<I> {

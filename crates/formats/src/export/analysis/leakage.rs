@@ -1,4 +1,4 @@
-//! What was never freed.
+//! Leaks: memory that was never freed.
 
 use engine::analysis::Amount;
 use engine::analysis::leakage::{Leak, Leakage};
@@ -11,7 +11,7 @@ use crate::export::text::count;
 
 pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
     let leaked = leakage.avoidable();
-    let places = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
+    let sites = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
         0 => format!("No leaks: all {} was freed", subject.memory()),
         n => {
@@ -36,15 +36,15 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
         let title = format!("Static variables: {sum} (freed with their module)");
         sections.push(section(&title, &statics, subject));
     }
-    for (what, leaks) in
+    for (name, leaks) in
         [("Managed memory", &leakage.managed), ("Pinned and registered host memory", &leakage.host)]
     {
         let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
-        let title = format!("{what}: {} in {}", Bytes(sum.bytes), count(sum.allocations));
+        let title = format!("{name}: {} in {}", Bytes(sum.bytes), count(sum.allocations));
         sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), subject));
     }
     sections.retain(|section| !section.table.rows.is_empty());
-    Page { headline, alarm: places > 0, lines, sections, notes: Vec::new() }
+    Page { headline, alarm: sites > 0, lines, sections, notes: Vec::new() }
 }
 
 /// `device 12.00 MiB, async 1.00 MiB`.
@@ -77,7 +77,7 @@ fn section(title: &str, leaks: &[&Leak], subject: &Subject<'_>) -> Section {
     }
 }
 
-/// Every place, those that do not count as leaked too.
+/// Returns every site, including those that do not count as leaked.
 pub(super) fn table(leakage: &Leakage, subject: &Subject<'_>) -> Table {
     let all: Vec<_> = leakage.sites.iter().chain(&leakage.managed).collect();
     let shown = subject.shown(all.len());
@@ -108,7 +108,7 @@ pub(super) fn table(leakage: &Leakage, subject: &Subject<'_>) -> Table {
     }
 }
 
-/// The ordinal, for programs.
+/// Returns the device ordinal, for TSV.
 pub(super) fn device_number(device: Option<engine::ids::DeviceId>) -> Cell {
     device.map_or(Cell::Empty, |device| Cell::Count(u64::from(device.0)))
 }

@@ -1,5 +1,5 @@
-//! Analyses of files → bytes. Each analysis becomes a [`Page`] (text), a [`Table`] (TSV)
-//! and an object (JSON); the renderers know none of them.
+//! Reports on files. Each analysis becomes a [`Document`] (text), a [`Table`] (TSV) and an object
+//! (JSON); the renderers are independent of the analyses.
 
 mod diff;
 mod fragmentation;
@@ -37,60 +37,60 @@ pub(in crate::export) use tsv::field;
 
 pub use model::{Cell, Chart, Line, Page, Section, Table};
 
-/// The file that an analysis is of.
+/// The file that is analyzed.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Its name, as the user gave it.
+    /// Path, as the user gave it.
     pub path: &'a str,
-    /// Who made it, and how much is in it.
+    /// Format, producer and number of events.
     pub imported: &'a Imported,
-    /// What it tells besides changes.
+    /// Everything in the file besides changes.
     pub facts: &'a Facts,
-    /// The most rows of a list; none for all.
+    /// Maximum number of rows of a list; all if none.
     pub top: Option<usize>,
 }
 
-/// An analysis with its answer.
+/// An analysis with its result.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
-    /// What was never freed.
+    /// Memory that was never freed.
     Leakage(&'a Leakage),
-    /// The peaks.
+    /// Peaks.
     Watermark(&'a [Peak]),
-    /// Memory over time; and how much there is by another tool's account.
+    /// Memory over time, with series of other tools.
     Usage(&'a Courses, &'a [Overlay]),
-    /// What leaks, what is thought of the rest, and what was unusual.
+    /// Leak suspects, other verdicts and anomalies.
     Suspects(&'a Findings),
-    /// The overview.
+    /// Summary.
     Summary(&'a Overview),
-    /// What caches and pools hold and cannot use.
+    /// Fragmentation of caches and pools.
     Fragmentation(&'a Fragmentation),
 }
 
-/// Memory over time by another tool's account, for a chart.
+/// Memory over time as reported by another tool, for a chart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlay {
-    /// What it is, such as `nvidia-smi, GPU 0`.
+    /// Label, such as `nvidia-smi, GPU 0`.
     pub name: String,
-    /// The device that it is of; none for any.
+    /// Device of the series; any device if none.
     pub device: Option<DeviceId>,
-    /// Moments of the file's clock, and bytes.
+    /// Timestamps of the file's clock, and bytes.
     pub points: Vec<(Moment, u64)>,
 }
 
 /// The comparison of two files.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'a> {
-    /// The older one.
+    /// The older file.
     pub before: Subject<'a>,
-    /// The newer one.
+    /// The newer file.
     pub after: Subject<'a>,
-    /// What changed.
+    /// Differences.
     pub diff: &'a Diff,
 }
 
 impl Answer<'_> {
-    /// The analysis' name.
+    /// Returns the name of the analysis.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -117,7 +117,7 @@ impl Answer<'_> {
     }
 }
 
-/// Writes an answer as text.
+/// Writes a result as text.
 pub fn write_text(
     out: &mut dyn Write,
     subject: &Subject<'_>,
@@ -127,7 +127,7 @@ pub fn write_text(
     text::write(out, &answer.page(subject), style)
 }
 
-/// Writes an answer as a table with tabs between.
+/// Writes a result as a tab-separated table.
 pub fn write_tsv(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
     match answer {
         Answer::Leakage(answer) => tsv::write(out, &leakage::table(answer, subject)),
@@ -148,18 +148,18 @@ pub fn write_diff_text(
     text::write(out, &diff::page(comparison), style)
 }
 
-/// Writes a comparison as a table with tabs between.
+/// Writes a comparison as a tab-separated table.
 pub fn write_diff_tsv(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::Result<()> {
     tsv::write(out, &diff::table(comparison))
 }
 
 impl Subject<'_> {
-    /// The wall clock of the file, if it has one.
+    /// Returns the wall clock of the file, if it has one.
     fn clock(&self) -> Option<WallClock> {
         self.facts.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
     }
 
-    /// A moment for people: RFC 3339, or seconds since the beginning.
+    /// Formats a time for readers: RFC 3339, or seconds since the start.
     pub(in crate::export) fn time(&self, at: Moment) -> String {
         match self.clock() {
             Some(clock) => clock.precise(at),
@@ -167,13 +167,13 @@ impl Subject<'_> {
         }
     }
 
-    /// Nanoseconds since the file's beginning; what came before is negative.
+    /// Returns the nanoseconds since the start of the file; negative for earlier times.
     pub(in crate::export) fn nanos(&self, at: Moment) -> i64 {
         let nanos = i128::from(at.0) - i128::from(self.facts.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// A moment for programs: RFC 3339, or a number of seconds.
+    /// Formats a time for TSV: RFC 3339, or a number of seconds.
     fn plain_time(&self, at: Moment) -> Cell {
         Cell::Text(match self.clock() {
             Some(clock) => clock.precise(at),
@@ -181,7 +181,7 @@ impl Subject<'_> {
         })
     }
 
-    /// What sums of the file are of.
+    /// Returns the memory that totals of the file are about.
     pub(in crate::export) fn memory(&self) -> &'static str {
         match self.imported.source.measure() {
             Measure::Device => "device memory",
@@ -189,7 +189,7 @@ impl Subject<'_> {
         }
     }
 
-    /// What is to be said of memory that is live at the end. A snapshot is of a program that runs.
+    /// Returns the phrase for memory that is live at the end. A snapshot is of a running program.
     pub(in crate::export) fn never_freed(&self) -> &'static str {
         match self.imported.source {
             Source::Torch => "live in the snapshot",
@@ -197,17 +197,17 @@ impl Subject<'_> {
         }
     }
 
-    /// The name of a process, where the file tells it.
+    /// Returns the name of a process, if the file has it.
     pub(in crate::export) fn process(&self, pid: Pid) -> Option<&str> {
         self.facts.processes.get(&pid).map(String::as_str)
     }
 
-    /// Rows of a list that are shown.
+    /// Returns the number of rows that are shown.
     fn shown(&self, all: usize) -> usize {
         self.top.map_or(all, |top| top.min(all))
     }
 
-    /// What a reader should know of the figures.
+    /// Returns notes on the accuracy of the values.
     fn notes(&self) -> Vec<Line> {
         let mut notes = Vec::new();
         if !self.facts.exact() {
@@ -223,7 +223,7 @@ impl Subject<'_> {
     }
 }
 
-/// Where memory of a kind lies: `gpu_0`, `gpu_?` or `host`.
+/// Returns the location of memory of a kind: `gpu_0`, `gpu_?` or `host`.
 fn location(device_known: Option<DeviceId>, kind: Kind) -> Cell {
     if device_known.is_none() && is_host(kind) {
         return Cell::Text("host".to_owned());
@@ -231,12 +231,12 @@ fn location(device_known: Option<DeviceId>, kind: Kind) -> Cell {
     device(device_known)
 }
 
-/// `gpu_0`, or `gpu_?`.
+/// Returns `gpu_0`, or `gpu_?` if the device is unknown.
 fn device(device: Option<DeviceId>) -> Cell {
     Cell::Text(device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string()))
 }
 
-/// `the biggest of …`: what a list leaves out.
+/// Returns the line for rows that a list omits.
 fn left_out(all: usize, shown: usize) -> Option<Line> {
     let more = all.checked_sub(shown).filter(|more| *more > 0)?;
     Some(Line::Dim(format!("… {more} more (--top {all} shows all)")))

@@ -1,59 +1,59 @@
-//! What a report consists of, before it has a form: lines, tables and charts.
+//! Structure of a report before rendering: lines, tables and charts.
 
 use engine::units::{Bytes, Moment, Nanos};
 
-/// A report for people.
+/// A report for readers.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Page {
-    /// The answer, in one line.
+    /// Result in one line.
     pub headline: String,
-    /// It is bad news.
+    /// Whether the headline is an alarm.
     pub alarm: bool,
-    /// What else there is to say at once.
+    /// Lines below the headline.
     pub lines: Vec<Line>,
-    /// The rest.
+    /// Sections with tables and charts.
     pub sections: Vec<Section>,
-    /// What a reader should know of the figures.
+    /// Notes on the accuracy of the values.
     pub notes: Vec<Line>,
 }
 
-/// A line of text, which may be hostile.
+/// A line of text, not yet sanitized.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Line {
-    /// As it is.
+    /// Normal.
     Plain(String),
-    /// Of less interest.
+    /// Less important.
     Dim(String),
-    /// Of more interest.
+    /// More important.
     Alarm(String),
 }
 
-/// A part of a page.
+/// A section of a report.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Section {
-    /// What it is about.
+    /// Title; empty if none.
     pub title: String,
-    /// A picture of it.
+    /// Chart above the table.
     pub chart: Option<Chart>,
-    /// The figures.
+    /// Table.
     pub table: Table,
-    /// What the table leaves out.
+    /// Lines after the table, such as omitted rows.
     pub after: Vec<Line>,
 }
 
-/// Rows of figures.
+/// A table.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Table {
-    /// Names of the columns.
+    /// Column names.
     pub columns: Vec<&'static str>,
-    /// As many cells each.
+    /// Rows; each has one cell per column.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// A figure or a text, which may be hostile.
+/// A value or a text, not yet sanitized.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Cell {
-    /// Nothing to tell.
+    /// No value.
     Empty,
     /// A text.
     Text(String),
@@ -63,48 +63,48 @@ pub enum Cell {
     Difference(i128),
     /// A number of things.
     Count(u64),
-    /// A part of a whole, from 0 to 1.
+    /// A ratio from 0 to 1.
     Share(f64),
-    /// A moment: how people read it, and nanoseconds since the file's beginning.
+    /// A time: as text, and in nanoseconds since the start of the file.
     Time(String, i64),
-    /// A span of time.
+    /// A duration.
     Span(Nanos),
     /// An address or handle.
     Address(u64),
-    /// A call stack, innermost frame first: short for people, and in full.
+    /// A call stack, innermost frame first: shortened, and complete.
     Stack {
-        /// Lines for people.
+        /// Shortened lines.
         short: Vec<String>,
         /// All frames.
         full: Vec<String>,
     },
 }
 
-/// Memory over time.
+/// Chart of memory over time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Chart {
-    /// Steps: each height holds until the next.
+    /// Step curves: each value holds until the next point.
     pub curves: Vec<Curve>,
-    /// How the first and last moment are called.
+    /// Labels of the first and last time.
     pub ends: (String, String),
 }
 
-/// A curve of a chart.
+/// One series of a chart.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Curve {
-    /// What it is.
+    /// Label.
     pub name: String,
-    /// Moments and bytes.
+    /// Timestamps and bytes.
     pub points: Vec<(Moment, u64)>,
 }
 
 impl Cell {
-    /// A size, signed.
+    /// Returns the signed difference of two sizes.
     pub(super) fn difference(before: u64, after: u64) -> Self {
         Self::Difference(i128::from(after) - i128::from(before))
     }
 
-    /// How people read it; stacks are not a matter of one line.
+    /// Formats the value for readers; of a stack, only the first line.
     pub(super) fn short(&self) -> String {
         match self {
             Self::Empty => String::new(),
@@ -126,7 +126,7 @@ impl Cell {
         }
     }
 
-    /// How programs read it.
+    /// Formats the value for TSV.
     pub(super) fn raw(&self) -> String {
         match self {
             Self::Bytes(number) | Self::Count(number) => number.to_string(),
@@ -139,12 +139,12 @@ impl Cell {
         }
     }
 
-    /// Whether it is written to the right of its column.
-    pub(super) const fn is_figure(&self) -> bool {
+    /// Returns whether the cell is right-aligned.
+    pub(super) const fn is_numeric(&self) -> bool {
         !matches!(self, Self::Text(_) | Self::Stack { .. } | Self::Time(..) | Self::Empty)
     }
 
-    /// Lines beyond the first.
+    /// Returns the lines after the first.
     pub(super) fn more_lines(&self) -> &[String] {
         match self {
             Self::Stack { short, .. } => short.get(1..).unwrap_or(&[]),

@@ -1,4 +1,4 @@
-//! The overview of a file.
+//! Summary of a file.
 
 use engine::analysis::groups::Group;
 use engine::analysis::is_host;
@@ -13,17 +13,17 @@ use crate::export::text::count;
 pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
     let devices = || overview.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
-    let left = overview.never_freed;
+    let never_freed = overview.never_freed;
     let headline = if allocations == 0 {
         "Nothing was allocated".to_owned()
     } else {
-        let freed = match left.allocations {
+        let freed = match never_freed.allocations {
             0 => format!("all {} freed", subject.memory()),
             _ => format!(
                 "{} {} ({})",
-                Bytes(left.bytes),
+                Bytes(never_freed.bytes),
                 subject.never_freed(),
-                count(left.allocations)
+                count(never_freed.allocations)
             ),
         };
         format!("{}, peak {}, {freed}", count(allocations), Bytes(overview.peak_bytes))
@@ -40,7 +40,7 @@ pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
     Page { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
 
-/// What file it is.
+/// Returns the path, format and producer of the file.
 fn origin(subject: &Subject<'_>) -> String {
     let producer = subject.imported.producer.as_deref();
     let by = producer.map_or_else(String::new, |producer| format!(" by {producer}"));
@@ -55,7 +55,7 @@ fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
             rows.push(vec![
                 Cell::Text(process.pid.to_string()),
                 Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),
-                place(on),
+                summary_location(on),
                 Cell::Count(on.allocations),
                 Cell::Count(on.frees),
                 Cell::Count(on.released),
@@ -79,8 +79,8 @@ fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
     Section { title: "Processes".to_owned(), table: Table { columns, rows }, ..Section::default() }
 }
 
-/// What is on no device may be host memory alone.
-fn place(on: &OnDevice) -> Cell {
+/// Returns the location of a row. A row without a device may contain only host memory.
+fn summary_location(on: &OnDevice) -> Cell {
     let only_host = on.peak_bytes == 0 && on.kinds.iter().all(|(kind, _)| is_host(*kind));
     match on.kinds.first() {
         Some((kind, _)) if only_host => location(on.device, *kind),
@@ -118,7 +118,7 @@ fn sites(process: &OfProcess, subject: &Subject<'_>) -> Section {
     }
 }
 
-/// A row for each process on each device.
+/// Returns one row per process and device.
 pub(super) fn table(overview: &Overview, subject: &Subject<'_>) -> Table {
     let mut rows = Vec::new();
     for process in &overview.processes {

@@ -1,4 +1,4 @@
-//! What leaks, what is thought of the rest, and what was unusual.
+//! Leak suspects, other verdicts and anomalies.
 
 use engine::analysis::suspects::{Findings, Judged, Odd};
 use engine::kind::Kind;
@@ -12,27 +12,27 @@ use super::leakage::device_number;
 use super::model::{Cell, Line, Page, Section, Table};
 use super::{Subject, frames, left_out, location};
 
-/// Other places that are shown where nothing else is asked for.
+/// Default number of other sites in the report.
 const OTHERS: usize = 10;
 
 pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
     let suspects = &found.suspects;
-    let besides_leak = subject.facts.judged.iter().filter(|one| one.verdict == Verdict::Leak);
-    let leaks = suspects.len() + besides_leak.count();
+    let other_leaks = subject.facts.judged.iter().filter(|one| one.verdict == Verdict::Leak);
+    let leaks = suspects.len() + other_leaks.count();
     let shown = subject.shown(suspects.len());
     let mut sections: Vec<_> =
         suspects.iter().take(shown).map(|one| suspect(one, subject)).collect();
     if let Some(last) = sections.last_mut() {
         last.after.extend(left_out(suspects.len(), shown));
     }
-    sections.extend(besides(subject));
+    sections.extend(tensors_and_objects(subject));
     sections.push(others(found, subject));
-    sections.push(unusual(found, subject));
-    let why = "a suspect is not proof: a cache that is still filling looks the same".to_owned();
+    sections.push(anomalies(found, subject));
+    let caveat = "a suspect is not proof: a cache that is still filling looks the same".to_owned();
     Page {
         headline: headline(found, leaks),
         alarm: leaks > 0,
-        lines: (leaks > 0).then_some(Line::Dim(why)).into_iter().collect(),
+        lines: (leaks > 0).then_some(Line::Dim(caveat)).into_iter().collect(),
         sections,
         notes: Vec::new(),
     }
@@ -47,8 +47,8 @@ fn headline(found: &Findings, leaks: usize) -> String {
     }
 }
 
-/// The sentence of a suspect.
-fn sentence(one: &Judged) -> String {
+/// Returns the title of a suspect.
+fn title(one: &Judged) -> String {
     format!("leak ({}): growing {}/h", one.sureness.name(), Bytes(one.evidence.per_hour))
 }
 
@@ -70,18 +70,18 @@ fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
     let columns = vec![
         "live", "count", "grew in", "freed", "age", "lifetime", "kind", "device", "pid", "site",
     ];
-    let mut after = vec![Line::Plain(because(one))];
+    let mut after = vec![Line::Plain(evidence_line(one))];
     after.push(Line::Dim(format!("fix: {}", advice(one, subject))));
     Section {
-        title: sentence(one),
+        title: title(one),
         table: Table { columns, rows: vec![row] },
         after,
         ..Section::default()
     }
 }
 
-/// Why it is one.
-fn because(one: &Judged) -> String {
+/// Returns the evidence for a suspect.
+fn evidence_line(one: &Judged) -> String {
     let evidence = &one.evidence;
     let Evidence { begun, ended, live_count, watched, .. } = *evidence;
     let watched = age(watched);
@@ -102,7 +102,7 @@ fn advice(one: &Judged, subject: &Subject<'_>) -> String {
     verdict_words::advice(self::subject(one.place.kind), &one.evidence, &frames)
 }
 
-/// What is judged of a kind of memory.
+/// Returns the resource that a verdict on this kind of memory is about.
 pub(super) const fn subject(kind: Kind) -> verdict::Subject {
     match kind {
         Kind::Torch => verdict::Subject::Tensors,
@@ -110,10 +110,10 @@ pub(super) const fn subject(kind: Kind) -> verdict::Subject {
     }
 }
 
-/// Objects and tensors, which no change of the file tells of.
-fn besides(subject: &Subject<'_>) -> Option<Section> {
-    let judged = &subject.facts.judged;
-    let shown = subject.top.unwrap_or(OTHERS).min(judged.len());
+/// Returns verdicts on objects and tensors, which are not part of the file's changes.
+fn tensors_and_objects(subject: &Subject<'_>) -> Option<Section> {
+    let verdicts = &subject.facts.judged;
+    let shown = subject.top.unwrap_or(OTHERS).min(verdicts.len());
     let row = |one: &Judgement| {
         let frames: Vec<_> = one.frames.iter().collect();
         vec![
@@ -127,7 +127,7 @@ fn besides(subject: &Subject<'_>) -> Option<Section> {
             Cell::Text(frames::label(&frames)),
         ]
     };
-    (!judged.is_empty()).then(|| Section {
+    (!verdicts.is_empty()).then(|| Section {
         title: "Tensors and objects".to_owned(),
         table: Table {
             columns: vec![
@@ -140,9 +140,9 @@ fn besides(subject: &Subject<'_>) -> Option<Section> {
                 "pid",
                 "site",
             ],
-            rows: judged.iter().take(shown).map(row).collect(),
+            rows: verdicts.iter().take(shown).map(row).collect(),
         },
-        after: left_out(judged.len(), shown).into_iter().collect(),
+        after: left_out(verdicts.len(), shown).into_iter().collect(),
         ..Section::default()
     })
 }
@@ -183,10 +183,10 @@ fn others(found: &Findings, subject: &Subject<'_>) -> Section {
     }
 }
 
-fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
+fn anomalies(found: &Findings, subject: &Subject<'_>) -> Section {
     let shown = subject.shown(found.unusual.len());
     let row = |odd: &Odd| {
-        let (what, bytes, usual) = match odd.what {
+        let (kind, bytes, usual) = match odd.what {
             Unusual::Size { bytes, usual, of, of_site, live, .. } => {
                 let scope = if of_site { "at this site" } else { "in this process" };
                 let state = if live { "live" } else { "no longer live" };
@@ -200,7 +200,7 @@ fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
             Cell::Time(subject.time(odd.at), subject.nanos(odd.at)),
             Cell::Bytes(bytes.0),
             Cell::Bytes(usual.0),
-            Cell::Text(what),
+            Cell::Text(kind),
             Cell::Text(odd.place.kind.to_string()),
             Cell::Text(odd.place.pid.to_string()),
             frames::cell(&subject.facts.stacks, odd.place.site),
@@ -217,7 +217,7 @@ fn unusual(found: &Findings, subject: &Subject<'_>) -> Section {
     }
 }
 
-/// Every place, suspects first.
+/// Returns every site, suspects first.
 pub(super) fn table(found: &Findings, subject: &Subject<'_>) -> Table {
     let row = |one: &Judged| {
         let evidence = &one.evidence;
@@ -273,7 +273,8 @@ pub(super) fn table(found: &Findings, subject: &Subject<'_>) -> Table {
     Table { columns, rows: all().take(subject.shown(all().count())).map(row).collect() }
 }
 
-/// The least in the first window that the place did not begin in.
+/// Returns the minimum in the first window after the one in which the site's first allocation was
+/// made.
 pub(super) fn first_low(evidence: &Evidence) -> u64 {
     evidence.lows.get(1).or(evidence.lows.first()).copied().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! A page for a terminal or a file: the answer first, then aligned tables.
+//! A report as text for a terminal or a file: the result first, then aligned tables.
 
 use std::io::{self, Write};
 
@@ -8,17 +8,17 @@ use super::model::{Cell, Chart, Line, Page, Section, Table};
 use crate::export::text::Style;
 use crate::plain::plain_up_to;
 
-/// The longest line of foreign text.
+/// Maximum number of characters of a line.
 const LONGEST: usize = 400;
 
-/// How wide and high a chart is, in characters.
+/// Width and height of a chart, in characters.
 const CHART: (usize, usize) = (72, 8);
 
 fn clean(text: &str) -> String {
     plain_up_to(text, LONGEST).into_owned()
 }
 
-/// Writes a page.
+/// Writes a report.
 pub(super) fn write(out: &mut dyn Write, page: &Page, style: Style) -> io::Result<()> {
     let headline = clean(&page.headline);
     let headline = if page.alarm { style.alarm(&headline) } else { style.bold(&headline) };
@@ -54,8 +54,8 @@ fn section(out: &mut dyn Write, section: &Section, style: Style) -> io::Result<(
     if !section.title.is_empty() {
         writeln!(out, "{}", style.bold(&clean(&section.title)))?;
     }
-    if let Some(picture) = &section.chart {
-        chart(out, picture, style)?;
+    if let Some(series_chart) = &section.chart {
+        chart(out, series_chart, style)?;
     }
     table(out, &section.table, style)?;
     for one in &section.after {
@@ -73,15 +73,15 @@ fn table(out: &mut dyn Write, table: &Table, style: Style) -> io::Result<()> {
         .iter()
         .map(|row| row.iter().map(|cell| clean(&cell.short())).collect())
         .collect();
-    let figures = |column: usize| {
+    let is_numeric = |column: usize| {
         let mut in_column = table.rows.iter().filter_map(|row| row.get(column));
-        in_column.any(Cell::is_figure)
+        in_column.any(Cell::is_numeric)
     };
     let mut widths = Vec::new();
     for (column, name) in table.columns.iter().enumerate() {
         let cells = cells.iter().filter_map(|row| row.get(column));
         let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        widths.push((widest.max(name.len()), figures(column)));
+        widths.push((widest.max(name.len()), is_numeric(column)));
     }
     let head: Vec<String> = table.columns.iter().map(|name| name.to_uppercase()).collect();
     writeln!(out, "{}", style.dim(&aligned(&head, &widths)))?;
@@ -113,12 +113,12 @@ fn aligned(cells: &[String], widths: &[(usize, bool)]) -> String {
     text.trim_end().to_owned()
 }
 
-/// The first curve, by characters of eight heights.
+/// Draws the first series with block characters of eight heights.
 fn chart(out: &mut dyn Write, chart: &Chart, style: Style) -> io::Result<()> {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(curve) = chart.curves.first() else { return Ok(()) };
-    let moments = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
-    let (Some(first), Some(last)) = (moments().min(), moments().max()) else { return Ok(()) };
+    let times = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
+    let (Some(first), Some(last)) = (times().min(), times().max()) else { return Ok(()) };
     let heights = heights(&curve.points, (first, last), CHART.0);
     let Some(top) = heights.iter().copied().max().filter(|top| *top > 0) else { return Ok(()) };
     let label = Bytes(top).to_string();
@@ -138,12 +138,12 @@ fn chart(out: &mut dyn Write, chart: &Chart, style: Style) -> io::Result<()> {
     writeln!(out, "  {}", style.dim(&axis))
 }
 
-/// The most in each of `columns` equal spans of time.
+/// Returns the maximum in each of `columns` equal time spans.
 fn heights(points: &[(Moment, u64)], (first, last): (Moment, Moment), columns: usize) -> Vec<u64> {
     let span = u128::from((last - first).0).max(1);
     let column = |at: Moment| {
-        let place = u128::from((at - first).0) * (columns as u128 - 1) / span;
-        usize::try_from(place).unwrap_or(0).min(columns - 1)
+        let index = u128::from((at - first).0) * (columns as u128 - 1) / span;
+        usize::try_from(index).unwrap_or(0).min(columns - 1)
     };
     let mut heights = vec![0; columns];
     let mut now = 0;
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_height_holds_until_the_next_point() {
+    fn value_holds_until_the_next_point() {
         let points = [(Moment(0), 5), (Moment(50), 9), (Moment(50), 2), (Moment(100), 0)];
         assert_eq!(heights(&points, (Moment(0), Moment(100)), 5), [5, 5, 9, 2, 2]);
         assert_eq!(heights(&[(Moment(3), 7)], (Moment(1), Moment(5)), 3), [0, 7, 7]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_on_the_right_and_texts_on_the_left() {
+    fn numbers_are_right_aligned_and_text_left_aligned() {
         let table = Table {
             columns: vec!["bytes", "site"],
             rows: vec![

@@ -1,4 +1,4 @@
-//! A table for programs: a header line, tabs between, sizes in bytes, times in nanoseconds.
+//! Tab-separated tables: a header line, sizes in bytes, times in nanoseconds.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ pub(super) fn write(out: &mut dyn Write, table: &Table) -> io::Result<()> {
     table.rows.iter().try_for_each(|cells| row(out, cells))
 }
 
-/// Writes the names of the columns.
+/// Writes the column names.
 pub(super) fn head(out: &mut dyn Write, columns: &[&str]) -> io::Result<()> {
     writeln!(out, "{}", columns.join("\t"))
 }
@@ -28,8 +28,8 @@ pub(super) fn row(out: &mut dyn Write, cells: &[Cell]) -> io::Result<()> {
     writeln!(out)
 }
 
-/// A text that stays in its field: tabs, line ends and other controls are written as `\t`, `\n`,
-/// `\u{…}`, a backslash as `\\`.
+/// Escapes text for a field: tabs, line breaks and other control characters become `\t`, `\n`,
+/// `\u{…}`, a backslash becomes `\\`.
 pub(in crate::export) fn field(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\' || byte == b' ') {
         return text.into();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_leaves_its_field() {
+    fn separators_in_text_are_escaped() {
         let rows = vec![vec![Cell::Text("a\tb\nc\\d\x1be".into()), Cell::Bytes(1 << 20)]];
         let mut out = Vec::new();
         write(&mut out, &Table { columns: vec!["name", "bytes"], rows }).unwrap();

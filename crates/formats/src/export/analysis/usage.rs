@@ -24,8 +24,8 @@ pub(super) fn page(courses: &Courses, overlays: &[Overlay], subject: &Subject<'_
         Bytes(last)
     );
     let mut sections: Vec<_> =
-        courses.totals.iter().map(|series| picture(series, overlays, subject)).collect();
-    sections.push(ends(courses, subject));
+        courses.totals.iter().map(|series| chart(series, overlays, subject)).collect();
+    sections.push(table(courses, subject));
     Page { headline, sections, ..Page::default() }
 }
 
@@ -34,13 +34,13 @@ fn curve(series: &Series) -> Curve {
     Curve { name: device(series.device).short(), points }
 }
 
-fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
+fn chart(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
     let mut curves = vec![curve(series)];
-    let here = |one: &&Overlay| one.device.is_none() || one.device == series.device;
-    let beside = |one: &Overlay| Curve { name: one.name.clone(), points: one.points.clone() };
-    curves.extend(overlays.iter().filter(here).map(beside));
-    let moments = || curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
-    let (first, last) = (moments().min(), moments().max());
+    let same_device = |one: &&Overlay| one.device.is_none() || one.device == series.device;
+    let curve_of = |one: &Overlay| Curve { name: one.name.clone(), points: one.points.clone() };
+    curves.extend(overlays.iter().filter(same_device).map(curve_of));
+    let times = || curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
+    let (first, last) = (times().min(), times().max());
     let time = |at: Option<Moment>| at.map_or_else(String::new, |at| subject.time(at));
     let ends = (time(first), time(last));
     let name = device(series.device).short();
@@ -53,7 +53,7 @@ fn picture(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Sect
     Section { title, chart: Some(Chart { curves, ends }), ..Section::default() }
 }
 
-fn ends(courses: &Courses, subject: &Subject<'_>) -> Section {
+fn table(courses: &Courses, subject: &Subject<'_>) -> Section {
     let row = |series: &Series| {
         vec![
             series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
@@ -75,7 +75,7 @@ fn ends(courses: &Courses, subject: &Subject<'_>) -> Section {
     }
 }
 
-/// Writes every point; of the sums of devices, the process and the kind are empty.
+/// Writes every point; device totals have no process and kind.
 pub(super) fn rows(
     courses: &Courses,
     overlays: &[Overlay],

@@ -1,4 +1,4 @@
-//! Peaks, and what was live in them.
+//! Peaks, and the allocations that were live at them.
 
 use std::io::{self, Write};
 
@@ -11,8 +11,8 @@ use super::{Subject, device, frames, left_out, tsv};
 use crate::export::text::count;
 
 pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
-    let whole = peaks.iter().filter(|peak| peak.pid.is_none());
-    let Some(highest) = whole.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
+    let devices = peaks.iter().filter(|peak| peak.pid.is_none());
+    let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
         let headline = format!("No {} was allocated", subject.memory());
         return Page { headline, ..Page::default() };
     };
@@ -25,9 +25,9 @@ pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
         count(live)
     );
     let mut lines = Vec::new();
-    let many = peaks.iter().filter(|peak| peak.pid.is_some()).count() > 1;
+    let several_processes = peaks.iter().filter(|peak| peak.pid.is_some()).count() > 1;
     let mut sections: Vec<_> = Vec::new();
-    if many {
+    if several_processes {
         sections.push(overview(peaks, subject));
     } else if let Some(process) = highest.live.first() {
         lines.push(Line::Dim(format!("single process: {}", process.place.pid)));
@@ -36,7 +36,7 @@ pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
         peaks
             .iter()
             .filter(|peak| peak.pid.is_none() && peak.bytes > 0)
-            .map(|peak| at(peak, subject)),
+            .map(|peak| live_at(peak, subject)),
     );
     Page { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
@@ -65,7 +65,7 @@ fn overview(peaks: &[Peak], subject: &Subject<'_>) -> Section {
     }
 }
 
-fn at(peak: &Peak, subject: &Subject<'_>) -> Section {
+fn live_at(peak: &Peak, subject: &Subject<'_>) -> Section {
     let shown = subject.shown(peak.live.len());
     let row = |at: &HeldAt| {
         let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;

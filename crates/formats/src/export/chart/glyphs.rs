@@ -1,12 +1,12 @@
-//! Letters without a font of the system: outlines of DejaVu Sans, and how wide texts are.
+//! Outlines of the characters of DejaVu Sans and text widths, so that no system font is needed.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// Units of a letter's height.
+/// Font units per em.
 pub(super) const EM: f64 = 2048.0;
 
-/// A letter: how far to go on, and its outline.
+/// A character: advance width and outline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glyph {
     pub(super) advance: f64,
@@ -25,19 +25,19 @@ fn entry(line: &'static str) -> Option<(char, Glyph)> {
     Some((character, Glyph { advance, outline: parts.next().unwrap_or("") }))
 }
 
-/// The letter of a character; a question mark for those that there are none of.
+/// Returns the glyph of a character; a question mark for unsupported ones.
 pub(super) fn glyph(character: char) -> Glyph {
     let table = table();
     let none = Glyph { advance: EM / 2.0, outline: "" };
     table.get(&character).or_else(|| table.get(&'?')).copied().unwrap_or(none)
 }
 
-/// How wide a text is.
+/// Returns the width of a text.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(|character| glyph(character).advance).sum::<f64>() / EM * size
 }
 
-/// As much of a text as fits, with an ellipsis where something is missing.
+/// Shortens a text to fit, with an ellipsis at the end.
 pub(super) fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_owned();
@@ -52,7 +52,7 @@ pub(super) fn fit(text: &str, size: f64, room: f64) -> String {
     kept
 }
 
-/// A step along an outline: a letter of SVG's paths, and its figures.
+/// Returns the commands of an outline: an SVG path letter and its numbers.
 pub(super) fn steps(outline: &'static str) -> impl Iterator<Item = (u8, [f64; 4])> {
     let letters = |c: char| c.is_ascii_uppercase();
     let mut rest = outline;
@@ -60,12 +60,12 @@ pub(super) fn steps(outline: &'static str) -> impl Iterator<Item = (u8, [f64; 4]
         let letter = *rest.as_bytes().first()?;
         let body = rest.get(1..)?;
         let end = body.find(letters).unwrap_or(body.len());
-        let mut figures = [0.0; 4];
-        for (figure, text) in figures.iter_mut().zip(body.get(..end)?.split(' ')) {
-            *figure = text.parse().unwrap_or(0.0);
+        let mut numbers = [0.0; 4];
+        for (number, text) in numbers.iter_mut().zip(body.get(..end)?.split(' ')) {
+            *number = text.parse().unwrap_or(0.0);
         }
         rest = body.get(end..)?;
-        Some((letter, figures))
+        Some((letter, numbers))
     })
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_character_that_pictures_use_has_a_letter() {
+    fn every_character_of_charts_has_a_glyph() {
         for character in (' '..='~').chain("…−µ×·".chars()) {
             assert!(table().contains_key(&character), "{character}");
             let closed = glyph(character).outline;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_to_fit() {
+    fn text_is_shortened_to_fit() {
         // DejaVu Sans: a zero is 1303 units wide, an ellipsis 2048.
         assert!((width("000", 2048.0) - 3909.0).abs() < 0.001);
         assert_eq!(fit("000", 2048.0, 3910.0), "000");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn outlines_are_read_step_by_step() {
+    fn outline_is_split_into_commands() {
         let found: Vec<_> = steps("M1 2L-3 4Q5 6 7 8Z").collect();
         let none = [0.0; 4];
         let want = [

@@ -1,28 +1,29 @@
-//! Where everything stands in a picture.
+//! Layout of a chart.
 
 use engine::units::Bytes;
 
 use super::scene::{Paint, Scene, Shape, Side};
 use super::{Chart, Panel, glyphs, ticks};
 
-/// Sizes of letters.
+/// Font sizes.
 const LETTERS: f64 = 12.0;
 const TITLE: f64 = 16.0;
 
-/// Around the whole, for marks of sizes, above a panel, and below it for marks of times.
+/// Margins: around the chart, left for size labels, above a panel, and below it for time labels.
 const MARGIN: f64 = 16.0;
 const LEFT: f64 = 66.0;
 const ABOVE: f64 = 30.0;
 const BELOW: f64 = 30.0;
 
-/// A line of the legend, and the widest entry.
+/// Height of a line of the legend, and the maximum width of an entry.
 const LINE: f64 = 19.0;
 const ENTRY: f64 = 380.0;
 
-/// Lines of the legend; further entries are left out, the biggest bands come first.
+/// Maximum number of lines of the legend; further entries are omitted. The largest bands come
+/// first.
 const LINES: usize = 8;
 
-/// Lays a picture out.
+/// Lays out a chart.
 pub(super) fn scene(chart: &Chart) -> Scene {
     let (width, height) = (f64::from(chart.size.0), f64::from(chart.size.1));
     let mut shapes = vec![Shape::Box(Paint::Page, [0.0, 0.0, width, height])];
@@ -32,10 +33,10 @@ pub(super) fn scene(chart: &Chart) -> Scene {
     let legend = legend(&names, chart, width, height);
     let bottom = height - MARGIN - legend.lines as f64 * LINE;
     shapes.extend(legend.shapes);
-    let most = chart.panels.iter().map(Panel::top).max().unwrap_or(0).max(1);
+    let max_bytes = chart.panels.iter().map(Panel::top).max().unwrap_or(0).max(1);
     let span = |panel: &Panel| panel.span.1.saturating_sub(panel.span.0);
     let longest = chart.panels.iter().map(span).max().unwrap_or(0).max(1000);
-    // Where there are several files, each has a line with its name.
+    // With several files, each panel has a line with its name.
     let titles = if chart.panels.len() > 1 { LINE } else { 0.0 };
     let top = MARGIN + TITLE + ABOVE + titles;
     let each = (width - MARGIN) / chart.panels.len().max(1) as f64;
@@ -48,7 +49,7 @@ pub(super) fn scene(chart: &Chart) -> Scene {
             bottom: (bottom - BELOW).max(top + 20.0),
             from: panel.span.0,
             to: panel.span.0.saturating_add(longest),
-            most: most as f64 * 1.05,
+            max_bytes: max_bytes as f64 * 1.05,
         };
         axes(&mut shapes, &frame, panel, chart);
         bands(&mut shapes, &frame, panel, &names);
@@ -70,11 +71,11 @@ fn text(paint: Paint, at: (f64, f64), size: f64, side: Side, bold: bool, text: S
     Shape::Text { paint, at, size, side, bold, text }
 }
 
-/// Bands of all panels by name: one that is in two of them has one colour.
+/// Returns the bands of all panels by name, so that a band in two panels has one color.
 fn names(chart: &Chart) -> Vec<(String, bool)> {
     let mut names: Vec<(String, bool)> = Vec::new();
     for (name, is_rest) in chart.panels.iter().flat_map(|panel| &panel.bands) {
-        // The rest of one file is as much a rest as that of another.
+        // The rests of all files share one entry.
         let known = names.iter().any(|(other, rest)| is_rest & rest || other == name);
         if !known {
             names.push((name.clone(), *is_rest));
@@ -96,7 +97,7 @@ struct Legend {
     shapes: Vec<Shape>,
 }
 
-/// Entries in lines, from the bottom up.
+/// Lays out the entries in lines, from the bottom up.
 fn legend(names: &[(String, bool)], chart: &Chart, width: f64, height: f64) -> Legend {
     let bands = names.iter().map(|band| {
         let name = if band.1 && chart.panels.len() > 1 { "others" } else { &*band.0 };
@@ -145,7 +146,7 @@ struct Frame {
     bottom: f64,
     from: i64,
     to: i64,
-    most: f64,
+    max_bytes: f64,
 }
 
 impl Frame {
@@ -156,7 +157,7 @@ impl Frame {
     }
 
     fn y(&self, bytes: u64) -> f64 {
-        let part = (bytes as f64 / self.most).min(1.0);
+        let part = (bytes as f64 / self.max_bytes).min(1.0);
         self.bottom - part * (self.bottom - self.top)
     }
 }
@@ -169,7 +170,7 @@ fn axes(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
         shapes.push(text(Paint::Dim, at, LETTERS, Side::Left, true, title));
     }
     let wanted = ((frame.bottom - frame.top) / 60.0).max(2.0) as u32;
-    for bytes in ticks::sizes(frame.most as u64, wanted) {
+    for bytes in ticks::sizes(frame.max_bytes as u64, wanted) {
         let y = frame.y(bytes);
         let points = vec![(frame.left, y), (frame.right, y)];
         shapes.push(Shape::Line { paint: Paint::Grid, width: 1.0, dashed: false, points });
@@ -177,21 +178,21 @@ fn axes(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
         shapes.push(text(Paint::Dim, at, LETTERS, Side::Right, false, ticks::size(bytes)));
     }
     let utc = panel.utc.filter(|_| chart.clock);
-    // Times of day are round by themselves, not since the beginning.
-    let ahead = utc.unwrap_or(0);
-    let ends = [frame.from, frame.to].map(|end| end.saturating_add(ahead));
+    // Round times of day, not round offsets from the start.
+    let offset = utc.unwrap_or(0);
+    let ends = [frame.from, frame.to].map(|end| end.saturating_add(offset));
     let (marks, step) = ticks::times(ends[0], ends[1], (room / 110.0).max(2.0) as u32);
-    for at in marks.into_iter().map(|mark| mark.saturating_sub(ahead)) {
+    for at in marks.into_iter().map(|mark| mark.saturating_sub(offset)) {
         let x = frame.x(at);
         let points = vec![(x, frame.bottom), (x, frame.bottom + 4.0)];
         shapes.push(Shape::Line { paint: Paint::Dim, width: 1.0, dashed: false, points });
-        let place = (x, frame.bottom + 18.0);
+        let position = (x, frame.bottom + 18.0);
         let mark = ticks::time(at, step, utc);
-        shapes.push(text(Paint::Dim, place, LETTERS, Side::Middle, false, mark));
+        shapes.push(text(Paint::Dim, position, LETTERS, Side::Middle, false, mark));
     }
 }
 
-/// Each band is a shape between two edges, which go in steps: heights hold until the next row.
+/// Draws each band as an area between two step curves: values hold until the next row.
 fn bands(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, names: &[(String, bool)]) {
     let end = frame.x(panel.span.1);
     let mut base = vec![0_u64; panel.rows.len()];
@@ -237,14 +238,14 @@ fn peak(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
     shapes.push(Shape::Line { paint: Paint::Alarm, width: 1.0, dashed: true, points });
     shapes.push(Shape::Dot(Paint::Alarm, (x, y)));
     let utc = panel.utc.filter(|_| chart.clock);
-    let words = format!("peak {} at {}", Bytes(bytes), ticks::time(at, 1_000_000, utc));
-    let room = glyphs::width(&words, LETTERS);
-    let (place, side) = if x + room + 8.0 <= frame.right {
+    let label = format!("peak {} at {}", Bytes(bytes), ticks::time(at, 1_000_000, utc));
+    let room = glyphs::width(&label, LETTERS);
+    let (anchor_x, side) = if x + room + 8.0 <= frame.right {
         (x, Side::Left)
     } else if x - room >= frame.left {
         (x, Side::Right)
     } else {
         (frame.left, Side::Left)
     };
-    shapes.push(text(Paint::Alarm, (place, y - 7.0), LETTERS, side, false, words));
+    shapes.push(text(Paint::Alarm, (anchor_x, y - 7.0), LETTERS, side, false, label));
 }

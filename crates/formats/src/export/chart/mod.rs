@@ -1,8 +1,8 @@
-//! Memory over time as a picture in a file: SVG, which adapts to light and dark, or PNG. One or more
-//! files beside each other, at one scale.
+//! Memory over time as an SVG (adapts to light and dark) or PNG file: one or more files next to
+//! each other at one scale.
 //!
-//! A picture is laid out once, as a scene of few sorts of shapes; `svg` and `png` only draw them, so
-//! both look the same. Pictures have their own letters (`glyphs`), and need no font of the system.
+//! A chart is laid out once, as a scene of a few kinds of shapes; `svg` and `png` only draw them,
+//! so both look the same. Charts use embedded glyphs (`glyphs`) and need no system font.
 
 mod glyphs;
 mod layout;
@@ -19,25 +19,25 @@ use engine::units::Moment;
 use super::analysis::{Overlay, Subject, frames};
 use crate::plain::plain;
 
-/// A picture.
+/// A chart.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Chart {
-    /// What stands above it (may be hostile text).
+    /// Title, not yet sanitized.
     pub title: String,
-    /// One for each file.
+    /// One panel per file.
     pub panels: Vec<Panel>,
-    /// Width and height, in units of which letters are 12 high.
+    /// Width and height, in units where text is 12 high.
     pub size: (u32, u32),
-    /// Light, dark, or as the reader likes it.
+    /// Light, dark, or the reader's preference.
     pub theme: Theme,
-    /// Times of day instead of seconds, where the file knows them.
+    /// Shows times of day instead of seconds, if the file has a wall clock.
     pub clock: bool,
 }
 
-/// Colours of a picture.
+/// Color theme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Theme {
-    /// SVG: what the reader's system prefers. PNG: light.
+    /// SVG: the preference of the reader's system. PNG: light.
     #[default]
     Auto,
     /// Dark on light.
@@ -50,21 +50,21 @@ pub enum Theme {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Panel {
     title: String,
-    /// Names of the bands, and whether it is the rest of them.
+    /// Names of the bands, and whether a band is the rest.
     bands: Vec<(String, bool)>,
-    /// Nanoseconds since the file's beginning, and each band from then on.
+    /// Nanoseconds since the start of the file, and the value of each band from then on.
     rows: Vec<(i64, Vec<u64>)>,
     peak: (i64, u64),
-    /// The first and last moment of the file.
+    /// First and last time of the file.
     span: (i64, i64),
-    /// The wall clock at the beginning, in nanoseconds since 1970, UTC.
+    /// Wall clock at the start, in nanoseconds since 1970, UTC.
     utc: Option<i64>,
-    /// Names and points of other tools' accounts.
+    /// Names and points of series of other tools.
     lines: Vec<(String, Vec<(i64, u64)>)>,
 }
 
 impl Panel {
-    /// The bands of a file, under a title (which may be hostile text).
+    /// Creates the panel of a file. The title is sanitized here.
     #[must_use]
     pub fn new(
         title: &str,
@@ -75,7 +75,7 @@ impl Panel {
     ) -> Self {
         let nanos = |at: Moment| subject.nanos(at);
         let named = course.bands.iter().map(|band| band_name(*band, subject)).collect();
-        let (bands, places) = joined(named);
+        let (bands, indices) = merged(named);
         let mut now: Vec<u64> = vec![0; course.bands.len()];
         let rows = course.rows().map(|(at, cells)| {
             for (band, bytes) in cells {
@@ -84,8 +84,8 @@ impl Panel {
                 }
             }
             let mut sums = vec![0; bands.len()];
-            for (place, bytes) in places.iter().zip(&now) {
-                if let Some(sum) = sums.get_mut(*place) {
+            for (index, bytes) in indices.iter().zip(&now) {
+                if let Some(sum) = sums.get_mut(*index) {
                     *sum = bytes.saturating_add(*sum);
                 }
             }
@@ -108,29 +108,29 @@ impl Panel {
         }
     }
 
-    /// The most that is drawn.
+    /// Returns the maximum of all series.
     fn top(&self) -> u64 {
         let lines = self.lines.iter().flat_map(|(_, points)| points).map(|(_, bytes)| *bytes);
         lines.chain([self.peak.1]).max().unwrap_or(0)
     }
 }
 
-/// Bands of one name become one: stacks that differ in libraries only look the same in a legend. Also,
-/// for each band that there was, which one it is now.
-fn joined(named: Vec<(String, bool)>) -> (Vec<(String, bool)>, Vec<usize>) {
+/// Merges bands of the same name: stacks that differ only in library frames look the same in a
+/// legend. Also returns the new index of each band.
+fn merged(named: Vec<(String, bool)>) -> (Vec<(String, bool)>, Vec<usize>) {
     let mut bands: Vec<(String, bool)> = Vec::new();
-    let mut places = Vec::new();
+    let mut indices = Vec::new();
     for band in named {
-        let place = bands.iter().position(|known| *known == band).unwrap_or(bands.len());
-        if place == bands.len() {
+        let index = bands.iter().position(|known| *known == band).unwrap_or(bands.len());
+        if index == bands.len() {
             bands.push(band);
         }
-        places.push(place);
+        indices.push(index);
     }
-    (bands, places)
+    (bands, indices)
 }
 
-/// What a band is called, and whether it is the rest.
+/// Returns the name of a band, and whether it is the rest.
 fn band_name(band: Band, subject: &Subject<'_>) -> (String, bool) {
     let name = match band {
         Band::Kind(kind) => kind.to_string(),
@@ -150,12 +150,12 @@ fn band_name(band: Band, subject: &Subject<'_>) -> (String, bool) {
     (plain(&name).into_owned(), false)
 }
 
-/// Writes a picture as SVG.
+/// Writes a chart as SVG.
 pub fn write_svg(out: &mut dyn Write, chart: &Chart) -> io::Result<()> {
     svg::write(out, &layout::scene(chart), chart.theme)
 }
 
-/// Writes a picture as PNG, two pixels for each unit in either direction.
+/// Writes a chart as PNG, two pixels per unit in either direction.
 pub fn write_png(out: &mut dyn Write, chart: &Chart) -> io::Result<()> {
     png::write(out, &layout::scene(chart), chart.theme)
 }

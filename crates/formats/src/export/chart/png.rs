@@ -1,4 +1,4 @@
-//! A scene as PNG.
+//! PNG output of a scene.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use super::Theme;
 use super::glyphs::{self, EM};
 use super::scene::{Paint, Scene, Shape, Side};
 
-/// Pixels of a unit.
+/// Pixels per unit.
 const SCALE: f32 = 2.0;
 
 /// Writes a scene.
@@ -30,7 +30,7 @@ pub(super) fn write(out: &mut dyn Write, scene: &Scene, theme: Theme) -> io::Res
 
 fn ink(paint: Paint, theme: Theme) -> Ink<'static> {
     let part = |from: usize| {
-        let digits = paint.colour(theme).get(from..from + 2).unwrap_or("00");
+        let digits = paint.color(theme).get(from..from + 2).unwrap_or("00");
         u8::from_str_radix(digits, 16).unwrap_or(0)
     };
     let mut ink = Ink::default();
@@ -90,7 +90,7 @@ fn through(points: &[(f64, f64)], closed: bool) -> Option<Path> {
     path.finish()
 }
 
-/// Draws letters; bold ones have a rim.
+/// Draws text; bold text gets an outline.
 fn letters(map: &mut Pixmap, text: &str, at: (f64, f64), size: f64, bold: bool, ink: &Ink<'_>) {
     let mut x = at.0;
     let scale = size / EM;
@@ -98,12 +98,12 @@ fn letters(map: &mut Pixmap, text: &str, at: (f64, f64), size: f64, bold: bool, 
         let glyph = glyphs::glyph(character);
         if let Some(path) = outline(glyph.outline) {
             let (unit, move_x, move_y) = (scale as f32, x as f32, at.1 as f32);
-            let place = Transform::from_row(unit, 0.0, 0.0, -unit, move_x, move_y);
-            let place = place.post_scale(SCALE, SCALE);
-            map.fill_path(&path, ink, FillRule::Winding, place, None);
+            let transform = Transform::from_row(unit, 0.0, 0.0, -unit, move_x, move_y);
+            let transform = transform.post_scale(SCALE, SCALE);
+            map.fill_path(&path, ink, FillRule::Winding, transform, None);
             if bold {
                 let stroke = Stroke { width: 90.0, ..Stroke::default() };
-                map.stroke_path(&path, ink, &stroke, place, None);
+                map.stroke_path(&path, ink, &stroke, transform, None);
             }
         }
         x += glyph.advance * scale;
@@ -113,7 +113,7 @@ fn letters(map: &mut Pixmap, text: &str, at: (f64, f64), size: f64, bold: bool, 
 fn outline(outline: &'static str) -> Option<Path> {
     let mut path = PathBuilder::new();
     for (letter, [a, b, c, d]) in glyphs::steps(outline) {
-        let [a, b, c, d] = [a, b, c, d].map(|figure| figure as f32);
+        let [a, b, c, d] = [a, b, c, d].map(|number| number as f32);
         match letter {
             b'M' => path.move_to(a, b),
             b'L' => path.line_to(a, b),
@@ -124,13 +124,14 @@ fn outline(outline: &'static str) -> Option<Path> {
     path.finish()
 }
 
-/// The file: a header, all rows in one piece, an end. Pictures have no holes, so colours are plain.
+/// Writes the file: a header, all rows in one chunk, an end. Charts are opaque, so no alpha channel
+/// is written.
 fn encode(out: &mut dyn Write, map: &Pixmap) -> io::Result<()> {
     out.write_all(b"\x89PNG\r\n\x1a\n")?;
     let mut head = Vec::new();
     head.extend(map.width().to_be_bytes());
     head.extend(map.height().to_be_bytes());
-    // 8 bits of red, green and blue; the only compression and filtering, not interlaced.
+    // 8 bits of red, green and blue; default compression and filtering, not interlaced.
     head.extend([8, 2, 0, 0, 0]);
     chunk(out, *b"IHDR", &head)?;
     let mut rows = ZlibEncoder::new(Vec::new(), Compression::new(9));
@@ -139,11 +140,11 @@ fn encode(out: &mut dyn Write, map: &Pixmap) -> io::Result<()> {
     for pixels in map.data().chunks(row.max(1)) {
         let plain: Vec<u8> =
             pixels.chunks(4).flat_map(|pixel| pixel.iter().take(3).copied()).collect();
-        // The difference to the row above is mostly nothing.
+        // The difference to the row above (filter 2) is mostly zero.
         rows.write_all(&[2])?;
-        let less: Vec<u8> =
+        let difference: Vec<u8> =
             plain.iter().zip(&before).map(|(now, above)| now.wrapping_sub(*above)).collect();
-        rows.write_all(&less)?;
+        rows.write_all(&difference)?;
         before = plain;
     }
     chunk(out, *b"IDAT", &rows.finish()?)?;

@@ -1,8 +1,8 @@
-//! A picture as a list of shapes.
+//! A chart as a list of shapes.
 
 use super::Theme;
 
-/// What a shape is filled or drawn with; themes say which colour that is.
+/// Color role of a shape; the theme maps it to a color.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Paint {
     Page,
@@ -14,7 +14,7 @@ pub(super) enum Paint {
     Rest,
 }
 
-/// Where a text stands from its point.
+/// Anchor of a text relative to its point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Left,
@@ -22,31 +22,31 @@ pub(super) enum Side {
     Right,
 }
 
-/// A shape.
+/// A shape to draw.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Shape {
     /// A filled rectangle: left, top, width, height.
     Box(Paint, [f64; 4]),
-    /// A filled shape.
+    /// A filled polygon.
     Area(Paint, Vec<(f64, f64)>),
     /// A line.
     Line { paint: Paint, width: f64, dashed: bool, points: Vec<(f64, f64)> },
     /// A disc.
     Dot(Paint, (f64, f64)),
-    /// A text, by its base line.
+    /// A text, positioned by its baseline.
     Text { paint: Paint, at: (f64, f64), size: f64, side: Side, bold: bool, text: String },
 }
 
-/// A picture.
+/// A chart, laid out.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Scene {
     pub(super) size: (f64, f64),
-    /// What it shows, in a sentence.
+    /// Description of the chart in one sentence.
     pub(super) label: String,
     pub(super) shapes: Vec<Shape>,
 }
 
-/// Different colours of bands; more bands begin again.
+/// Number of band colors; further bands start again.
 pub(super) const BANDS: usize = 12;
 
 /// Page, text, dim text, grid, alarm, the rest; then bands.
@@ -63,7 +63,7 @@ const DARK: [&str; 6 + BANDS] = [
 ];
 
 impl Paint {
-    /// Every paint.
+    /// Returns every paint.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let fixed = [Self::Page, Self::Text, Self::Dim, Self::Grid, Self::Alarm, Self::Rest];
         fixed.into_iter().chain((0..BANDS).map(Self::Band))
@@ -81,13 +81,13 @@ impl Paint {
         }
     }
 
-    /// The colour, as `#rrggbb`.
-    pub(super) fn colour(self, theme: Theme) -> &'static str {
-        let colours = if theme == Theme::Dark { &DARK } else { &LIGHT };
-        colours[self.index()]
+    /// Returns the color as `#rrggbb`.
+    pub(super) fn color(self, theme: Theme) -> &'static str {
+        let colors = if theme == Theme::Dark { &DARK } else { &LIGHT };
+        colors[self.index()]
     }
 
-    /// A short name of it.
+    /// Returns the CSS class of the paint.
     pub(super) fn class(self) -> String {
         format!("c{}", self.index())
     }

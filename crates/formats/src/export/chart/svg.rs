@@ -32,9 +32,9 @@ pub(super) fn write(out: &mut dyn Write, scene: &Scene, theme: Theme) -> io::Res
 fn rules(theme: Theme) -> String {
     let mut rules = String::new();
     for paint in Paint::all() {
-        let (class, colour) = (paint.class(), paint.colour(theme));
+        let (class, color) = (paint.class(), paint.color(theme));
         // Writing to a string cannot fail.
-        let _ = write!(rules, ".{class}{{fill:{colour}}}.s{class}{{stroke:{colour};fill:none}}");
+        let _ = write!(rules, ".{class}{{fill:{color}}}.s{class}{{stroke:{color};fill:none}}");
     }
     rules
 }
