@@ -1,4 +1,4 @@
-//! The command line: clap on one side, plain configuration for the commands on the other.
+//! Command line: clap structs and the dispatch to the verbs.
 
 mod advise;
 mod files;
@@ -106,13 +106,13 @@ EXAMPLES
 A recording is an Apache Arrow stream that pyarrow, polars and DuckDB also read. Requires root.
 Ctrl-C ends the recording.";
 
-/// Whom to trace; the same for every verb that traces.
+/// Processes to trace; shared by all verbs that trace.
 #[derive(Args)]
 pub(crate) struct Target {
     /// Trace process PID (may be repeated)
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "all")]
     pub(crate) pid: Vec<u32>,
-    // A doc comment would make a link of the brackets.
+    // rustdoc would read the brackets of a doc comment as a link.
     #[arg(short, long, help = "Trace all processes, including ones started later [default]")]
     pub(crate) all: bool,
     /// With --pid: also trace children forked from now on
@@ -144,7 +144,7 @@ pub(crate) struct Target {
     pub(crate) attach_mode: Option<Tier>,
 }
 
-/// See [`capture::plan::Tier`].
+/// Attach mode, see [`capture::plan::AttachMode`].
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Tier {
     Session,
@@ -214,7 +214,7 @@ pub(crate) struct Trace {
     pub(crate) limit: Limit,
 }
 
-/// What makes a verb fail.
+/// Leaks that make a verb fail.
 #[derive(Args)]
 pub(crate) struct Limit {
     /// Exit with status 1 if more than SIZE (default 0) was not freed, or if any site is a leak
@@ -240,13 +240,13 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// The outcome with the exit code that findings should have.
+    /// Returns the outcome, with the exit code of the option for findings.
     pub(crate) fn outcome(&self, outcome: Outcome) -> Outcome {
         if outcome == Outcome::Findings { Outcome::Code(self.leak_exit_code) } else { outcome }
     }
 }
 
-/// What reports are ordered by.
+/// Grouping of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum By {
     /// By process and thread
@@ -256,7 +256,7 @@ pub(crate) enum By {
     Site,
 }
 
-/// How call stacks are taken.
+/// How call stacks are collected.
 #[derive(Args)]
 pub(crate) struct StackOptions {
     /// How to collect call stacks: off, fp (frame pointers) or full (unwind tables and Python
@@ -275,7 +275,7 @@ pub(crate) enum Stacks {
     Full,
 }
 
-/// Whether objects are followed.
+/// Whether CUDA objects are tracked.
 #[derive(Args)]
 pub(crate) struct ObjectOptions {
     /// Do not track streams, events, graphs, modules and other CUDA objects
@@ -283,7 +283,7 @@ pub(crate) struct ObjectOptions {
     pub(crate) no_objects: bool,
 }
 
-/// How reports of a trace are printed.
+/// Output format of live reports.
 #[derive(Args)]
 pub(crate) struct FormatOptions {
     /// Output format; json prints one object per line
@@ -295,7 +295,7 @@ pub(crate) struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Whether JSON is printed.
+    /// Whether the output is JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.json || self.format == TextOrJson::Json
     }
@@ -309,7 +309,7 @@ pub(crate) enum TextOrJson {
     Json,
 }
 
-/// Whether tensors are followed, too.
+/// Whether PyTorch tensors are tracked.
 #[derive(Args)]
 pub(crate) struct TorchOptions {
     /// Also track PyTorch tensors: full (by call site) or totals (cheaper) [default if given: full]
@@ -363,7 +363,7 @@ pub(crate) struct Kernels {
     pub(crate) work: WorkOptions,
 }
 
-/// How launches are counted.
+/// How launches are counted and checked.
 #[derive(Args)]
 pub(crate) struct WorkOptions {
     /// Which launches to check for errors: sampled, or all (slower) [default: sampled]
@@ -447,7 +447,7 @@ pub(crate) struct Demo {
     pub(crate) duration: Duration,
 }
 
-/// Prints help, the version, or an error of usage. Errors quote arguments, so those are escaped first.
+/// Prints help, the version or a usage error. Errors quote arguments, so these are escaped first.
 fn explain(error: &clap::Error) -> Outcome {
     let escaped = std::env::args_os().map(|word| plain(&word.to_string_lossy()).into_owned());
     match Cli::try_parse_from(escaped) {

@@ -1,4 +1,4 @@
-//! Verbs that read files.
+//! The command line of verbs that read files.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ FILE is anything that `vramscope report` reads. Single-file formats can be writt
 output (-). nsys-tsv writes allocations with a call stack to valid.tsv, those with only a driver
 function to driver.tsv and the rest to invalid.tsv.";
 
-/// Which part of a file counts.
+/// Filters of verbs that read a file.
 #[derive(Args)]
 pub(crate) struct Part {
     /// Only this process
@@ -130,7 +130,7 @@ pub(crate) struct Report {
     pub(crate) part: Part,
 }
 
-/// What another tool saw of the same time.
+/// A log of nvidia-smi to draw over the series of a file.
 #[derive(Args)]
 pub(crate) struct Overlay {
     /// Overlay an nvidia-smi CSV log
@@ -147,7 +147,7 @@ pub(crate) struct Overlay {
     pub(crate) smi_offset: Option<i64>,
 }
 
-/// A time that may be negative, in nanoseconds.
+/// Parses a duration that may be negative, in nanoseconds.
 fn offset(text: &str) -> Result<i64, String> {
     let (sign, size) = match text.trim().strip_prefix('-') {
         Some(size) => (-1, size),

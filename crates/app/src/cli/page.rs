@@ -1,5 +1,5 @@
-//! The tables of `docs/reference/cli.md` are made from the command line and must be fresh.
-//! `VRAMSCOPE_UPDATE=1` writes them.
+//! Checks that the tables of `docs/reference/cli.md` match the command line. `VRAMSCOPE_UPDATE=1`
+//! rewrites them.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -53,18 +53,18 @@ fn description(arg: &Arg) -> String {
     text
 }
 
-/// The rows of a verb's options.
+/// Returns the table rows of a verb's options.
 fn options(verb: &Command) -> String {
-    let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
-    verb.get_arguments().filter(shown).fold(String::new(), |mut rows, arg| {
+    let is_visible = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
+    verb.get_arguments().filter(is_visible).fold(String::new(), |mut rows, arg| {
         let (name, text) = (name(arg).replace('|', "\\|"), description(arg).replace('|', "\\|"));
         writeln!(rows, "| `{name}` | {text} |").unwrap();
         rows
     })
 }
 
-/// The page with new tables.
-fn fresh(page: &str) -> String {
+/// Returns the page with regenerated tables.
+fn regenerate(page: &str) -> String {
     let mut command = Cli::command();
     command.build();
     let verbs: Vec<&Command> =
@@ -98,14 +98,14 @@ fn fresh(page: &str) -> String {
 fn cli_reference_tables_are_fresh() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/cli.md");
     let found = std::fs::read_to_string(&path).unwrap();
-    let want = fresh(&found);
-    if found == want {
+    let expected = regenerate(&found);
+    if found == expected {
         return;
     }
     if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
-        std::fs::write(&path, want).unwrap();
+        std::fs::write(&path, expected).unwrap();
         return;
     }
-    let stale = found.lines().zip(want.lines()).find(|(found, want)| found != want);
+    let stale = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
     panic!("docs/reference/cli.md is stale: run this test with VRAMSCOPE_UPDATE=1: {stale:#?}");
 }

@@ -1,4 +1,4 @@
-//! The verb that draws.
+//! The command line of `plot`.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ EXAMPLES
 
 The extension of FILE selects the format: svg, png or html.";
 
-/// The most bands that a picture can show.
+/// Maximum number of bands in a chart.
 const MOST: usize = 50;
 
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! `vramscope advise`: what would free memory. It changes nothing.
+//! `vramscope advise`: suggests how to free GPU memory. It changes nothing.
 
 #[cfg(feature = "serve")]
 mod agent;
@@ -22,16 +22,16 @@ use crate::cli::Advise;
 use crate::outfile::shown;
 use crate::{Outcome, output};
 
-/// Lists of the snapshot that advice is made from.
+/// Lists of the snapshot that advice is derived from.
 const VIEW: View = View { top: 1, top_sites: 200, ..View::DEFAULT };
 
 /// Runs the verb.
 pub(crate) fn run(options: &Advise) -> Result<Outcome> {
     let mut advice = match (&options.file, &options.agent) {
-        (Some(file), _) if file.is_dir() => of_folder(file)?,
-        (Some(file), _) => of_recording(file, options)?,
-        (None, Some(url)) => of_agent(url, options)?,
-        (None, None) => of_host(options)?,
+        (Some(file), _) if file.is_dir() => from_incident_dir(file)?,
+        (Some(file), _) => from_recording(file, options)?,
+        (None, Some(url)) => from_agent(url, options)?,
+        (None, None) => from_host(options)?,
     };
     narrow(&mut advice, options)?;
     for gpu in &mut advice.gpus {
@@ -48,15 +48,15 @@ pub(crate) fn run(options: &Advise) -> Result<Outcome> {
     Ok(if options.need.is_none() || met { Outcome::Fine } else { Outcome::Findings })
 }
 
-/// Leaves what was asked for.
+/// Keeps only the GPU and the processes that the options select.
 fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
-    if let Some(wanted) = options.gpu {
+    if let Some(requested) = options.gpu {
         let known: Vec<String> =
             advice.gpus.iter().filter_map(|gpu| gpu.gpu).map(|gpu| gpu.to_string()).collect();
-        advice.gpus.retain(|gpu| gpu.gpu == Some(wanted));
+        advice.gpus.retain(|gpu| gpu.gpu == Some(requested));
         if advice.gpus.is_empty() {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            bail!("unknown GPU {wanted}; available: {known}");
+            bail!("unknown GPU {requested}; available: {known}");
         }
     }
     if !options.pid.is_empty() {
@@ -67,16 +67,16 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
     Ok(())
 }
 
-/// What a folder says: it was found out at the moment of the error.
-fn of_folder(folder: &Path) -> Result<Advice> {
-    let file = folder.join(OBJECT);
-    let unfit = || format!("{} is not an incident directory ({OBJECT} is missing)", shown(folder));
-    import::check_file(&file).with_context(unfit)?;
-    let object = incident::read(&file).with_context(unfit)?;
+/// Returns the advice stored in an incident directory, from the time of the error.
+fn from_incident_dir(dir: &Path) -> Result<Advice> {
+    let file = dir.join(OBJECT);
+    let invalid = || format!("{} is not an incident directory ({OBJECT} is missing)", shown(dir));
+    import::check_file(&file).with_context(invalid)?;
+    let object = incident::read(&file).with_context(invalid)?;
     if object.version > incident::VERSION {
         bail!(
             "{} was written by a newer vramscope (incident version {}, supported: {}); use that one",
-            shown(folder),
+            shown(dir),
             object.version,
             incident::VERSION
         );
@@ -85,8 +85,8 @@ fn of_folder(folder: &Path) -> Result<Advice> {
     Ok(Advice { time: object.time, gpus: object.advice, notes: vec![note] })
 }
 
-/// What was so at the end of a recording.
-fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
+/// Returns advice for the end of a recording.
+fn from_recording(file: &Path, options: &Advise) -> Result<Advice> {
     let source = input::recognise(file)?;
     if source != Source::Recording {
         bail!(
@@ -97,42 +97,42 @@ fn of_recording(file: &Path, options: &Advise) -> Result<Advice> {
     }
     let mut recorded = replay::read(file, |_, _| {})?;
     let snapshot = recorded.ledger.snapshot(recorded.at, &VIEW);
-    let mut advice = answer(&snapshot, &recorded.names, options, false);
+    let mut advice = from_snapshot(&snapshot, &recorded.names, options, false);
     advice.notes.push("state at the end of the recording".into());
     Ok(advice)
 }
 
-/// Advice from a snapshot of this host, or of another one.
-fn answer(snapshot: &Snapshot, names: &Names, options: &Advise, local: bool) -> Advice {
+/// Derives advice from a snapshot of this host or of a recording.
+fn from_snapshot(snapshot: &Snapshot, names: &Names, options: &Advise, local: bool) -> Advice {
     let only: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
     let idle = |process: &ProcessView| {
         let work = process.work.as_ref()?;
         (work.launches == 0).then_some(work.window)
     };
-    let question =
+    let request =
         Question { gpu: None, only: &only, asker: None, cause: None, idle: &idle, local };
     let time = names.clock.precise(snapshot.at);
     let notes = advising::notes(snapshot);
-    Advice { time, gpus: advising::answer(&question, snapshot, names), notes }
+    Advice { time, gpus: advising::answer(&request, snapshot, names), notes }
 }
 
 #[cfg(feature = "capture")]
-fn of_host(options: &Advise) -> Result<Advice> {
+fn from_host(options: &Advise) -> Result<Advice> {
     let (snapshot, names) = look::look(options, &VIEW)?;
-    Ok(answer(&snapshot, &names, options, true))
+    Ok(from_snapshot(&snapshot, &names, options, true))
 }
 
 #[cfg(not(feature = "capture"))]
-fn of_host(_: &Advise) -> Result<Advice> {
+fn from_host(_: &Advise) -> Result<Advice> {
     Err(super::no_capture())
 }
 
 #[cfg(feature = "serve")]
-fn of_agent(url: &str, options: &Advise) -> Result<Advice> {
+fn from_agent(url: &str, options: &Advise) -> Result<Advice> {
     agent::ask(url, options.token_file.as_deref())
 }
 
 #[cfg(not(feature = "serve"))]
-fn of_agent(_: &str, _: &Advise) -> Result<Advice> {
+fn from_agent(_: &str, _: &Advise) -> Result<Advice> {
     Err(super::no_agent())
 }

@@ -1,4 +1,4 @@
-//! `vramscope demo`: the main job on the simulated driver, with real probes on real processes.
+//! `vramscope demo`: traces simulated workloads, with real probes on real processes.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::{Outcome, cli, output};
 /// Time between the demo's reports.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// A program that is started when a part of the demo's time is over.
+/// A workload that starts after a share of the demo's duration.
 struct Scene {
-    /// In hundredths of the whole.
+    /// In percent of the duration.
     at: u32,
     title: &'static str,
     arguments: &'static [&'static str],
@@ -80,9 +80,9 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
         live.plan.tier,
         INTERVAL.as_secs()
     ))?;
-    let mut players = Players(Vec::new());
-    play(options, &simulator, &live, &mut report, &mut players)?;
-    players.stop();
+    let mut workloads = Players(Vec::new());
+    run_steps(options, &simulator, &live, &mut report, &mut workloads)?;
+    workloads.stop();
     say("The final report: what each program had not freed when it exited.")?;
     let (_, outcome) = report.finish(live)?;
     if outcome != Outcome::Fine {
@@ -96,23 +96,23 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-fn play(
+fn run_steps(
     options: &cli::Demo,
     simulator: &Simulator,
     live: &Live,
     report: &mut LiveReport,
-    players: &mut Players,
+    workloads: &mut Players,
 ) -> Result<()> {
     let start = Instant::now();
     let end = start + options.duration;
-    let mut scenes = SCENES.iter().peekable();
+    let mut steps = SCENES.iter().peekable();
     let mut next_report = start + INTERVAL;
     while Instant::now() < end && !report.has_failed() {
-        while let Some(scene) =
-            scenes.next_if(|scene| start.elapsed() >= options.duration * scene.at / 100)
+        while let Some(step) =
+            steps.next_if(|step| start.elapsed() >= options.duration * step.at / 100)
         {
-            say(scene.title)?;
-            players.0.push(simulator.start(scene)?);
+            say(step.title)?;
+            workloads.0.push(simulator.start(step)?);
         }
         if Instant::now() >= next_report {
             report.report()?;
@@ -133,13 +133,13 @@ fn say(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The programs that run; they end with the demo, however it ends.
+/// Running workloads; they are killed when the demo ends, also on an error.
 struct Players(Vec<Child>);
 
 impl Players {
     fn stop(&mut self) {
         for child in &mut self.0 {
-            // One that ended by itself is as good.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -153,28 +153,28 @@ impl Drop for Players {
     }
 }
 
-/// Where the simulated driver and the workloads are.
+/// Paths of the simulated driver and its workloads.
 struct Simulator {
     driver: PathBuf,
     workload: PathBuf,
-    /// The file by which the programs share one simulated card.
-    card: PathBuf,
+    /// State file through which the workloads share one simulated GPU.
+    state_file: PathBuf,
 }
 
 impl Drop for Simulator {
     fn drop(&mut self) {
-        // Absent is as good as removed.
-        let _ = std::fs::remove_file(&self.card);
+        // The file may not exist.
+        let _ = std::fs::remove_file(&self.state_file);
     }
 }
 
 impl Simulator {
-    fn find(folder: Option<&Path>) -> Result<Self> {
+    fn find(dir: Option<&Path>) -> Result<Self> {
         let exe = std::env::current_exe().context("cannot find the path of this program")?;
-        let beside = exe.parent().unwrap_or(Path::new(".")).join("sim");
-        let folder = folder.map_or(beside, Path::to_owned);
-        let driver = folder.join("libcuda.so.1");
-        let workload = folder.join("workload");
+        let default = exe.parent().unwrap_or(Path::new(".")).join("sim");
+        let dir = dir.map_or(default, Path::to_owned);
+        let driver = dir.join("libcuda.so.1");
+        let workload = dir.join("workload");
         for file in [&driver, &workload] {
             if !file.is_file() {
                 bail!(
@@ -184,16 +184,16 @@ impl Simulator {
                 );
             }
         }
-        let card = format!("vramscope-demo-{}", std::process::id());
-        Ok(Self { driver, workload, card: std::env::temp_dir().join(card) })
+        let state_file = format!("vramscope-demo-{}", std::process::id());
+        Ok(Self { driver, workload, state_file: std::env::temp_dir().join(state_file) })
     }
 
-    fn start(&self, scene: &Scene) -> Result<Child> {
-        let folder = self.driver.parent().unwrap_or(Path::new("."));
+    fn start(&self, step: &Scene) -> Result<Child> {
+        let dir = self.driver.parent().unwrap_or(Path::new("."));
         Command::new(&self.workload)
-            .args(scene.arguments)
-            .env("LD_LIBRARY_PATH", folder)
-            .env("SIM_STATE_FILE", &self.card)
+            .args(step.arguments)
+            .env("LD_LIBRARY_PATH", dir)
+            .env("SIM_STATE_FILE", &self.state_file)
             .env("SIM_MEMORY", "8G")
             .env("SIM_CONTEXT_OVERHEAD", "64M")
             .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! `vramscope diff`: what one file has more or less of than another.
+//! `vramscope diff`: compares two files by call site.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::input::{self, Input};
 use crate::cli::DiffFormat;
 use crate::{Outcome, cli, output};
 
-/// Sites that are listed for people where nothing else is asked for.
+/// Sites listed in text output without `--top`.
 const TOP: usize = 20;
 
 /// Runs the verb.

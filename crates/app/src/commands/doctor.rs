@@ -1,4 +1,4 @@
-//! `vramscope doctor`: what this host can do, what is missing and how to get it.
+//! `vramscope doctor`: checks whether this host can trace, what is missing and how to get it.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<Outcome> {
     let out = &mut *results.writer;
     let host = examine();
     writeln!(out, "kernel     Linux {} on {}", host.release, host.machine)?;
-    writeln!(out, "rights     {}", rights(&host))?;
+    writeln!(out, "privileges {}", privileges(&host))?;
     writeln!(out, "types      {}", if host.btf { "BTF available" } else { "no BTF" })?;
     if let Some(mode) = &host.lockdown {
         writeln!(out, "lockdown   {mode}")?;
@@ -51,19 +51,19 @@ pub(crate) fn run() -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn rights(host: &capture::host::Host) -> String {
-    let rights = &host.rights;
-    let missing = rights.missing();
-    let may = if rights.bpf && rights.perfmon { "can" } else { "cannot" };
-    let look = if rights.look_into_processes && rights.read_files { "can" } else { "cannot" };
+fn privileges(host: &capture::host::Host) -> String {
+    let caps = &host.rights;
+    let missing = caps.missing();
+    let load = if caps.bpf && caps.perfmon { "can" } else { "cannot" };
+    let inspect = if caps.look_into_processes && caps.read_files { "can" } else { "cannot" };
     let without = if missing.is_empty() {
         String::new()
     } else {
         format!(" (without {})", missing.join(", "))
     };
     format!(
-        "user {}: {may} load BPF programs, {look} inspect processes of other users{without}",
-        rights.uid
+        "user {}: {load} load BPF programs, {inspect} inspect processes of other users{without}",
+        caps.uid
     )
 }
 
@@ -85,7 +85,7 @@ fn drivers(out: &mut dyn Write) -> Result<()> {
         }),
     );
     for (path, name) in candidates {
-        let shown = plain(&name.to_string_lossy()).into_owned();
+        let label = plain(&name.to_string_lossy()).into_owned();
         match Image::open(&path, &name) {
             Ok(image) if seen.contains(&image.identity) => {}
             Ok(image) => {
@@ -93,7 +93,7 @@ fn drivers(out: &mut dyn Write) -> Result<()> {
                 let users = in_use.iter().filter(|mapping| mapping.path == name).count();
                 writeln!(
                     out,
-                    "driver     {shown}: {} of {} hooked functions, {fast} with emulated probe \
+                    "driver     {label}: {} of {} hooked functions, {fast} with emulated probe \
                      sites, used by {users} processes",
                     image.functions.len(),
                     HOOKS.len(),

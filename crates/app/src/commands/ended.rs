@@ -1,17 +1,18 @@
-//! Processes that ended during a trace, kept for its last report.
+//! Processes that exited during a trace, kept for its final report.
 
 use std::collections::VecDeque;
 
 use engine::snapshot::{ProcessView, Snapshot};
 
-/// The most that are kept. Beyond it those that freed everything go first, then the oldest.
+/// Maximum number of kept processes. Beyond it, processes that freed everything are dropped first,
+/// then the oldest.
 const MOST: usize = 4096;
 
-/// The most allocations that all of them list together. Beyond it the oldest have their figures
-/// only; a report has told of each before.
+/// Maximum number of allocations listed for all of them together. Beyond it, the oldest keep only
+/// their totals; an earlier report has listed their allocations.
 const MOST_LISTED: usize = 50_000;
 
-/// Ended processes, oldest first.
+/// Exited processes, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     processes: VecDeque<ProcessView>,
@@ -20,7 +21,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Keeps what the snapshot says of processes that ended.
+    /// Keeps the exited processes of the snapshot.
     pub(crate) fn remember(&mut self, snapshot: Snapshot) {
         for process in snapshot.processes.into_iter().filter(|process| process.ended.is_some()) {
             if self.processes.len() >= MOST {
@@ -35,7 +36,7 @@ impl Ended {
         }
     }
 
-    /// Takes lists away from the oldest, never from the newest.
+    /// Drops the lists of the oldest processes, never of the newest.
     fn shorten(&mut self) {
         let older = self.processes.len().saturating_sub(1);
         for process in self.processes.iter_mut().take(older) {
@@ -49,13 +50,13 @@ impl Ended {
         }
     }
 
-    /// Adds those of earlier snapshots to the last one.
+    /// Adds the exited processes of earlier snapshots to the last one.
     pub(crate) fn recall_into(&mut self, last: &mut Snapshot) {
         self.listed = 0;
         last.processes.extend(self.processes.drain(..));
     }
 
-    /// How many could not be kept.
+    /// Number of processes that could not be kept.
     pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -76,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// What a report says of a process that ended with so many allocations.
+    /// Returns the report of a process that exited with this number of allocations.
     fn report(pid: u32, allocations: u64) -> Snapshot {
         let mut ledger = Ledger::new();
         let at = Moment(1);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_the_oldest_go_when_there_are_too_many_and_their_figures_stay() {
+    fn oldest_lists_are_dropped_but_totals_stay() {
         let (mut ended, mut last) = (Ended::default(), Snapshot::default());
         for pid in 1..=6 {
             ended.remember(report(pid, 10_000));
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_process_keeps_its_list_however_long_it_is() {
+    fn newest_process_keeps_its_list() {
         let (mut ended, mut last) = (Ended::default(), Snapshot::default());
         ended.remember(report(1, 10));
         ended.remember(report(2, 60_000));
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_most_a_process_that_freed_everything_goes_first() {
+    fn processes_without_leaks_are_dropped_first() {
         let (mut ended, mut last) = (Ended::default(), Snapshot::default());
         ended.remember(report(1, 3));
         ended.remember(report(2, 0));

@@ -1,4 +1,4 @@
-//! `vramscope export`: a file in another tool's format.
+//! `vramscope export`: converts a file to another tool's format.
 
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Export) -> Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-/// Options that would be ignored are mistakes.
+/// Rejects options that would be ignored.
 fn check(options: &Export) -> Result<()> {
     let chosen = options.value.is_some() || options.unit.is_some();
     match options.format {
@@ -71,13 +71,13 @@ fn check(options: &Export) -> Result<()> {
     }
 }
 
-/// Forms that are made from changes as they come.
+/// Writes a format that needs one pass over the changes.
 fn changes(options: &Export, source: Source) -> Result<()> {
     let mut out = single(options)?;
     let facts = {
-        let mut exporter = exporter(options, source, &mut out)?;
-        let input = read(options, |change, facts| exporter.change(change, facts))?;
-        tell(&exporter.finish(&input.facts)?);
+        let mut format_writer = format_writer(options, source, &mut out)?;
+        let input = read(options, |change, facts| format_writer.change(change, facts))?;
+        log_notes(&format_writer.finish(&input.facts)?);
         input.facts
     };
     out.finish()?;
@@ -85,12 +85,12 @@ fn changes(options: &Export, source: Source) -> Result<()> {
     Ok(())
 }
 
-/// Reads the file; each wanted change is written.
+/// Reads the file and passes each selected change to `write`.
 fn read(
     options: &Export,
     mut write: impl FnMut(&Change, &Facts) -> io::Result<()>,
 ) -> Result<Input> {
-    // A reader cannot be stopped, so the first failure is kept.
+    // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
     let only = input::only(&options.part);
     let input = input::read(&options.file, only, &mut |change, facts| {
@@ -102,7 +102,7 @@ fn read(
     Ok(input)
 }
 
-fn exporter<'a>(
+fn format_writer<'a>(
     options: &Export,
     source: Source,
     out: &'a mut Results,
@@ -117,7 +117,7 @@ fn exporter<'a>(
     })
 }
 
-/// Where a form that is one file goes.
+/// Opens the output of a single-file format.
 fn single(options: &Export) -> Result<Results> {
     let binary = matches!(
         options.format,
@@ -129,14 +129,14 @@ fn single(options: &Export) -> Result<Results> {
     output::results_from(&[&options.file], Some(&options.output), options.force)
 }
 
-/// What a user should know of what was written.
-fn tell(notes: &[String]) {
+/// Logs notes about the output.
+fn log_notes(notes: &[String]) {
     for note in notes {
         output::complain(note);
     }
 }
 
-/// Figures that are not exact are not so in any form.
+/// Warns if values of the file are not exact.
 fn warn(facts: &Facts) {
     for warning in facts.warnings.iter().filter(|warning| warning.inexact) {
         let text = formats::plain::plain(&warning.text);
@@ -144,20 +144,20 @@ fn warn(facts: &Facts) {
     }
 }
 
-/// Forms that are a folder do not go to standard output.
-fn folder(options: &Export) -> Result<&Path> {
-    let folder = &options.output;
-    if output::is_stdout(folder) {
+/// Creates the output directory of a multi-file format; standard output is rejected.
+fn output_dir(options: &Export) -> Result<&Path> {
+    let dir = &options.output;
+    if output::is_stdout(dir) {
         bail!("this format writes several files; -o must be a directory");
     }
-    create_dir_all(folder)
-        .with_context(|| format!("cannot create directory {}", outfile::shown(folder)))?;
-    Ok(folder)
+    create_dir_all(dir)
+        .with_context(|| format!("cannot create directory {}", outfile::shown(dir)))?;
+    Ok(dir)
 }
 
 fn tables(options: &Export) -> Result<()> {
-    let folder = folder(options)?;
-    let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| folder.join(name));
+    let dir = output_dir(options)?;
+    let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| dir.join(name));
     for name in &names {
         output::refuse_inputs(&[&options.file], name)?;
     }
@@ -167,13 +167,13 @@ fn tables(options: &Export) -> Result<()> {
     let input =
         read(options, |change, facts| tables.change(change, &facts.stacks, facts.origin()))?;
     tables.finish()?;
-    let left_out = tables.left_out;
+    let skipped = tables.left_out;
     for table in [tables.valid, tables.invalid, tables.driver] {
         table.into_inner().finish()?;
     }
-    if left_out > 0 {
+    if skipped > 0 {
         output::complain(&format!(
-            "{left_out} changes of pool reservations left out; allocations from pools are included"
+            "{skipped} changes of pool reservations skipped; allocations from pools are included"
         ));
     }
     warn(&input.facts);

@@ -1,4 +1,4 @@
-//! What caches and pools hold and cannot use, in the words of reports.
+//! Fragmentation of caches and pools, as reports print it.
 
 use engine::analysis::fragmentation::{self, Advice, Fit, Owner, Pool};
 use engine::cache::{CachePool, Part};
@@ -7,12 +7,12 @@ use engine::units::Bytes;
 use formats::export::analysis as export;
 use formats::import::gather::Facts;
 
-/// The answer for a file. `would_fit`: a request that is asked about.
-pub(crate) fn answer(facts: &Facts, would_fit: Option<Bytes>) -> export::Fragmentation {
+/// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
+pub(crate) fn describe(facts: &Facts, would_fit: Option<Bytes>) -> export::Fragmentation {
     let found = fragmentation::analyse(&facts.segments, &facts.pools, &facts.settings);
-    let fits = would_fit.map(|asked| {
+    let fits = would_fit.map(|requested| {
         let devices = found.devices.iter().map(|device| device.device);
-        devices.map(|device| fit(device, asked, found.would_fit(device, asked.0))).collect()
+        devices.map(|device| fit(device, requested, found.would_fit(device, requested.0))).collect()
     });
     export::Fragmentation {
         pools: found.pools.iter().map(pool).collect(),
@@ -63,28 +63,28 @@ fn advice(advice: &Advice) -> export::Advice {
     export::Advice { what, why: advice.what.reason() }
 }
 
-fn fit(device: Option<DeviceId>, asked: Bytes, fit: Fit) -> export::WouldFit {
+fn fit(device: Option<DeviceId>, requested: Bytes, fit: Fit) -> export::WouldFit {
     let (answer, how) = match fit {
         Fit::InFreeBlock { block_bytes } => {
             ("free_block", format!("fits into a free block of {}", Bytes(block_bytes)))
         }
         Fit::AfterEmptyCache { releasable_bytes } => (
             "after_empty_cache",
-            format!("fits after empty_cache(), which gives back {}", Bytes(releasable_bytes)),
+            format!("fits after empty_cache(), which frees {}", Bytes(releasable_bytes)),
         ),
         Fit::OnlyDefragmented { free_bytes, more_bytes } => (
             "after_defragmentation",
             format!(
-                "does not fit: {} are free, in pieces; the device has to give {}",
+                "does not fit: {} are free but fragmented; the device must provide {}",
                 Bytes(free_bytes),
                 Bytes(more_bytes)
             ),
         ),
         Fit::NeedsMore { more_bytes } => {
-            ("needs_more", format!("does not fit: the device has to give {}", Bytes(more_bytes)))
+            ("needs_more", format!("does not fit: the device must provide {}", Bytes(more_bytes)))
         }
     };
-    let on = device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
-    let text = format!("{asked} on {on}: {how}");
-    export::WouldFit { device, bytes: asked.0, answer, text }
+    let name = device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
+    let text = format!("{requested} on {name}: {how}");
+    export::WouldFit { device, bytes: requested.0, answer, text }
 }

@@ -1,4 +1,4 @@
-//! Files in, whoever made them: what every verb that reads files begins with.
+//! Input files of any supported format: the start of every verb that reads files.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -16,35 +16,35 @@ use super::replay::known_function;
 use crate::outfile::shown;
 use crate::{cli, output};
 
-/// How long a file may take before progress is shown.
+/// Time after which progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Processes or devices that an error lists.
+/// Processes or devices that an error message lists.
 const LISTED: usize = 10;
 
-/// A file that was read.
+/// A file that was read completely.
 pub(crate) struct Input {
-    /// Its name as it may be shown.
+    /// The file name, escaped for output.
     pub(crate) name: String,
-    /// Who made it.
+    /// The tool that wrote it, and what was imported.
     pub(crate) imported: Imported,
-    /// What it tells besides changes.
+    /// Data of the file other than changes.
     pub(crate) facts: Facts,
 }
 
 impl Input {
-    /// The file, as exports want it.
+    /// Returns the file in the form that reports take.
     pub(crate) fn subject(&self, top: Option<usize>) -> Subject<'_> {
         Subject { path: &self.name, imported: &self.imported, facts: &self.facts, top }
     }
 }
 
-/// Who made a file, by its content.
+/// Detects the format of a file by its content.
 pub(crate) fn recognise(path: &Path) -> Result<Source> {
     Ok(import::recognise(path)?)
 }
 
-/// Reads a file; each wanted change goes to `each`.
+/// Reads a file and passes each selected change to `each`.
 pub(crate) fn read(
     path: &Path,
     only: Only,
@@ -56,19 +56,20 @@ pub(crate) fn read(
         changes.set(changes.get() + 1);
         each(change, facts);
     };
-    let mut tell = |done, total| progress.tell(done, total, changes.get());
-    let mut gather = Gather::new(only, &mut count, &mut tell);
+    let mut report_progress = |done, total| progress.tell(done, total, changes.get());
+    let mut gather = Gather::new(only, &mut count, &mut report_progress);
     let imported = import::open(path, &mut gather, known_function)?;
     let facts = gather.facts;
     drop(progress);
     let name = shown(path);
-    refuse_strangers(&name, only, &facts)?;
+    reject_unknown_ids(&name, only, &facts)?;
     Ok(Input { name, imported, facts })
 }
 
-/// An answer about a process or device that the file does not know would read as good news.
-fn refuse_strangers(name: &str, only: Only, facts: &Facts) -> Result<()> {
-    let known = |list: Vec<String>| match list.as_slice() {
+/// Rejects a pid or device that the file does not contain: an empty report would look like good
+/// news.
+fn reject_unknown_ids(name: &str, only: Only, facts: &Facts) -> Result<()> {
+    let format_list = |list: Vec<String>| match list.as_slice() {
         [] => "none".to_owned(),
         list => list.join(", "),
     };
@@ -78,24 +79,24 @@ fn refuse_strangers(name: &str, only: Only, facts: &Facts) -> Result<()> {
         && !facts.processes.contains_key(&pid)
     {
         let list = seen.processes.iter().take(LISTED).map(ToString::to_string).collect();
-        bail!("{name}: no process {pid} in this file; it contains {}", known(list));
+        bail!("{name}: no process {pid} in this file; it contains {}", format_list(list));
     }
     if let Some(device) = only.device
         && !seen.devices.contains(&device)
         && !facts.devices.contains_key(&device)
     {
         let list = seen.devices.iter().take(LISTED).map(|device| device.0.to_string()).collect();
-        bail!("{name}: no device {} in this file; it contains {}", device.0, known(list));
+        bail!("{name}: no device {} in this file; it contains {}", device.0, format_list(list));
     }
     Ok(())
 }
 
-/// Which changes a command line asks for.
+/// Returns the filter that the command line selects.
 pub(crate) fn only(part: &cli::Part) -> Only {
     Only { pid: part.pid.map(Pid), device: part.device.map(DeviceId) }
 }
 
-/// Reports how far a reader is, when it takes long enough to wonder.
+/// Progress of a reader that takes long.
 pub(crate) struct Progress {
     name: String,
     started: Instant,

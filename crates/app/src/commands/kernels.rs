@@ -1,4 +1,4 @@
-//! `vramscope kernels`: launches by kernel, copies by direction, failing calls.
+//! `vramscope kernels`: launches by kernel, copies by direction, failed calls.
 
 use anyhow::Result;
 use engine::snapshot::View;

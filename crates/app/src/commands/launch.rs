@@ -1,4 +1,4 @@
-//! The hidden launcher of `-- CMD`: this program becomes the command once it is traced.
+//! The hidden launcher of `-- CMD`: this process becomes the command once it is traced.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -9,15 +9,15 @@ use capture::{Error, command};
 use super::status;
 use crate::output;
 
-/// Runs the launcher when this process was started as one. It ends in another program; only its
-/// failure comes back, with the code shells use for it.
+/// Runs the launcher if this process was started as one. On success it never returns, because the
+/// command replaces it; on failure it returns the exit code that shells use.
 pub(crate) fn intercept() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.get(1).is_none_or(|word| word != command::LAUNCHER) {
         return None;
     }
     let error = command::launch(&arguments[2..]);
-    // The tracer ended before it released the command, and has said why.
+    // The tracer exited before it released the command, and has logged the reason.
     let is_unreleased = matches!(
         &error,
         Error::Command { source, .. } if source.kind() == ErrorKind::UnexpectedEof
@@ -25,5 +25,5 @@ pub(crate) fn intercept() -> Option<ExitCode> {
     if !is_unreleased {
         output::complain(&format!("error: {error}"));
     }
-    Some(ExitCode::from(status::of_failed_start(&error)))
+    Some(ExitCode::from(status::start_failure_code(&error)))
 }

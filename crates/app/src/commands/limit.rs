@@ -1,4 +1,4 @@
-//! Limits on leaks that make a verb on files fail.
+//! Leak thresholds that make verbs on files fail (`--fail-on-leak`).
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::input;
 use crate::quantity::LeakLimit;
 use crate::{Outcome, output};
 
-/// A limit that is fed with the changes of a file.
+/// A threshold that observes the changes of a file.
 pub(crate) enum Limit {
     NotFreed(Bytes, Groups),
     Suspects(Box<Suspects>),
@@ -37,7 +37,7 @@ impl Limit {
         }
     }
 
-    /// Tells what is over the limit.
+    /// Logs leaks beyond the threshold.
     pub(crate) fn judge(self, facts: &Facts) -> Outcome {
         match self {
             Self::NotFreed(limit, groups) => {
@@ -49,8 +49,8 @@ impl Limit {
             }
             Self::Suspects(suspects) => {
                 let leaks = |judged: &&Judgement| judged.verdict == Verdict::Leak;
-                let besides = facts.judged.iter().filter(leaks).count();
-                match facts.findings(*suspects).suspects.len() + besides {
+                let other_layers = facts.judged.iter().filter(leaks).count();
+                match facts.findings(*suspects).suspects.len() + other_layers {
                     0 => return Outcome::Fine,
                     1 => output::complain("1 leak suspect"),
                     n => output::complain(&format!("{n} leak suspects")),
@@ -61,8 +61,8 @@ impl Limit {
     }
 }
 
-/// Reads a file once more, for its limit.
-pub(crate) fn of_file(
+/// Reads a file again to check its threshold.
+pub(crate) fn evaluate_file(
     limit: Option<LeakLimit>,
     path: &Path,
     only: Only,

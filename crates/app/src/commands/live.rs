@@ -1,4 +1,4 @@
-//! The engine thread of a live verb: events into the ledger, reports out of it.
+//! The engine thread of a live verb: applies events to the ledger and prints reports.
 
 use anyhow::Result;
 use capture::gpus::Gpu;
@@ -22,7 +22,7 @@ use crate::output::{self, Results};
 use crate::pipeline::{Live, Message, end_capture};
 use crate::recorder::Recorder;
 
-/// The ledger and what is needed to report it.
+/// The ledger and what is needed to print it.
 pub(crate) struct LiveReport {
     ledger: Ledger,
     view: View,
@@ -34,9 +34,9 @@ pub(crate) struct LiveReport {
     out: Results,
     ended: Ended,
     recorder: Option<Recorder>,
-    /// Why capture ended early.
+    /// Reason why capture ended early.
     failure: Option<anyhow::Error>,
-    /// Tell which libraries are watched.
+    /// Log which libraries are probed.
     pub(crate) verbose: bool,
 }
 
@@ -66,30 +66,30 @@ impl LiveReport {
         }
     }
 
-    /// Writes everything down from now on.
+    /// Records all events from now on.
     pub(crate) fn record(&mut self, start: impl FnOnce(&Names) -> Result<Recorder>) -> Result<()> {
         self.recorder = Some(start(&self.names)?);
         Ok(())
     }
 
-    /// Whether everything is written down; not any more after a failure.
+    /// Whether events are being recorded; false after a failure.
     pub(crate) fn records(&self) -> bool {
         self.recorder.as_ref().is_some_and(Recorder::is_running)
     }
 
-    /// Whether capture ended early: nothing follows but the last report.
+    /// Whether capture ended early: only the final report follows.
     pub(crate) const fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    /// To be called several times a second.
+    /// Flushes the recording; to be called several times a second.
     pub(crate) fn keep_up(&mut self) {
         if let Some(recorder) = &mut self.recorder {
             recorder.keep_up(capture::monotonic());
         }
     }
 
-    /// Applies a message of the capture thread.
+    /// Handles a message of the capture thread.
     pub(crate) fn take(&mut self, message: Message) {
         match message {
             Message::Events(events) => {
@@ -102,7 +102,7 @@ impl LiveReport {
                     }
                 }
             }
-            // The recording begins without them, and its replay is to print the same.
+            // A recording starts without these GPUs, and its replay must print the same.
             Message::Gpus(_) if self.recorder.is_some() => {}
             Message::Gpus(gpus) => self.names.gpus = gpu_names(&gpus),
             Message::Notice(notice) if self.verbose || notice.is_trouble() => tell(&notice),
@@ -111,7 +111,7 @@ impl LiveReport {
         }
     }
 
-    /// Reports what is live now.
+    /// Prints a report of the current state.
     pub(crate) fn report(&mut self) -> Result<()> {
         let now = capture::monotonic();
         if let Some(recorder) = &mut self.recorder {
@@ -123,12 +123,12 @@ impl LiveReport {
         Ok(())
     }
 
-    /// Detaches the probes and makes the last report, which is the whole story: processes that
-    /// ended on the way are in it again. A recording that failed makes the outcome incomplete, and so
-    /// does a capture that ended early: then the report is of that time, and not exact.
+    /// Detaches the probes and prints the final report, which includes processes that exited during
+    /// the trace. The outcome is incomplete if the recording failed or if capture ended early; in
+    /// the latter case the report is of that time, and not exact.
     pub(crate) fn finish(mut self, live: Live) -> Result<(Snapshot, Outcome)> {
-        let (rest, complete_until) = live.finish();
-        for message in rest {
+        let (remaining, complete_until) = live.finish();
+        for message in remaining {
             self.take(message);
         }
         let now = if self.has_failed() { complete_until } else { capture::monotonic() };
@@ -152,7 +152,8 @@ impl LiveReport {
         Ok((last, outcome))
     }
 
-    /// Ends the recording. Where capture failed it has no end, as after a crash, and is readable.
+    /// Ends the recording. If capture failed, the end row is missing, as after a crash; the file
+    /// stays readable.
     fn finish_recording(&mut self, now: Moment) -> Outcome {
         match self.recorder.take() {
             Some(recorder) if self.has_failed() => recorder.interrupt(),
@@ -184,11 +185,11 @@ pub(super) fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
 pub(super) fn tell(notice: &Notice) {
     output::complain(&match notice {
         Notice::Attached { path, functions, stepped } => {
-            let slow = match stepped {
+            let suffix = match stepped {
                 0 => String::new(),
                 n => format!(" ({n} of them single-stepped (slow))"),
             };
-            format!("attached to {functions} functions of {}{slow}", shown(path))
+            format!("attached to {functions} functions of {}{suffix}", shown(path))
         }
         Notice::NotAttached { reason } => format!("not attached: {}", plain(reason)),
         Notice::NoDriver => "no libcuda.so.1 installed or in use yet: waiting for a process that \

@@ -1,4 +1,4 @@
-//! A verb each.
+//! One module per verb, and what they share.
 
 pub(crate) mod advise;
 #[cfg(feature = "capture")]
@@ -32,7 +32,7 @@ mod status;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
 
-/// This binary was built to read files only.
+/// Error of a build that can only read files.
 #[cfg(not(feature = "capture"))]
 pub(crate) fn no_capture() -> anyhow::Error {
     anyhow::anyhow!(
@@ -40,7 +40,7 @@ pub(crate) fn no_capture() -> anyhow::Error {
     )
 }
 
-/// This binary was built without the agent.
+/// Error of a build without the agent.
 #[cfg(not(feature = "serve"))]
 pub(crate) fn no_agent() -> anyhow::Error {
     anyhow::anyhow!(

@@ -1,5 +1,5 @@
-//! What pictures of a file are made of. It takes two readings: which moments and bands are worth
-//! drawing is known at the end of the first.
+//! Data of charts and HTML reports of a file. The file is read twice: the first pass finds the
+//! points in time and the bands worth drawing.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,17 +21,17 @@ use super::input::{self, Input};
 use super::{fragmentation, overlay};
 use crate::cli;
 
-/// Points of each series that a log of `nvidia-smi` is compared with.
+/// Points of each series that an `nvidia-smi` log is aligned with.
 const COMPARED: usize = 20_000;
 
-/// Which file, and what of it.
+/// A file to plot, and its filters.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// The file.
     pub(crate) path: &'a Path,
-    /// A part of it.
+    /// Processes and devices to include.
     pub(crate) only: Only,
-    /// What another tool saw.
+    /// Log of another tool.
     pub(crate) overlay: &'a cli::Overlay,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Picture {
     biggest: Biggest,
 }
 
-/// What the first reading asks besides.
+/// Analyses of the first pass.
 struct Questions {
     outline: Outline,
     usage: Usage,
@@ -55,9 +55,9 @@ struct Questions {
 }
 
 impl Questions {
-    fn new(wanted: &Wanted<'_>) -> Result<Self> {
-        let measure = input::recognise(wanted.path)?.measure();
-        let points = if wanted.overlay.smi_log.is_some() { COMPARED } else { page::LINE_POINTS };
+    fn new(request: &Wanted<'_>) -> Result<Self> {
+        let measure = input::recognise(request.path)?.measure();
+        let points = if request.overlay.smi_log.is_some() { COMPARED } else { page::LINE_POINTS };
         Ok(Self {
             outline: Outline::new(measure),
             usage: Usage::new(measure, Some(points)),
@@ -67,20 +67,21 @@ impl Questions {
     }
 }
 
-/// Bands for a chart: by what, how many besides the rest, and at how many moments.
-pub(crate) fn chart(wanted: &Wanted<'_>, by: By, top: usize, points: usize) -> Result<Picture> {
-    let Questions { mut outline, mut usage, .. } = Questions::new(wanted)?;
-    let input = input::read(wanted.path, wanted.only, &mut |change, _| {
+/// Returns the bands of a chart: grouped by `by`, at most `top` and the rest, at `points` points in
+/// time.
+pub(crate) fn chart(request: &Wanted<'_>, by: By, top: usize, points: usize) -> Result<Picture> {
+    let Questions { mut outline, mut usage, .. } = Questions::new(request)?;
+    let input = input::read(request.path, request.only, &mut |change, _| {
         outline.change(change);
         usage.change(change);
     })?;
-    fill(wanted, input, outline.finish(), usage.finish(), &[(by, top)], (points, 0))
+    fill(request, input, outline.finish(), usage.finish(), &[(by, top)], (points, 0))
 }
 
-/// Writes the page of a file.
-pub(crate) fn write_page(wanted: &Wanted<'_>, opens: Opens, out: &mut dyn Write) -> Result<()> {
-    let Questions { mut outline, mut usage, mut summary, mut suspects } = Questions::new(wanted)?;
-    let input = input::read(wanted.path, wanted.only, &mut |change, _| {
+/// Writes the HTML report of a file.
+pub(crate) fn write_page(request: &Wanted<'_>, initial: Opens, out: &mut dyn Write) -> Result<()> {
+    let Questions { mut outline, mut usage, mut summary, mut suspects } = Questions::new(request)?;
+    let input = input::read(request.path, request.only, &mut |change, _| {
         outline.change(change);
         usage.change(change);
         summary.change(change);
@@ -88,39 +89,39 @@ pub(crate) fn write_page(wanted: &Wanted<'_>, opens: Opens, out: &mut dyn Write)
     })?;
     let cuts = By::ALL.map(|by| (by, page::BANDS));
     let sizes = (page::POINTS, page::ALLOCATIONS);
-    let picture = fill(wanted, input, outline.finish(), usage.finish(), &cuts, sizes)?;
+    let data = fill(request, input, outline.finish(), usage.finish(), &cuts, sizes)?;
     let leakage = Leakage::of(summary.groups());
-    let story = Story {
-        subject: picture.subject(),
+    let report = Story {
+        subject: data.subject(),
         overview: &summary.finish(0),
         leakage: &leakage,
-        usage: &picture.usage,
-        findings: &picture.input.facts.findings(suspects),
-        fragmentation: &fragmentation::answer(&picture.input.facts, None),
-        drawn: &picture.drawn,
-        courses: &picture.courses,
-        at_peak: &picture.at_peak,
-        biggest: &picture.biggest,
-        overlays: &picture.overlays,
-        opens,
+        usage: &data.usage,
+        findings: &data.input.facts.findings(suspects),
+        fragmentation: &fragmentation::describe(&data.input.facts, None),
+        drawn: &data.drawn,
+        courses: &data.courses,
+        at_peak: &data.at_peak,
+        biggest: &data.biggest,
+        overlays: &data.overlays,
+        opens: initial,
     };
-    page::write(out, &story)?;
+    page::write(out, &report)?;
     Ok(())
 }
 
-/// The second reading.
+/// Runs the second pass.
 fn fill(
-    wanted: &Wanted<'_>,
+    request: &Wanted<'_>,
     input: Input,
     drawn: Drawn,
     usage: Courses,
     cuts: &[(By, usize)],
     (points, allocations): (usize, usize),
 ) -> Result<Picture> {
-    let overlays = overlay::read(wanted.overlay, &usage, &input)?;
+    let overlays = overlay::read(request.overlay, &usage, &input)?;
     let mut bands = Bands::new(&drawn, drawn.moments(points), cuts);
     let mut lives = Lives::new(input.imported.source.measure(), allocations);
-    let again = input::read(wanted.path, wanted.only, &mut |change, _| {
+    let again = input::read(request.path, request.only, &mut |change, _| {
         bands.change(change);
         if allocations > 0 {
             lives.change(change);
@@ -139,7 +140,7 @@ fn fill(
 }
 
 impl Picture {
-    /// The file, as exports want it.
+    /// Returns the file in the form that reports take.
     pub(crate) fn subject(&self) -> Subject<'_> {
         self.input.subject(None)
     }

@@ -1,4 +1,4 @@
-//! `vramscope plot`: memory over time as a picture.
+//! `vramscope plot`: plots memory over time.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,14 @@ use crate::cli::{Plot, PlotBy, PlotTheme, PlotTime};
 use crate::outfile::shown;
 use crate::{Outcome, output};
 
-/// Points of a band.
+/// Maximum points per band.
 const POINTS: usize = 2000;
 
-/// How wide and high a picture of one file is, and how wide each is of several.
+/// Default width and height for one file, and the width of each panel for several.
 const SIZE: (u32, u32) = (1200, 520);
 const WIDTH_OF_EACH: u32 = 760;
 
-/// What is written.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Svg,
@@ -31,22 +31,22 @@ enum Form {
 
 /// Runs the verb.
 pub(crate) fn run(options: &Plot) -> Result<Outcome> {
-    let form = form(options)?;
+    let format = plot_format(options)?;
     let inputs: Vec<&Path> =
         options.files.iter().chain(options.overlay.smi_log.as_ref()).map(AsRef::as_ref).collect();
     for file in &options.files {
         input::recognise(file)?;
     }
     let mut out = output::results_from(&inputs, Some(&options.output), options.force)?;
-    if form == Form::Page {
+    if format == Form::Page {
         if let [file] = &*options.files {
-            picture::write_page(&wanted(options, file), Opens::Sites, &mut *out.writer)?;
+            picture::write_page(&request(options, file), Opens::Sites, &mut *out.writer)?;
         }
         out.finish()?;
         return Ok(Outcome::Fine);
     }
     let chart = chart(options)?;
-    match form {
+    match format {
         Form::Png => chart::write_png(&mut *out.writer, &chart)?,
         Form::Svg | Form::Page => chart::write_svg(&mut *out.writer, &chart)?,
     }
@@ -54,22 +54,22 @@ pub(crate) fn run(options: &Plot) -> Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-/// By the extension of the file that is written.
-fn form(options: &Plot) -> Result<Form> {
-    let ending = options.output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let form = match &*ending {
+/// Selects the format by the extension of the output file.
+fn plot_format(options: &Plot) -> Result<Form> {
+    let extension = options.output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let format = match &*extension {
         "svg" => Form::Svg,
         "png" => Form::Png,
         "html" | "htm" => Form::Page,
         _ => bail!("{}: unknown extension; use .svg, .png or .html", shown(&options.output)),
     };
-    if form == Form::Page && options.files.len() > 1 {
+    if format == Form::Page && options.files.len() > 1 {
         bail!("an HTML report takes one file; use .svg or .png to compare several");
     }
-    Ok(form)
+    Ok(format)
 }
 
-fn wanted<'a>(options: &'a Plot, path: &'a Path) -> Wanted<'a> {
+fn request<'a>(options: &'a Plot, path: &'a Path) -> Wanted<'a> {
     Wanted { path, only: input::only(&options.part), overlay: &options.overlay }
 }
 
@@ -83,11 +83,11 @@ fn chart(options: &Plot) -> Result<Chart> {
     let mut panels = Vec::new();
     let names = names(&options.files);
     for (file, name) in options.files.iter().zip(&names) {
-        let picture = picture::chart(&wanted(options, file), by, options.top, POINTS)?;
-        let (subject, overlays) = (picture.subject(), &picture.overlays);
-        let courses = picture.courses.iter();
+        let data = picture::chart(&request(options, file), by, options.top, POINTS)?;
+        let (subject, overlays) = (data.subject(), &data.overlays);
+        let courses = data.courses.iter();
         panels.extend(
-            courses.map(|course| Panel::new(name, &subject, &picture.drawn, course, overlays)),
+            courses.map(|course| Panel::new(name, &subject, &data.drawn, course, overlays)),
         );
     }
     let title = options.title.as_deref().map(|title| plain(title).into_owned());
@@ -106,14 +106,14 @@ fn chart(options: &Plot) -> Result<Chart> {
     })
 }
 
-/// Names of files without their folders, unless that makes two of them the same.
+/// Returns file names without their directories, unless two of them would be the same.
 fn names(files: &[PathBuf]) -> Vec<String> {
-    let whole = |file: &PathBuf| plain(&file.to_string_lossy()).into_owned();
-    let short = |file: &PathBuf| {
+    let full_path = |file: &PathBuf| plain(&file.to_string_lossy()).into_owned();
+    let base_name = |file: &PathBuf| {
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
         plain(&name).into_owned()
     };
-    let names: Vec<String> = files.iter().map(short).collect();
+    let names: Vec<String> = files.iter().map(base_name).collect();
     let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
-    if names.iter().all(is_unique) { names } else { files.iter().map(whole).collect() }
+    if names.iter().all(is_unique) { names } else { files.iter().map(full_path).collect() }
 }

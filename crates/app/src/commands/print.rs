@@ -1,4 +1,4 @@
-//! A report of a trace, live or from a recording: the same bytes.
+//! Prints a report of a trace. Live and replayed reports have the same bytes.
 
 use std::io::Write;
 
@@ -9,23 +9,23 @@ use formats::export::{Names, json, text, work};
 
 use crate::cli;
 
-/// How reports look.
+/// Output format of reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl Format {
-    /// What was asked for.
+    /// Returns the format that the options select.
     pub(crate) fn of(options: &cli::FormatOptions) -> Self {
         if options.is_json() { Self::Json } else { Self::Text }
     }
 }
 
-/// JSON has every frame.
+/// Rejects `--stack-depth` with JSON, which has every frame.
 pub(crate) fn check_stack_depth(depth: Option<usize>, format: Format) -> Result<()> {
     if depth.is_some() && format != Format::Text {
         bail!("--stack-depth requires --format text; JSON has every frame");
@@ -33,19 +33,19 @@ pub(crate) fn check_stack_depth(depth: Option<usize>, format: Format) -> Result<
     Ok(())
 }
 
-/// What reports are about.
+/// Contents of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
-    /// Memory, and work where it is counted.
+    /// Memory, and activity if it is counted.
     Memory,
-    /// The same by where in programs it came from.
+    /// Memory by call site.
     Sites,
-    /// Launches and copies alone.
+    /// Launches and copies only.
     Work,
 }
 
 impl Subject {
-    /// Of memory, by what was asked for.
+    /// Returns the memory view that `--by` selects.
     pub(crate) fn by(by: cli::By, format: Format) -> Result<Self> {
         match (by, format) {
             (cli::By::Process, _) => Ok(Self::Memory),

@@ -1,4 +1,4 @@
-//! `vramscope record`: a trace that only writes down.
+//! `vramscope record`: a trace that only writes a recording.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::live::Subject;
 use super::trace::{Settings, tensors, wanted_work, watch};
 use crate::{Outcome, cli};
 
-/// Time between signs of life on a terminal.
+/// Interval of the progress line on a terminal.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the verb.

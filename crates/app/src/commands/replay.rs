@@ -1,5 +1,5 @@
-//! `vramscope replay`: the last report of a trace, made again from its recording. The same bytes, for
-//! the same view.
+//! `vramscope replay`: prints the final report of a trace again, from its recording. The bytes are
+//! the same for the same options.
 
 use std::io::Write;
 use std::path::Path;
@@ -49,27 +49,27 @@ pub(crate) fn run(options: &Replay) -> Result<Outcome> {
         output::complain(&plain(&warning.text));
     }
     let limit = options.limit.fail_on_leak;
-    let outcome = limit::of_file(limit, path, Only::default(), source.measure())?;
+    let outcome = limit::evaluate_file(limit, path, Only::default(), source.measure())?;
     out.finish()?;
     Ok(options.limit.outcome(outcome))
 }
 
 /// A recording that was read to its end.
 pub(crate) struct Recorded {
-    /// What its events make.
+    /// The ledger after all events.
     pub(crate) ledger: Ledger,
-    /// When the trace ended.
+    /// End of the trace.
     pub(crate) at: Moment,
-    /// Names and times of day.
+    /// Names, and the clock for wall-clock times.
     pub(crate) names: Names,
     /// Whether launches and copies were recorded.
     pub(crate) has_work: bool,
-    /// What the user should know of the file.
+    /// Warnings about the file.
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// Reads a recording to its end, or to the place where it is cut off. `reported` is called where the
-/// trace made a report on its way.
+/// Reads a recording to its end, or up to the point where it is truncated. `reported` is called at
+/// each report of the trace.
 pub(crate) fn read(path: &Path, mut reported: impl FnMut(&mut Ledger, Moment)) -> Result<Recorded> {
     let mut reader = Reader::open(path, known_function)?;
     let mut ledger = Ledger::new();
@@ -78,7 +78,7 @@ pub(crate) fn read(path: &Path, mut reported: impl FnMut(&mut Ledger, Moment)) -
     let mut has_work = false;
     while let Some(row) = reader.next_row()? {
         match row {
-            Row::Clock(told) => clock = Some(told),
+            Row::Clock(value) => clock = Some(value),
             Row::Gpu(gpu) => gpus.push(gpu),
             Row::Event(event) => {
                 at = at.max(event.at);
@@ -102,8 +102,8 @@ pub(crate) fn read(path: &Path, mut reported: impl FnMut(&mut Ledger, Moment)) -
     Ok(Recorded { ledger, at, names, has_work, warnings: reader.warnings() })
 }
 
-/// Writes the last report of the trace that a recording is of. Gives what the user should know of
-/// the file; that belongs on standard error.
+/// Writes the final report of a recorded trace. Returns the warnings about the file, which go to
+/// standard error.
 pub(crate) fn final_report(
     path: &Path,
     subject: Subject,
@@ -112,7 +112,7 @@ pub(crate) fn final_report(
     style: Style,
     out: &mut dyn Write,
 ) -> Result<Vec<Warning>> {
-    // Reports on the way decide what the last one still has of processes that ended.
+    // Earlier reports decide which exited processes the final one lists.
     let mut ended = Ended::default();
     let recorded = read(path, |ledger, at| ended.remember(ledger.snapshot(at, view)))?;
     let Recorded { mut ledger, at, names, has_work, mut warnings } = recorded;
@@ -142,13 +142,13 @@ fn no_clock(path: &Path) -> Error {
     }
 }
 
-/// The row of a driver function in the hook table of this build.
+/// Returns the row of a driver function in the hook table of this build.
 #[cfg(feature = "capture")]
 pub(crate) fn known_function(name: &str) -> Option<FunctionId> {
     capture::hooks::function_id(name)
 }
 
-/// This build has no hook table: functions keep the numbers that they were recorded with.
+/// This build has no hook table: functions keep the ids of the recording.
 #[cfg(not(feature = "capture"))]
 pub(crate) fn known_function(_: &str) -> Option<FunctionId> {
     None

@@ -1,4 +1,4 @@
-//! `vramscope report`: one question about one file.
+//! `vramscope report`: runs one analysis on one file.
 
 use std::path::{Path, PathBuf};
 
@@ -23,13 +23,13 @@ use crate::cli::{Analysis, Format, Report};
 use crate::output::Results;
 use crate::{Outcome, output};
 
-/// Sites that are listed for people where nothing else is asked for.
+/// Sites listed in text output without `--top`.
 const TOP: usize = 10;
 
-/// Sites that the summary lists for each process where nothing else is asked for.
+/// Sites that the summary lists per process without `--top`.
 const SUMMARY_TOP: usize = 10;
 
-/// Points that a chart in characters needs.
+/// Points of a text chart.
 const POINTS: usize = 288;
 
 /// Runs the verb.
@@ -45,31 +45,31 @@ pub(crate) fn run(options: &Report) -> Result<Outcome> {
     let outcome = if options.format == Format::Html {
         page(options, source, &mut out)?
     } else {
-        answer(options, source, &mut out)?
+        analyze(options, source, &mut out)?
     };
     out.finish()?;
     Ok(options.limit.outcome(outcome))
 }
 
-/// The answer to a question as text or a table.
-fn answer(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> {
+/// Runs the analysis and writes text, JSON or TSV.
+fn analyze(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> {
     let measure = source.measure();
-    let mut question = Question::new(options, measure);
-    // Limits on leaks hold for every question.
+    let mut analysis = Question::new(options, measure);
+    // A leak threshold applies to every analysis.
     let mut limit = options.limit.fail_on_leak.map(|limit| Limit::new(limit, measure));
     let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
-        question.change(change);
+        analysis.change(change);
         if let Some(limit) = &mut limit {
             limit.change(change);
         }
     })?;
-    question.answer(options, &input, out)?;
+    analysis.write(options, &input, out)?;
     Ok(limit.map_or(Outcome::Fine, |limit| limit.judge(&input.facts)))
 }
 
-/// Everything that the file tells, as a page that opens with what was asked for.
+/// Writes the HTML report of the whole file; the analysis selects the initial view.
 fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> {
-    let wanted =
+    let request =
         Wanted { path: &options.file, only: input::only(&options.part), overlay: &options.overlay };
     let opens = match options.analysis {
         Analysis::Leaks => Opens::Leaks,
@@ -78,16 +78,16 @@ fn page(options: &Report, source: Source, out: &mut Results) -> Result<Outcome> 
         Analysis::Suspects => Opens::Growing,
         Analysis::Summary | Analysis::Usage => Opens::Sites,
     };
-    picture::write_page(&wanted, opens, &mut *out.writer)?;
+    picture::write_page(&request, opens, &mut *out.writer)?;
     out.writer.flush()?;
-    limit::of_file(options.limit.fail_on_leak, &options.file, wanted.only, source.measure())
+    limit::evaluate_file(options.limit.fail_on_leak, &options.file, request.only, source.measure())
 }
 
-/// Options that mean nothing for the question are mistakes.
+/// Rejects options that do not apply to the analysis.
 fn check(options: &Report) -> Result<()> {
-    let asked = options.analysis;
+    let selected = options.analysis;
     let needs = |given: bool, option: &str, analysis: Analysis, name: &str| {
-        if given && asked != analysis {
+        if given && selected != analysis {
             bail!("{option} requires --analysis {name}");
         }
         Ok(())
@@ -100,15 +100,15 @@ fn check(options: &Report) -> Result<()> {
     needs(options.would_fit.is_some(), "--would-fit", Analysis::Fragmentation, "fragmentation")
 }
 
-/// An analysis that is fed.
+/// An analysis that observes the changes of a file.
 enum Question {
     Summary(Summary),
     Leakage(Groups),
     Watermark(Watermark),
     Usage(Usage),
     Suspects(Suspects),
-    /// Of what the file tells besides changes.
-    Rest,
+    /// Needs no changes, only the other data of the file.
+    Fragmentation,
 }
 
 impl Question {
@@ -119,7 +119,7 @@ impl Question {
             Analysis::Peak => Self::Watermark(Watermark::new(measure)),
             Analysis::Usage => Self::Usage(Usage::new(measure, points(options))),
             Analysis::Suspects => Self::Suspects(Suspects::new(measure)),
-            Analysis::Fragmentation => Self::Rest,
+            Analysis::Fragmentation => Self::Fragmentation,
         }
     }
 
@@ -130,17 +130,17 @@ impl Question {
             Self::Watermark(watermark) => watermark.change(change),
             Self::Usage(usage) => usage.change(change),
             Self::Suspects(suspects) => suspects.change(change),
-            Self::Rest => {}
+            Self::Fragmentation => {}
         }
     }
 
-    fn answer(self, options: &Report, input: &Input, out: &mut Results) -> Result<()> {
+    fn write(self, options: &Report, input: &Input, out: &mut Results) -> Result<()> {
         let top = options.top.or(match options.format {
             Format::Text => Some(TOP),
             Format::Json | Format::Tsv | Format::Html => None,
         });
         let subject = input.subject(top);
-        let mut write = |answer: Answer<'_>| write(options.format, out, &subject, answer);
+        let mut write = |result: Answer<'_>| write(options.format, out, &subject, result);
         match self {
             Self::Summary(summary) => {
                 let top = options.top.unwrap_or(SUMMARY_TOP);
@@ -149,19 +149,19 @@ impl Question {
             Self::Leakage(groups) => write(Answer::Leakage(&Leakage::of(&groups))),
             Self::Watermark(watermark) => write(Answer::Watermark(&watermark.finish())),
             Self::Usage(usage) => {
-                let courses = usage.finish();
-                let overlays = overlay::read(&options.overlay, &courses, input)?;
-                write(Answer::Usage(&courses, &overlays))
+                let report = usage.finish();
+                let overlays = overlay::read(&options.overlay, &report, input)?;
+                write(Answer::Usage(&report, &overlays))
             }
             Self::Suspects(suspects) => write(Answer::Suspects(&input.facts.findings(suspects))),
-            Self::Rest => {
-                let answer = fragmentation::answer(&input.facts, options.would_fit);
-                if options.would_fit.is_some() && answer.would_fit.is_empty() {
+            Self::Fragmentation => {
+                let view = fragmentation::describe(&input.facts, options.would_fit);
+                if options.would_fit.is_some() && view.would_fit.is_empty() {
                     output::complain(
                         "the file has no free-block data, so --would-fit cannot be answered",
                     );
                 }
-                write(Answer::Fragmentation(&answer))
+                write(Answer::Fragmentation(&view))
             }
         }
     }
@@ -178,14 +178,14 @@ fn write(
     format: Format,
     out: &mut Results,
     subject: &Subject<'_>,
-    answer: Answer<'_>,
+    result: Answer<'_>,
 ) -> Result<()> {
     let writer = &mut out.writer;
     match format {
-        Format::Text => analysis::write_text(writer, subject, answer, out.style)?,
-        Format::Json => analysis::json::write(writer, subject, answer)?,
-        Format::Tsv => analysis::write_tsv(writer, subject, answer)?,
-        // The page is of the whole file.
+        Format::Text => analysis::write_text(writer, subject, result, out.style)?,
+        Format::Json => analysis::json::write(writer, subject, result)?,
+        Format::Tsv => analysis::write_tsv(writer, subject, result)?,
+        // The HTML report covers the whole file and is written by `page`.
         Format::Html => {}
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! `vramscope serve`: the agent. This is its engine thread: events into the ledger, a snapshot a second
-//! to the parts of the agent.
+//! `vramscope serve`: the engine thread of the agent. It applies events to the ledger and publishes
+//! a snapshot every second to the agent's workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,27 +29,27 @@ use crate::serve::{
 };
 use crate::{Outcome, cli, output};
 
-/// Between two snapshots.
+/// Time between two snapshots.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How soon a signal is noticed.
+/// Time until a signal is noticed.
 const ATTENTION: Duration = Duration::from_millis(50);
 
-/// How long messages may take at the end.
+/// Time to flush log messages at shutdown.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long the threads of the agent may take to end; Docker kills after 10 seconds.
+/// Time for the agent's threads to exit; Docker kills after 10 seconds.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What snapshots list: totals are never cut.
+/// Lists of the snapshots; totals are always complete.
 const VIEW: View = View { top: 10, top_sites: 200, ..View::DEFAULT };
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
-    let config = settings(options)?;
-    let wrong = config.check();
-    if !wrong.is_empty() {
-        bail!("{}", wrong.join("\n  "));
+    let config = configuration(options)?;
+    let problems = config.check();
+    if !problems.is_empty() {
+        bail!("{}", problems.join("\n  "));
     }
     if options.check_config {
         output::complain("configuration OK");
@@ -61,8 +61,8 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let own = rustix::process::geteuid().as_raw();
-    if let Some(warning) = actions::powerless(&config.actions, rights::may_signal(), own) {
+    let euid = rustix::process::geteuid().as_raw();
+    if let Some(warning) = actions::powerless(&config.actions, rights::may_signal(), euid) {
         output::complain(&warning);
     }
     rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
@@ -77,29 +77,29 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
 
 fn serve(config: Config, messages: &Messages, interrupted: &AtomicBool) -> Result<Outcome> {
     let shared = Shared::new(config);
-    let mut parts = vec![http::start(&shared)?, alerts::start(&shared)?];
-    parts.extend(onward::start(&shared)?);
-    parts.extend(kubernetes::start(&shared)?);
-    let (desk, writer) = incidents::Desk::start(&shared)?;
-    parts.push(writer);
+    let mut workers = vec![http::start(&shared)?, alerts::start(&shared)?];
+    workers.extend(onward::start(&shared)?);
+    workers.extend(kubernetes::start(&shared)?);
+    let (collector, writer) = incidents::Desk::start(&shared)?;
+    workers.push(writer);
     let options = session_options(&shared.config);
     let live = Live::start_after(options, rights::trace)?;
     for warning in &live.plan.warnings {
         output::complain(warning);
     }
-    // The capture thread has what it needs; this one only counts.
+    // The capture thread has the capabilities it needs; this thread needs none.
     rights::only(CapabilitySet::empty())?;
-    let mut agent = Agent::new(&live.gpus, live.counts_work, Arc::clone(&shared), desk);
-    let mut outcome = agent.run(&live, &mut parts, messages, interrupted);
+    let mut agent = Agent::new(&live.gpus, live.counts_work, Arc::clone(&shared), collector);
+    let mut outcome = agent.run(&live, &mut workers, messages, interrupted);
     if let Err(error) = &outcome {
         agent.fail(error, live.complete_until());
     }
-    let (rest, complete_until) = live.finish();
-    outcome = outcome.and(agent.end(rest, complete_until));
+    let (remaining, complete_until) = live.finish();
+    outcome = outcome.and(agent.end(remaining, complete_until));
     shared.feed.close();
     let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
-    for part in parts {
-        if let Err(error) = part.join_until(deadline) {
+    for worker in workers {
+        if let Err(error) = worker.join_until(deadline) {
             output::complain(&format!("error: {}", output::reasons(&error)));
             outcome = Err(error);
         }
@@ -107,8 +107,8 @@ fn serve(config: Config, messages: &Messages, interrupted: &AtomicBool) -> Resul
     Ok(if outcome.is_ok() { Outcome::Fine } else { Outcome::Incomplete })
 }
 
-/// The configuration file; options of the command line take precedence.
-fn settings(options: &cli::Serve) -> Result<Config> {
+/// Reads the configuration file; options of the command line take precedence.
+fn configuration(options: &cli::Serve) -> Result<Config> {
     let mut config = options.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     let http = &mut config.http;
     http.listen = options.listen.unwrap_or(http.listen);
@@ -169,21 +169,21 @@ fn session_options(config: &Config) -> Options {
 struct Agent {
     shared: Arc<Shared>,
     ledger: Ledger,
-    board: Board,
+    metrics: Board,
     gpus: Vec<Gpu>,
     names: Arc<Names>,
-    desk: incidents::Desk,
+    collector: incidents::Desk,
     budget: Budget,
-    began: (Instant, SystemTime),
+    start: (Instant, SystemTime),
     sequence: u64,
     events: u64,
-    /// Probes are on a driver.
+    /// Probes are attached to a driver.
     tracing: bool,
-    /// When capture ended early.
+    /// Time at which capture ended early.
     capture_ended: Option<Moment>,
     /// The capture thread failed.
     capture_failed: bool,
-    /// The agent ends because something failed.
+    /// The agent exits because of an error.
     has_failed: bool,
     usage: Usage,
 }
@@ -193,7 +193,7 @@ impl Agent {
         gpus: &[capture::gpus::Gpu],
         counts_work: bool,
         shared: Arc<Shared>,
-        desk: incidents::Desk,
+        collector: incidents::Desk,
     ) -> Self {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(gpus);
@@ -214,13 +214,13 @@ impl Agent {
         } = shared.config.metrics;
         Self {
             shared,
-            board: Board::new(Limits { processes, containers, sites, suspects }),
+            metrics: Board::new(Limits { processes, containers, sites, suspects }),
             gpus: figures::gpus(&names),
             ledger: if counts_work { ledger.following_work() } else { ledger },
             names: Arc::new(names),
-            desk,
+            collector,
             budget,
-            began: (Instant::now(), SystemTime::now()),
+            start: (Instant::now(), SystemTime::now()),
             sequence: 0,
             events: 0,
             tracing: false,
@@ -234,33 +234,33 @@ impl Agent {
     fn run(
         &mut self,
         live: &Live,
-        parts: &mut Vec<Part>,
+        workers: &mut Vec<Part>,
         messages: &Messages,
         interrupted: &AtomicBool,
     ) -> Result<()> {
         let mut next = Instant::now();
         while !interrupted.load(Ordering::Relaxed) {
-            let due = self.desk.due().map_or(next, |due| due.min(next));
+            let due = self.collector.due().map_or(next, |due| due.min(next));
             if Instant::now() >= due {
-                self.keep_to_budget(live);
+                self.apply_budget(live);
                 self.publish();
                 next = (next + TICK).max(Instant::now());
-                // Half an agent is worse than one that is started again.
-                if let Some(ended) = parts.iter().position(Part::is_finished) {
-                    return Err(parts.swap_remove(ended).failure());
+                // An agent without one of its workers must not keep running: restart it.
+                if let Some(ended) = workers.iter().position(Part::is_finished) {
+                    return Err(workers.swap_remove(ended).failure());
                 }
                 if let Some(error) = messages.failure() {
                     return Err(error);
                 }
             }
             let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
-            self.take(message)?;
+            self.handle(message)?;
         }
         Ok(())
     }
 
-    /// Applies a message of the capture thread.
-    fn take(&mut self, message: Message) -> Result<()> {
+    /// Handles a message of the capture thread.
+    fn handle(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Events(events) => self.apply(&events),
             Message::Gpus(gpus) => {
@@ -280,7 +280,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Logs why the agent ends, and publishes that it is not ready and, where capture failed, not exact.
+    /// Logs why the agent exits, and publishes that it is not ready and, if capture failed, not
+    /// exact.
     fn fail(&mut self, error: &anyhow::Error, complete_until: Moment) {
         output::complain(&format!(
             "error: {}; the agent exits, to be restarted",
@@ -295,14 +296,14 @@ impl Agent {
         self.events += events.len() as u64;
         for event in events {
             self.ledger.apply(event);
-            self.desk.event(event, &self.ledger);
+            self.collector.event(event, &self.ledger);
         }
     }
 
-    /// Gives something up where the agent takes too much.
-    fn keep_to_budget(&mut self, live: &Live) {
+    /// Applies degradation steps if the agent exceeds its budget.
+    fn apply_budget(&mut self, live: &Live) {
         let answering = &self.shared.answering;
-        let usage = Usage::now(self.began.0.elapsed(), answering.used_seconds());
+        let usage = Usage::now(self.start.0.elapsed(), answering.used_seconds());
         let change = self.budget.observe(usage);
         answering.allow(self.budget.for_answers());
         if let Some(change) = change {
@@ -320,9 +321,9 @@ impl Agent {
         self.usage = usage;
     }
 
-    /// What the agent takes.
-    fn standing(&self) -> Standing {
-        let started = self.began.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    /// Returns the resource usage of the agent.
+    fn agent_usage(&self) -> Standing {
+        let started = self.start.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Standing {
             cpu_seconds: self.usage.cpu_seconds,
             cpu_percent: self.budget.cpu_percent(),
@@ -334,23 +335,23 @@ impl Agent {
         }
     }
 
-    /// What was still on its way is applied, and what was noticed of it handed over, before nothing is
-    /// published any more.
-    fn end(&mut self, rest: Vec<Message>, complete_until: Moment) -> Result<()> {
+    /// Handles the remaining messages of the capture thread and hands over pending incidents before
+    /// the feed closes.
+    fn end(&mut self, remaining: Vec<Message>, complete_until: Moment) -> Result<()> {
         let mut outcome = Ok(());
-        for message in rest {
-            if let Err(error) = self.take(message) {
+        for message in remaining {
+            if let Err(error) = self.handle(message) {
                 self.fail(&error, complete_until);
                 outcome = Err(error);
             }
         }
-        if self.desk.hurry() {
+        if self.collector.hurry() {
             self.publish();
         }
         outcome
     }
 
-    /// The clock of the host may be set while the agent runs.
+    /// Follows changes of the system clock while the agent runs.
     fn set_clock(&mut self) {
         if let Some(clock) = self.names.clock.corrected(capture::monotonic()) {
             output::complain("system clock changed; timestamps follow it");
@@ -361,14 +362,14 @@ impl Agent {
     fn publish(&mut self) {
         self.sequence += 1;
         self.set_clock();
-        let own = self.standing();
+        let own = self.agent_usage();
         let now = self.capture_ended.unwrap_or_else(capture::monotonic);
         let mut snapshot = self.ledger.snapshot(now, &VIEW);
         if let Some(at) = self.capture_ended {
             end_capture(&mut snapshot, at);
         }
         self.shared.pods.name(&mut snapshot);
-        let figures = self.board.observe(&Input {
+        let figures = self.metrics.observe(&Input {
             snapshot: &snapshot,
             gpus: &self.gpus,
             own: &figures::own(&own, self.ledger.unlisted_ends(), &self.shared),
@@ -381,7 +382,7 @@ impl Agent {
             figures,
             own,
         });
-        self.desk.published(&published, &self.ledger);
+        self.collector.published(&published, &self.ledger);
     }
 }
 
@@ -392,8 +393,8 @@ mod tests {
     fn agent(state: &std::path::Path) -> (Agent, Part) {
         let config = Config { state_dir: state.into(), ..Config::default() };
         let shared = Shared::new(config);
-        let (desk, writer) = incidents::Desk::start(&shared).unwrap();
-        (Agent::new(&[], false, shared, desk), writer)
+        let (collector, writer) = incidents::Desk::start(&shared).unwrap();
+        (Agent::new(&[], false, shared, collector), writer)
     }
 
     #[test]
@@ -402,7 +403,7 @@ mod tests {
         let (mut agent, writer) = agent(state.path());
         let attached = Notice::Attached { path: "/x".into(), functions: 1, stepped: 0 };
         agent.end(vec![Message::Notice(attached)], Moment(7)).unwrap();
-        assert!(agent.standing().tracing);
+        assert!(agent.agent_usage().tracing);
         let failed = Message::Failed(anyhow!("the ring is gone"));
         let error = agent.end(vec![failed], Moment(7)).unwrap_err();
         assert_eq!(error.to_string(), "the ring is gone");

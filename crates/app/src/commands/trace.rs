@@ -1,4 +1,4 @@
-//! `vramscope trace`: the live report.
+//! `vramscope trace`: live reports, and the loop of all verbs that trace.
 
 use std::io;
 use std::path::Path;
@@ -27,13 +27,14 @@ use crate::quantity::LeakLimit;
 use crate::recorder::Recorder;
 use crate::{Outcome, cli, output};
 
-/// How long a command may take to end after Ctrl-C before its last report is made without it.
+/// Time that a command may take to exit after Ctrl-C before the final report is printed without it.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How soon the end of a target or a signal is noticed.
+/// Time until the exit of a target or a signal is noticed.
 const ATTENTION: Duration = Duration::from_millis(50);
 
-/// Signals that end the process without a last report. `timeout` sends two: one to the process, one to its group.
+/// Number of signals that end the process without a final report. `timeout` sends two: one to the
+/// process, one to its group.
 const SIGNALS_TO_ABORT: usize = 3;
 
 /// Runs the verb.
@@ -59,7 +60,7 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
     })
 }
 
-/// What a verb that traces wants.
+/// Options of a verb that traces.
 pub(crate) struct Settings<'a> {
     pub(crate) target: &'a cli::Target,
     pub(crate) interval: Duration,
@@ -73,24 +74,24 @@ pub(crate) struct Settings<'a> {
     pub(crate) limit: Option<&'a cli::Limit>,
     pub(crate) work: Option<Work>,
     pub(crate) subject: Subject,
-    /// Streams, events and the like are followed.
+    /// CUDA objects (streams, events and the like) are tracked.
     pub(crate) objects: bool,
-    /// How call stacks are taken, where something is said of it.
+    /// How call stacks are collected; None: the default of the target.
     pub(crate) stacks: Option<cli::Stacks>,
     pub(crate) tensors: Tensors,
     pub(crate) stack_depth: Option<usize>,
     pub(crate) view: View,
 }
 
-/// Traces and reports until something ends it. With a command, its exit code is passed on.
+/// Traces and reports until something ends the trace. With a command, its exit code is passed on.
 pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
-    let outcome = follow(settings);
-    if settings.target.command.is_empty() { outcome } else { status::beside_command(outcome) }
+    let outcome = trace(settings);
+    if settings.target.command.is_empty() { outcome } else { status::own_failure_outcome(outcome) }
 }
 
-/// Output files are checked first and opened when the probes are attached: a start that fails leaves existing files
-/// as they are.
-fn follow(settings: &Settings<'_>) -> Result<Outcome> {
+/// Runs the trace. Output files are checked first and opened when the probes are attached, so a
+/// failed start leaves existing files unchanged.
+fn trace(settings: &Settings<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
     let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
@@ -109,8 +110,8 @@ fn follow(settings: &Settings<'_>) -> Result<Outcome> {
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let mut report = LiveReport::new(&live, settings.view, settings.subject, settings.format, out);
     if let Some(file) = recording {
-        let works = settings.work.is_some();
-        report.record(|names| Recorder::start(file, names, settings.target, works))?;
+        let counts_activity = settings.work.is_some();
+        report.record(|names| Recorder::start(file, names, settings.target, counts_activity))?;
     }
     let command = stopped.map(Command::release).transpose()?;
     let records_only = settings.format.is_none();
@@ -119,7 +120,7 @@ fn follow(settings: &Settings<'_>) -> Result<Outcome> {
     trace.finish(live)
 }
 
-/// A flag that Ctrl-C and SIGTERM set. The last report may wait for a reader that does not read, so that further
+/// Returns a flag that Ctrl-C and SIGTERM set. The final report may block on a reader, so further
 /// signals end the process at once.
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -136,7 +137,7 @@ fn watch_signals() -> Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// The files for reports and for the recording, checked. A pipe waits here for its reader.
+/// Checks the files for reports and for the recording. A pipe blocks here until it has a reader.
 fn outputs(settings: &Settings<'_>) -> Result<(Option<Planned>, Option<Planned>)> {
     let check = |path: Option<&Path>| path.map(|path| Planned::check(path, settings.force));
     let mut reports = check(settings.output).transpose()?;
@@ -156,16 +157,16 @@ fn outputs(settings: &Settings<'_>) -> Result<(Option<Planned>, Option<Planned>)
     Ok((reports, recording))
 }
 
-/// What is told of PyTorch's cache.
-pub(crate) const fn tensors(wanted: Option<cli::TorchHow>) -> Tensors {
-    match wanted {
+/// Returns the tensor mode that `--torch` selects.
+pub(crate) const fn tensors(mode: Option<cli::TorchHow>) -> Tensors {
+    match mode {
         None => Tensors::Off,
         Some(cli::TorchHow::Totals) => Tensors::Totals,
         Some(cli::TorchHow::Full) => Tensors::Full,
     }
 }
 
-/// How launches and copies are counted, where they are.
+/// Returns how launches and copies are counted, if they are.
 pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<Option<Work>> {
     if !kernels && options.check_launches.is_some() {
         bail!("--check-launches requires --kernels");
@@ -173,7 +174,7 @@ pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<O
     Ok(kernels.then(|| work_options(options)))
 }
 
-/// How launches and copies are counted.
+/// Returns how launches and copies are counted.
 pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
     Work {
         check_every_launch: options.check_launches == Some(cli::CheckLaunches::All),
@@ -182,7 +183,8 @@ pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
     }
 }
 
-/// JSON and recordings must be alone on standard output: a program reads them.
+/// Keeps the command's output off standard output if JSON or a recording goes there: a program
+/// reads it.
 fn command_stdout(
     settings: &Settings<'_>,
     reports: Option<&Planned>,
@@ -207,9 +209,9 @@ fn target(options: &cli::Target, command: Option<Pid>) -> Target {
     }
 }
 
-/// Bytes of a kernel ring.
-fn ring(wanted: Option<Bytes>, default: u32) -> Result<u32> {
-    let Some(Bytes(bytes)) = wanted else { return Ok(default) };
+/// Returns the size of a ring buffer.
+fn ring(requested: Option<Bytes>, default: u32) -> Result<u32> {
+    let Some(Bytes(bytes)) = requested else { return Ok(default) };
     let bytes = u32::try_from(bytes).context("ring buffer size too large")?;
     if !bytes.is_power_of_two() || bytes < 4096 {
         bail!("ring buffer size must be a power of two, at least 4096");
@@ -217,19 +219,20 @@ fn ring(wanted: Option<Bytes>, default: u32) -> Result<u32> {
     Ok(bytes)
 }
 
-/// How call stacks are taken: in full of those that somebody asked for, cheaply of everybody.
-const fn stacks(wanted: Option<cli::Stacks>, target: &Target) -> Stacks {
-    match (wanted, target) {
+/// Selects how call stacks are collected: by default in full for selected processes, with frame
+/// pointers for all processes.
+const fn stacks(requested: Option<cli::Stacks>, target: &Target) -> Stacks {
+    match (requested, target) {
         (Some(cli::Stacks::Off), _) => Stacks::Off,
         (Some(cli::Stacks::Fp), _) | (None, Target::Everybody) => Stacks::Pointers,
         (Some(cli::Stacks::Full), _) | (None, Target::Processes { .. }) => Stacks::Full,
     }
 }
 
-/// What the session is to do.
+/// Returns the options of the capture session.
 pub(crate) fn session_options(
     options: &cli::Target,
-    wanted: Option<cli::Stacks>,
+    stacks: Option<cli::Stacks>,
     target: Target,
 ) -> Result<Options> {
     let ring_bytes = ring(options.ring_size, Options::RING_BYTES)?;
@@ -242,7 +245,7 @@ pub(crate) fn session_options(
     });
     let table_entries = options.process_table_size;
     let drivers = options.driver.clone();
-    let stacks = stacks(wanted, &target);
+    let stacks = self::stacks(stacks, &target);
     let empty_probes = options.empty_probes;
     Ok(Options {
         target,
@@ -261,7 +264,7 @@ pub(crate) fn session_options(
     })
 }
 
-/// The command that is traced: its end comes through a channel, from a thread that waits for it.
+/// The traced command. A thread waits for its exit and sends the status through a channel.
 struct Command {
     pid: Pid,
     end: Receiver<io::Result<ExitStatus>>,
@@ -280,7 +283,7 @@ impl Command {
         Ok(Self { pid, end, status: None })
     }
 
-    fn has_ended(&mut self) -> Result<bool> {
+    fn has_exited(&mut self) -> Result<bool> {
         match self.end.try_recv() {
             Ok(status) => self.status = Some(status?),
             Err(TryRecvError::Empty) => {}
@@ -300,24 +303,24 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
-    /// Applies events and reports, until something ends the trace.
+    /// Applies events and prints reports until something ends the trace.
     fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
         let start = Instant::now();
         let end = self.settings.duration.map(|duration| start + duration);
         let mut next_report = start + self.settings.interval;
-        let mut give_up = None;
+        let mut stop_at = None;
         loop {
             let now = Instant::now();
-            if interrupted.load(Ordering::Relaxed) && give_up.is_none() {
-                // The terminal interrupts the command too: let it finish and see its last frees.
-                give_up = Some(if self.command.is_some() { now + GRACE } else { now });
+            if interrupted.load(Ordering::Relaxed) && stop_at.is_none() {
+                // The terminal also interrupts the command: let it finish, to see its last frees.
+                stop_at = Some(if self.command.is_some() { now + GRACE } else { now });
             }
             self.report.keep_up();
-            // Who only records has nothing to do once that failed.
-            let ended = self.targets_ended()?
+            // `record` has no other output: stop when the recording fails.
+            let ended = self.targets_exited()?
                 || self.report.has_failed()
                 || (self.records_only && !self.report.records());
-            if ended || [end, give_up].into_iter().flatten().any(|deadline| now >= deadline) {
+            if ended || [end, stop_at].into_iter().flatten().any(|deadline| now >= deadline) {
                 return Ok(());
             }
             if now >= next_report {
@@ -332,9 +335,9 @@ impl Trace<'_> {
         }
     }
 
-    fn targets_ended(&mut self) -> Result<bool> {
+    fn targets_exited(&mut self) -> Result<bool> {
         if let Some(command) = &mut self.command {
-            return command.has_ended();
+            return command.has_exited();
         }
         Ok(match &self.target {
             Target::Processes { pids, follow: false } => {
@@ -344,11 +347,11 @@ impl Trace<'_> {
         })
     }
 
-    /// Detaches, reports for the last time, and judges.
+    /// Detaches the probes, prints the final report and evaluates the leak threshold.
     fn finish(self, live: Live) -> Result<Outcome> {
         let (last, recorded) = self.report.finish(live)?;
-        let judged = self.settings.limit.map_or(Outcome::Fine, |limit| judge(&last, limit));
-        let outcome = if recorded == Outcome::Fine { judged } else { recorded };
+        let verdict = self.settings.limit.map_or(Outcome::Fine, |limit| judge(&last, limit));
+        let outcome = if recorded == Outcome::Fine { verdict } else { recorded };
         match self.command {
             Some(Command { status: None, pid, .. }) => {
                 output::complain(&format!(
@@ -360,7 +363,7 @@ impl Trace<'_> {
                 if !status.success() {
                     output::complain(&format!("the command failed: {status}"));
                 }
-                Ok(if outcome == Outcome::Fine { status::of_command(status) } else { outcome })
+                Ok(if outcome == Outcome::Fine { status::command_outcome(status) } else { outcome })
             }
             None => Ok(outcome),
         }
@@ -389,7 +392,7 @@ fn judge(last: &Snapshot, limit: &cli::Limit) -> Outcome {
     limit.outcome(if found { Outcome::Findings } else { Outcome::Fine })
 }
 
-/// Tells who ended with more than that not freed; whether anybody did.
+/// Logs processes that exited with more than `limit` not freed. Returns whether there were any.
 fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
     let ended = last.processes.iter().filter(|process| process.ended.is_some());
     let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
@@ -405,16 +408,16 @@ fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
     !leaky.is_empty()
 }
 
-/// Tells who is suspected; whether anybody is.
+/// Logs leak suspects. Returns whether there were any.
 fn suspects(last: &Snapshot) -> bool {
-    for judged in &last.suspects {
-        let pid = judged.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let place = verdict::place(judged.site, &judged.frames);
+    for suspect in &last.suspects {
+        let pid = suspect.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        let location = verdict::place(suspect.site, &suspect.frames);
         let text = format!(
-            "leak ({}): process {pid} ({}), {place}: {}",
-            judged.sureness.name(),
-            judged.process,
-            verdict::sentence(judged.subject, judged.verdict, &judged.evidence),
+            "leak ({}): process {pid} ({}), {location}: {}",
+            suspect.sureness.name(),
+            suspect.process,
+            verdict::sentence(suspect.subject, suspect.verdict, &suspect.evidence),
         );
         output::complain(&plain(&text));
     }

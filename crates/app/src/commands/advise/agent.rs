@@ -1,4 +1,4 @@
-//! The advice of a running agent.
+//! Fetches the advice of a running agent.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use formats::plain::plain;
 
 use crate::serve::secret;
 
-/// How long the agent may take, and how much it may say.
+/// Timeout of the request and maximum size of the response.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 16 << 20;
 
 pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
     let token = token_file.map(secret::line).transpose()?;
-    // As `serve --listen` takes it, an address alone will do.
+    // A bare address is accepted, as by `serve --listen`.
     let scheme = if url.contains("://") { "" } else { "http://" };
     let url = format!("{scheme}{}/api/v1/advice", url.trim_end_matches('/'));
     let settings =
@@ -24,11 +24,11 @@ pub(super) fn ask(url: &str, token_file: Option<&Path>) -> Result<Advice> {
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    let mut answer = request.call().with_context(|| {
+    let mut response = request.call().with_context(|| {
         format!("{url}: no response from the agent; is `vramscope serve` running there?")
     })?;
-    let status = answer.status();
-    let text = answer
+    let status = response.status();
+    let text = response
         .body_mut()
         .with_config()
         .limit(LONGEST)

@@ -1,4 +1,4 @@
-//! A look at live processes for some seconds.
+//! Observes live processes for a few seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ use crate::commands::live::{gpu_names, tell};
 use crate::output;
 use crate::pipeline::{Live, Message};
 
-/// How soon Ctrl-C is noticed.
+/// Time until Ctrl-C is noticed.
 const ATTENTION: Duration = Duration::from_millis(50);
 
-/// Who holds what after so much time. Steps may be wanted of some processes only, but everybody who
-/// holds memory of the GPU matters to what is free.
+/// Returns the state after `--duration`. All processes are traced even if steps are wanted for some
+/// only, because every holder counts for the free memory of the GPU.
 pub(super) fn look(options: &Advise, view: &View) -> Result<(Snapshot, Names)> {
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
@@ -37,18 +37,18 @@ pub(super) fn look(options: &Advise, view: &View) -> Result<(Snapshot, Names)> {
     let end = Instant::now() + options.duration;
     while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {
         match live.next(end.min(Instant::now() + ATTENTION)) {
-            Some(message) => take(&mut ledger, message)?,
+            Some(message) => apply(&mut ledger, message)?,
             None => continue,
         }
     }
     let at = capture::monotonic();
     for message in live.finish().0 {
-        take(&mut ledger, message)?;
+        apply(&mut ledger, message)?;
     }
     Ok((ledger.snapshot(at, view), names))
 }
 
-fn take(ledger: &mut Ledger, message: Message) -> Result<()> {
+fn apply(ledger: &mut Ledger, message: Message) -> Result<()> {
     match message {
         Message::Events(events) => events.iter().for_each(|event| ledger.apply(event)),
         Message::Notice(notice) if notice.is_trouble() => tell(&notice),

@@ -1,4 +1,4 @@
-//! Tables for databases: allocations, and the events of a recording.
+//! Parquet tables: allocations, and the events of a recording.
 
 use std::fs::create_dir_all;
 use std::io;
@@ -17,33 +17,33 @@ use crate::commands::replay::known_function;
 use crate::newfile::NewFile;
 use crate::output;
 
-/// Writes them. Nothing has its name before everything is written.
+/// Writes the tables. Files get their final names after everything is written.
 pub(super) fn run(options: &Export, source: Source) -> Result<()> {
-    let folder = super::folder(options)?;
-    let mut of = Machine::default();
+    let dir = super::output_dir(options)?;
+    let mut host = Machine::default();
     let mut files = Vec::new();
     if source == Source::Recording {
-        of = machine(&options.file, known_function)?;
+        host = machine(&options.file, known_function)?;
         if options.part.pid.is_some() || options.part.device.is_some() {
             output::complain("--pid and --device do not apply to events: writing allocations only");
         } else {
-            let events = Events::new(of.clone(), Box::new(|path| make(options, folder, path)));
+            let events = Events::new(host.clone(), Box::new(|path| create(options, dir, path)));
             let mut progress = input::Progress::new(&options.file);
             let reader = Reader::open(&options.file, known_function)?;
             let (parts, notes) =
                 events.write(reader, &mut |done, all| progress.tell(done, all, 0))?;
             files.extend(parts);
-            super::tell(&notes);
+            super::log_notes(&notes);
         }
     }
     let mut done = (Vec::new(), Vec::new());
-    let make = Box::new(|path: &Path| make(options, folder, path));
-    let rows = Rows::new(of.host.as_deref(), make, &mut done);
+    let create = Box::new(|path: &Path| create(options, dir, path));
+    let rows = Rows::new(host.host.as_deref(), create, &mut done);
     let mut list = Box::new(Allocations::new(rows));
     let input = super::read(options, |change, facts| list.change(change, facts))?;
-    super::tell(&list.finish(&input.facts)?);
+    super::log_notes(&list.finish(&input.facts)?);
     let (parts, notes) = done;
-    super::tell(&notes);
+    super::log_notes(&notes);
     for file in files.into_iter().chain(parts) {
         file.finish()?;
     }
@@ -51,8 +51,8 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     Ok(())
 }
 
-fn make(options: &Export, folder: &Path, path: &Path) -> io::Result<NewFile> {
-    let path = folder.join(path);
+fn create(options: &Export, dir: &Path, path: &Path) -> io::Result<NewFile> {
+    let path = dir.join(path);
     if let Some(parent) = path.parent() {
         create_dir_all(parent)?;
     }

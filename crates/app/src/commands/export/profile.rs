@@ -1,4 +1,4 @@
-//! Memory by call stack: folded lines, flame graphs, pprof.
+//! Memory by call stack: folded stacks, flame graphs, pprof.
 
 use anyhow::{Result, bail};
 use engine::analysis::groups::Groups;
@@ -10,7 +10,7 @@ use crate::cli::{self, Export, ExportFormat};
 use crate::commands::input;
 use crate::output;
 
-/// Writes it.
+/// Writes the profile.
 pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let measure = source.measure();
     let mut out = super::single(options)?;

@@ -8,10 +8,11 @@ use formats::plain::plain;
 use crate::cli::Export;
 use crate::commands::input;
 
-/// Processes that an error lists.
+/// Processes that an error message lists.
 const LISTED: usize = 10;
 
-/// Writes it. The file is read once to know what is live at its end, and once for each device.
+/// Writes the snapshot. The file is read once to find what is live at its end, and once more for
+/// each device.
 pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let mut out = super::single(options)?;
     let only = input::only(&options.part);
@@ -41,7 +42,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
         }
         snapshot.close(&input.facts)?;
     }
-    super::tell(&snapshot.finish(&input.facts)?);
+    super::log_notes(&snapshot.finish(&input.facts)?);
     out.finish()?;
     super::warn(&input.facts);
     Ok(())
