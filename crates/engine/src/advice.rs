@@ -1,7 +1,7 @@
-//! What would give memory back, ranked: first what costs nothing, then what costs somebody's work.
+//! Steps that would free GPU memory, ranked by cost: first those that lose no work.
 //!
-//! Nothing here does anything. Each step says how many bytes it gives back, how sure that is, and its
-//! price; commands are made only of numbers and of names that mean nothing to a shell.
+//! Nothing is executed. Each step has the bytes it frees, how precise that number is, and its cost.
+//! Commands contain only numbers and names without shell metacharacters.
 
 mod commands;
 
@@ -16,51 +16,51 @@ use crate::snapshot::{DeviceView, ProcessView, Snapshot};
 use crate::units::{Bytes, Nanos};
 use crate::verdict::{Subject, Sureness};
 
-/// What is known when advice is wanted.
+/// Input for [`advise`].
 #[derive(Clone, Copy)]
 pub struct Situation<'a> {
-    /// Who holds what.
+    /// State of all processes.
     pub snapshot: &'a Snapshot,
-    /// The GPU that has to have room.
+    /// GPU on which memory is needed.
     pub gpu: Option<GpuId>,
-    /// Only steps of these processes; all where there are none.
+    /// Restricts the steps to these processes; empty means all.
     pub only: &'a [Pid],
-    /// Who was refused memory, where somebody was: it would not be helped by its own end.
+    /// Process whose allocation failed, if any: stopping it would not help it.
     pub asker: Option<Pid>,
-    /// Why, where that was found out: only what helps against it is advised.
+    /// Why the allocation failed, if known: only steps that help against this cause are listed.
     pub cause: Option<Cause>,
-    /// Processes that nobody should be told to end: daemons of the system, and who asks.
+    /// Returns true for processes that must not be stopped: system daemons, and vramscope itself.
     pub protected: &'a dyn Fn(&ProcessView) -> bool,
-    /// For how long a process has launched nothing, where that is counted.
+    /// Time since the last launch of a process, if launches are counted.
     pub idle: &'a dyn Fn(&ProcessView) -> Option<Nanos>,
 }
 
-/// From then on a process that launches nothing counts as idle.
+/// A process without a launch for this long counts as idle.
 pub const IDLE: Nanos = Nanos::from_millis(5 * 60 * 1000);
 
-/// What is done in a step.
+/// Kind of step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Action {
-    /// PyTorch's cache gives back what it does not use.
+    /// Free the unused memory of PyTorch's cache.
     EmptyCache,
-    /// A memory pool gives back what it does not use.
+    /// Free the unused memory of a memory pool.
     TrimPool,
-    /// Graphs give back what they do not use.
+    /// Free the unused memory of CUDA graphs.
     TrimGraphs,
-    /// A process that does nothing ends.
+    /// Stop an idle process.
     StopIdle,
-    /// A process that leaks begins anew.
+    /// Restart a process that leaks.
     RestartLeaking,
-    /// A cache gets segments that can grow in place.
+    /// Use segments that can grow in place.
     ExpandSegments,
-    /// The program asks for less.
+    /// Change the program so that it needs less memory.
     AskForLess,
-    /// A process that works ends.
+    /// Stop a process that is not idle.
     Stop,
 }
 
 impl Action {
-    /// The word for it in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,13 +75,13 @@ impl Action {
         }
     }
 
-    /// Whether nobody's work is lost.
+    /// Whether no work is lost.
     #[must_use]
     pub const fn is_safe(self) -> bool {
         matches!(self, Self::EmptyCache | Self::TrimPool | Self::TrimGraphs)
     }
 
-    /// What it costs, in words.
+    /// Cost of the step, as text.
     #[must_use]
     pub const fn price(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ impl Action {
         }
     }
 
-    /// What is cheaper comes first.
+    /// Sort rank; cheaper steps have lower ranks.
     const fn rank(self) -> u8 {
         match self {
             Self::EmptyCache | Self::TrimPool | Self::TrimGraphs => 0,
@@ -112,19 +112,19 @@ impl Action {
     }
 }
 
-/// How sure it is how much a step gives back.
+/// Precision of the bytes that a step frees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Known {
-    /// Exactly that much.
+    /// Exactly this many bytes.
     Exact,
-    /// That much or less.
+    /// At most this many bytes.
     AtMost,
-    /// About that much.
+    /// About this many bytes.
     Estimate,
 }
 
 impl Known {
-    /// The word for it in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -135,60 +135,61 @@ impl Known {
     }
 }
 
-/// Something that would help.
+/// A step that would free memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
     /// What to do.
     pub action: Action,
-    /// With which process.
+    /// Process it applies to.
     pub pid: Pid,
-    /// Its name (hostile text).
+    /// Name of the process (untrusted).
     pub process: Box<str>,
-    /// Its owner.
+    /// User id of the process.
     pub uid: Option<u32>,
-    /// What it gives back of the GPU.
+    /// Bytes freed on the GPU.
     pub bytes: Bytes,
-    /// How sure that is.
+    /// Precision of `bytes`.
     pub known: Known,
-    /// Why, in a sentence without a full stop.
+    /// Reason, one sentence without a full stop.
     pub why: String,
-    /// What to copy and paste.
+    /// Commands that carry out the step.
     pub commands: Vec<Command>,
 }
 
-/// Every step that would help, the cheapest first; among equals the one that gives back most.
+/// Returns all steps that would help, cheapest first, then by bytes freed.
 #[must_use]
 pub fn advise(situation: &Situation<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mentioned = |pid| situation.only.is_empty() || situation.only.contains(&pid);
+    let selected = |pid| situation.only.is_empty() || situation.only.contains(&pid);
     let running = situation.snapshot.processes.iter().filter(|process| process.ended.is_none());
-    for process in running.filter(|process| mentioned(process.key.pid)) {
-        let asks = situation.asker == Some(process.key.pid);
-        if helps(situation.cause, asks) {
+    for process in running.filter(|process| selected(process.key.pid)) {
+        let is_requester = situation.asker == Some(process.key.pid);
+        if helps(situation.cause, is_requester) {
             unused(situation, process, &mut steps);
             if !(situation.protected)(process) && !is_service(&process.name) {
                 ends(situation, process, &mut steps);
             }
         }
-        if asks {
+        if is_requester {
             for_asker(situation, process, &mut steps);
         }
     }
-    let habit = |action| matches!(action, Action::ExpandSegments | Action::AskForLess);
-    steps.retain(|step| step.bytes.0 > 0 || habit(step.action));
+    let changes_program = |action| matches!(action, Action::ExpandSegments | Action::AskForLess);
+    steps.retain(|step| step.bytes.0 > 0 || changes_program(step.action));
     steps.sort_by_key(|step| {
         (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.known)
     });
     steps
 }
 
-/// Whether device memory that a process gives back helps whoever was refused: that of others only where
-/// the device has too little, its own also where it has a limit of its own.
-fn helps(cause: Option<Cause>, asks: bool) -> bool {
-    cause.is_none_or(|cause| cause.is_of_device() || (asks && cause == Cause::Quota))
+/// Whether device memory freed by a process helps the requester. Memory of other processes only
+/// helps if the device is full; the requester's own memory also helps against a quota.
+fn helps(cause: Option<Cause>, is_requester: bool) -> bool {
+    cause.is_none_or(|cause| cause.is_of_device() || (is_requester && cause == Cause::Quota))
 }
 
-/// Programs that serve the GPU or the host, whoever runs them.
+/// Whether this is a system program that serves the GPU or the host. Names are cut to 15
+/// characters, as in `/proc/PID/comm`.
 fn is_service(name: &str) -> bool {
     const NAMES: [&str; 12] = [
         "nvidia-persiste",
@@ -207,7 +208,7 @@ fn is_service(name: &str) -> bool {
     NAMES.iter().any(|known| name.starts_with(known))
 }
 
-fn on(situation: &Situation<'_>, view: &DeviceView) -> bool {
+fn is_target(situation: &Situation<'_>, view: &DeviceView) -> bool {
     situation.gpu.is_none() || view.gpu == situation.gpu
 }
 
@@ -230,7 +231,7 @@ fn step(process: &ProcessView, action: Action, bytes: Bytes, known: Known, why: 
     }
 }
 
-/// What a process holds and does not use.
+/// Adds steps that free memory which a process holds but does not use.
 fn unused(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
     let devices = process.torch.iter().flat_map(|torch| &torch.devices);
     for view in devices.filter(|view| lies(situation, process, Some(view.device))) {
@@ -250,44 +251,44 @@ fn unused(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step
         steps.push(step(process, Action::EmptyCache, bytes, known, why));
     }
     for pool in process.pools.iter().filter(|pool| pool.device.is_some()) {
-        let Some(told) = pool.reserved.filter(|_| lies(situation, process, pool.device)) else {
+        let Some(reported) = pool.reserved.filter(|_| lies(situation, process, pool.device)) else {
             continue;
         };
-        let bytes = Bytes(told.bytes.0.saturating_sub(pool.used.0));
-        let why = format!("a memory pool reserves {} and uses {}", told.bytes, pool.used);
+        let bytes = Bytes(reported.bytes.0.saturating_sub(pool.used.0));
+        let why = format!("a memory pool reserves {} and uses {}", reported.bytes, pool.used);
         steps.push(step(process, Action::TrimPool, bytes, Known::AtMost, why));
     }
     let graph = process.kinds.iter().find(|view| view.kind == Kind::Graph);
     let in_use = graph.map_or(0, |view| view.live_bytes.0);
-    for view in process.devices.iter().filter(|view| on(situation, view)) {
-        if let Some(told) = view.graph_reserved {
-            let bytes = Bytes(told.bytes.0.saturating_sub(in_use));
-            let why = format!("graphs reserve {}", told.bytes);
+    for view in process.devices.iter().filter(|view| is_target(situation, view)) {
+        if let Some(reported) = view.graph_reserved {
+            let bytes = Bytes(reported.bytes.0.saturating_sub(in_use));
+            let why = format!("graphs reserve {}", reported.bytes);
             steps.push(step(process, Action::TrimGraphs, bytes, Known::AtMost, why));
         }
     }
 }
 
-/// What the end of a process gives back: what was traced, and what the driver's account has beyond
-/// that, where it was asked. That is also what was there before the trace.
+/// Returns the memory that stopping a process would free: traced memory, plus untracked memory
+/// where the driver reports the usage. The latter includes memory from before the trace.
 fn all_of(situation: &Situation<'_>, process: &ProcessView) -> (Bytes, Known) {
-    let (mut sum, mut told) = (0_u64, true);
-    for view in process.devices.iter().filter(|view| on(situation, view)) {
+    let (mut sum, mut reported) = (0_u64, true);
+    for view in process.devices.iter().filter(|view| is_target(situation, view)) {
         let untracked = view.untracked();
-        told &= untracked.is_some();
+        reported &= untracked.is_some();
         let live = view.live_bytes.0.saturating_add(untracked.unwrap_or_default().0);
         sum = sum.saturating_add(live);
     }
-    (Bytes(sum), if told { Known::Exact } else { Known::Estimate })
+    (Bytes(sum), if reported { Known::Exact } else { Known::Estimate })
 }
 
 fn ends(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
     let (bytes, known) = all_of(situation, process);
     let leaked = leaked(situation, process);
-    if let Some((leaked, sureness)) = leaked {
+    if let Some((leaked, confidence)) = leaked {
         let why = format!(
             "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
-            sureness.name()
+            confidence.name()
         );
         steps.push(step(process, Action::RestartLeaking, leaked, Known::Estimate, why));
     }
@@ -307,23 +308,23 @@ fn ends(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>)
     }
 }
 
-/// What is suspected to leak of device memory there, and how sure the surest of that is.
+/// Returns the device memory in leak suspects of a process, and the highest confidence among them.
 fn leaked(situation: &Situation<'_>, process: &ProcessView) -> Option<(Bytes, Sureness)> {
-    let own = situation.snapshot.suspects.iter().filter(|judged| {
-        let counts = matches!(judged.subject, Subject::Memory(kind) if kind.takes_device_memory());
-        let there = judged.device.is_none() || lies(situation, process, judged.device);
-        judged.pid == Some(process.key.pid) && counts && there
+    let own = situation.snapshot.suspects.iter().filter(|suspect| {
+        let counts = matches!(suspect.subject, Subject::Memory(kind) if kind.takes_device_memory());
+        let on_gpu = suspect.device.is_none() || lies(situation, process, suspect.device);
+        suspect.pid == Some(process.key.pid) && counts && on_gpu
     });
     let mut all = None;
-    for judged in own {
-        let (bytes, sureness): (Bytes, Sureness) = all.unwrap_or((Bytes(0), judged.sureness));
-        let bytes = Bytes(bytes.0.saturating_add(judged.evidence.live));
-        all = Some((bytes, sureness.max(judged.sureness)));
+    for suspect in own {
+        let (bytes, confidence): (Bytes, Sureness) = all.unwrap_or((Bytes(0), suspect.sureness));
+        let bytes = Bytes(bytes.0.saturating_add(suspect.evidence.live));
+        all = Some((bytes, confidence.max(suspect.sureness)));
     }
     all.filter(|(bytes, _)| bytes.0 > 0)
 }
 
-/// What the one who was refused can do itself.
+/// Adds steps that the requester itself can take.
 fn for_asker(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
     if situation.cause == Some(Cause::CacheFragmented) {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
@@ -335,7 +336,7 @@ fn for_asker(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<S
     steps.push(step(process, Action::AskForLess, Bytes(0), Known::Estimate, why));
 }
 
-/// How the one who was refused can need less of what it was refused.
+/// Returns a hint how the requester can use less of the exhausted resource.
 const fn less(cause: Option<Cause>) -> &'static str {
     match cause {
         Some(Cause::LargerThanDevice) => {

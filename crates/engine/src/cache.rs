@@ -1,22 +1,22 @@
-//! What a framework's or driver's cache holds at one moment: segments taken from the device, and
-//! the blocks they are cut into. Fragmentation is judged from this.
+//! State of a framework's or driver's cache at one time: segments allocated from the device, and
+//! the blocks they are split into. Input of the fragmentation analysis.
 
 use crate::ids::{DeviceId, Pid, SiteId, StreamId};
 use crate::units::Moment;
 
-/// A pool of a cache. Memory is never shared between pools, nor between streams of one.
+/// A pool of a cache. Memory is never shared between pools, or between streams of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct CachePool {
-    /// Who owns it: (0, 0) is the framework's own, others are private pools (graphs).
+    /// Pool id: (0, 0) is the framework's default pool, others are private pools (graphs).
     pub id: (u64, u64),
-    /// Which part of it.
+    /// Size class of the pool.
     pub part: Part,
 }
 
-/// Pools are divided by the size of what they serve.
+/// Size class that a pool serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum Part {
-    /// Not divided, or not known.
+    /// All sizes, or unknown.
     #[default]
     Whole,
     /// Small blocks.
@@ -25,90 +25,90 @@ pub enum Part {
     Large,
 }
 
-/// Memory that a cache took from the device in one piece.
+/// Memory that a cache allocated from the device in one piece.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// The device.
+    /// Device.
     pub device: Option<DeviceId>,
-    /// The pool.
+    /// Pool.
     pub pool: CachePool,
-    /// The stream.
+    /// Stream.
     pub stream: Option<StreamId>,
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// How much it is.
+    /// Size.
     pub bytes: u64,
-    /// It can grow in place (expandable segments).
+    /// Whether it can grow in place (expandable segments).
     pub expandable: bool,
-    /// Its blocks, by address, without gaps.
+    /// Blocks by address, without gaps.
     pub blocks: Box<[Block]>,
 }
 
-/// A part of a segment.
+/// A block of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Block {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// How much it is.
+    /// Size.
     pub bytes: u64,
-    /// What the program asked for; the rest is rounding.
+    /// Bytes that the program requested; the rest is rounding.
     pub requested: u64,
-    /// What it is doing.
+    /// State.
     pub state: BlockState,
-    /// Where in the program it was allocated.
+    /// Allocation site.
     pub site: Option<SiteId>,
 }
 
-/// What a block is doing.
+/// State of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BlockState {
-    /// The program holds it.
+    /// Held by the program.
     Allocated,
-    /// The program gave it back; a stream may still use it.
+    /// Freed by the program, but a stream may still use it.
     PendingFree,
     /// Free for the next request that fits.
     Free,
 }
 
-/// What is known of a pool of which only sums are told (the driver's own pools).
+/// Totals of a pool whose blocks are unknown (the driver's pools).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolSums {
-    /// Whose pool it is: handles of two processes may be equal.
+    /// Process that owns the pool: handles of two processes may be equal.
     pub pid: Pid,
-    /// The device.
+    /// Device.
     pub device: Option<DeviceId>,
-    /// The pool's handle; 0 is a default pool whose handle was never told.
+    /// Handle; 0 for a default pool whose handle is unknown.
     pub pool: u64,
-    /// What it holds of the device, where that was told.
+    /// Device memory that it holds, if reported.
     pub reserved: Option<u64>,
-    /// What is allocated from it.
+    /// Memory allocated from it.
     pub used: u64,
-    /// When this was so.
+    /// Time of these values.
     pub at: Moment,
 }
 
-/// How a framework's cache is set up, as far as it is told.
+/// Settings of a framework's caching allocator, as far as they are known.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct CacheSettings {
-    /// The settings as the user wrote them (hostile text); empty when there are none.
+    /// The settings as the user wrote them (untrusted); empty if there are none.
     pub text: String,
-    /// Segments grow in place; `None` when it is not told.
+    /// Whether segments grow in place; `None` if unknown.
     pub expandable_segments: Option<bool>,
-    /// Blocks of this size or more are not split; `None` when there is no limit, or none is told.
+    /// Blocks of at least this size are not split; `None` if there is no limit or it is unknown.
     pub max_split_bytes: Option<u64>,
-    /// From this part of the allowed memory on, the cache gives unused segments back; 0 is never,
-    /// `None` when it is not told.
+    /// Share of the allowed memory above which the cache frees unused segments; 0 means never,
+    /// `None` unknown.
     pub garbage_collection_threshold: Option<f64>,
-    /// Into how many steps each doubling of a request's size is divided, from 1 MiB on; requests
-    /// are rounded up to a step. 0 and 1 are none: rounding to [`CacheSettings::GRAIN`].
+    /// Divisions per power of two of the request size, starting at 1 MiB; requests are rounded up
+    /// to the next division. 0 and 1 mean rounding to [`AllocatorSettings::BLOCK_ALIGNMENT`].
     pub roundup_divisions: [u64; 16],
 }
 
 impl CacheSettings {
-    /// Blocks are multiples of this many bytes.
+    /// Block sizes are multiples of this.
     pub const GRAIN: u64 = 512;
 
-    /// What a request takes of the cache, before the rest of a block is left with it.
+    /// Size of the block that serves a request of `bytes`, after rounding.
     #[must_use]
     pub fn rounded(&self, bytes: u64) -> u64 {
         let plain = bytes.max(1).div_ceil(Self::GRAIN).saturating_mul(Self::GRAIN);
@@ -131,40 +131,40 @@ impl CacheSettings {
     }
 }
 
-/// A sum over time.
+/// A quantity with its peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Level {
-    /// At the end.
+    /// Value at the end.
     pub current: u64,
-    /// At the most.
+    /// Peak.
     pub peak: u64,
 }
 
 impl Level {
-    /// The sum rises.
+    /// Increases the value.
     pub fn add(&mut self, bytes: u64) {
         self.current = self.current.saturating_add(bytes);
         self.peak = self.peak.max(self.current);
     }
 
-    /// The sum falls.
+    /// Decreases the value.
     pub fn sub(&mut self, bytes: u64) {
         self.current = self.current.saturating_sub(bytes);
     }
 }
 
-/// What a framework's own statistics say of its cache on one device, found again from its file.
+/// A framework's own statistics of its cache on one device, recomputed from its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheLevels {
-    /// The device.
+    /// Device.
     pub device: Option<DeviceId>,
-    /// Blocks that the program holds.
+    /// Blocks held by the program.
     pub allocated: Level,
-    /// What the program asked for when it got them.
+    /// Bytes that the program requested for them.
     pub requested: Level,
-    /// Blocks that the program holds, and those that a stream may still use.
+    /// Blocks held by the program, and those that a stream may still use.
     pub active: Level,
-    /// What the cache holds of the device.
+    /// Device memory held by the cache.
     pub reserved: Level,
 }
 
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn requests_are_rounded_to_512_bytes_or_to_steps_of_a_doubling() {
         let plain = CacheSettings::default();
-        for (asked, got) in [(0, 512), (1, 512), (512, 512), (513, 1024), (5_000_000, 5_000_192)] {
-            assert_eq!(plain.rounded(asked), got, "{asked}");
+        for (size, got) in [(0, 512), (1, 512), (512, 512), (513, 1024), (5_000_000, 5_000_192)] {
+            assert_eq!(plain.rounded(size), got, "{size}");
         }
         let stepped = CacheSettings { roundup_divisions: [4; 16], ..CacheSettings::default() };
         const MIB: u64 = 1 << 20;
-        for (asked, got) in [
+        for (size, got) in [
             (2048, 2048),
             (2049, 2560),
             (1200, 1536),
@@ -190,7 +190,7 @@ mod tests {
             (5 * MIB + 1, 6 * MIB),
             (7 * MIB + 1, 8 * MIB),
         ] {
-            assert_eq!(stepped.rounded(asked), got, "{asked}");
+            assert_eq!(stepped.rounded(size), got, "{size}");
         }
         assert!(stepped.rounded(u64::MAX) >= u64::MAX - 1024);
         assert!(plain.rounded(u64::MAX) >= u64::MAX - 1024);

@@ -1,86 +1,86 @@
-//! Allocations that begin and end: what every offline question is answered from. The ledger tells
-//! the changes of a recording; importers tell those of other tools' files.
+//! Allocation changes, the input of all offline analyses. They come from the ledger for recordings
+//! and from importers for other tools' files.
 
 use crate::ids::{DeviceId, Key, Pid, PoolId, SiteId, StreamId, Tid};
 use crate::kind::Kind;
 use crate::units::Moment;
 
-/// An allocation began or ended. The end repeats what was said before, so that sums need no memory
-/// of single allocations.
+/// An allocation, its end, or an update. The end repeats all fields, so that totals can be computed
+/// without keeping single allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// When.
+    /// Time.
     pub at: Moment,
-    /// Beginning, end, or better knowledge.
+    /// Kind of change.
     pub what: Turn,
-    /// Whose memory it is.
+    /// Process.
     pub pid: Pid,
-    /// The thread that allocated it, where known; else 0.
+    /// Thread that allocated it, or 0 if unknown.
     pub tid: Tid,
-    /// The device, where known.
+    /// Device, if known.
     pub device: Option<DeviceId>,
-    /// The sort of memory.
+    /// Memory kind.
     pub kind: Kind,
-    /// The name of the allocation, unique among the live ones of its process.
+    /// Key of the allocation, unique among the live ones of its process.
     pub key: Key,
-    /// How much.
+    /// Size.
     pub bytes: u64,
-    /// The pool that it is from, where known.
+    /// Pool it was allocated from, if known.
     pub pool: Option<PoolId>,
-    /// The stream, where known.
+    /// Stream, if known.
     pub stream: Option<StreamId>,
-    /// Where in the program it was allocated.
+    /// Allocation site.
     pub site: Option<SiteId>,
 }
 
-/// What a change is.
+/// Kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Turn {
-    /// The allocation began.
+    /// The allocation was made.
     Began,
-    /// It ended.
+    /// The allocation ended.
     Ended {
-        /// When it began.
+        /// Time of the allocation.
         began: Moment,
-        /// How it ended.
+        /// Reason of its end.
         how: How,
     },
-    /// It is live, and what was said of it before was not the whole truth; the change says it now.
-    /// Whoever adds up takes what was said before away.
+    /// A live allocation has new values for fields that were unknown or wrong. Totals must subtract
+    /// the previous values and add the new ones.
     Learned {
-        /// When it began.
+        /// Time of the allocation.
         began: Moment,
-        /// What was said before.
+        /// Previous values.
         before: Known,
     },
 }
 
-/// The part of an allocation that may be learned late: its device and pool when those of its context
-/// are, its size when imported memory is mapped.
+/// Fields that may become known late: device and pool when those of the context do, the size when
+/// imported memory is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Known {
-    /// The device.
+    /// Device.
     pub device: Option<DeviceId>,
-    /// The pool.
+    /// Pool.
     pub pool: Option<PoolId>,
-    /// The size.
+    /// Size.
     pub bytes: u64,
 }
 
 impl Change {
-    /// What it says of those parts that may be learned late.
+    /// The fields that may become known late.
     #[must_use]
     pub const fn known(&self) -> Known {
         Known { device: self.device, pool: self.pool, bytes: self.bytes }
     }
 }
 
-/// How an allocation ended.
+/// Reason why an allocation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum How {
     /// The program freed it.
     Freed,
-    /// Another allocation with the same name shows that it was freed.
+    /// Implied by another allocation with the same key: it must have been freed.
     Replaced,
     /// Its context or module ended.
     Released,

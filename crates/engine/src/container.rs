@@ -1,21 +1,21 @@
-//! Where a process runs, as the host sees it: a container, and the pod that it belongs to.
+//! Container and pod in which a process runs, as seen from the host.
 
 use crate::ids::Pid;
 
-/// The container of a process. All text is hostile.
+/// Container of a process. All strings are untrusted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Container {
-    /// Its id, as the runtime has it: mostly 64 hexadecimal digits.
+    /// Id given by the runtime, usually 64 hexadecimal digits.
     pub id: Box<str>,
-    /// Who made it.
+    /// Container runtime.
     pub runtime: Runtime,
-    /// The pod that it belongs to.
+    /// Pod that it belongs to.
     pub pod: Option<Pod>,
-    /// The process's number inside.
+    /// Process id inside the container.
     pub pid_inside: Option<Pid>,
 }
 
-/// Who made a container, as its cgroup tells.
+/// Container runtime, detected from the cgroup.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Runtime {
     /// Docker.
@@ -26,16 +26,16 @@ pub enum Runtime {
     CriO,
     /// Podman.
     Podman,
-    /// A cgroup that looks like a container's, of nobody that is known.
+    /// The cgroup looks like that of a container, but the runtime is unknown.
     Unknown,
 }
 
 impl Runtime {
-    /// Every one of them.
+    /// All runtimes.
     pub const ALL: [Self; 5] =
         [Self::Docker, Self::Containerd, Self::CriO, Self::Podman, Self::Unknown];
 
-    /// The word for it in reports and files.
+    /// Name in reports and files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,15 +48,15 @@ impl Runtime {
     }
 }
 
-/// A pod of Kubernetes. The cgroup tells its uid; names come from the node's own files.
+/// A Kubernetes pod. The uid comes from the cgroup, names from files on the node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Pod {
-    /// Its uid.
+    /// Uid.
     pub uid: Box<str>,
-    /// Its name.
+    /// Name.
     pub name: Option<Box<str>>,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: Option<Box<str>>,
-    /// What the pod calls the container.
+    /// Name of the container in the pod.
     pub container: Option<Box<str>>,
 }

@@ -1,25 +1,25 @@
-//! Commands to copy and paste.
+//! Commands that a user can copy and paste.
 
 use crate::container::Runtime;
 use crate::snapshot::ProcessView;
 
 use super::Action;
 
-/// Where a command goes.
+/// Where a command is entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tongue {
-    /// Into a shell.
+    /// A shell.
     Shell,
-    /// Into the program, in Python.
+    /// The program, as Python code.
     Python,
-    /// Into the program, in C.
+    /// The program, as C code.
     C,
-    /// Into the environment of the program, before it starts.
+    /// The environment of the program, set before it starts.
     Environment,
 }
 
 impl Tongue {
-    /// The word for it in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,12 +31,13 @@ impl Tongue {
     }
 }
 
-/// Something to copy and paste.
+/// A command to copy and paste.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// Where it goes.
+    /// Where to enter it.
     pub tongue: Tongue,
-    /// What it is: never a text of a traced program, except for names that mean nothing to a shell.
+    /// Text of the command. Contains no text of a traced program except names without shell
+    /// metacharacters.
     pub text: String,
 }
 
@@ -46,7 +47,7 @@ impl Command {
     }
 }
 
-/// The commands of a step.
+/// Returns the commands that carry out a step.
 pub(super) fn of(action: Action, process: &ProcessView) -> Vec<Command> {
     match action {
         Action::EmptyCache => vec![Command::new(Tongue::Python, "torch.cuda.empty_cache()")],
@@ -62,18 +63,18 @@ pub(super) fn of(action: Action, process: &ProcessView) -> Vec<Command> {
     }
 }
 
-/// Ends a process, or what it runs in where that is known.
-fn end(process: &ProcessView, again: bool) -> Command {
+/// Returns the command that stops a process, or its container or pod if known.
+fn end(process: &ProcessView, restart: bool) -> Command {
     let in_container = process.container.as_deref().and_then(|container| {
         if let Some(pod) = &container.pod {
             let (name, namespace) = (safe(pod.name.as_deref()?)?, safe(pod.namespace.as_deref()?)?);
             return Some(format!("kubectl delete pod --namespace {namespace} {name}"));
         }
         let id = safe(&container.id)?;
-        let what = if again { "restart" } else { "stop" };
+        let verb = if restart { "restart" } else { "stop" };
         match container.runtime {
-            Runtime::Docker => Some(format!("docker {what} {id}")),
-            Runtime::Podman => Some(format!("podman {what} {id}")),
+            Runtime::Docker => Some(format!("docker {verb} {id}")),
+            Runtime::Podman => Some(format!("podman {verb} {id}")),
             Runtime::Containerd | Runtime::CriO => Some(format!("crictl stop {id}")),
             Runtime::Unknown => None,
         }
@@ -82,9 +83,9 @@ fn end(process: &ProcessView, again: bool) -> Command {
     Command::new(Tongue::Shell, text)
 }
 
-/// A name that means nothing to a shell, and is no option.
+/// Returns the name if it has no shell metacharacters and cannot be taken for an option.
 fn safe(name: &str) -> Option<&str> {
     let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    let fits = !name.is_empty() && name.len() <= 253 && !name.starts_with('-');
-    (fits && name.chars().all(harmless)).then_some(name)
+    let valid = !name.is_empty() && name.len() <= 253 && !name.starts_with('-');
+    (valid && name.chars().all(harmless)).then_some(name)
 }

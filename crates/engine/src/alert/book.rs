@@ -1,4 +1,4 @@
-//! Alerts from their beginning to their end: pending, firing, resolved.
+//! Evaluates alert rules and tracks alerts through their states: pending, firing, resolved.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,65 +9,65 @@ use crate::units::{Moment, Nanos};
 use super::history::{History, Series};
 use super::{Rule, words};
 
-/// Alerts of one rule at a time, so that one rule leaves room for the others.
+/// Limit of alerts per rule, so that one rule does not use up [`MAX_ALERTS`].
 const MOST_OF_A_RULE: usize = 64;
 
-/// Alerts of all rules at a time.
+/// Limit of pending and firing alerts, all rules together.
 const MOST: usize = 512;
 
-/// Alerts that are over and remembered.
+/// Resolved alerts that are kept.
 const PAST: usize = 128;
 
-/// An alert that fires or fired.
+/// A firing or resolved alert.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alert {
-    /// A number that no other alert of this book has.
+    /// Unique among the alerts of an evaluator.
     pub id: u64,
-    /// The rule.
+    /// Rule that raised it.
     pub rule: Arc<Rule>,
-    /// Labels as they were when it began to fire, those without a value left out. They stay the same,
-    /// for receivers recognise an alert by them.
+    /// Labels at the time it fired, without empty ones. They never change, because receivers
+    /// identify an alert by them.
     pub labels: Vec<(&'static str, Box<str>)>,
-    /// The newest figure that was beyond the limit.
+    /// Latest value that crossed the threshold.
     pub value: f64,
-    /// Since when the figure is beyond the limit.
+    /// Time since which the value has been beyond the threshold.
     pub since: Moment,
-    /// When it began to fire.
+    /// Time it fired.
     pub fired: Moment,
-    /// When it was over.
+    /// Time it was resolved.
     pub resolved: Option<Moment>,
 }
 
 impl Alert {
-    /// What is the matter, in a sentence.
+    /// One-sentence summary.
     #[must_use]
     pub fn summary(&self) -> String {
         words::fill(&self.rule.summary, self)
     }
 
-    /// What to do about it.
+    /// Recommended action.
     #[must_use]
     pub fn advice(&self) -> String {
         words::fill(&self.rule.advice, self)
     }
 
-    /// The figure in words: `1.50 GiB`, `96 %`.
+    /// The value with its unit: `1.50 GiB`, `96 %`.
     #[must_use]
     pub fn value_in_words(&self) -> String {
         words::figure(self, self.value)
     }
 }
 
-/// What became of an alert.
+/// State change of an alert.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Transition {
-    /// It fires.
+    /// The alert fired.
     Fired(Alert),
-    /// It is over.
+    /// The alert was resolved.
     Resolved(Alert),
 }
 
-/// All rules and their alerts.
+/// Evaluates all rules and holds their alerts.
 pub struct Book {
     rules: Vec<Arc<Rule>>,
     resolve_after: Nanos,
@@ -79,15 +79,15 @@ pub struct Book {
 }
 
 enum State {
-    /// Beyond the limit, but not for long enough.
+    /// Beyond the threshold, but not yet for [`Rule::hold`].
     Pending { since: Moment },
-    /// It fires; `fine` is since when the figure is back.
-    Firing { alert: Alert, fine: Option<Moment> },
+    /// Firing; `ok_since` is the time since which the value has been back within the threshold.
+    Firing { alert: Alert, ok_since: Option<Moment> },
 }
 
 impl Book {
-    /// An alert is over when its figure has been back for `resolve_after`, so that one that goes to
-    /// and fro is told once.
+    /// Creates an evaluator. An alert is resolved when its value has been within the threshold for
+    /// `resolve_after`, so that a flapping value is reported once.
     #[must_use]
     pub fn new(rules: Vec<Rule>, resolve_after: Nanos) -> Self {
         Self {
@@ -101,26 +101,26 @@ impl Book {
         }
     }
 
-    /// Looks at the figures; tells what changed, in the order of the rules.
-    pub fn look(&mut self, figures: &Figures, now: Moment) -> Vec<Transition> {
+    /// Evaluates all rules and returns the state changes, in the order of the rules.
+    pub fn look(&mut self, metrics: &Figures, now: Moment) -> Vec<Transition> {
         let mut changes = Vec::new();
         let mut seen = HashSet::new();
         for (index, rule) in self.rules.clone().iter().enumerate() {
-            for (sample, value) in rule.look(index, figures, &mut self.history, now) {
+            for (sample, value) in rule.look(index, metrics, &mut self.history, now) {
                 let series = (index, rule.identity(sample));
                 changes.extend(self.step(rule, &series, sample, value, now));
                 seen.insert(series);
             }
         }
-        self.history.forget(now);
-        self.miss(&seen, now);
-        let mut over = self.end(now);
-        over.sort_by_key(|alert| alert.id);
-        changes.extend(over.into_iter().map(Transition::Resolved));
+        self.history.drop_stale(now);
+        self.mark_missing(&seen, now);
+        let mut resolved = self.resolve(now);
+        resolved.sort_by_key(|alert| alert.id);
+        changes.extend(resolved.into_iter().map(Transition::Resolved));
         changes
     }
 
-    /// Alerts that fire, the oldest first.
+    /// Firing alerts, oldest first.
     #[must_use]
     pub fn firing(&self) -> Vec<&Alert> {
         let mut firing: Vec<_> = self.open.values().filter_map(State::alert).collect();
@@ -128,12 +128,12 @@ impl Book {
         firing
     }
 
-    /// Alerts that are over, the last one first; only so many are remembered.
+    /// Resolved alerts, newest first; at most 128 are kept.
     pub fn past(&self) -> impl Iterator<Item = &Alert> {
         self.past.iter()
     }
 
-    /// How often an alert was passed over because there were too many.
+    /// Number of alerts dropped because a limit was reached.
     #[must_use]
     pub const fn passed_over(&self) -> u64 {
         self.passed_over
@@ -147,13 +147,14 @@ impl Book {
         value: f64,
         now: Moment,
     ) -> Option<Transition> {
-        if let Some(State::Firing { alert, fine }) = self.open.get_mut(series) {
+        if let Some(State::Firing { alert, ok_since }) = self.open.get_mut(series) {
             if rule.limit.is_crossed(value, rule.slack) {
-                *fine = None;
-                // A figure that is back would make a sentence that is not true.
+                *ok_since = None;
+                // Keep the last value beyond the threshold: the summary would be wrong with the
+                // current one.
                 alert.value = value;
             } else {
-                fine.get_or_insert(now);
+                ok_since.get_or_insert(now);
             }
             return None;
         }
@@ -174,7 +175,7 @@ impl Book {
             return None;
         }
         let alert = self.alert(rule, sample, value, since, now);
-        let state = State::Firing { alert: alert.clone(), fine: None };
+        let state = State::Firing { alert: alert.clone(), ok_since: None };
         self.open.insert(series.clone(), state);
         Some(Transition::Fired(alert))
     }
@@ -199,34 +200,34 @@ impl Book {
         self.open.len() < MOST && of_rule < MOST_OF_A_RULE
     }
 
-    /// What has no figure any more is not beyond the limit.
-    fn miss(&mut self, seen: &HashSet<Series>, now: Moment) {
+    /// A series without a value counts as within the threshold.
+    fn mark_missing(&mut self, seen: &HashSet<Series>, now: Moment) {
         self.open.retain(|series, state| match state {
             _ if seen.contains(series) => true,
             State::Pending { .. } => false,
-            State::Firing { fine, .. } => {
-                fine.get_or_insert(now);
+            State::Firing { ok_since, .. } => {
+                ok_since.get_or_insert(now);
                 true
             }
         });
     }
 
-    fn end(&mut self, now: Moment) -> Vec<Alert> {
+    fn resolve(&mut self, now: Moment) -> Vec<Alert> {
         let resolve_after = self.resolve_after;
-        let mut over = Vec::new();
+        let mut resolved = Vec::new();
         self.open.retain(|_, state| match state {
-            State::Firing { alert, fine: Some(fine) } if now - *fine >= resolve_after => {
+            State::Firing { alert, ok_since: Some(since) } if now - *since >= resolve_after => {
                 alert.resolved = Some(now);
-                over.push(alert.clone());
+                resolved.push(alert.clone());
                 false
             }
             _ => true,
         });
-        for alert in &over {
+        for alert in &resolved {
             self.past.push_front(alert.clone());
         }
         self.past.truncate(PAST);
-        over
+        resolved
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rules that come with the agent. `contrib/prometheus` has the same for Prometheus.
+//! Built-in alert rules. `contrib/prometheus` has the same rules for Prometheus.
 
 use crate::metrics::Metric;
 use crate::metrics::catalogue as metric;
@@ -9,32 +9,32 @@ use super::{Limit, Measure, Rule, Severity};
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 const HOUR: Nanos = Nanos::from_millis(3_600_000);
 
-/// How long something that happened stays an alert.
+/// How long an event keeps its alert firing.
 const RECENT: Nanos = Nanos(10 * MINUTE.0);
 
-/// Caches smaller than this may be in pieces.
+/// Smaller caches do not raise a fragmentation alert.
 const SMALL_CACHE: f64 = (1_u64 << 30) as f64;
 
-/// Limits of the rules; a rule without one is off.
+/// Thresholds of the built-in rules; a rule without a threshold is disabled.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Thresholds {
-    /// How long a place is suspected before that is an alert.
+    /// Time that a leak suspect must exist before it raises an alert.
     pub leak_suspect: Option<Nanos>,
-    /// A GPU will be full within this time.
+    /// Raised if a GPU is forecast to be full within this time.
     pub full_within: Option<Nanos>,
-    /// Memory ran out.
+    /// Raised after an out-of-memory error.
     pub out_of_memory: bool,
-    /// The share of a GPU's memory that is used.
+    /// Used share of a GPU's memory.
     pub nearly_full: Option<f64>,
-    /// The share of a framework's cache that lies in pieces.
+    /// Fragmented share of a framework's cache.
     pub fragmentation: Option<f64>,
-    /// By how much the untracked memory of a process grows in an hour.
+    /// Growth per hour of the untracked memory of a process.
     pub untracked_growth: Option<Bytes>,
-    /// Events were lost.
+    /// Raised after lost events.
     pub events_lost: bool,
-    /// The agent gave something up to stay within its budget.
+    /// Raised while the agent drops detail to stay within its budget.
     pub degraded: bool,
-    /// The agent does not trace.
+    /// Raised while the agent is not tracing.
     pub not_ready: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for Thresholds {
     }
 }
 
-/// The names of all rules, in their order.
+/// Names of all built-in rules.
 pub const NAMES: [&str; 9] = [
     "out_of_memory",
     "full_soon",
@@ -67,7 +67,7 @@ pub const NAMES: [&str; 9] = [
     "not_ready",
 ];
 
-/// The rules that are on.
+/// Returns the enabled rules.
 #[must_use]
 pub fn rules(limits: &Thresholds) -> Vec<Rule> {
     let memory = [
@@ -87,7 +87,7 @@ pub fn rules(limits: &Thresholds) -> Vec<Rule> {
     memory.into_iter().chain(own).flatten().collect()
 }
 
-/// A warning about the value itself.
+/// A warning rule on the current value of a metric.
 fn rule(name: &str, metric: &'static Metric, limit: Limit, summary: &str, advice: &str) -> Rule {
     Rule {
         name: name.into(),
@@ -123,7 +123,7 @@ fn full_soon(within: Nanos) -> Rule {
                   full; `vramscope advise` ranks the steps.";
     Rule {
         hold: Nanos(5 * MINUTE.0),
-        // A forecast goes to and fro by more than other figures.
+        // Forecasts vary more than other values.
         slack: limit.number() / 10.0,
         ..rule("full_soon", &metric::GPU_FULL_IN, limit, summary, advice)
     }
@@ -141,7 +141,7 @@ fn nearly_full(share: f64) -> Rule {
     }
 }
 
-/// Memory and objects have metrics of their own, and share the name of the rule.
+/// Memory and objects have separate metrics; both rules have the same name.
 fn leak_suspect(metric: &'static Metric, hold: Nanos) -> Rule {
     let summary = "{process} (pid {pid}) leaks at {location}: {value} ({resource})";
     let advice = "Run `vramscope trace -p {pid} --by site` for the call stack and evidence; restart the \

@@ -1,20 +1,20 @@
-//! What series were a while ago, for rules that ask how much something grew.
+//! Past samples of series, for rules on increase and growth.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::metrics::{Bound, Metric};
 use crate::units::{Moment, Nanos};
 
-/// Points of a series in its time: how exact the beginning of that time is.
+/// Resolution of the window: the start of the window is exact to 1/32 of its length.
 const POINTS: u64 = 32;
 
-/// Series that are remembered; beyond, rules of growth do not see a new one.
+/// Limit of tracked series. Beyond it, increase and growth rules ignore new series.
 const MOST: usize = 4096;
 
-/// A rule and the labels that tell its alerts apart.
+/// Index of the rule, and the labels that identify the alert.
 pub(super) type Series = (usize, Vec<Box<str>>);
 
-/// See the module.
+/// Past samples of all series that increase and growth rules need.
 #[derive(Default)]
 pub(super) struct History {
     tracks: HashMap<Series, Track>,
@@ -22,18 +22,18 @@ pub(super) struct History {
 
 struct Track {
     points: VecDeque<(Moment, f64)>,
-    /// The last value, as it came.
+    /// Last raw value.
     last: f64,
-    /// Of counters: all that was added, whatever fell back to zero meanwhile.
+    /// For counters: everything added so far, across resets to zero.
     sum: f64,
     within: Nanos,
     seen: Moment,
 }
 
 impl History {
-    /// By how much a counter grew within the time. The agent counts from zero, so a series that
-    /// appears counts whole; only processes and containers come and go between their own series and
-    /// `other`, and count from where they are first seen.
+    /// Returns the increase of a counter within the window. The agent counts from zero, so a new
+    /// series counts from zero as well. Processes and containers are different: they move between
+    /// their own series and `other`, so they count from their first value.
     pub(super) fn increase(
         &mut self,
         series: Series,
@@ -45,7 +45,7 @@ impl History {
         let comes_and_goes = !matches!(metric.bound, Bound::Fixed(_) | Bound::Gpus);
         let start = if comes_and_goes { value } else { 0.0 };
         let track = self.track(series, start, within, now)?;
-        // Less than before: it began anew.
+        // A smaller value means that the counter was reset.
         track.sum += if value < track.last { value } else { value - track.last };
         track.last = value;
         let before = track.before(now).or(track.points.front()).map_or(0.0, |(_, sum)| *sum);
@@ -53,7 +53,8 @@ impl History {
         Some(track.sum - before)
     }
 
-    /// By how much a gauge grew; nothing while the series is younger than the time.
+    /// Returns the growth of a gauge within the window, or `None` while the series is younger than
+    /// that.
     pub(super) fn growth(
         &mut self,
         series: Series,
@@ -88,14 +89,14 @@ impl History {
         Some(track)
     }
 
-    /// Forgets what was not seen for as long as it would be asked for.
-    pub(super) fn forget(&mut self, now: Moment) {
+    /// Drops series without a sample for longer than their window.
+    pub(super) fn drop_stale(&mut self, now: Moment) {
         self.tracks.retain(|_, track| now - track.seen <= track.within);
     }
 }
 
 impl Track {
-    /// The newest point that is as old as the time is long.
+    /// Newest point that is at least as old as the window is long.
     fn before(&self, now: Moment) -> Option<&(Moment, f64)> {
         self.points.iter().rev().find(|(at, _)| now - *at >= self.within)
     }
@@ -105,7 +106,7 @@ impl Track {
         if self.points.back().is_none_or(|(at, _)| now - *at >= step && now > *at) {
             self.points.push_back((now, value));
         }
-        // The second is old enough to answer, so the first is not needed.
+        // The second point is old enough to serve as the start, so the first can go.
         while self.points.get(1).is_some_and(|(at, _)| now - *at >= self.within) {
             self.points.pop_front();
         }

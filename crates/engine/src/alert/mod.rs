@@ -1,8 +1,8 @@
-//! Alerts: rules over figures, and what they come to as time passes.
+//! Alerts: rules over metrics, and the state of each alert over time.
 //!
-//! A [`Rule`] names a metric and a limit. The [`Book`] is shown all figures every now and then; an alert
-//! is what one rule finds of one set of labels, from its beginning to its end. Nothing here reads a
-//! clock or tells anybody: that is for whoever asks.
+//! A [`Rule`] names a metric and a threshold. The [`AlertEvaluator`] is given all metrics at
+//! regular intervals; an alert is one rule with one set of labels, from pending to resolved. This
+//! module reads no clock and sends no notifications: the caller does.
 
 mod book;
 pub mod builtin;

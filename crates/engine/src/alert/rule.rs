@@ -1,4 +1,4 @@
-//! What a rule says, and what it sees in the figures of one moment.
+//! Alert rules, and their evaluation on one set of metrics.
 
 use crate::metrics::{Figures, Metric, Sample};
 use crate::units::Nanos;
@@ -6,22 +6,22 @@ use crate::units::Nanos;
 use super::history::History;
 use crate::units::Moment;
 
-/// How bad it is.
+/// Severity of an alert.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information.
     Info,
-    /// Somebody should look at it in the next hours.
+    /// Needs attention within hours.
     Warning,
-    /// Somebody should look at it now.
+    /// Needs attention now.
     Critical,
 }
 
 impl Severity {
-    /// Every severity, the mildest first.
+    /// All severities, mildest first.
     pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
 
-    /// The word for it.
+    /// Name in configuration and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,30 +32,30 @@ impl Severity {
     }
 }
 
-/// Which figure is made of the values of the metric.
+/// Expression over the metric that is compared with the threshold.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Measure {
-    /// The value itself.
+    /// The value.
     Value,
-    /// The value as a share of another metric's, of the same labels.
+    /// The value divided by that of another metric with the same labels.
     ShareOf(&'static Metric),
-    /// By how much a counter grew in the last time of this length.
+    /// Increase of a counter within this window.
     Increase(Nanos),
-    /// By how much a gauge grew in the last time of this length; nothing while it is younger.
+    /// Growth of a gauge within this window; no value while the series is younger.
     Growth(Nanos),
 }
 
-/// When it is too much, or too little.
+/// Bound beyond which an alert is raised.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
-    /// More than this.
+    /// Raised above this value.
     Above(f64),
-    /// Less than this.
+    /// Raised below this value.
     Below(f64),
 }
 
 impl Limit {
-    /// The number of it.
+    /// The bound.
     #[must_use]
     pub const fn number(self) -> f64 {
         match self {
@@ -63,7 +63,7 @@ impl Limit {
         }
     }
 
-    /// Whether a value is beyond it, or less than `slack` away from that.
+    /// Whether a value is beyond the bound, or within `slack` of it.
     #[must_use]
     pub fn is_crossed(self, value: f64, slack: f64) -> bool {
         match self {
@@ -73,39 +73,41 @@ impl Limit {
     }
 }
 
-/// A rule. One alert for each set of labels.
+/// An alert rule. Each set of labels is a separate alert.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// Its name, as the settings have it.
+    /// Name, as in the configuration.
     pub name: Box<str>,
-    /// Whether it came with the agent; else somebody wrote it.
+    /// Whether the rule is built in; otherwise it comes from the configuration.
     pub is_builtin: bool,
-    /// How bad it is.
+    /// Severity of its alerts.
     pub severity: Severity,
-    /// What it looks at.
+    /// Metric it reads.
     pub metric: &'static Metric,
-    /// Which figure of that.
+    /// Expression over that metric.
     pub measure: Measure,
-    /// Labels that samples must have.
+    /// Labels that a sample must have.
     pub matching: Vec<(Box<str>, Box<str>)>,
-    /// Another metric of the same labels that must be at least this, where it has a value.
+    /// Another metric with the same labels that must be at least this, if it has a value.
     pub at_least: Option<(&'static Metric, f64)>,
-    /// The limit.
+    /// Threshold.
     pub limit: Limit,
-    /// How far the figure must be back from the limit for the alert to end.
+    /// Distance from the threshold, on the good side, that the value needs for the alert to
+    /// resolve.
     pub slack: f64,
-    /// How long it must be beyond the limit.
+    /// How long the value must be beyond the threshold before the alert fires.
     pub hold: Nanos,
-    /// What is the matter, in a sentence: labels, `value` and `threshold` in braces are filled in.
+    /// One-sentence summary; labels, `value` and `threshold` in braces are replaced.
     pub summary: Box<str>,
-    /// What to do, in a sentence or two.
+    /// Recommended action, one or two sentences.
     pub advice: Box<str>,
 }
 
-/// Where processes and containers beyond the bound of a list are added up.
+/// Label value of the series that sums processes or containers beyond the series limit.
 const OTHER: &str = "other";
 
-/// Labels that belong to another label: they may become known late, and do not tell alerts apart.
+/// Labels that depend on another label. Their values may become known late, so they do not identify
+/// an alert.
 const BELONGS: &[(&str, &[&str])] = &[
     ("pid", &["process", "container", "pod", "namespace"]),
     ("gpu", &["uuid"]),
@@ -113,8 +115,8 @@ const BELONGS: &[(&str, &[&str])] = &[
 ];
 
 impl Rule {
-    /// The name in the form that alerts of Prometheus have: `VramscopeLeakSuspect`. Names that people
-    /// gave stay as they are.
+    /// Alert name in Prometheus style: `VramscopeLeakSuspect`. Names of user-defined rules are
+    /// returned as they are.
     #[must_use]
     pub fn alert_name(&self) -> String {
         if !self.is_builtin {
@@ -130,19 +132,19 @@ impl Rule {
         std::iter::once("Vramscope".to_owned()).chain(words).collect()
     }
 
-    /// What it sees: samples with their figure, whether that is beyond the limit or not.
+    /// Returns the matching samples with their values, whether or not these cross the threshold.
     pub(super) fn look<'f>(
         &self,
         index: usize,
-        figures: &'f Figures,
+        metrics: &'f Figures,
         history: &mut History,
         now: Moment,
     ) -> Vec<(&'f Sample, f64)> {
-        let samples = figures.of(self.metric.name).iter();
+        let samples = metrics.of(self.metric.name).iter();
         let matching = samples.filter(|sample| self.matches(sample));
         let measured = matching.filter_map(|sample| {
-            let figure = self.measure(index, sample, figures, history, now)?;
-            figure.is_finite().then_some((sample, figure))
+            let result = self.measure(index, sample, metrics, history, now)?;
+            result.is_finite().then_some((sample, result))
         });
         measured.collect()
     }
@@ -151,19 +153,19 @@ impl Rule {
         &self,
         index: usize,
         sample: &Sample,
-        figures: &Figures,
+        metrics: &Figures,
         history: &mut History,
         now: Moment,
     ) -> Option<f64> {
         let value = sample.value.real();
-        let figure = match self.measure {
+        let result = match self.measure {
             Measure::Value => value,
             Measure::ShareOf(whole) => {
-                let whole = same_labels(figures, whole, sample)?;
+                let whole = same_labels(metrics, whole, sample)?;
                 (whole > 0.0).then(|| value / whole)?
             }
-            // Who is in there changes, so that a growth of it says nothing.
-            Measure::Increase(_) | Measure::Growth(_) if self.is_of_others(sample) => return None,
+            // The members of `other` change, so its growth is meaningless.
+            Measure::Increase(_) | Measure::Growth(_) if self.is_other(sample) => return None,
             Measure::Increase(within) => {
                 history.increase((index, self.identity(sample)), self.metric, value, within, now)?
             }
@@ -172,16 +174,16 @@ impl Rule {
             }
         };
         let is_enough = self.at_least.is_none_or(|(metric, least)| {
-            same_labels(figures, metric, sample).is_none_or(|value| value >= least)
+            same_labels(metrics, metric, sample).is_none_or(|value| value >= least)
         });
-        is_enough.then_some(figure)
+        is_enough.then_some(result)
     }
 
     fn matches(&self, sample: &Sample) -> bool {
         self.matching.iter().all(|(name, wanted)| self.label(sample, name) == Some(wanted))
     }
 
-    fn is_of_others(&self, sample: &Sample) -> bool {
+    fn is_other(&self, sample: &Sample) -> bool {
         ["pid", "container"].iter().any(|name| self.label(sample, name) == Some(OTHER))
     }
 
@@ -190,20 +192,20 @@ impl Rule {
         sample.labels.get(at).map(AsRef::as_ref)
     }
 
-    /// The labels that tell alerts apart.
+    /// Labels that identify an alert.
     pub(super) fn identity(&self, sample: &Sample) -> Vec<Box<str>> {
         let labels = self.metric.labels;
-        let belongs = |label: &str| {
-            let to = BELONGS.iter().find(|(_, those)| those.contains(&label));
-            to.is_some_and(|(owner, _)| labels.contains(owner))
+        let is_dependent = |label: &str| {
+            let entry = BELONGS.iter().find(|(_, those)| those.contains(&label));
+            entry.is_some_and(|(owner, _)| labels.contains(owner))
         };
         let pairs = labels.iter().zip(&sample.labels);
-        pairs.filter(|(label, _)| !belongs(label)).map(|(_, value)| value.clone()).collect()
+        pairs.filter(|(label, _)| !is_dependent(label)).map(|(_, value)| value.clone()).collect()
     }
 }
 
-/// The value of another metric of the same labels.
-fn same_labels(figures: &Figures, metric: &Metric, sample: &Sample) -> Option<f64> {
-    let found = figures.of(metric.name).iter().find(|other| other.labels == sample.labels);
+/// Value of another metric with the same labels.
+fn same_labels(metrics: &Figures, metric: &Metric, sample: &Sample) -> Option<f64> {
+    let found = metrics.of(metric.name).iter().find(|other| other.labels == sample.labels);
     found.map(|other| other.value.real())
 }

@@ -1,27 +1,27 @@
-//! Sentences with figures in them.
+//! Renders summary and advice of an alert from templates.
 
 use crate::units::Bytes;
 
 use super::{Alert, Measure};
 
-/// What a figure is a number of.
+/// Unit of a value.
 enum Unit {
     Bytes,
-    /// Bytes per second, in words per hour.
+    /// Bytes per second, printed per hour.
     ByteRate,
-    /// Something per second, in words per hour.
+    /// A count per second, printed per hour.
     Rate,
     Seconds,
     Share,
     Plain,
 }
 
-/// The names in braces of a sentence, in their order.
+/// Placeholder names of a template, in order.
 pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
     pieces(template).filter_map(|(_, name)| name)
 }
 
-/// A sentence in which labels, `value` and `threshold` have taken the place of their names.
+/// Replaces labels, `value` and `threshold` in a template.
 pub(super) fn fill(template: &str, alert: &Alert) -> String {
     let mut text = String::new();
     let mut left_out = false;
@@ -33,7 +33,7 @@ pub(super) fn fill(template: &str, alert: &Alert) -> String {
             Some("threshold") => text.push_str(&figure(alert, alert.rule.limit.number())),
             Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
                 Some((_, value)) => text.push_str(value),
-                // What is not known has no label: in a list it is left out.
+                // An unknown label is omitted from a `name={name}` list.
                 None if text.ends_with(&format!(" {name}=")) => {
                     text.truncate(text.len().saturating_sub(name.len() + 2));
                     left_out = true;
@@ -48,7 +48,7 @@ pub(super) fn fill(template: &str, alert: &Alert) -> String {
     text
 }
 
-/// Text, and the name in braces that follows it.
+/// Splits a template into text and the placeholder after it.
 fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     let mut rest = Some(template);
     std::iter::from_fn(move || {
@@ -70,7 +70,7 @@ fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     })
 }
 
-/// A figure of an alert in words.
+/// Formats a value of an alert with its unit.
 pub(super) fn figure(alert: &Alert, value: f64) -> String {
     match unit(alert) {
         Unit::Bytes if value < 0.0 => format!("-{}", Bytes(-value as u64)),
@@ -99,7 +99,7 @@ fn unit(alert: &Alert) -> Unit {
     }
 }
 
-/// `45s`, `12m`, `3h 05m`, `2d 4h`.
+/// Formats seconds as `45s`, `12m`, `3h 05m` or `2d 4h`.
 fn seconds(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);

@@ -1,6 +1,6 @@
-//! Two files compared, place by place. Ids and addresses mean nothing across files: places are the
-//! same when their frames are, function by function, file, line and module. Those left over are the
-//! same when at least functions and modules agree and nothing else does: code moves between builds.
+//! Compares two files site by site. Ids and addresses are meaningless across files, so sites match
+//! if all their frames do: function, file, line and module. Of the remaining sites, those match
+//! whose functions and modules agree, if that match is unique: lines move between builds.
 
 use std::cmp::Reverse;
 
@@ -12,45 +12,45 @@ use crate::ids::SiteId;
 use crate::kind::Kind;
 use crate::stack::{Frame, Stacks};
 
-/// A file that is compared.
+/// A file to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
-    /// Its sums.
+    /// Its totals by group.
     pub groups: &'a Groups,
     /// Its stacks.
     pub stacks: &'a Stacks,
 }
 
-/// A site in one file, all processes and devices together.
+/// A site in one file, summed over processes and devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Side {
     /// Its stack in that file.
     pub site: Option<SiteId>,
-    /// What was never freed.
+    /// Memory that was never freed.
     pub never_freed: Amount,
-    /// All that began.
+    /// All allocations.
     pub began: Amount,
-    /// The peaks of its places, added up.
+    /// Sum of the peaks of its groups.
     pub peak_bytes: u64,
 }
 
-/// How a site changed from the first file to the second.
+/// Change of a site from the first file to the second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Trend {
-    /// Only the second file has it.
+    /// Only in the second file.
     New,
-    /// More was never freed than before, or the same with a higher peak.
+    /// More memory was never freed, or the same with a higher peak.
     Grew,
-    /// Less was never freed than before, or the same with a lower peak.
+    /// Less memory was never freed, or the same with a lower peak.
     Shrank,
-    /// Only the first file has it.
+    /// Only in the first file.
     Gone,
-    /// Neither changed.
+    /// No change.
     Same,
 }
 
 impl Trend {
-    /// The word for it in reports.
+    /// Name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,26 +66,26 @@ impl Trend {
 /// A site of either file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The sort of memory.
+    /// Memory kind.
     pub kind: Kind,
     /// How it changed.
     pub trend: Trend,
-    /// Files or lines of its frames differ.
+    /// Whether file or line of a frame differs.
     pub moved: bool,
-    /// In the first file, where it is there.
+    /// Values in the first file, if it has the site.
     pub before: Option<Side>,
-    /// In the second file, where it is there.
+    /// Values in the second file, if it has the site.
     pub after: Option<Side>,
 }
 
-/// The comparison.
+/// Result of a comparison.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Diff {
-    /// What was never freed of memory that counts, before and after.
+    /// Memory never freed, before and after.
     pub never_freed: (Amount, Amount),
-    /// The peaks, before and after, all processes and devices together.
+    /// Peaks, before and after, over all processes and devices.
     pub peak_bytes: (u64, u64),
-    /// Every site of memory that counts in its file, the biggest difference first.
+    /// All sites, largest difference first.
     pub rows: Vec<Row>,
 }
 
@@ -124,7 +124,7 @@ impl Side {
 }
 
 impl Diff {
-    /// What changed from one file to another.
+    /// Compares two files.
     #[must_use]
     pub fn of(before: &File<'_>, after: &File<'_>) -> Self {
         let mut rows = Vec::new();
@@ -152,7 +152,7 @@ impl Diff {
     }
 }
 
-/// Pairs what is left over where functions and modules name one site on each side.
+/// Matches remaining sites whose functions and modules agree, if there is one on each side.
 fn pair_moved<'a>(old: &mut Sites<'a>, new: &mut Sites<'a>, rows: &mut Vec<Row>) {
     type Rough<'a> = (Kind, Vec<Where<'a>>);
     let rough = |key: &Rough<'a>| -> Rough<'a> { (key.0, key.1.iter().map(roughly).collect()) };
@@ -189,7 +189,7 @@ impl Row {
         Self { kind, trend, moved, before, after }
     }
 
-    /// How much more or less was never freed, and how much the peak differs.
+    /// Absolute differences of the memory never freed and of the peak.
     fn difference(&self) -> (u64, u64) {
         let (before, after) = (self.before.unwrap_or_default(), self.after.unwrap_or_default());
         (

@@ -1,10 +1,10 @@
-//! How much of a cache's memory is there and cannot be used: per pool and stream, because a free
-//! block serves no other.
+//! Fragmentation of a framework's cache, per pool and stream: a free block only serves requests of
+//! its own pool and stream.
 //!
-//! People mean different things by fragmentation. Each figure here has the formula in its name or
-//! documentation, and none is called fragmentation. What matters most is the split of the reserve:
-//! *active* + *pending* + *releasable* + *stuck*. Releasable memory is cache; only stuck memory is
-//! lost to gaps.
+//! *Fragmentation* has many definitions, so none of the values here has that name: each has its
+//! formula in its name or documentation. The most important one is how the reserved memory splits
+//! up: *active* + *pending* + *releasable* + *stuck*. Releasable memory is cache; only stuck memory
+//! is lost to gaps.
 
 mod advice;
 mod fit;
@@ -19,110 +19,112 @@ use crate::ids::{DeviceId, Pid, StreamId};
 
 /// Requests up to this size are served from small segments.
 const SMALL_REQUEST: u64 = 1 << 20;
-/// What small segments are, and what expandable ones of small blocks grow by.
+/// Size of small segments, and the unit by which expandable segments of small blocks grow.
 const SMALL_PAGE: u64 = 2 << 20;
-/// What segments for requests under [`ROUNDED_REQUEST`] are, and what expandable ones of large
-/// blocks grow by.
+/// Size of segments for requests under [`ROUNDED_REQUEST`], and the unit by which expandable
+/// segments of large blocks grow.
 const LARGE_PAGE: u64 = 20 << 20;
-/// From here on a request gets a segment of its own size.
+/// Requests of at least this size get a segment of their own size.
 const ROUNDED_REQUEST: u64 = 10 << 20;
 
-/// The state of all caches at one moment.
+/// State of all caches at one time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Fragmentation {
-    /// Pools by device, pool and stream, in that order.
+    /// Pools, ordered by device, pool and stream.
     pub pools: Vec<Pool>,
-    /// Sums of each device's pools.
+    /// Totals of each device's pools.
     pub devices: Vec<Device>,
-    /// How the cache is set up.
+    /// Settings of the allocator.
     pub settings: CacheSettings,
-    /// What could be done, the most useful first.
+    /// Recommended changes, most useful first.
     pub advice: Vec<Advice>,
 }
 
-/// Whose pool it is.
+/// Owner of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Owner {
     /// A framework's cache.
     Cache(CachePool),
-    /// The driver; the process, and the handle, or 0 for a default pool whose handle was never told.
+    /// The driver: the process, and the pool's handle, or 0 for a default pool whose handle is
+    /// unknown.
     Driver(Pid, u64),
 }
 
-/// The memory of one pool for one stream. Of the driver's pools only sums are known: what depends
-/// on single blocks is `None`.
+/// Memory of one pool for one stream. For driver pools only totals are known: values that depend on
+/// single blocks are `None`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pool {
-    /// The device; `None` is the host, or not known.
+    /// Device; `None` for the host or if unknown.
     pub device: Option<DeviceId>,
-    /// Whose pool.
+    /// Owner of the pool.
     pub owner: Owner,
-    /// The stream.
+    /// Stream.
     pub stream: Option<StreamId>,
-    /// How many segments.
+    /// Number of segments.
     pub segments: u64,
-    /// Some of them grow in place.
+    /// Whether some of them grow in place.
     pub expandable: bool,
-    /// What it holds of the device; `None` when the driver did not tell.
+    /// Device memory it holds; `None` if the driver did not report it.
     pub reserved_bytes: Option<u64>,
-    /// Blocks that the program holds. PyTorch's `allocated_bytes`; its `active_bytes` is this and
-    /// `pending_bytes`.
+    /// Blocks held by the program: PyTorch's `allocated_bytes`. PyTorch's `active_bytes` also
+    /// includes `pending_bytes`.
     pub active_bytes: u64,
-    /// What the program asked for when it got them.
+    /// Bytes that the program requested for them.
     pub requested_bytes: Option<u64>,
-    /// Blocks that the program gave back and a stream may still use.
+    /// Blocks that the program freed and a stream may still use.
     pub pending_bytes: u64,
     /// Free blocks, largest first.
     pub free_blocks: Vec<u64>,
-    /// Their sum.
+    /// Sum of the free blocks.
     pub free_bytes: u64,
-    /// The largest of them; 0 when there is none.
+    /// Largest free block; 0 if there is none.
     pub largest_free_bytes: Option<u64>,
-    /// Free memory that `empty_cache` gives back: segments without a block in use, and whole pages
-    /// of expandable ones. It is cache, not fragmentation.
+    /// Free memory that `empty_cache` returns to the device: segments without a block in use, and
+    /// whole pages of expandable segments. This is cache, not fragmentation.
     pub releasable_bytes: Option<u64>,
-    /// Free memory in gaps of partly used segments: it serves only requests that fit.
+    /// Free memory in gaps of partly used segments: usable only for requests that fit.
     pub stuck_bytes: Option<u64>,
-    /// What PyTorch's `inactive_split_bytes` says: gaps of segments that are not expandable.
+    /// PyTorch's `inactive_split_bytes`: gaps of segments that are not expandable.
     pub inactive_split_bytes: u64,
-    /// Free memory inside expandable segments, which `inactive_split_bytes` does not count.
+    /// Free memory in expandable segments, which `inactive_split_bytes` does not include.
     pub hidden_from_inactive_split_bytes: u64,
-    /// *Internal*: (active − requested) / active, the part that rounding takes.
+    /// *Internal*: (active − requested) / active, the share lost to rounding.
     pub internal: Option<f64>,
     /// *External*: 1 − largest free block / free bytes.
     pub external: Option<f64>,
     /// *Reserved but unallocated*: (reserved − active) / reserved. Mixes cache with gaps.
     pub unallocated: Option<f64>,
-    /// *Non-releasable*: inactive split bytes / reserved, as users of `memory_stats` compute it.
-    /// Always 0 with expandable segments.
+    /// *Non-releasable*: inactive split bytes / reserved, as computed from `memory_stats`. Always 0
+    /// with expandable segments.
     pub non_releasable: Option<f64>,
-    /// *Squared gaps*: Σ gap² / (Σ segment)², as MemoryViz prints it. It rises with fewer and
-    /// larger gaps.
+    /// *Squared gaps*: Σ gap² / (Σ segment)², as printed by MemoryViz. Higher with fewer and larger
+    /// gaps.
     pub squared_gaps: Option<f64>,
 }
 
-/// Sums over the pools of one device.
+/// Totals over the pools of one device.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Device {
-    /// The device; `None` is the host, or not known.
+    /// Device; `None` for the host or if unknown.
     pub device: Option<DeviceId>,
-    /// What its caches hold. Driver pools are left out: a framework may take from them.
+    /// Memory held by its caches. Excludes driver pools, because a framework may allocate from
+    /// them.
     pub reserved_bytes: u64,
-    /// Blocks that the program holds.
+    /// Blocks held by the program.
     pub active_bytes: u64,
-    /// What it asked for.
+    /// Bytes that the program requested for them.
     pub requested_bytes: u64,
     /// Blocks that a stream may still use.
     pub pending_bytes: u64,
     /// Free blocks.
     pub free_bytes: u64,
-    /// Free memory that `empty_cache` gives back.
+    /// Free memory that `empty_cache` returns to the device.
     pub releasable_bytes: u64,
     /// Free memory in gaps.
     pub stuck_bytes: u64,
 }
 
-/// The figures of all pools, and what follows from them.
+/// Computes the values of all pools, and derives advice from them.
 #[must_use]
 pub fn analyse(
     segments: &[Segment],
@@ -217,7 +219,8 @@ fn cache_pool(
     }
 }
 
-/// What `empty_cache` gives back of a free block; an idle segment has no block in use.
+/// Bytes of a free block that `empty_cache` returns to the device; an idle segment has no block in
+/// use.
 fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
     if idle {
         return block.bytes;
@@ -225,7 +228,7 @@ fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
     if !segment.expandable {
         return 0;
     }
-    // Memory of an expandable segment comes and goes in pages, counted from its beginning.
+    // Expandable segments are mapped and unmapped in pages, counted from the start of the segment.
     let page = if segment.pool.part == Part::Small { SMALL_PAGE } else { LARGE_PAGE };
     let start = block.address.saturating_sub(segment.address);
     let first = start.div_ceil(page).saturating_mul(page);
@@ -271,14 +274,14 @@ fn add(device: &mut Device, pool: &Pool) {
     sum(&mut device.stuck_bytes, pool.stuck_bytes);
 }
 
-/// A part of a whole, from 0 to 1; 0 of nothing.
+/// Ratio from 0 to 1; 0 if `all` is 0.
 fn part(some: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) }
 }
 
 impl Pool {
-    /// *Usable for a request*: 1 − Σ ⌊gap / bytes⌋ · bytes / free bytes, the part of the free
-    /// memory that requests of this size cannot use. `None` where blocks are not known.
+    /// *Unusable for a request*: 1 − Σ ⌊gap / bytes⌋ · bytes / free bytes, the share of the free
+    /// memory that requests of this size cannot use. `None` if the blocks are unknown.
     #[must_use]
     pub fn unusable_for(&self, bytes: u64) -> Option<f64> {
         self.largest_free_bytes?;

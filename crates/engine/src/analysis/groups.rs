@@ -1,4 +1,5 @@
-//! Sums by place: one table lookup for each change, no memory of single allocations.
+//! Totals by process, device, kind and site. One table lookup per change; single allocations are
+//! not kept.
 
 use hashbrown::HashMap;
 
@@ -6,34 +7,34 @@ use super::{Amount, Measure, Place, Running};
 use crate::change::{Change, How, Turn};
 use crate::units::Moment;
 
-/// All allocations of one place together.
+/// All allocations with the same process, device, kind and site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// The place.
+    /// What they have in common.
     pub place: Place,
-    /// All that began here.
+    /// All allocations.
     pub began: Amount,
-    /// Those that the program freed; an address that was given out again shows a free as well.
+    /// Number freed by the program, including frees implied by the reuse of an address.
     pub freed: u64,
-    /// Those that ended with their context or module.
+    /// Number that ended with their context or module.
     pub released: u64,
-    /// Those that are live at the end of the file.
+    /// Live at the end of the file.
     pub live: Amount,
-    /// Those that were live when their process ended.
+    /// Live when their process ended.
     pub exited: Amount,
-    /// The most of it at one moment.
+    /// Peak of the live bytes.
     pub peak_bytes: u64,
 }
 
 impl Group {
-    /// What was never freed: live at the end of the file or of its process.
+    /// Memory never freed: live at the end of the file or of its process.
     #[must_use]
     pub const fn never_freed(&self) -> Amount {
         self.live.plus(self.exited)
     }
 }
 
-/// The sums of a group while they change.
+/// Running totals of a group.
 #[derive(Clone, Copy, Debug)]
 struct Sums {
     place: Place,
@@ -46,13 +47,13 @@ struct Sums {
     peak: Running,
 }
 
-/// See the module.
+/// Totals of all groups.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
     measure: Measure,
     index: HashMap<(u64, u64), u32>,
     sums: Vec<Sums>,
-    /// The place that was asked for last: programs allocate and free in runs.
+    /// Most recently used group: programs allocate and free in runs.
     last: Option<((u64, u64), u32)>,
     now: Running,
     peak: Running,
@@ -60,13 +61,13 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Nothing yet; the measure decides what the total is of.
+    /// Creates an empty table; `measure` selects the memory that the peak includes.
     #[must_use]
     pub fn new(measure: Measure) -> Self {
         Self { measure, ..Self::default() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         let place = Place::of(change);
         let bytes = change.bytes;
@@ -134,19 +135,18 @@ impl Groups {
         found
     }
 
-    /// What counts in this file.
+    /// Memory that counts in this file.
     #[must_use]
     pub const fn measure(&self) -> Measure {
         self.measure
     }
 
-    /// Every place that ever had an allocation, in the order in which they came.
+    /// All groups with an allocation, in order of first appearance.
     pub fn iter(&self) -> impl Iterator<Item = Group> {
         self.sums.iter().map(Sums::group).filter(|group| group.began.allocations > 0)
     }
 
-    /// The most memory that counts at one moment, all processes and devices together, and when it
-    /// was reached first.
+    /// Peak of the counted memory over all processes and devices, and when it was first reached.
     #[must_use]
     pub fn peak(&self) -> (u64, Moment) {
         (self.peak.shown(), self.peak_at)

@@ -1,4 +1,4 @@
-//! What was never freed: live at the end of the file, or when its process ended.
+//! Memory that was never freed: live at the end of the file, or when its process ended.
 
 use std::cmp::Reverse;
 
@@ -6,78 +6,79 @@ use super::groups::{Group, Groups};
 use super::{Amount, Place, by_kind, is_host, is_managed};
 use crate::kind::Kind;
 
-/// Memory of one place that was never freed.
+/// Memory of one group that was never freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leak {
-    /// The place.
+    /// Process, device, kind and site.
     pub place: Place,
-    /// How much, and how many.
+    /// Bytes and number of allocations.
     pub amount: Amount,
-    /// How many of them were live when their process ended; the others are live at the end of the
-    /// file.
+    /// Number of them that were live when their process ended; the others are live at the end of
+    /// the file.
     pub at_exit: u64,
-    /// All that ever began in this place.
+    /// Number of allocations ever made in this group.
     pub began: u64,
 }
 
-/// What was never freed. Lists are ordered by size, the biggest first.
+/// Memory that was never freed. Lists are sorted by size, largest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Leakage {
-    /// Memory that counts in this file, static variables included.
+    /// Counted memory, including static variables.
     pub leaked: Amount,
-    /// The part of it that is static: there as long as its module, nobody can free it.
+    /// Static part of it: lives as long as its module and cannot be freed.
     pub statics: Amount,
     /// `leaked` by kind.
     pub by_kind: Vec<(Kind, Amount)>,
-    /// `leaked` by place, static variables last.
+    /// `leaked` by group, static variables last.
     pub sites: Vec<Leak>,
-    /// Managed memory, which may lie on the host.
+    /// Managed memory, which may reside on the host.
     pub managed: Vec<Leak>,
     /// Host memory.
     pub host: Vec<Leak>,
     /// `host` by kind.
     pub host_by_kind: Vec<(Kind, Amount)>,
-    /// What is neither: reserves of pools, imports, unknown kinds, caches beside device memory.
+    /// Everything else: pool reserves, imports, unknown kinds, framework caches next to device
+    /// memory.
     pub other_by_kind: Vec<(Kind, Amount)>,
 }
 
 impl Leakage {
-    /// What was never freed, by the sums of a file.
+    /// Collects the memory that was never freed from the totals of a file.
     #[must_use]
     pub fn of(groups: &Groups) -> Self {
         let measure = groups.measure();
-        let mut leakage = Self::default();
+        let mut report = Self::default();
         let mut other = Vec::new();
         for group in groups.iter().filter(|group| group.never_freed().allocations > 0) {
             let kind = group.place.kind;
             if measure.counts(kind) {
-                leakage.leaked = leakage.leaked.plus(group.never_freed());
+                report.leaked = report.leaked.plus(group.never_freed());
                 if kind.is_static() {
-                    leakage.statics = leakage.statics.plus(group.never_freed());
+                    report.statics = report.statics.plus(group.never_freed());
                 }
-                leakage.sites.push(Leak::of(&group));
+                report.sites.push(Leak::of(&group));
             } else if is_managed(kind) {
-                leakage.managed.push(Leak::of(&group));
+                report.managed.push(Leak::of(&group));
             } else if is_host(kind) {
-                leakage.host.push(Leak::of(&group));
+                report.host.push(Leak::of(&group));
             } else {
                 other.push((kind, group.never_freed()));
             }
         }
         let kinds =
             |leaks: &[Leak]| by_kind(leaks.iter().map(|leak| (leak.place.kind, leak.amount)));
-        leakage.by_kind = kinds(&leakage.sites);
-        leakage.host_by_kind = kinds(&leakage.host);
-        leakage.other_by_kind = by_kind(other.into_iter());
-        for list in [&mut leakage.sites, &mut leakage.managed, &mut leakage.host] {
+        report.by_kind = kinds(&report.sites);
+        report.host_by_kind = kinds(&report.host);
+        report.other_by_kind = by_kind(other.into_iter());
+        for list in [&mut report.sites, &mut report.managed, &mut report.host] {
             list.sort_by_key(|leak| {
                 (leak.place.kind.is_static(), Reverse(leak.amount.bytes), leak.place)
             });
         }
-        leakage
+        report
     }
 
-    /// What the program could have freed and did not.
+    /// Memory that the program could have freed.
     #[must_use]
     pub const fn avoidable(&self) -> Amount {
         Amount {

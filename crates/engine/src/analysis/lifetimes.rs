@@ -1,5 +1,5 @@
-//! Allocations one by one: from when to when each was live, and how it ended. Those that ended are
-//! told at once, the others at the end of the file, so that only what is live is kept.
+//! Lifetime of each allocation: when it was live, and how it ended. Ended allocations are returned
+//! at once, the others at the end of the file, so that only live ones are kept.
 
 use hashbrown::HashMap;
 
@@ -8,19 +8,19 @@ use crate::ids::{DeviceId, Key, Pid};
 use crate::kind::Kind;
 use crate::units::{Moment, Nanos};
 
-/// One allocation, as far as the file knows it.
+/// One allocation, as far as the file describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lifetime {
-    /// What it is; `at` is when it was last heard of.
+    /// Latest change of the allocation.
     pub what: Change,
-    /// When it began.
+    /// Time of the allocation.
     pub began: Moment,
-    /// When and how it ended; none where it is live at the end of the file.
+    /// Time and reason of its end; `None` if it is live at the end of the file.
     pub ended: Option<(Moment, How)>,
 }
 
 impl Lifetime {
-    /// How it ended, in a word: `live` where it did not.
+    /// Name of the end reason; `live` if it did not end.
     #[must_use]
     pub const fn how(&self) -> &'static str {
         match self.ended {
@@ -32,53 +32,53 @@ impl Lifetime {
         }
     }
 
-    /// How long it was live, up to `end` where it did not end.
+    /// Time it was live, up to `end` if it did not end.
     #[must_use]
     pub fn age(&self, end: Moment) -> Nanos {
         self.ended.map_or(end, |(at, _)| at) - self.began
     }
 }
 
-/// What tells live allocations apart. Hostile files give one name to two of them.
+/// Identifies a live allocation. Malformed files may use one key for two of them.
 type Name = (Pid, Key, Kind, Option<DeviceId>);
 
-/// See the module.
+/// Tracks live allocations and returns each lifetime once.
 #[derive(Clone, Debug, Default)]
 pub struct Lifetimes {
     live: HashMap<Name, Lifetime>,
 }
 
 impl Lifetimes {
-    /// Takes note of a change; gives the allocation whose end it tells. An allocation whose name is
-    /// given out again without an end is told as live, as sums count it.
+    /// Adds a change and returns the lifetime that it ends. If a key is reused without a free, the
+    /// older allocation is returned as live, which matches how totals count it.
     pub fn change(&mut self, change: &Change) -> Option<Lifetime> {
-        let name = |device| (change.pid, change.key, change.kind, device);
+        let live_key = |device| (change.pid, change.key, change.kind, device);
         match change.what {
             Turn::Began => {
                 let new = Lifetime { what: *change, began: change.at, ended: None };
-                self.live.insert(name(change.device), new)
+                self.live.insert(live_key(change.device), new)
             }
             Turn::Ended { began, how } => {
-                let known = self.live.remove(&name(change.device));
+                let known = self.live.remove(&live_key(change.device));
                 let began = known.map_or(began, |known| known.began);
                 Some(Lifetime { what: *change, began, ended: Some((change.at, how)) })
             }
             Turn::Learned { began, before } => {
-                let known = self.live.remove(&name(before.device));
+                let known = self.live.remove(&live_key(before.device));
                 let began = known.map_or(began, |known| known.began);
                 let new = Lifetime { what: *change, began, ended: None };
-                self.live.insert(name(change.device), new)
+                self.live.insert(live_key(change.device), new)
             }
         }
     }
 
-    /// How many are live.
+    /// Number of live allocations.
     #[must_use]
     pub fn live(&self) -> usize {
         self.live.len()
     }
 
-    /// What is live at the end, in the order in which it began.
+    /// Allocations that are live at the end of the file, oldest first.
     #[must_use]
     pub fn finish(self) -> Vec<Lifetime> {
         let mut live: Vec<Lifetime> = self.live.into_values().collect();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_allocation_is_told_once_with_its_end_or_as_live() {
+    fn each_allocation_is_reported_once() {
         let mut lifetimes = Lifetimes::default();
         assert_eq!(lifetimes.change(&change(1, Turn::Began, 10, 8, Some(0))), None);
         assert_eq!(lifetimes.change(&change(2, Turn::Began, 20, 4, None)), None);
@@ -120,11 +120,11 @@ mod tests {
             (ended.began, ended.how(), ended.age(Moment(9))),
             (Moment(1), "freed", Nanos(4))
         );
-        // Better knowledge is no second allocation.
+        // An update does not create a second allocation.
         let before = Known { device: None, pool: None, bytes: 4 };
         let learned = Turn::Learned { began: Moment(2), before };
         assert_eq!(lifetimes.change(&change(6, learned, 20, 6, Some(1))), None);
-        // A name that is given out again leaves an older one that never ended.
+        // A reused key returns the older allocation, which was never freed.
         let older = lifetimes.change(&change(7, Turn::Began, 20, 2, Some(1))).unwrap();
         assert_eq!((older.what.bytes, older.how(), older.began), (6, "live", Moment(2)));
         assert_eq!(lifetimes.live(), 1);

@@ -1,4 +1,4 @@
-//! The biggest allocations of a file, each with its whole life: what a picture shows one by one.
+//! The largest allocations of a file with their lifetimes, for charts that draw single allocations.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -11,49 +11,50 @@ use crate::ids::{DeviceId, Key, Pid, SiteId, Tid};
 use crate::kind::Kind;
 use crate::units::Moment;
 
-/// An allocation from its beginning to its end.
+/// An allocation with its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
-    /// Its name.
+    /// Key of the allocation.
     pub key: Key,
-    /// How much.
+    /// Size.
     pub bytes: u64,
-    /// When it began.
+    /// Time of the allocation.
     pub began: Moment,
-    /// When and how it ended; none if it is live at the end of the file.
+    /// Time and reason of its end; `None` if it is live at the end of the file.
     pub ended: Option<(Moment, How)>,
-    /// Whose it is.
+    /// Process.
     pub pid: Pid,
-    /// The thread that allocated it, or 0.
+    /// Thread that allocated it, or 0.
     pub tid: Tid,
-    /// The device, where known.
+    /// Device, if known.
     pub device: Option<DeviceId>,
-    /// The sort of memory.
+    /// Memory kind.
     pub kind: Kind,
-    /// Where in the program it was allocated.
+    /// Allocation site.
     pub site: Option<SiteId>,
 }
 
-/// See the module. Memory is that of what is live, and of what is asked for.
+/// Finds the largest allocations. Keeps the live allocations and the requested number of ended
+/// ones.
 #[derive(Clone, Debug, Default)]
 pub struct Lives {
     measure: Measure,
-    most: usize,
+    limit: usize,
     count: u64,
     live: HashMap<(Pid, Key), Life>,
     ended: BinaryHeap<Reverse<Ranked>>,
 }
 
-/// The biggest allocations.
+/// The largest allocations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Biggest {
-    /// Each of them, in the order of their beginnings.
+    /// The allocations, oldest first.
     pub lives: Vec<Life>,
-    /// All that there were.
+    /// Number of all allocations.
     pub count: u64,
 }
 
-/// Bigger ones first; of equal size the longer lives.
+/// Orders by size, then by lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ranked(Life);
 
@@ -78,13 +79,13 @@ impl PartialOrd for Ranked {
 }
 
 impl Lives {
-    /// The biggest `most` of what counts.
+    /// Creates an analysis that keeps the `limit` largest allocations.
     #[must_use]
-    pub fn new(measure: Measure, most: usize) -> Self {
-        Self { measure, most, ..Self::default() }
+    pub fn new(measure: Measure, limit: usize) -> Self {
+        Self { measure, limit, ..Self::default() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         if !self.measure.counts(change.kind) {
             return;
@@ -95,7 +96,7 @@ impl Lives {
             Turn::Began => {
                 self.count += 1;
                 if let Some(older) = self.live.insert((pid, key), life(at)) {
-                    // A file that tells two beginnings without an end between.
+                    // The file has two allocations with the same key and no free between them.
                     self.keep(Life { ended: Some((at, How::Replaced)), ..older });
                 }
             }
@@ -111,12 +112,12 @@ impl Lives {
 
     fn keep(&mut self, life: Life) {
         self.ended.push(Reverse(Ranked(life)));
-        if self.ended.len() > self.most {
+        if self.ended.len() > self.limit {
             self.ended.pop();
         }
     }
 
-    /// The biggest ones.
+    /// Returns the largest allocations.
     #[must_use]
     pub fn finish(mut self) -> Biggest {
         for (_, life) in std::mem::take(&mut self.live) {

@@ -1,10 +1,10 @@
-//! Offline questions, answered from changes: each analysis is fed every change of a file, in order,
-//! and asked once at the end. None of them keeps more than what is live, or what it shows.
+//! Offline analyses. Each is given every change of a file, in order, and returns its report at the
+//! end. None keeps more than the live allocations or the data that it reports.
 //!
-//! [`groups`] adds up by place and is the ground of [`leakage`], [`summary`] and [`diff`];
-//! [`watermark`], [`usage`] and [`suspects`] keep what they need of the course of time; [`lifetimes`]
-//! tells allocations one by one; [`fragmentation`] looks at caches as they are at the end; [`bands`]
-//! and [`lives`] are what pictures are made of.
+//! [`groups`] computes totals by group and is the basis of [`leaks`], [`summary`] and [`diff`].
+//! [`peak`], [`usage`] and [`suspects`] keep the part of the history that they need. [`lifetimes`]
+//! returns single allocations. [`fragmentation`] analyzes the final state of caches. [`bands`] and
+//! [`largest`] provide the data of charts.
 
 pub mod bands;
 pub mod diff;
@@ -24,14 +24,14 @@ use crate::change::Change;
 use crate::ids::{DeviceId, Pid, SiteId};
 use crate::kind::{Kind, Layer};
 
-/// Which kinds are *the* memory of a file: what its sums, peaks and leaks are of. Layers are never
-/// added, so there is one answer for each sort of file.
+/// Memory kinds that totals, peaks and leaks of a file include. Layers are never added, so each
+/// file format has one scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Measure {
-    /// Device memory, as the driver gave it out.
+    /// Device memory, as allocated from the driver.
     #[default]
     Device,
-    /// Blocks that a framework's cache gave out, for files that the framework wrote.
+    /// Blocks allocated from a framework's cache, for files that the framework wrote.
     Torch,
 }
 
@@ -46,32 +46,32 @@ impl Measure {
     }
 }
 
-/// Whose memory it is, where it lies, and where in the program it came from.
+/// What allocations are grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Place {
-    /// The process.
+    /// Process.
     pub pid: Pid,
-    /// The device, where known.
+    /// Device, if known.
     pub device: Option<DeviceId>,
-    /// The sort of memory.
+    /// Memory kind.
     pub kind: Kind,
-    /// The call stack, where known.
+    /// Allocation site, if known.
     pub site: Option<SiteId>,
 }
 
 impl Place {
-    /// That of a change.
+    /// Group of a change.
     #[must_use]
     pub const fn of(change: &Change) -> Self {
         Self { pid: change.pid, device: change.device, kind: change.kind, site: change.site }
     }
 
-    /// The same with another device.
+    /// The same group on another device.
     const fn on(self, device: Option<DeviceId>) -> Self {
         Self { device, ..self }
     }
 
-    /// The same in two words, for tables that are asked with every change.
+    /// Packs the key into two words: tables are read with every change.
     fn packed(self) -> (u64, u64) {
         let device = self.device.map_or(0, |device| u64::from(device.0) + 1);
         let site = self.site.map_or(0, |site| u64::from(site.0) + 1);
@@ -79,17 +79,17 @@ impl Place {
     }
 }
 
-/// Bytes and allocations together.
+/// Bytes and number of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
-    /// How much.
+    /// Total size.
     pub bytes: u64,
-    /// How many.
+    /// Number of allocations.
     pub allocations: u64,
 }
 
 impl Amount {
-    /// Both sums; they stay at the largest number instead of starting again.
+    /// Sum of two amounts; saturates.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Amount {
     }
 }
 
-/// Sums by kind, in the order of kinds.
+/// Totals by kind, in the order of kinds.
 #[must_use]
 pub fn by_kind(parts: impl Iterator<Item = (Kind, Amount)>) -> Vec<(Kind, Amount)> {
     let mut sums = [Amount::default(); Kind::COUNT];
@@ -111,35 +111,35 @@ pub fn by_kind(parts: impl Iterator<Item = (Kind, Amount)>) -> Vec<(Kind, Amount
     Kind::ALL.into_iter().zip(sums).filter(|(_, sum)| sum.allocations > 0).collect()
 }
 
-/// Whether it is host memory.
+/// Whether this kind is host memory.
 #[must_use]
 pub const fn is_host(kind: Kind) -> bool {
     matches!(kind.layer(), Layer::Host)
 }
 
-/// Whether it migrates between host and device.
+/// Whether this kind migrates between host and device.
 #[must_use]
 pub const fn is_managed(kind: Kind) -> bool {
     matches!(kind.layer(), Layer::Managed)
 }
 
-/// A running sum. Files may tell any sizes, and ends without beginnings: sums are wide enough for
-/// all of them, and shown as a number from 0 to the largest one.
+/// A running sum. Files may contain any sizes, and frees without allocations: the sum is wide
+/// enough for all of them, and [`RunningSum::value`] clamps it to the range of `u64`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Running(i128);
 
 impl Running {
-    /// The sum rises.
+    /// Increases the sum.
     pub fn add(&mut self, bytes: u64) {
         self.0 = self.0.saturating_add(i128::from(bytes));
     }
 
-    /// The sum falls.
+    /// Decreases the sum.
     pub fn take(&mut self, bytes: u64) {
         self.0 = self.0.saturating_sub(i128::from(bytes));
     }
 
-    /// The sum, as far as a number can tell it.
+    /// The sum, clamped to the range of `u64`.
     #[must_use]
     pub fn shown(self) -> u64 {
         u64::try_from(self.0.max(0)).unwrap_or(u64::MAX)
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_torch_file_counts_blocks_and_every_other_one_device_memory() {
+    fn torch_scope_counts_blocks_and_device_scope_device_memory() {
         let counted = |measure: Measure| -> Vec<&str> {
             let kinds = Kind::ALL.into_iter().filter(|kind| measure.counts(*kind));
             kinds.map(Kind::name).collect()
@@ -167,25 +167,25 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_apart_in_their_packed_form() {
-        let place = Place { pid: Pid(1), device: None, kind: Kind::Device, site: None };
+    fn packed_group_keys_are_distinct() {
+        let group = Place { pid: Pid(1), device: None, kind: Kind::Device, site: None };
         let others = [
-            Place { pid: Pid(2), ..place },
-            Place { device: Some(DeviceId(0)), ..place },
-            Place { device: Some(DeviceId(u16::MAX)), ..place },
-            Place { kind: Kind::Unknown, ..place },
-            Place { site: Some(SiteId(0)), ..place },
-            Place { site: Some(SiteId(u32::MAX)), ..place },
+            Place { pid: Pid(2), ..group },
+            Place { device: Some(DeviceId(0)), ..group },
+            Place { device: Some(DeviceId(u16::MAX)), ..group },
+            Place { kind: Kind::Unknown, ..group },
+            Place { site: Some(SiteId(0)), ..group },
+            Place { site: Some(SiteId(u32::MAX)), ..group },
         ];
         let mut packed: Vec<_> = others.iter().map(|other| other.packed()).collect();
-        packed.push(place.packed());
+        packed.push(group.packed());
         packed.sort_unstable();
         packed.dedup();
         assert_eq!(packed.len(), 7);
     }
 
     #[test]
-    fn a_running_sum_survives_what_files_may_say() {
+    fn running_sum_saturates() {
         let mut sum = Running::default();
         sum.take(5);
         assert_eq!(sum.shown(), 0);

@@ -1,5 +1,5 @@
-//! Each process of a file on each device: what it allocated and freed, what is left, its peak and
-//! its biggest places.
+//! Summary of each process of a file on each device: allocations, frees, live memory, peak and
+//! largest groups.
 
 use std::cmp::Reverse;
 
@@ -15,53 +15,54 @@ use crate::units::Moment;
 /// A process on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OnDevice {
-    /// The device, where known.
+    /// Device, if known.
     pub device: Option<DeviceId>,
-    /// Allocations of every kind.
+    /// Number of allocations, of all kinds.
     pub allocations: u64,
-    /// Those that were freed.
+    /// Number of allocations that were freed.
     pub frees: u64,
-    /// Those that ended with their context or module.
+    /// Number that ended with their context or module.
     pub released: u64,
-    /// Memory that counts in this file, at its end.
+    /// Counted memory that is live at the end of the file.
     pub live: Amount,
-    /// Memory that counts and was never freed: `live`, and what was left when the process ended.
+    /// Counted memory that was never freed: `live`, and memory that was live when the process
+    /// ended.
     pub never_freed: Amount,
-    /// The most memory that counts at one moment.
+    /// Peak of the counted memory.
     pub peak_bytes: u64,
-    /// When that was reached first.
+    /// When the peak was first reached.
     pub peak_at: Moment,
-    /// What was never freed, by kind, of every kind.
+    /// Memory never freed, by kind, for all kinds.
     pub kinds: Vec<(Kind, Amount)>,
 }
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OfProcess {
-    /// The process.
+    /// Process id.
     pub pid: Pid,
-    /// Each device that it had memory on; the unknown one is last.
+    /// Devices on which it had memory; the unknown device last.
     pub devices: Vec<OnDevice>,
-    /// Its biggest places: by what was never freed, then by their peak.
+    /// Its largest groups, by memory never freed, then by peak.
     pub sites: Vec<Group>,
-    /// Places beyond those.
+    /// Number of further groups.
     pub more_sites: usize,
 }
 
-/// The whole file.
+/// Summary of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Overview {
-    /// All processes, those that hold most first.
+    /// All processes, those that hold most memory first.
     pub processes: Vec<OfProcess>,
-    /// Memory that counts and was never freed, of all of them.
+    /// Counted memory that was never freed, over all processes.
     pub never_freed: Amount,
-    /// The most memory that counts at one moment, all processes and devices together.
+    /// Peak of the counted memory over all processes and devices.
     pub peak_bytes: u64,
-    /// When that was reached first.
+    /// When the peak was first reached.
     pub peak_at: Moment,
 }
 
-/// See the module.
+/// Computes the summary of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     groups: Groups,
@@ -80,13 +81,13 @@ fn packed(pid: Pid, device: Option<DeviceId>) -> u64 {
 }
 
 impl Summary {
-    /// Nothing yet; the measure decides what totals and peaks are of.
+    /// Creates an empty analysis; `measure` selects the memory that totals and peaks include.
     #[must_use]
     pub fn new(measure: Measure) -> Self {
         Self { groups: Groups::new(measure), peaks: HashMap::new() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         self.groups.change(change);
         if !self.groups.measure().counts(change.kind) {
@@ -107,13 +108,13 @@ impl Summary {
         self.peaks.entry(packed(pid, device)).or_default()
     }
 
-    /// The sums by place.
+    /// Totals by group.
     #[must_use]
     pub const fn groups(&self) -> &Groups {
         &self.groups
     }
 
-    /// The overview, with at most `top` places of each process.
+    /// Returns the summary, with at most `top` groups per process.
     #[must_use]
     pub fn finish(&self, top: usize) -> Overview {
         let mut by_pid: HashMap<Pid, Vec<Group>> = HashMap::new();

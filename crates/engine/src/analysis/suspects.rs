@@ -1,8 +1,9 @@
-//! Verdicts on the sites of a file, and what was unusual in it.
+//! Verdicts on the sites of a file, and its anomalies.
 //!
-//! [`Suspects`] judges the changes of other tools' files, with the classifier of a running trace: see
-//! [`super::leak`] and [`super::unusual`]. A recording has the events of its trace, so the ledger judges
-//! it, and its [`Findings`] are made of the ledger's verdicts.
+//! [`SuspectAnalysis`] processes the changes of other tools' files with the classifier of live
+//! traces: see [`crate::leak`] and [`crate::anomaly`]. A recording contains the events of its
+//! trace, so the ledger classifies its sites, and the [`SuspectReport`] is made from the ledger's
+//! verdicts.
 
 use std::cmp::Reverse;
 
@@ -17,31 +18,32 @@ use crate::kind::Kind;
 use crate::units::{Bytes, Moment, Nanos};
 use crate::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
 
-/// Places that are kept apart. Those of other stacks are judged with what has none.
+/// Limit of tracked sites. Beyond it, further sites are classified together with allocations
+/// without a stack.
 const KEPT: usize = 65_536;
 
-/// Unusual things that are kept of a process, and altogether.
+/// Limits of anomalies, per process and in total.
 const UNUSUAL: usize = 64;
 const UNUSUAL_IN_ALL: usize = 1024;
 
-/// What is thought of a place.
+/// Verdict on a site of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judged {
-    /// The place; its device is that of most allocations.
+    /// The site; its device is that of most of its allocations.
     pub place: Place,
-    /// What is live there, at the end of the file or of its process.
+    /// Memory live at the end of the file or of its process.
     pub live: Amount,
     /// The verdict.
     pub verdict: Verdict,
-    /// How sure it is.
+    /// Confidence in the verdict.
     pub sureness: Sureness,
-    /// What it rests on.
+    /// Values that support the verdict.
     pub evidence: Evidence,
 }
 
 impl Judged {
-    /// A verdict of the ledger; `None` for one that is not about memory of one process. `site` is
-    /// its stack in the table of the file.
+    /// Converts a verdict of the ledger. Returns `None` if it is not about the memory of a single
+    /// process. `site` is its stack in the table of the file.
     #[must_use]
     pub fn of(judgement: Judgement, site: Option<SiteId>) -> Option<Self> {
         let Subject::Memory(kind) = judgement.subject else { return None };
@@ -52,21 +54,21 @@ impl Judged {
     }
 }
 
-/// Something unusual.
+/// An anomaly in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Odd {
-    /// When.
+    /// Time.
     pub at: Moment,
-    /// Whose, and where.
+    /// Process, device, kind and site.
     pub place: Place,
-    /// The thread, where it is known.
+    /// Thread, if known.
     pub tid: Option<Tid>,
-    /// What it is.
+    /// What was anomalous.
     pub what: Unusual,
 }
 
 impl Odd {
-    /// An anomaly of the ledger. `site` is its stack in the table of the file.
+    /// Converts an anomaly of the ledger. `site` is its stack in the table of the file.
     #[must_use]
     pub fn of(anomaly: &Anomaly, site: Option<SiteId>) -> Self {
         let Anomaly { at, pid, tid, device, kind, what, .. } = *anomaly;
@@ -74,27 +76,27 @@ impl Odd {
     }
 }
 
-/// Everything that was found.
+/// Verdicts and anomalies of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// Places that leak, the surest and fastest first.
+    /// Sites that leak, by confidence, then by growth.
     pub suspects: Vec<Judged>,
-    /// All others, the biggest first.
+    /// All other sites, largest first.
     pub others: Vec<Judged>,
-    /// What was unusual, in the order of time.
+    /// Anomalies, in order of time.
     pub unusual: Vec<Odd>,
 }
 
 impl Findings {
-    /// Whether there was enough to judge anything.
+    /// Whether there was enough data for at least one verdict.
     #[must_use]
     pub fn is_enough(&self) -> bool {
-        let judged = |one: &Judged| one.verdict != Verdict::NotEnoughData;
-        !self.suspects.is_empty() || self.others.iter().any(judged)
+        let decided = |one: &Judged| one.verdict != Verdict::NotEnoughData;
+        !self.suspects.is_empty() || self.others.iter().any(decided)
     }
 }
 
-/// See the module.
+/// Classifies the sites of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Suspects {
     measure: Measure,
@@ -106,7 +108,7 @@ pub struct Suspects {
     processes: HashMap<Pid, OfProcess>,
 }
 
-/// What is known of one place.
+/// Running values of one site.
 #[derive(Clone, Debug)]
 struct Track {
     place: Place,
@@ -117,17 +119,17 @@ struct Track {
     first: Moment,
     last: Moment,
     largest: u64,
-    /// Moments at which the live ones began, added up; and how long the freed ones lived.
+    /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
     began_sum: Running,
     life_sum: Running,
-    /// When its process ended.
+    /// Time its process ended.
     until: Option<Moment>,
     devices: Majority,
     course: Course,
     spans: Spans,
 }
 
-/// What is usual in one process.
+/// Baselines and anomalies of one process.
 #[derive(Clone, Debug, Default)]
 struct OfProcess {
     sizes: Sizes,
@@ -137,21 +139,21 @@ struct OfProcess {
 }
 
 impl Suspects {
-    /// Nothing yet; the measure decides what is judged.
+    /// Creates an empty analysis; `measure` selects the memory that is classified.
     #[must_use]
     pub fn new(measure: Measure) -> Self {
         Self { measure, ..Self::default() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         let origin = *self.origin.get_or_insert(change.at);
         self.end = self.end.max(change.at);
-        let judged = match self.measure {
+        let is_classified = match self.measure {
             Measure::Torch => change.kind == Kind::Torch,
             Measure::Device => leak::subject(change.kind).is_some(),
         };
-        if !judged {
+        if !is_classified {
             return;
         }
         let counts = self.measure.counts(change.kind);
@@ -161,43 +163,43 @@ impl Suspects {
                 let track = self.track(change, true);
                 let before = AtSite { count: track.allocations, largest: track.largest };
                 track.begin(origin, change);
-                self.look(change, counts, before);
+                self.detect_anomalies(change, counts, before);
             }
             Turn::Ended { how: How::Exited, .. } => {
                 self.track(change, false).until.get_or_insert(at);
-                self.add_up(change.pid, counts, |live| live.take(bytes));
+                self.update_live(change.pid, counts, |live| live.take(bytes));
             }
             Turn::Ended { began, how } => {
                 self.track(change, false).end(origin, change, began, how);
-                self.add_up(change.pid, counts, |live| live.take(bytes));
-                self.forget(change, began);
+                self.update_live(change.pid, counts, |live| live.take(bytes));
+                self.mark_freed(change, began);
             }
             Turn::Learned { began, before } => {
                 let more = bytes.saturating_sub(before.bytes);
-                self.track(change, false).learn(origin, at, began, more);
-                self.add_up(change.pid, counts, |live| live.add(more));
+                self.track(change, false).resize(origin, at, began, more);
+                self.update_live(change.pid, counts, |live| live.add(more));
             }
         }
     }
 
-    fn add_up(&mut self, pid: Pid, counts: bool, change: impl FnOnce(&mut Running)) {
+    fn update_live(&mut self, pid: Pid, counts: bool, change: impl FnOnce(&mut Running)) {
         if let Some(process) = self.processes.get_mut(&pid).filter(|_| counts) {
             change(&mut process.live);
         }
     }
 
-    /// What was unusual is not live any more.
-    fn forget(&mut self, change: &Change, began: Moment) {
+    /// Marks the anomaly of a freed allocation as no longer live.
+    fn mark_freed(&mut self, change: &Change, began: Moment) {
         let process = self.processes.get_mut(&change.pid);
-        for odd in process.into_iter().flat_map(|process| &mut process.unusual) {
-            if let Unusual::Size { key, live, .. } = &mut odd.what {
-                *live &= *key != change.key || odd.at != began;
+        for anomaly in process.into_iter().flat_map(|process| &mut process.unusual) {
+            if let Unusual::Size { key, live, .. } = &mut anomaly.what {
+                *live &= *key != change.key || anomaly.at != began;
             }
         }
     }
 
-    /// Whether what began is unusual, or what its process did before.
-    fn look(&mut self, change: &Change, counts: bool, before: AtSite) {
+    /// Checks the new allocation, and the recent growth of its process, for anomalies.
+    fn detect_anomalies(&mut self, change: &Change, counts: bool, before: AtSite) {
         let Change { at, bytes, tid, .. } = *change;
         let process = self.processes.entry(change.pid).or_default();
         let place = Place::of(change);
@@ -229,8 +231,9 @@ impl Suspects {
         process.unusual.extend(growth.into_iter().chain(size).take(room));
     }
 
-    /// The track of a place. What a process does after its end is another program's.
-    fn track(&mut self, change: &Change, begins: bool) -> &mut Track {
+    /// Track of a site. Allocations after the end of a process belong to another process with the
+    /// same pid, and get a new track.
+    fn track(&mut self, change: &Change, is_allocation: bool) -> &mut Track {
         let place = Place::of(change).on(None);
         let packed = place.packed();
         let found = match self.last {
@@ -238,8 +241,8 @@ impl Suspects {
             _ => self.find(place, change.at),
         };
         let mut found = found;
-        let is_over = self.tracks.get(found as usize).is_some_and(|track| track.until.is_some());
-        if begins && is_over && self.tracks.len() < 2 * KEPT {
+        let has_ended = self.tracks.get(found as usize).is_some_and(|track| track.until.is_some());
+        if is_allocation && has_ended && self.tracks.len() < 2 * KEPT {
             let place = self.tracks.get(found as usize).map_or(place, |track| track.place);
             found = self.open(place, change.at);
         }
@@ -264,18 +267,18 @@ impl Suspects {
         number
     }
 
-    /// What was found.
+    /// Returns the report.
     #[must_use]
     pub fn finish(self) -> Findings {
         let Self { origin, end, tracks, processes, .. } = self;
         let origin = origin.unwrap_or(end);
         let mut findings = Findings::default();
         for track in tracks.iter().filter(|track| track.allocations > 0) {
-            let judged = track.judge(origin, end);
-            if judged.verdict == Verdict::Leak {
-                findings.suspects.push(judged);
+            let site = track.classify(origin, end);
+            if site.verdict == Verdict::Leak {
+                findings.suspects.push(site);
             } else {
-                findings.others.push(judged);
+                findings.others.push(site);
             }
         }
         findings.suspects.sort_by_key(|one| {
@@ -336,12 +339,12 @@ impl Track {
         }
     }
 
-    fn learn(&mut self, origin: Moment, at: Moment, began: Moment, more: u64) {
+    fn resize(&mut self, origin: Moment, at: Moment, began: Moment, more: u64) {
         self.course.grow(began - origin, at - origin, self.live.shown(), more);
         self.live.add(more);
     }
 
-    fn judge(&self, origin: Moment, end: Moment) -> Judged {
+    fn classify(&self, origin: Moment, end: Moment) -> Judged {
         let until = self.until.unwrap_or(end);
         let (verdict, sureness, evidence) = leak::judge(&Case {
             course: &self.course,

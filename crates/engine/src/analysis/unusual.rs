@@ -1,36 +1,39 @@
-//! What is far outside of the usual: allocations much bigger than others of the same site or process,
-//! and growth in a short time much greater than in others. `docs/guide/leak-verdicts.md` has the rules in words.
+//! Anomaly detection: allocations much larger than others of the same site or process, and growth
+//! in a short time that is much faster than usual. `docs/guide/leak-verdicts.md` explains the
+//! rules.
 //!
-//! Whoever does the unusual again and again has another usual: what was told once is told again only
-//! when it is more than twice as much.
+//! Repeated anomalies become the new baseline: the next one is reported only if it is more than
+//! twice as large as the largest so far.
 
 use crate::units::{Bytes, Moment, Nanos};
 
-/// Sizes are counted by half powers of two from 64 KiB on; smaller ones are all the same.
+/// Sizes are counted in buckets of half powers of two, starting at 64 KiB; smaller sizes share one
+/// bucket.
 const SMALLEST: u32 = 16;
 const BUCKETS: usize = 64;
 
-/// How many times the usual is unusual, for a site and for a process.
+/// Factor over the baseline from which on a size is an anomaly, for a site and for a process.
 const TIMES: u64 = 8;
 const TIMES_OF_PROCESS: u64 = 16;
 
-/// The least that is told, for a site and for a process.
+/// Smallest size that is reported, for a site and for a process.
 const LEAST: u64 = 1 << 20;
 const LEAST_OF_PROCESS: u64 = 64 << 20;
 
-/// Earlier allocations that show what is usual, at a site and in a process.
+/// Allocations needed for a baseline, of a site and of a process.
 const EARLIER: u64 = 32;
 const EARLIER_IN_PROCESS: u64 = 16;
 
-/// The length of the times whose growth is compared: about a second.
+/// Binary logarithm of the length of a growth interval in nanoseconds: about one second.
 const SPAN: u32 = 30;
 
-/// Earlier ones that show what is usual, the least that is told, and the least that counts as usual.
+/// Intervals needed for a baseline, smallest growth that is reported, and lower limit of the
+/// baseline.
 const EARLIER_SPANS: u64 = 32;
 const LEAST_GROWTH: u64 = 256 << 20;
 const LEAST_USUAL: u64 = 32 << 20;
 
-/// Counts of quantities, and what most of them are.
+/// Histogram of sizes, with quantiles.
 #[derive(Clone, Debug)]
 struct Histogram {
     counts: [u32; BUCKETS],
@@ -49,11 +52,11 @@ const fn bucket(bytes: u64) -> usize {
         return 0;
     }
     let half = (bytes >> (power - 1) & 1) as usize;
-    let place = 1 + (power - SMALLEST) as usize * 2 + half;
-    if place < BUCKETS { place } else { BUCKETS - 1 }
+    let index = 1 + (power - SMALLEST) as usize * 2 + half;
+    if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
-/// The greatest size of a bucket.
+/// Largest size of a bucket.
 const fn top(bucket: usize) -> u64 {
     if bucket == 0 {
         return (1 << SMALLEST) - 1;
@@ -72,7 +75,7 @@ impl Histogram {
         }
     }
 
-    /// What a share of all is not above, to within a half power of two.
+    /// Upper bound of a quantile, to within a half power of two.
     fn at(&self, part: u64, of: u64) -> u64 {
         let wanted = self.all.saturating_mul(part).div_ceil(of);
         let mut below = 0;
@@ -87,32 +90,32 @@ impl Histogram {
 /// What a size is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usual {
-    /// Nine of ten were at most this big.
+    /// 90th percentile of earlier sizes for a process, or the largest size of a site.
     pub bytes: Bytes,
-    /// Of how many.
+    /// Number of earlier allocations.
     pub of: u64,
-    /// Of the site; else of the process.
+    /// Whether this is the baseline of the site; otherwise that of the process.
     pub of_site: bool,
 }
 
-/// What is known of a site before an allocation: how many there were, and the biggest.
+/// Earlier allocations of a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtSite {
-    /// How many.
+    /// Number of allocations.
     pub count: u64,
-    /// The biggest.
+    /// Largest size.
     pub largest: u64,
 }
 
-/// Sizes of one process.
+/// Detects anomalous sizes in one process.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
     histogram: Histogram,
-    told: u64,
+    reported: u64,
 }
 
 impl Sizes {
-    /// An allocation began; says what is usual if it is far outside of that.
+    /// Adds an allocation; returns the baseline if the size is far above it.
     pub fn add(&mut self, bytes: u64, site: Option<AtSite>) -> Option<Usual> {
         let usual = if bytes < LEAST { None } else { self.compare(bytes, site) };
         self.histogram.add(bytes);
@@ -135,38 +138,39 @@ impl Sizes {
                 far.then_some(Usual { bytes: usual, of: all, of_site: false })?
             }
         };
-        let more = bytes / 2 > self.told;
-        self.told = self.told.max(bytes);
+        let more = bytes / 2 > self.reported;
+        self.reported = self.reported.max(bytes);
         more.then_some(usual)
     }
 }
 
-/// Growth of one process in times of about a second.
+/// Detects anomalous growth of one process in intervals of about one second.
 #[derive(Clone, Debug, Default)]
 pub struct Growths {
     histogram: Histogram,
-    told: u64,
-    /// The number of the time that is under way, and what was live when it began.
+    reported: u64,
+    /// Number of the current interval, and the live bytes at its start.
     current: Option<(u64, u64)>,
-    /// The biggest unusual allocation in it: what explains the growth is not told twice.
+    /// Largest anomalous allocation in it: growth that it explains is not reported again.
     explained: u64,
 }
 
-/// A growth that is far outside of the usual.
+/// Growth far above the baseline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grown {
-    /// When it was over.
+    /// End of the interval.
     pub at: Moment,
-    /// How much.
+    /// Growth in bytes.
     pub bytes: Bytes,
-    /// In how long.
+    /// Length of the interval.
     pub within: Nanos,
-    /// Nine of ten times grew at most so much.
+    /// 90th percentile of the growth in earlier intervals.
     pub usual: Bytes,
 }
 
 impl Growths {
-    /// Memory is about to begin, and so much is live; says if the time before grew unusually.
+    /// Called before an allocation is counted, with the live bytes. Returns an anomaly if the
+    /// interval that just ended grew too fast.
     #[inline]
     pub fn pass(&mut self, at: Moment, live: u64) -> Option<Grown> {
         match self.current {
@@ -175,7 +179,7 @@ impl Growths {
         }
     }
 
-    /// An unusual allocation was told by itself.
+    /// Records that an anomalous allocation was reported on its own.
     pub fn explain(&mut self, bytes: u64) {
         self.explained = self.explained.max(bytes);
     }
@@ -190,11 +194,11 @@ impl Growths {
             && grown >= LEAST_GROWTH
             && grown / TIMES > usual
             && explained < grown / 2
-            && grown / 2 > self.told;
+            && grown / 2 > self.reported;
         let nine_of_ten = Bytes(self.histogram.at(9, 10));
         self.histogram.add(grown);
         far.then(|| {
-            self.told = grown;
+            self.reported = grown;
             let at = Moment((number + 1) << SPAN);
             Grown { at, bytes: Bytes(grown), within: Nanos(1 << SPAN), usual: nine_of_ten }
         })
@@ -208,7 +212,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_bucket_holds_sizes_up_to_its_top() {
+    fn bucket_contains_sizes_up_to_its_top() {
         for bytes in [0, 1, 65_535, 65_536, 98_303, 98_304, 131_071, 131_072, MIB, 3 * MIB] {
             let bucket = bucket(bytes);
             assert!(bytes <= top(bucket), "{bytes}");
@@ -218,18 +222,18 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_gigabytes_among_many_of_ten_megabytes_is_unusual() {
+    fn single_large_allocation_is_an_anomaly() {
         let mut sizes = Sizes::default();
         assert!((0..20).all(|_| sizes.add(10 * MIB, None).is_none()));
         let usual = sizes.add(2096 * MIB, None).unwrap();
         assert_eq!((usual.of, usual.of_site), (20, false));
         assert!((10 * MIB..16 * MIB).contains(&usual.bytes.0), "{}", usual.bytes);
-        // The next ones are no news.
+        // Further allocations of that size are not reported.
         assert!((0..20).all(|_| sizes.add(2096 * MIB, None).is_none()));
     }
 
     #[test]
-    fn a_site_is_compared_with_itself() {
+    fn site_has_its_own_baseline() {
         let mut sizes = Sizes::default();
         let site = |count, largest| Some(AtSite { count, largest });
         assert_eq!(sizes.add(20 * MIB, site(31, MIB)), None);
@@ -240,17 +244,17 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_all_sorts_are_soon_usual() {
+    fn varied_sizes_become_the_baseline() {
         let mut sizes = Sizes::default();
-        let told = (0..2000_u64).filter(|step| {
+        let reported = (0..2000_u64).filter(|step| {
             let power = step * 7919 % 20;
             sizes.add(1024 << power, None).is_some()
         });
-        assert!(told.count() <= 1);
+        assert!(reported.count() <= 1);
     }
 
     #[test]
-    fn a_jump_after_a_calm_time_is_told_once() {
+    fn jump_after_steady_time_is_reported_once() {
         let mut growths = Growths::default();
         let second = |number: u64| Moment(number << SPAN);
         assert!((0..40).all(|n| growths.pass(second(n), n * MIB).is_none()));
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_no_jump() {
+    fn startup_growth_is_not_an_anomaly() {
         let mut growths = Growths::default();
         assert!((0..20).all(|n| growths.pass(Moment(n << SPAN), n * 1024 * MIB).is_none()));
     }

@@ -1,9 +1,9 @@
-//! Memory over time, by device, kind and process: every change, or so many points that a chart of
-//! them looks the same. Few points take little memory, however long the file is.
+//! Memory over time, by device, kind and process: every change, or few enough points for a chart,
+//! in constant memory.
 //!
-//! Few points are those of equal spans of time: the first, lowest, highest and last of each, so that
-//! peaks and troughs are exact. When a file turns out to be longer than the spans reach, neighbours
-//! become one.
+//! A sampled series keeps the first, lowest, highest and last point of equal time buckets, so that
+//! peaks and troughs are exact. When a file is longer than the buckets cover, neighboring buckets
+//! are merged.
 
 use hashbrown::HashMap;
 
@@ -13,45 +13,45 @@ use crate::ids::{DeviceId, Pid};
 use crate::kind::Kind;
 use crate::units::Moment;
 
-/// The fewest points that can be asked for: one span has four.
+/// Minimum number of points: one bucket has four.
 pub const FEWEST_POINTS: usize = 4;
 
-/// How much there was from a moment on.
+/// Size from a given time on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// The moment.
+    /// Time.
     pub at: Moment,
-    /// How much.
+    /// Size.
     pub bytes: u64,
 }
 
-/// Memory of one sort over time.
+/// Memory over time for one device, kind and process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Series {
-    /// The device, where known.
+    /// Device, if known.
     pub device: Option<DeviceId>,
-    /// The kind; none for all that counts in this file.
+    /// Memory kind; `None` for all counted memory.
     pub kind: Option<Kind>,
-    /// The process; none for all of them.
+    /// Process; `None` for all processes.
     pub pid: Option<Pid>,
-    /// The most of it.
+    /// Highest point.
     pub peak: Point,
-    /// In the order of time; each holds until the next.
+    /// Points in order of time; each is valid until the next.
     pub points: Vec<Point>,
 }
 
-/// What a change does to the sum of one place.
+/// Effect of a change on the total of one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The place, without its site.
+    /// The group, without its site.
     pub place: Place,
-    /// How much goes.
+    /// Bytes to subtract.
     pub less: u64,
-    /// How much comes.
+    /// Bytes to add.
     pub more: u64,
 }
 
-/// What a change does: nothing, one step, or two where memory turns out to lie on another device.
+/// Effects of a change: none, one, or two if an update moves memory to another device.
 #[must_use]
 pub fn steps(change: &Change) -> [Option<Step>; 2] {
     let place = Place { site: None, ..Place::of(change) };
@@ -69,22 +69,22 @@ pub fn steps(change: &Change) -> [Option<Step>; 2] {
     }
 }
 
-/// What usage tells.
+/// Memory over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Courses {
-    /// What counts in this file, by device; the unknown one is last.
+    /// Counted memory by device; the unknown device last.
     pub totals: Vec<Series>,
-    /// Each kind of each process, by device, process and kind.
+    /// Each kind of each process, ordered by device, process and kind.
     pub series: Vec<Series>,
 }
 
-/// See the module.
+/// Computes memory over time.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     measure: Measure,
-    /// Spans of a series; none for every change.
+    /// Buckets per series; `None` to keep every change.
     spans: Option<u64>,
-    /// The first moment of the file.
+    /// Time of the first change.
     origin: Option<Moment>,
     tracks: Vec<Track>,
     index: HashMap<(u64, u64), u32>,
@@ -99,7 +99,7 @@ struct Track {
     pid: Option<Pid>,
     now: Running,
     peak: Point,
-    course: Course,
+    sampling: Course,
 }
 
 #[derive(Clone, Debug)]
@@ -108,16 +108,16 @@ enum Course {
     Spans(Spans),
 }
 
-/// Spans of time, each 2^`shift` ns long.
+/// Time buckets, each 2^`shift` ns long.
 #[derive(Clone, Debug)]
 struct Spans {
-    most: u64,
+    max: u64,
     shift: u32,
     changes: u64,
     list: Vec<Span>,
 }
 
-/// A point and its place in the order, for points of the same moment.
+/// A point with its sequence number, which orders points of the same time.
 type Numbered = (u64, Point);
 
 #[derive(Clone, Copy, Debug)]
@@ -130,15 +130,15 @@ struct Span {
 }
 
 impl Usage {
-    /// Every change is kept, or at most `points` of a series, though never less than
-    /// [`FEWEST_POINTS`].
+    /// Creates an analysis that keeps every change, or at most `points` points per series, but at
+    /// least [`MIN_POINTS`].
     #[must_use]
     pub fn new(measure: Measure, points: Option<usize>) -> Self {
         let spans = points.map(|points| (points.max(FEWEST_POINTS) / FEWEST_POINTS) as u64);
         Self { measure, spans, ..Self::default() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         self.origin.get_or_insert(change.at);
         for Step { place, less, more } in steps(change).into_iter().flatten() {
@@ -180,7 +180,7 @@ impl Usage {
         found
     }
 
-    /// The courses.
+    /// Returns the series.
     #[must_use]
     pub fn finish(self) -> Courses {
         let all = |tracks: Vec<Track>| {
@@ -200,12 +200,12 @@ impl Track {
         pid: Option<Pid>,
         spans: Option<u64>,
     ) -> Self {
-        let course = match spans {
+        let sampling = match spans {
             None => Course::Every(Vec::new()),
-            Some(most) => Course::Spans(Spans { most, shift: 0, changes: 0, list: Vec::new() }),
+            Some(max) => Course::Spans(Spans { max, shift: 0, changes: 0, list: Vec::new() }),
         };
         let peak = Point { at: Moment(0), bytes: 0 };
-        Self { device, kind, pid, now: Running::default(), peak, course }
+        Self { device, kind, pid, now: Running::default(), peak, sampling }
     }
 
     fn step(&mut self, at: Moment, since: u64, less: u64, more: u64) {
@@ -215,14 +215,14 @@ impl Track {
         if point.bytes > self.peak.bytes {
             self.peak = point;
         }
-        match &mut self.course {
+        match &mut self.sampling {
             Course::Every(points) => points.push(point),
             Course::Spans(spans) => spans.push(since, point),
         }
     }
 
     fn series(self) -> Series {
-        let points = match self.course {
+        let points = match self.sampling {
             Course::Every(points) => points,
             Course::Spans(spans) => spans.points(),
         };
@@ -235,7 +235,7 @@ impl Spans {
     fn push(&mut self, since: u64, point: Point) {
         self.changes += 1;
         let mut number = since.checked_shr(self.shift).unwrap_or(0);
-        while number >= self.most {
+        while number >= self.max {
             self.shift += 1;
             number >>= 1;
             self.join();
@@ -247,7 +247,7 @@ impl Spans {
         }
     }
 
-    /// Two neighbours become one.
+    /// Merges pairs of neighboring buckets.
     fn join(&mut self) {
         for span in &mut self.list {
             span.number >>= 1;
@@ -299,8 +299,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_keep_the_extremes_whatever_the_time_is() {
-        let mut spans = Spans { most: 2, shift: 0, changes: 0, list: Vec::new() };
+    fn buckets_keep_extremes() {
+        let mut spans = Spans { max: 2, shift: 0, changes: 0, list: Vec::new() };
         for (since, bytes) in [(0, 5), (1, 9), (2, 1), (1000, 7), (u64::MAX, 3), (u64::MAX, 4)] {
             spans.push(since, Point { at: Moment(since), bytes });
         }
@@ -310,8 +310,8 @@ mod tests {
     }
 
     #[test]
-    fn a_course_of_few_points_has_no_more_than_was_asked_for() {
-        let mut spans = Spans { most: 10, shift: 0, changes: 0, list: Vec::new() };
+    fn sampled_series_respects_the_point_limit() {
+        let mut spans = Spans { max: 10, shift: 0, changes: 0, list: Vec::new() };
         for since in 0..100_000_u64 {
             spans.push(since * 7, Point { at: Moment(since), bytes: since * 7919 % 1009 });
         }

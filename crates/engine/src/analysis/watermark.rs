@@ -1,10 +1,11 @@
-//! The peak of each device, and of each process on it: how much, when, and every allocation that was
-//! live then. One pass.
+//! Peak of each device, and of each process on it: size, time, and every allocation that was live
+//! then. One pass.
 //!
-//! Each scope has a list of what was live at its highest moment so far and has ended since. A new
-//! peak empties the list; the end of an allocation that is older than the peak adds to it. What was
-//! live at the peak is that list and what is still live and old enough, so nothing is ever copied:
-//! the cost is constant for each change, and the memory is that of what is live now or was then.
+//! Each scope has a list of allocations that were live at its peak so far and have ended since. A
+//! new peak clears the list; the end of an allocation that is older than the peak adds to it. The
+//! allocations at the peak are that list, plus all live ones that are old enough. Nothing is ever
+//! copied: the cost per change is constant, and memory is proportional to the allocations that are
+//! live now or were at a peak.
 
 use std::cmp::Reverse;
 
@@ -19,39 +20,39 @@ use crate::units::Moment;
 /// An allocation that was live at a peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Its name.
+    /// Key of the allocation.
     pub key: Key,
-    /// How much.
+    /// Size.
     pub bytes: u64,
-    /// When it began.
+    /// Time of the allocation.
     pub began: Moment,
-    /// The thread that allocated it, or 0.
+    /// Thread that allocated it, or 0.
     pub tid: Tid,
 }
 
-/// What was live at a peak in one place.
+/// Memory of one group that was live at a peak.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeldAt {
-    /// The place.
+    /// Process, device, kind and site.
     pub place: Place,
-    /// How much, and how many.
+    /// Bytes and number of allocations.
     pub amount: Amount,
-    /// Each of them, the biggest first.
+    /// The allocations, largest first.
     pub allocations: Vec<Held>,
 }
 
-/// The peak of a device, or of one process on it.
+/// Peak of a device, or of one process on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peak {
-    /// The device; none for memory whose device is not known.
+    /// Device; `None` if it is unknown.
     pub device: Option<DeviceId>,
-    /// The process; none for the whole device.
+    /// Process; `None` for the whole device.
     pub pid: Option<Pid>,
-    /// How much.
+    /// Size of the peak.
     pub bytes: u64,
-    /// When it was reached first.
+    /// When it was first reached.
     pub at: Moment,
-    /// What was live then, the biggest place first.
+    /// Memory live at that time, largest group first.
     pub live: Vec<HeldAt>,
 }
 
@@ -59,12 +60,12 @@ pub struct Peak {
 #[derive(Clone, Copy, Debug)]
 struct Live {
     held: Held,
-    /// The number of the change that put it where it is.
+    /// Number of the change that allocated or updated it.
     since: u64,
     site: Option<SiteId>,
     pid: Pid,
     kind: Kind,
-    /// Indices of the device's and the process's scope.
+    /// Indices of the scopes of its device and its process.
     scopes: [u32; 2],
 }
 
@@ -75,26 +76,26 @@ struct Scope {
     now: Running,
     peak: Running,
     at: Moment,
-    /// The number of the change that made the peak.
+    /// Number of the change that reached the peak.
     number: u64,
-    /// Live at the peak, and ended since.
+    /// Allocations that were live at the peak and have ended since.
     ended: Vec<Live>,
 }
 
-/// See the module.
+/// Finds the peaks and the memory that was live at them.
 #[derive(Clone, Debug, Default)]
 pub struct Watermark {
     measure: Measure,
     number: u64,
     live: HashMap<(u64, u64), Live>,
     scopes: Vec<Scope>,
-    wholes: HashMap<Option<DeviceId>, u32>,
+    device_scopes: HashMap<Option<DeviceId>, u32>,
     index: HashMap<u64, [u32; 2]>,
     last: Option<(u64, [u32; 2])>,
 }
 
-/// A name in two words, for a table that is asked with every change.
-fn name(pid: Pid, key: Key) -> (u64, u64) {
+/// Packs process and key into two words: the table is read with every change.
+fn packed_key(pid: Pid, key: Key) -> (u64, u64) {
     let space = match key.space {
         Space::Address => 0,
         Space::Handle => 1,
@@ -106,13 +107,13 @@ fn name(pid: Pid, key: Key) -> (u64, u64) {
 }
 
 impl Watermark {
-    /// Nothing yet; the measure decides what is counted.
+    /// Creates an empty analysis; `measure` selects the memory that counts.
     #[must_use]
     pub fn new(measure: Measure) -> Self {
         Self { measure, ..Self::default() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         if !self.measure.counts(change.kind) {
             return;
@@ -135,9 +136,9 @@ impl Watermark {
         let scopes = self.scopes_of(change.device, pid);
         let held = Held { key, bytes, began, tid };
         let live = Live { held, since: self.number, site, pid, kind, scopes };
-        if let Some(older) = self.live.insert(name(pid, key), live) {
-            // A file that tells two beginnings without an end between.
-            self.leave(&older);
+        if let Some(older) = self.live.insert(packed_key(pid, key), live) {
+            // The file has two allocations with the same key and no free between them.
+            self.remove(&older);
         }
         for index in scopes {
             if let Some(scope) = self.scopes.get_mut(index as usize) {
@@ -153,12 +154,12 @@ impl Watermark {
     }
 
     fn end(&mut self, change: &Change) {
-        if let Some(live) = self.live.remove(&name(change.pid, change.key)) {
-            self.leave(&live);
+        if let Some(live) = self.live.remove(&packed_key(change.pid, change.key)) {
+            self.remove(&live);
         }
     }
 
-    fn leave(&mut self, live: &Live) {
+    fn remove(&mut self, live: &Live) {
         for index in live.scopes {
             if let Some(scope) = self.scopes.get_mut(index as usize) {
                 scope.now.take(live.held.bytes);
@@ -177,9 +178,9 @@ impl Watermark {
             return scopes;
         }
         let scopes = self.index.get(&packed).copied().unwrap_or_else(|| {
-            let whole = self.wholes.get(&device).copied();
+            let whole = self.device_scopes.get(&device).copied();
             let whole = whole.unwrap_or_else(|| self.open(device, None));
-            self.wholes.insert(device, whole);
+            self.device_scopes.insert(device, whole);
             let scopes = [whole, self.open(device, Some(pid))];
             self.index.insert(packed, scopes);
             scopes
@@ -195,8 +196,8 @@ impl Watermark {
         (self.scopes.len() - 1) as u32
     }
 
-    /// The peaks: by device, the unknown one last; of each first the whole device, then its
-    /// processes, the biggest first.
+    /// Returns the peaks by device, the unknown device last; for each device first the whole
+    /// device, then its processes, largest first.
     #[must_use]
     pub fn finish(self) -> Vec<Peak> {
         let Self { live, mut scopes, .. } = self;
@@ -226,15 +227,15 @@ impl Watermark {
 }
 
 fn group(device: Option<DeviceId>, members: &[Live]) -> Vec<HeldAt> {
-    let mut places: HashMap<Place, HeldAt> = HashMap::new();
+    let mut groups: HashMap<Place, HeldAt> = HashMap::new();
     for live in members {
         let place = Place { pid: live.pid, device, kind: live.kind, site: live.site };
         let none = || HeldAt { place, amount: Amount::default(), allocations: Vec::new() };
-        let at = places.entry(place).or_insert_with(none);
+        let at = groups.entry(place).or_insert_with(none);
         at.amount = at.amount.plus(Amount { bytes: live.held.bytes, allocations: 1 });
         at.allocations.push(live.held);
     }
-    let mut all: Vec<_> = places.into_values().collect();
+    let mut all: Vec<_> = groups.into_values().collect();
     for at in &mut all {
         at.allocations.sort_by_key(|held| (Reverse(held.bytes), held.began, held.key));
     }

@@ -89,7 +89,7 @@ impl Judged {
         for (mut one, tensors) in cache.into_iter().zip(by_device) {
             if let Some(tensors) = tensors {
                 let own = (one.verdict, one.sureness, std::mem::take(&mut one.evidence));
-                (one.verdict, one.sureness, one.evidence) = leak::judge_cache(own, tensors);
+                (one.verdict, one.sureness, one.evidence) = leak::classify_cache(own, tensors);
             }
             if one.verdict == Verdict::Leak {
                 suspects.push(one);

@@ -1,4 +1,4 @@
-//! The second reading: what each band is at the chosen moments.
+//! Second pass: the size of each band at the selected sample points.
 
 use hashbrown::HashMap;
 
@@ -8,30 +8,31 @@ use crate::change::{Change, Turn};
 use crate::ids::SiteId;
 use crate::units::Moment;
 
-/// Bands over time. A row is a moment and what changed since the row before.
+/// Bands over time, delta encoded: each row has a time and the bands that changed since the
+/// previous row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Course {
-    /// What tells the bands apart.
+    /// What the bands are grouped by.
     pub by: By,
-    /// The bands, the highest peak first, the rest last.
+    /// The bands, highest peak first, [`Band::Rest`] last.
     pub bands: Vec<Band>,
     times: Vec<Moment>,
-    /// Where in `cells` a row ends.
+    /// End index in `cells` of each row.
     ends: Vec<usize>,
     cells: Vec<(u32, u64)>,
 }
 
-/// One way to cut the memory into bands, while it is filled in.
+/// One grouping while it is filled in.
 #[derive(Clone, Debug)]
 struct Cut {
     course: Course,
     index: HashMap<u64, u32>,
     rest: u32,
     now: Vec<Running>,
-    told: Vec<u64>,
+    emitted: Vec<u64>,
 }
 
-/// See the module.
+/// Second pass over a file: samples the bands at the selected points.
 #[derive(Clone, Debug)]
 pub struct Bands {
     measure: Measure,
@@ -46,7 +47,8 @@ pub struct Bands {
 }
 
 impl Bands {
-    /// Bands of each of `cuts`: by what, and how many of them besides the rest.
+    /// Creates a sampler for each of `cuts`: what to group by, and the number of bands besides the
+    /// rest.
     #[must_use]
     pub fn new(drawn: &Drawn, moments: Moments, cuts: &[(By, usize)]) -> Self {
         Self {
@@ -62,56 +64,56 @@ impl Bands {
         }
     }
 
-    /// Takes note of a change. Those beyond what the first reading saw are left out: somebody may
-    /// still be writing the file.
+    /// Adds a change. Ignores changes beyond those of the first pass: the file may still be
+    /// growing.
     pub fn change(&mut self, change: &Change) {
         if !self.measure.counts(change.kind) || self.number >= self.changes {
             return;
         }
         self.number += 1;
-        let place = Place::of(change);
+        let group = Place::of(change);
         match change.what {
-            Turn::Began => self.begin(&place, change.bytes),
-            Turn::Ended { .. } => self.end(&place, change.bytes),
+            Turn::Began => self.begin(&group, change.bytes),
+            Turn::Ended { .. } => self.end(&group, change.bytes),
             Turn::Learned { before, .. } => {
-                self.end(&place.on(before.device), before.bytes);
-                self.begin(&place, change.bytes);
+                self.end(&group.on(before.device), before.bytes);
+                self.begin(&group, change.bytes);
             }
         }
         if self.number == self.peak_number {
-            self.look();
+            self.record_peak();
         }
         if self.is_chosen() {
             for cut in &mut self.cuts {
-                cut.tell(change.at);
+                cut.emit(change.at);
             }
         }
     }
 
-    fn begin(&mut self, place: &Place, bytes: u64) {
-        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(place)) {
+    fn begin(&mut self, group: &Place, bytes: u64) {
+        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
             now.add(bytes);
         }
         if self.number <= self.peak_number {
-            let (live, count) = self.sites.entry(By::Site.key(place)).or_default();
+            let (live, count) = self.sites.entry(By::Site.key(group)).or_default();
             live.add(bytes);
             *count = count.saturating_add(1);
         }
     }
 
-    fn end(&mut self, place: &Place, bytes: u64) {
-        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(place)) {
+    fn end(&mut self, group: &Place, bytes: u64) {
+        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
             now.take(bytes);
         }
         if self.number <= self.peak_number {
-            let (live, count) = self.sites.entry(By::Site.key(place)).or_default();
+            let (live, count) = self.sites.entry(By::Site.key(group)).or_default();
             live.take(bytes);
             *count = count.saturating_sub(1);
         }
     }
 
-    /// What is live now is what was live at the peak.
-    fn look(&mut self) {
+    /// Stores the live memory by site: the peak is now.
+    fn record_peak(&mut self) {
         let sites = std::mem::take(&mut self.sites);
         self.at_peak = sites
             .into_iter()
@@ -139,14 +141,14 @@ impl Bands {
         }
     }
 
-    /// Whether the second reading saw all that the first one saw.
+    /// Whether the second pass saw as many changes as the first.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.number == self.changes
     }
 
-    /// The courses, as they were asked for; and what was live at the peak of the sum, by site, the
-    /// biggest first.
+    /// Returns one series per grouping, in the order of `cuts`, and the live memory at the peak by
+    /// site, largest first.
     #[must_use]
     pub fn finish(self) -> (Vec<Course>, Vec<(Option<SiteId>, Amount)>) {
         (self.cuts.into_iter().map(|cut| cut.course).collect(), self.at_peak)
@@ -156,7 +158,7 @@ impl Bands {
 impl Cut {
     fn new(drawn: &Drawn, by: By, most: usize) -> Self {
         let totals = drawn.totals(by);
-        // A rest of one is no rest.
+        // A rest of a single band is shown as that band.
         let most = if totals.len() == most.saturating_add(1) { totals.len() } else { most };
         let mut bands: Vec<Band> = totals.iter().take(most).map(|total| total.band).collect();
         let keys = bands.iter().zip(0_u32..).map(|(band, index)| (key(*band), index));
@@ -167,23 +169,23 @@ impl Cut {
         }
         let count = bands.len();
         let course = Course { by, bands, times: Vec::new(), ends: Vec::new(), cells: Vec::new() };
-        let (now, told) = (vec![Running::default(); count], vec![0; count]);
-        Self { course, index, rest, now, told }
+        let (now, emitted) = (vec![Running::default(); count], vec![0; count]);
+        Self { course, index, rest, now, emitted }
     }
 
-    /// The sum of the band that a place belongs to.
-    fn now(&mut self, place: &Place) -> Option<&mut Running> {
-        let key = self.course.by.key(place);
+    /// Running sum of the band that a group belongs to.
+    fn now(&mut self, group: &Place) -> Option<&mut Running> {
+        let key = self.course.by.key(group);
         let band = self.index.get(&key).copied().unwrap_or(self.rest);
         self.now.get_mut(band as usize)
     }
 
-    fn tell(&mut self, at: Moment) {
-        let Self { course, now, told, .. } = self;
-        for ((now, told), band) in now.iter().zip(told).zip(0_u32..) {
-            if *told != now.shown() {
-                *told = now.shown();
-                course.cells.push((band, *told));
+    fn emit(&mut self, at: Moment) {
+        let Self { course, now, emitted, .. } = self;
+        for ((now, emitted), band) in now.iter().zip(emitted).zip(0_u32..) {
+            if *emitted != now.shown() {
+                *emitted = now.shown();
+                course.cells.push((band, *emitted));
             }
         }
         course.times.push(at);
@@ -191,7 +193,7 @@ impl Cut {
     }
 }
 
-/// The number of a band that is not the rest.
+/// Key of a band other than the rest.
 fn key(band: Band) -> u64 {
     match band {
         Band::Kind(kind) => kind as u64,
@@ -203,20 +205,19 @@ fn key(band: Band) -> u64 {
 }
 
 impl Course {
-    /// How many rows there are.
+    /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.times.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()
     }
 
-    /// Each moment, and the bands that are not what they were before it: their number, and how much
-    /// they are from then on.
+    /// Iterates over the rows: the time, and the bands that changed, with their index and new size.
     pub fn rows(&self) -> impl Iterator<Item = (Moment, &[(u32, u64)])> {
         let mut begin = 0;
         self.times.iter().zip(&self.ends).map(move |(at, end)| {

@@ -1,10 +1,10 @@
-//! Memory over time as bands that lie upon each other: by kind, site, process or device.
+//! Memory over time as stacked bands: by kind, site, process or device.
 //!
-//! Bands of a picture must be of the same moments, and which ones are worth drawing is known at the
-//! end only. So the file is read twice. The first reading draws the [`Outline`]: the sum over time,
-//! and how big each band becomes. It chooses moments: of equal spans of time the lowest, the highest
-//! and the last, so that every peak of the sum is exact however few moments there are. The second
-//! reading fills in what each band was at those moments.
+//! All bands of a chart need the same sample points, and which bands are worth drawing is known
+//! only at the end. So the file is read twice. The first pass ([`BandScan`]) computes the total
+//! over time and the peak of each band. It then selects sample points: the lowest, highest and last
+//! point of equal time buckets, so that every peak of the total is exact even with few points. The
+//! second pass ([`BandSampler`]) records the size of each band at those points.
 
 mod fill;
 mod outline;
@@ -16,39 +16,39 @@ use super::Place;
 use crate::ids::{DeviceId, Pid, SiteId};
 use crate::kind::Kind;
 
-/// What tells one band from another.
+/// What memory is grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum By {
-    /// The sort of memory.
+    /// Memory kind.
     Kind,
-    /// Where in the program it was allocated.
+    /// Allocation site.
     Site,
-    /// Whose it is.
+    /// Process.
     Process,
-    /// Where it lies.
+    /// Device.
     Device,
 }
 
-/// What a band is of.
+/// What a band contains.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Band {
-    /// A kind.
+    /// Memory of one kind.
     Kind(Kind),
-    /// A site; none where the call stack is not known.
+    /// Memory of one allocation site; `None` if the call stack is unknown.
     Site(Option<SiteId>),
-    /// A process.
+    /// Memory of one process.
     Process(Pid),
-    /// A device; none where it is not known.
+    /// Memory on one device; `None` if it is unknown.
     Device(Option<DeviceId>),
-    /// So many others together.
+    /// All other bands, with their number.
     Rest(usize),
 }
 
 impl By {
-    /// Every way, in the order in which they are offered.
+    /// All groupings, in the order in which they are offered.
     pub const ALL: [Self; 4] = [Self::Kind, Self::Site, Self::Process, Self::Device];
 
-    /// The word for it.
+    /// Name on the command line and in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,22 +59,22 @@ impl By {
         }
     }
 
-    /// Position in [`By::ALL`].
+    /// Position in [`GroupBy::ALL`].
     const fn index(self) -> usize {
         self as usize
     }
 
-    /// The band that a place belongs to, as a number for tables.
-    fn key(self, place: &Place) -> u64 {
+    /// Table key of the band that a group belongs to.
+    fn key(self, group: &Place) -> u64 {
         match self {
-            Self::Kind => place.kind as u64,
-            Self::Site => place.site.map_or(0, |site| u64::from(site.0) + 1),
-            Self::Process => u64::from(place.pid.0),
-            Self::Device => place.device.map_or(0, |device| u64::from(device.0) + 1),
+            Self::Kind => group.kind as u64,
+            Self::Site => group.site.map_or(0, |site| u64::from(site.0) + 1),
+            Self::Process => u64::from(group.pid.0),
+            Self::Device => group.device.map_or(0, |device| u64::from(device.0) + 1),
         }
     }
 
-    /// The band of such a number.
+    /// Band of a table key.
     fn band(self, key: u64) -> Band {
         let less = key.checked_sub(1);
         match self {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_band_is_found_again_from_its_number() {
+    fn band_keys_round_trip() {
         let known = Place {
             pid: Pid(7),
             device: Some(DeviceId(0)),
@@ -104,7 +104,7 @@ mod tests {
             site: Some(SiteId(u32::MAX)),
         };
         let unknown = Place { device: None, site: None, ..known };
-        let bands = |place: &Place| By::ALL.map(|by| by.band(by.key(place)));
+        let bands = |group: &Place| By::ALL.map(|by| by.band(by.key(group)));
         let (device, site) = (Band::Device(known.device), Band::Site(known.site));
         let (kind, process) = (Band::Kind(known.kind), Band::Process(known.pid));
         assert_eq!(bands(&known), [kind, site, process, device]);

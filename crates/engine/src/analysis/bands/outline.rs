@@ -1,4 +1,4 @@
-//! The first reading: the sum over time, how big each band becomes, and which moments to draw.
+//! First pass: the total over time, the peak of each band, and the sample points.
 
 use std::cmp::Reverse;
 
@@ -9,14 +9,14 @@ use super::{Band, By};
 use crate::change::{Change, How, Turn};
 use crate::units::Moment;
 
-/// Spans of time that are kept while nobody knows how long the file is; when it turns out to be
-/// longer, neighbours become one.
+/// Limit of time buckets. The length of the file is not known in advance: when the limit is
+/// reached, neighboring buckets are merged.
 const SPANS: u64 = 1 << 16;
 
-/// Moments of a span.
+/// Sample points per bucket: lowest, highest, last.
 const MOMENTS: usize = 3;
 
-/// The sum after a change, and the number of that change.
+/// The total after a change, and the number of that change.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     number: u64,
@@ -32,7 +32,7 @@ struct Span {
     last: Mark,
 }
 
-/// A band while it changes.
+/// Running values of a band.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     began: Amount,
@@ -44,105 +44,105 @@ struct Sum {
     peak_at: Moment,
 }
 
-/// All that is known of a band after the first reading.
+/// Totals of a band after the first pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Total {
-    /// Which.
+    /// The band.
     pub band: Band,
-    /// All that began in it.
+    /// All allocations.
     pub began: Amount,
-    /// Those that the program freed.
+    /// Number freed by the program.
     pub freed: u64,
-    /// Those that are live at the end of the file.
+    /// Live at the end of the file.
     pub live: Amount,
-    /// Those that were live when their process ended.
+    /// Live when their process ended.
     pub exited: Amount,
-    /// The most of it at one moment.
+    /// Peak size.
     pub peak_bytes: u64,
-    /// When that was reached first.
+    /// When the peak was first reached.
     pub peak_at: Moment,
 }
 
-/// See the module.
+/// First pass over a file: computes the total over time and the totals of each band.
 #[derive(Clone, Debug, Default)]
 pub struct Outline {
     measure: Measure,
-    /// How many changes counted.
+    /// Number of changes counted.
     number: u64,
     first: Option<Moment>,
     now: Running,
     peak: Mark,
     last: Mark,
-    /// Spans are 2^`shift` ns long.
+    /// Buckets are 2^`shift` ns long.
     shift: u32,
     spans: Vec<Span>,
     sums: [HashMap<u64, Sum>; By::ALL.len()],
 }
 
-/// What the first reading found.
+/// Result of the first pass.
 #[derive(Clone, Debug)]
 pub struct Drawn {
     pub(super) measure: Measure,
-    /// Changes of what counts in this file.
+    /// Number of changes counted.
     pub changes: u64,
-    /// The moments of the first and last of them.
+    /// Times of the first and last change.
     pub span: Option<(Moment, Moment)>,
-    /// The most memory at one moment.
+    /// Peak of the total.
     pub peak_bytes: u64,
-    /// When that was reached first.
+    /// When the peak was first reached.
     pub peak_at: Moment,
     pub(super) peak_number: u64,
     spans: Vec<Span>,
-    /// Bands by [`By`], the highest peak first.
+    /// Bands by [`GroupBy`], highest peak first.
     totals: [Vec<Total>; By::ALL.len()],
 }
 
-/// Which changes the bands are looked at after.
+/// Changes after which the bands are sampled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Moments {
-    /// Every one that counts.
+    /// After every counted change.
     Every,
-    /// Those of these numbers, rising.
+    /// After the changes with these numbers, ascending.
     Some(Vec<u64>),
 }
 
 impl Outline {
-    /// Nothing yet; the measure decides what counts.
+    /// Creates an empty scan; `measure` selects the memory that counts.
     #[must_use]
     pub fn new(measure: Measure) -> Self {
         Self { measure, ..Self::default() }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         if !self.measure.counts(change.kind) {
             return;
         }
         self.number += 1;
-        let place = Place::of(change);
+        let group = Place::of(change);
         let Change { at, bytes, .. } = *change;
         match change.what {
             Turn::Began => {
                 self.now.add(bytes);
-                self.each(&place, |sum| sum.begin(bytes, at));
+                self.each(&group, |sum| sum.begin(bytes, at));
             }
             Turn::Ended { how, .. } => {
                 self.now.take(bytes);
-                self.each(&place, |sum| sum.end(bytes, how));
+                self.each(&group, |sum| sum.end(bytes, how));
             }
             Turn::Learned { before, .. } => {
                 self.now.take(before.bytes);
-                self.each(&place.on(before.device), |sum| sum.unlearn(before.bytes));
+                self.each(&group.on(before.device), |sum| sum.unlearn(before.bytes));
                 self.now.add(bytes);
-                self.each(&place, |sum| sum.begin(bytes, at));
+                self.each(&group, |sum| sum.begin(bytes, at));
             }
         }
         self.mark(at);
     }
 
-    fn each(&mut self, place: &Place, mut to: impl FnMut(&mut Sum)) {
+    fn each(&mut self, group: &Place, mut to: impl FnMut(&mut Sum)) {
         for (by, sums) in By::ALL.into_iter().zip(&mut self.sums) {
-            to(sums.entry(by.key(place)).or_default());
+            to(sums.entry(by.key(group)).or_default());
         }
     }
 
@@ -164,12 +164,12 @@ impl Outline {
         }
         let span = Span { number, low: mark, high: mark, last: mark };
         match self.spans.last_mut() {
-            Some(last) if last.number >= number => last.take(&span),
+            Some(last) if last.number >= number => last.merge(&span),
             _ => self.spans.push(span),
         }
     }
 
-    /// What was found.
+    /// Returns the result.
     #[must_use]
     pub fn finish(self) -> Drawn {
         let totals = |(by, sums): (By, HashMap<u64, Sum>)| {
@@ -197,14 +197,14 @@ impl Outline {
 }
 
 impl Drawn {
-    /// Every band, the highest peak first.
+    /// All bands, highest peak first.
     #[must_use]
     pub fn totals(&self, by: By) -> &[Total] {
         self.totals.get(by.index()).map_or(&[], |totals| totals)
     }
 
-    /// Moments for a picture of at most so many points: every change if there are no more, else the
-    /// lowest, highest and last of equal spans.
+    /// Selects sample points for a chart with at most `points` points: every change if there are
+    /// few enough, else the lowest, highest and last point of equal time buckets.
     #[must_use]
     pub fn moments(&self, points: usize) -> Moments {
         if usize::try_from(self.changes).is_ok_and(|changes| changes <= points) {
@@ -214,7 +214,7 @@ impl Drawn {
         let all = self.spans.last().map_or(1, |span| span.number.saturating_add(1));
         let mut spans = self.spans.clone();
         for span in &mut spans {
-            // Both are at most 2^16: the product is far below 2^64.
+            // Both are at most 2^16, so the product cannot overflow.
             span.number = span.number * columns.min(all) / all.max(1);
         }
         join(&mut spans);
@@ -228,20 +228,20 @@ impl Drawn {
     }
 }
 
-/// Neighbours of the same number become one.
+/// Merges neighboring buckets with the same number.
 fn join(spans: &mut Vec<Span>) {
     spans.dedup_by(|later, earlier| {
         let same = later.number == earlier.number;
         if same {
-            earlier.take(later);
+            earlier.merge(later);
         }
         same
     });
 }
 
 impl Span {
-    /// Takes in a later one.
-    fn take(&mut self, later: &Self) {
+    /// Merges a later bucket into this one.
+    fn merge(&mut self, later: &Self) {
         if later.low.sum < self.low.sum {
             self.low = later.low;
         }
@@ -273,7 +273,7 @@ impl Sum {
         }
     }
 
-    /// What was said of a live allocation before is taken back.
+    /// Takes back earlier, incomplete data on a live allocation.
     fn unlearn(&mut self, bytes: u64) {
         self.live.take(bytes);
         self.count = self.count.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! What could be done about it, each with the figures that say so. Advice depends on what is
-//! already set.
+//! Recommended allocator settings, each with the values that support it. Takes the current settings
+//! into account.
 
 use std::collections::BTreeSet;
 
@@ -8,97 +8,98 @@ use crate::cache::{Block, BlockState, CacheSettings, Part, Segment};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
 
-/// Less than this part of the reserve is not worth a setting.
+/// Ignore a problem that affects less than this share of the reserved memory.
 const WORTH: f64 = 0.1;
-/// Less than one segment is not either.
+/// Ignore a problem smaller than one segment.
 const WORTH_BYTES: u64 = LARGE_PAGE;
-/// From this part on, the program itself holds the memory.
+/// From this share on, the memory is in use rather than fragmented.
 const FULL: f64 = 0.9;
-/// From this part on, the cache itself is the question.
+/// Share of releasable memory from which on a garbage collection threshold is suggested.
 const MOSTLY_CACHE: f64 = 0.25;
-/// The part of the memory from which on the cache should give segments back.
+/// Suggested garbage collection threshold, as a share of the memory.
 const COLLECT_FROM: f64 = 0.8;
-/// Sizes that are worth keeping large blocks for, in MiB. The allocator wants more than 20.
+/// Candidates for `max_split_size_mb`. The allocator requires more than 20.
 const SPLIT_LIMITS: [u64; 6] = [32, 64, 128, 256, 512, 1024];
-/// Steps in a doubling that make sizes meet, and waste an eighth at most.
+/// Suggested divisions per power of two: sizes match often, and at most an eighth is lost to
+/// rounding.
 const DIVISIONS: u64 = 8;
-/// So many sizes among blocks are many.
+/// From this number on, the sizes of blocks count as diverse.
 const MANY_SIZES: usize = 16;
 
-/// Something to do, and why.
+/// A recommended change, and the reason for it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Advice {
-    /// The device that it is about.
+    /// Device it applies to.
     pub device: Option<DeviceId>,
-    /// What to do, with the figures behind it.
+    /// Recommended change, with the values that support it.
     pub what: Suggestion,
 }
 
-/// What to do.
+/// A recommended change.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Suggestion {
-    /// The memory is in use: no setting of the allocator gets it back.
+    /// The memory is in use: no allocator setting helps.
     NotFragmentation {
-        /// What the program holds, and what streams may still use.
+        /// Memory held by the program or still in use by a stream.
         used_bytes: u64,
-        /// What the cache holds.
+        /// Memory held by the cache.
         reserved_bytes: u64,
     },
-    /// Let segments grow in place, so that gaps between them do not arise.
+    /// Let segments grow in place, which avoids gaps between segments.
     ExpandableSegments {
-        /// What lies in gaps.
+        /// Memory in gaps.
         stuck_bytes: u64,
-        /// What the cache holds.
+        /// Memory held by the cache.
         reserved_bytes: u64,
     },
-    /// Do not split blocks from this size on. For when segments cannot be expandable.
+    /// Do not split blocks of this size or larger. For programs that cannot use expandable
+    /// segments.
     MaxSplitSize {
-        /// The value to set.
+        /// Suggested value.
         mib: u64,
-        /// What lies in gaps of segments of that size or more, all of whose blocks in use are
-        /// smaller.
+        /// Memory in gaps of segments of at least that size whose blocks in use are all smaller.
         avoided_bytes: u64,
-        /// What lies in gaps in all.
+        /// Memory in gaps, in total.
         stuck_bytes: u64,
     },
-    /// Round requests up to steps, so that a freed block fits the next request.
+    /// Round up request sizes, so that freed blocks fit later requests.
     RoundupPower2Divisions {
-        /// The value to set.
+        /// Suggested value.
         divisions: u64,
-        /// Different sizes of large blocks in use.
+        /// Distinct sizes of large blocks in use.
         sizes: u64,
         /// Large blocks in use.
         blocks: u64,
-        /// What lies in gaps.
+        /// Memory in gaps.
         stuck_bytes: u64,
     },
-    /// Rounding to steps takes more than it saves: use more steps.
+    /// Rounding costs more than it saves: use more divisions.
     FinerRounding {
-        /// The value to set.
+        /// Suggested value.
         divisions: u64,
-        /// What rounding takes.
+        /// Memory lost to rounding.
         rounding_bytes: u64,
-        /// What the program holds.
+        /// Memory held by the program.
         active_bytes: u64,
     },
-    /// Let the cache give segments back by itself.
+    /// Let the cache free segments automatically.
     GarbageCollectionThreshold {
-        /// The value to set, in percent.
+        /// Suggested value, in percent.
         percent: u32,
-        /// What it could give back.
+        /// Memory that it could free.
         releasable_bytes: u64,
-        /// What it holds.
+        /// Memory held by the cache.
         reserved_bytes: u64,
     },
-    /// Call `torch.cuda.empty_cache()` where other programs or libraries need the memory.
+    /// Call `torch.cuda.empty_cache()` when other programs or libraries need the memory.
     EmptyCache {
-        /// What it gives back.
+        /// Memory that it frees.
         releasable_bytes: u64,
     },
 }
 
 impl Suggestion {
-    /// What to add to `PYTORCH_CUDA_ALLOC_CONF`, if it is a setting.
+    /// Setting to add to `PYTORCH_CUDA_ALLOC_CONF`, if there is one.
     #[must_use]
     pub fn setting(&self) -> Option<String> {
         match *self {
@@ -115,7 +116,7 @@ impl Suggestion {
         }
     }
 
-    /// Why, in one sentence with the figures.
+    /// Reason in one sentence, with values.
     #[must_use]
     pub fn reason(&self) -> String {
         let percent = |some: u64, all: u64| format!("{:.0} %", 100.0 * part(some, all));
@@ -128,7 +129,7 @@ impl Suggestion {
                 percent(used_bytes, reserved_bytes)
             ),
             Self::ExpandableSegments { stuck_bytes, reserved_bytes } => format!(
-                "{} of {} lies in gaps of partly used segments ({}); segments that grow in place \
+                "{} of {} is in gaps of partly used segments ({}); segments that grow in place \
                  do not leave such gaps between them",
                 Bytes(stuck_bytes),
                 Bytes(reserved_bytes),
@@ -141,7 +142,7 @@ impl Suggestion {
                 Bytes(stuck_bytes)
             ),
             Self::RoundupPower2Divisions { sizes, blocks, stuck_bytes, .. } => format!(
-                "{blocks} large blocks have {sizes} different sizes and {} lies in gaps; sizes that \
+                "{blocks} large blocks have {sizes} different sizes and {} is in gaps; sizes that \
                  are rounded to steps fit each other's gaps",
                 Bytes(stuck_bytes)
             ),
@@ -152,13 +153,13 @@ impl Suggestion {
                 percent(rounding_bytes, active_bytes)
             ),
             Self::GarbageCollectionThreshold { releasable_bytes, reserved_bytes, .. } => format!(
-                "{} of {} is unused cache ({}); with a threshold it goes back by itself",
+                "{} of {} is unused cache ({}); with a threshold it is freed automatically",
                 Bytes(releasable_bytes),
                 Bytes(reserved_bytes),
                 percent(releasable_bytes, reserved_bytes)
             ),
             Self::EmptyCache { releasable_bytes } => format!(
-                "{} is cache, not fragmentation: torch.cuda.empty_cache() gives it back to other \
+                "{} is cache, not fragmentation: torch.cuda.empty_cache() frees it for other \
                  libraries and programs",
                 Bytes(releasable_bytes)
             ),
@@ -166,24 +167,24 @@ impl Suggestion {
     }
 }
 
-/// Advice for every device, the most useful first.
+/// Returns the advice for each device, most useful first.
 pub(super) fn advise(
     segments: &[Segment],
     devices: &[Device],
     settings: &CacheSettings,
 ) -> Vec<Advice> {
     let mut all = Vec::new();
-    // The host's cache has none of these settings.
+    // These settings do not exist for the cache of host memory.
     for device in devices.iter().filter(|device| device.device.is_some()) {
         let own: Vec<&Segment> =
             segments.iter().filter(|segment| segment.device == device.device).collect();
-        let about = of_device(device, &own, settings);
-        all.extend(about.into_iter().map(|what| Advice { device: device.device, what }));
+        let suggestions = for_device(device, &own, settings);
+        all.extend(suggestions.into_iter().map(|what| Advice { device: device.device, what }));
     }
     all
 }
 
-fn of_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) -> Vec<Suggestion> {
+fn for_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) -> Vec<Suggestion> {
     let reserved = device.reserved_bytes;
     let worth = |bytes: u64, of: u64| bytes >= WORTH_BYTES && part(bytes, of) >= WORTH;
     let mut found = Vec::new();
@@ -196,9 +197,9 @@ fn of_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) -
     let expandable = settings.expandable_segments == Some(true)
         || segments.iter().any(|segment| segment.expandable);
     if worth(stuck, reserved) && !expandable {
-        let figures =
+        let suggestion =
             Suggestion::ExpandableSegments { stuck_bytes: stuck, reserved_bytes: reserved };
-        found.push(figures);
+        found.push(suggestion);
         found.extend(max_split(segments, stuck, settings));
         found.extend(divisions(segments, stuck, settings));
     }
@@ -221,8 +222,8 @@ fn of_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) -
     found
 }
 
-/// The limit that would have kept most of the gaps from arising: large segments that only blocks
-/// under the limit are keeping would not have been split for them.
+/// Returns the split limit that would have avoided most gaps: large segments whose blocks in use
+/// are all below the limit would not have been split for them.
 fn max_split(segments: &[&Segment], stuck: u64, settings: &CacheSettings) -> Option<Suggestion> {
     if settings.max_split_bytes.is_some() {
         return None;
@@ -238,7 +239,7 @@ fn max_split(segments: &[&Segment], stuck: u64, settings: &CacheSettings) -> Opt
             .filter(|block| block.state == BlockState::Free)
             .fold(0_u64, |sum, block| sum.saturating_add(block.bytes))
     };
-    // The last of equals: a higher limit restricts less.
+    // Prefer the highest of equally good limits: it restricts least.
     let candidates = SPLIT_LIMITS.into_iter().map(|mib| (avoided_by(mib), mib));
     let (avoided_bytes, mib) = candidates.max_by_key(|&(avoided, mib)| (avoided, mib))?;
     (avoided_bytes >= WORTH_BYTES && avoided_bytes >= stuck / 2)
@@ -268,7 +269,7 @@ fn used(segment: &Segment) -> impl Iterator<Item = &Block> {
     segment.blocks.iter().filter(|block| block.state != BlockState::Free)
 }
 
-/// Twice the steps of the coarsest rounding in use.
+/// Suggests twice the divisions of the coarsest rounding in use.
 fn finer(rounding: u64, active: u64, settings: &CacheSettings) -> Option<Suggestion> {
     let coarsest = settings.roundup_divisions.iter().copied().filter(|&steps| steps > 1).min()?;
     Some(Suggestion::FinerRounding {

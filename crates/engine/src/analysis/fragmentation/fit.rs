@@ -1,4 +1,4 @@
-//! Would a request of some size fit?
+//! Whether a request of a given size would fit.
 
 use super::{Fragmentation, LARGE_PAGE, Owner, Pool, ROUNDED_REQUEST, SMALL_PAGE, SMALL_REQUEST};
 use crate::cache::{CacheSettings, Part};
@@ -9,30 +9,30 @@ use crate::ids::DeviceId;
 pub enum Fit {
     /// A free block is large enough.
     InFreeBlock {
-        /// The smallest one that is.
+        /// Size of the smallest one that fits.
         block_bytes: u64,
     },
-    /// The cache has it in pieces that go back to the device, and can be taken as one.
+    /// `empty_cache` returns enough memory to the device for a new segment.
     AfterEmptyCache {
-        /// What goes back.
+        /// Memory that `empty_cache` returns.
         releasable_bytes: u64,
     },
-    /// The free bytes would do, and no free block does.
+    /// There are enough free bytes, but no free block is large enough.
     OnlyDefragmented {
-        /// All free bytes.
+        /// Free bytes.
         free_bytes: u64,
-        /// What the device has to give beside what `empty_cache` gives back.
+        /// Device memory needed in addition to what `empty_cache` returns.
         more_bytes: u64,
     },
-    /// The device has to give more.
+    /// More device memory is needed.
     NeedsMore {
-        /// How much, beside what `empty_cache` gives back.
+        /// Device memory needed in addition to what `empty_cache` returns.
         more_bytes: u64,
     },
 }
 
 impl Pool {
-    /// Whether requests of this size are served from this pool at all.
+    /// Whether requests of this size are served from this pool.
     #[must_use]
     pub fn serves(&self, bytes: u64, settings: &CacheSettings) -> bool {
         let small = settings.rounded(bytes) <= SMALL_REQUEST;
@@ -46,8 +46,8 @@ impl Pool {
         }
     }
 
-    /// What a request of this size would need of this pool and stream, with nothing but the pool's
-    /// own cache to give back. `None` where blocks are not known, or other pools serve the size.
+    /// Returns what a request of this size would need from this pool and stream if only the pool's
+    /// own cache can be emptied. `None` if the blocks are unknown or other pools serve this size.
     #[must_use]
     pub fn would_fit(&self, bytes: u64, settings: &CacheSettings) -> Option<Fit> {
         self.largest_free_bytes?;
@@ -60,8 +60,8 @@ impl Pool {
 }
 
 impl Fragmentation {
-    /// What a request of this size would need of a device: the best of its pools, with the cache
-    /// of all of them to give back. Only pools of the framework's own count, not private ones.
+    /// Returns what a request of this size would need from a device: the best of its pools, if the
+    /// cache of all of them can be emptied. Private pools are not considered.
     #[must_use]
     pub fn would_fit(&self, device: Option<DeviceId>, bytes: u64) -> Fit {
         let of_device = self.pools.iter().filter(|pool| pool.device == device);
@@ -90,7 +90,7 @@ fn fit(bytes: u64, settings: &CacheSettings, pools: &[&Pool], releasable: u64) -
         return Fit::AfterEmptyCache { releasable_bytes: releasable };
     }
     let more_bytes = segment - releasable;
-    // Memory of one pool and stream serves no other: only one that has it all would do.
+    // A request is served from one pool and stream, so their free memory cannot be combined.
     let free_bytes = pools.iter().map(|pool| pool.free_bytes).max().unwrap_or(0);
     if free_bytes >= rounded {
         return Fit::OnlyDefragmented { free_bytes, more_bytes };
@@ -98,7 +98,7 @@ fn fit(bytes: u64, settings: &CacheSettings, pools: &[&Pool], releasable: u64) -
     Fit::NeedsMore { more_bytes }
 }
 
-/// Large blocks are kept for large requests when the user set a limit.
+/// With a split limit, the allocator keeps large blocks for large requests.
 fn may_serve(block: u64, rounded: u64, pool: &Pool, settings: &CacheSettings) -> bool {
     let kept = settings.max_split_bytes.filter(|_| !pool.expandable).is_some_and(|limit| {
         if rounded < limit { block >= limit } else { block >= rounded.saturating_add(LARGE_PAGE) }
@@ -106,7 +106,7 @@ fn may_serve(block: u64, rounded: u64, pool: &Pool, settings: &CacheSettings) ->
     block >= rounded && !kept
 }
 
-/// What the cache would take of the device for a request.
+/// Device memory that the cache would allocate for a request.
 fn segment_for(rounded: u64, expandable: bool) -> u64 {
     let pages_of = |page: u64| rounded.div_ceil(page).saturating_mul(page);
     if rounded <= SMALL_REQUEST {

@@ -1,18 +1,19 @@
-//! Memory that PyTorch's cache took from the driver. The program never frees it itself, so by itself it
-//! often looks like a leak: its tensors account for it, or it stays one.
+//! Verdicts on memory that PyTorch's cache allocated from the driver. The program never frees that
+//! memory itself, so on its own it often looks like a leak. It stays a leak unless the tensors in
+//! the cache account for it.
 
 use super::Course;
 use crate::stack::Frame;
 use crate::units::Nanos;
 use crate::verdict::{CacheTensors, Evidence, Sureness, Verdict};
 
-/// The library of PyTorch's caching allocator.
+/// Library of PyTorch's caching allocator.
 const TORCH_CACHE: &str = "libc10_cuda.so";
 
-/// Windows from which on it can be seen that tensors do not grow.
+/// Minimum number of windows to decide that tensors do not grow.
 const ENOUGH: usize = 8;
 
-/// Whether a stack goes through PyTorch's caching allocator.
+/// Whether a call stack goes through PyTorch's caching allocator.
 pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
     frames.any(|frame| {
         let module = frame.module.as_deref().unwrap_or_default();
@@ -20,8 +21,8 @@ pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) ->
     })
 }
 
-/// Whether a level is bounded: its highest value in the last quarter of its time is at most a thirtieth
-/// above its highest value before. `false` while that cannot be seen yet.
+/// Whether a level is bounded: its maximum in the last quarter of the time is at most 1/30 above
+/// its maximum before. `false` while there is not enough data.
 pub(crate) fn is_bounded(level: &Course, now: Nanos, live: u64) -> bool {
     let (_, _, windows) = level.until(now, live);
     let (before, late) = windows.split_at(windows.len() - windows.len() / 4);
@@ -30,16 +31,16 @@ pub(crate) fn is_bounded(level: &Course, now: Nanos, live: u64) -> bool {
     windows.len() >= ENOUGH && late <= before.saturating_add(before / 30)
 }
 
-/// The verdict on memory of the cache, from the one that it would have as any other memory.
-pub(crate) fn judge_cache(
-    (verdict, sureness, evidence): (Verdict, Sureness, Evidence),
+/// Adjusts the verdict on cache memory, given the verdict it would get as ordinary memory.
+pub(crate) fn classify_cache(
+    (verdict, confidence, evidence): (Verdict, Sureness, Evidence),
     tensors: CacheTensors,
 ) -> (Verdict, Sureness, Evidence) {
     let evidence = Evidence { tensors: Some(tensors), ..evidence };
     if verdict == Verdict::Leak && tensors.account_for_cache() {
         return (Verdict::Cache, Sureness::Likely, evidence);
     }
-    (verdict, sureness, evidence)
+    (verdict, confidence, evidence)
 }
 
 #[cfg(test)]
@@ -49,18 +50,18 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn level(values: impl Iterator<Item = u64>) -> (Course, Nanos, u64) {
-        let (mut course, mut before, mut at) = (Course::default(), 0, 0);
+        let (mut history, mut before, mut at) = (Course::default(), 0, 0);
         for value in values {
             at += 10 * MIB;
-            course.level(Nanos(at), before, value);
+            history.level(Nanos(at), before, value);
             before = value;
         }
-        (course, Nanos(at), before)
+        (history, Nanos(at), before)
     }
 
     fn bounded(values: impl Iterator<Item = u64>) -> bool {
-        let (course, now, live) = level(values);
-        is_bounded(&course, now, live)
+        let (history, now, live) = level(values);
+        is_bounded(&history, now, live)
     }
 
     #[test]
@@ -83,7 +84,7 @@ mod tests {
             cache_per_hour: 8,
             bounded: true,
         };
-        let verdict = |tensors| judge_cache(leak(), tensors).0;
+        let verdict = |tensors| classify_cache(leak(), tensors).0;
         assert_eq!(verdict(tensors), Verdict::Cache);
         assert_eq!(verdict(CacheTensors { peak: 49, ..tensors }), Verdict::Leak);
         let growing = CacheTensors { bounded: false, ..tensors };
@@ -91,8 +92,8 @@ mod tests {
         assert_eq!(verdict(CacheTensors { per_hour: 3, ..growing }), Verdict::Leak);
         assert_eq!(verdict(CacheTensors { per_hour: 4, ..growing }), Verdict::Cache);
         let other = (Verdict::Plateau, Sureness::Possible, Evidence::default());
-        let (verdict, sureness, evidence) = judge_cache(other, tensors);
-        assert_eq!((verdict, sureness), (Verdict::Plateau, Sureness::Possible));
+        let (verdict, confidence, evidence) = classify_cache(other, tensors);
+        assert_eq!((verdict, confidence), (Verdict::Plateau, Sureness::Possible));
         assert_eq!(evidence.tensors, Some(tensors));
     }
 }

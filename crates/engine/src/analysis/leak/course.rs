@@ -1,43 +1,43 @@
-//! What was live of one place over time, in few numbers: up to 32 windows that cover its whole life.
-//! When they are full, each two become one of twice the length.
+//! History of the live memory of a site in constant space: up to 32 windows that cover its whole
+//! life. When all are in use, neighbors are merged into windows of twice the length.
 //!
-//! Windows lie on one grid for all places of a trace, so that those of several can be added; but each
-//! place has its own first one, so that what begins late is seen as finely as what began early.
-//! Nothing is done while nothing happens: what is missing is made up for later.
+//! All sites of a trace share one grid of windows, so that histories can be added. Each site has
+//! its own first window, so that a site that starts late gets the same resolution. Idle time costs
+//! nothing: missing windows are filled in with the next change.
 
 use crate::snapshot::Growth;
 use crate::units::{Bytes, Moment, Nanos};
 
-/// The most windows.
+/// Maximum number of windows.
 pub const WINDOWS: usize = 32;
 
-/// The first windows are 2^20 nanoseconds long, about a millisecond.
+/// Initial window length: 2^20 ns, about one millisecond.
 const SHORTEST: u32 = 20;
 
-/// One window. Quantities are bytes, or numbers of objects.
+/// One time window. Quantities are bytes or object counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Window {
-    /// The least that was live in it.
+    /// Minimum of the live quantity.
     pub low: u64,
-    /// The most.
+    /// Maximum of the live quantity.
     pub high: u64,
-    /// What was live at its end.
+    /// Live quantity at the end of the window.
     pub end: u64,
-    /// What was born in it and is live now.
+    /// Quantity allocated in this window and still live.
     pub kept: u64,
-    /// How many that are.
+    /// Number of allocations of this window that are still live.
     pub kept_count: u32,
-    /// How many were born in it.
+    /// Number of allocations in this window.
     pub born: u32,
 }
 
 impl Window {
-    /// One in which nothing changed.
+    /// A window without changes.
     const fn idle(live: u64) -> Self {
         Self { low: live, high: live, end: live, kept: 0, kept_count: 0, born: 0 }
     }
 
-    /// Both as one, where `next` is the later one.
+    /// Merges this window with the later window `next`.
     fn then(self, next: Self) -> Self {
         Self {
             low: self.low.min(next.low),
@@ -49,8 +49,9 @@ impl Window {
         }
     }
 
-    /// Both at the same time. The least is not more than this, the most is not less.
-    fn beside(self, other: Self) -> Self {
+    /// Adds a window of the same time. The sums are bounds: the true minimum may be higher, the
+    /// true maximum lower.
+    fn plus(self, other: Self) -> Self {
         Self {
             low: self.low.saturating_add(other.low),
             high: self.high.saturating_add(other.high),
@@ -62,13 +63,13 @@ impl Window {
     }
 }
 
-/// See the module. Moments are counted from the beginning of the trace.
+/// History of the live quantity of a site. Times are relative to the start of the trace.
 #[derive(Clone, Debug)]
 pub struct Course {
     windows: Vec<Window>,
-    /// The number of the first window on the grid.
+    /// Grid number of the first window.
     first: u64,
-    /// The length is two to this power.
+    /// Binary logarithm of the window length.
     power: u32,
 }
 
@@ -79,23 +80,23 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Something of that size was born; so much was live before.
+    /// Records an allocation; `live` is the live quantity before it.
     pub fn begin(&mut self, at: Nanos, live: u64, size: u64) {
         self.enter(at, live);
         let after = live.saturating_add(size);
-        let birth = self.place(at);
+        let index = self.window_index(at);
         if let Some(window) = self.windows.last_mut() {
             window.high = window.high.max(after);
             window.end = after;
         }
-        if let Some(window) = self.windows.get_mut(birth) {
+        if let Some(window) = self.windows.get_mut(index) {
             window.kept = window.kept.saturating_add(size);
             window.kept_count = window.kept_count.saturating_add(1);
             window.born = window.born.saturating_add(1);
         }
     }
 
-    /// Something of that size ended that was born at `began`; so much was live before.
+    /// Records the free of an allocation made at `began`; `live` is the live quantity before it.
     pub fn finish(&mut self, began: Nanos, at: Nanos, live: u64, size: u64) {
         self.enter(at, live);
         let after = live.saturating_sub(size);
@@ -103,14 +104,15 @@ impl Course {
             window.low = window.low.min(after);
             window.end = after;
         }
-        let birth = self.place(began);
-        if let Some(window) = self.windows.get_mut(birth) {
+        let index = self.window_index(began);
+        if let Some(window) = self.windows.get_mut(index) {
             window.kept = window.kept.saturating_sub(size);
             window.kept_count = window.kept_count.saturating_sub(1);
         }
     }
 
-    /// Something that was born at `began` turned out to be bigger; so much was live before.
+    /// Records that an allocation made at `began` is larger by `more` than assumed; `live` is the
+    /// live quantity before that.
     pub fn grow(&mut self, began: Nanos, at: Nanos, live: u64, more: u64) {
         self.enter(at, live);
         let after = live.saturating_add(more);
@@ -118,13 +120,13 @@ impl Course {
             window.high = window.high.max(after);
             window.end = after;
         }
-        let birth = self.place(began);
-        if let Some(window) = self.windows.get_mut(birth) {
+        let index = self.window_index(began);
+        if let Some(window) = self.windows.get_mut(index) {
             window.kept = window.kept.saturating_add(more);
         }
     }
 
-    /// A level that is not made of births and ends went from one value to another.
+    /// Records a change of a level that is not a sum of allocations.
     pub fn level(&mut self, at: Nanos, before: u64, after: u64) {
         self.enter(at, before);
         if let Some(window) = self.windows.last_mut() {
@@ -134,12 +136,12 @@ impl Course {
         }
     }
 
-    /// Nothing follows: gives back room for more.
+    /// Frees spare capacity once no change can follow.
     pub fn close(&mut self) {
         self.windows.shrink_to_fit();
     }
 
-    /// Time has gone on, and so much was live all the while.
+    /// Adds windows up to `at`, in which `live` was the live quantity.
     #[inline]
     fn enter(&mut self, at: Nanos, live: u64) {
         if (at.0 >> self.power).wrapping_sub(self.first) >= self.windows.len() as u64 {
@@ -167,8 +169,8 @@ impl Course {
         for index in 0..self.windows.len() {
             let target = ((old + index as u64) / 2 - first) as usize;
             let Some(&window) = self.windows.get(index) else { break };
-            if let Some(place) = self.windows.get_mut(target) {
-                *place = if target < kept { place.then(window) } else { window };
+            if let Some(slot) = self.windows.get_mut(target) {
+                *slot = if target < kept { slot.then(window) } else { window };
             }
             kept = target + 1;
         }
@@ -177,13 +179,13 @@ impl Course {
         self.power += 1;
     }
 
-    /// The window of a moment: the nearest one that is there.
-    fn place(&self, at: Nanos) -> usize {
+    /// Index of the window of a time, clamped to the existing windows.
+    fn window_index(&self, at: Nanos) -> usize {
         let number = (at.0 >> self.power).saturating_sub(self.first);
         usize::try_from(number).unwrap_or(usize::MAX).min(self.windows.len().saturating_sub(1))
     }
 
-    /// Adds another place's, of which so much is live.
+    /// Adds the history of another site, whose live quantity is `other_live`.
     pub fn absorb(&mut self, live: u64, other: &Self, other_live: u64) {
         if other.windows.is_empty() {
             return;
@@ -207,17 +209,17 @@ impl Course {
         let (from, to) = (self.first.min(other.first), self.next().max(other.next()));
         debug_assert!(from <= first);
         self.windows = (from..to)
-            .map(|number| self.at(number, live).beside(other.at(number, other_live)))
+            .map(|number| self.at(number, live).plus(other.at(number, other_live)))
             .collect();
         self.first = from;
     }
 
-    /// The number of the window after the last.
+    /// Grid number after the last window.
     fn next(&self) -> u64 {
         self.first + self.windows.len() as u64
     }
 
-    /// A window by number, also before and after those that are kept.
+    /// Window by grid number, which may be before or after the stored windows.
     fn at(&self, number: u64, live: u64) -> Window {
         match number.checked_sub(self.first) {
             None => Window::default(),
@@ -228,31 +230,31 @@ impl Course {
         }
     }
 
-    /// The windows up to a moment, with so much live now: their length, when the first began, and
-    /// the windows.
+    /// Returns the windows up to `now`: their length, the start of the first, and the windows.
     #[must_use]
     pub fn until(&self, now: Nanos, live: u64) -> (Nanos, Nanos, Vec<Window>) {
-        let mut course = self.clone();
-        if !course.windows.is_empty() {
-            course.enter(now, live);
+        let mut history = self.clone();
+        if !history.windows.is_empty() {
+            history.enter(now, live);
         }
-        let start = course.first << course.power;
-        (Nanos(1 << course.power), Nanos(start), course.windows)
+        let start = history.first << history.power;
+        (Nanos(1 << history.power), Nanos(start), history.windows)
     }
 
-    /// What was live at the end of each window of the whole trace, the same windows for all places;
-    /// the last one is not over, and has what is live now.
+    /// Returns the live quantity at the end of each window of the whole trace, with the same
+    /// windows for all sites. The last window is still open: its value is the current live
+    /// quantity.
     #[must_use]
     pub fn growth(&self, start: Moment, now: Nanos, live: u64) -> Growth {
-        let mut course = self.clone();
-        course.enter(now, live);
-        let last = |course: &Self| (now.0 >> course.power).max(course.next().saturating_sub(1));
-        while last(&course) >= WINDOWS as u64 {
-            course.double();
+        let mut history = self.clone();
+        history.enter(now, live);
+        let last = |history: &Self| (now.0 >> history.power).max(history.next().saturating_sub(1));
+        while last(&history) >= WINDOWS as u64 {
+            history.double();
         }
-        let ends = (0..last(&course)).map(|number| Bytes(course.at(number, live).end));
+        let ends = (0..last(&history)).map(|number| Bytes(history.at(number, live).end));
         let live = ends.chain([Bytes(live)]).collect();
-        Growth { start, window: Nanos(1 << course.power), live }
+        Growth { start, window: Nanos(1 << history.power), live }
     }
 }
 
@@ -262,76 +264,76 @@ mod tests {
 
     const LENGTH: u64 = 1 << SHORTEST;
 
-    /// A place that has so much live from the given windows on.
-    fn course(steps: &[(u64, u64)]) -> Course {
-        let mut course = Course::default();
+    /// A history in which `size` is added in each given window.
+    fn history(steps: &[(u64, u64)]) -> Course {
+        let mut history = Course::default();
         let mut live = 0;
         for &(window, size) in steps {
-            course.begin(Nanos(window * LENGTH), live, size);
+            history.begin(Nanos(window * LENGTH), live, size);
             live += size;
         }
-        course
+        history
     }
 
-    fn ends(course: &Course, now: u64, live: u64) -> (u64, Vec<u64>) {
-        let growth = course.growth(Moment(0), Nanos(now * LENGTH), live);
+    fn ends(history: &Course, now: u64, live: u64) -> (u64, Vec<u64>) {
+        let growth = history.growth(Moment(0), Nanos(now * LENGTH), live);
         (growth.window.0 / LENGTH, growth.live.iter().map(|bytes| bytes.0).collect())
     }
 
     #[test]
-    fn an_idle_time_is_made_up_for_and_a_late_place_began_with_nothing() {
-        let course = course(&[(2, 7), (5, 1)]);
-        assert_eq!(ends(&course, 6, 8), (1, vec![0, 0, 7, 7, 7, 8, 8]));
-        assert_eq!(ends(&course, 2, 8).1.len(), 6);
+    fn idle_windows_are_filled_in_and_late_sites_start_at_zero() {
+        let history = history(&[(2, 7), (5, 1)]);
+        assert_eq!(ends(&history, 6, 8), (1, vec![0, 0, 7, 7, 7, 8, 8]));
+        assert_eq!(ends(&history, 2, 8).1.len(), 6);
     }
 
     #[test]
-    fn full_windows_become_half_as_many_of_twice_the_length() {
+    fn full_windows_are_merged_in_pairs() {
         let steps: Vec<_> = (0..33).map(|number| (number, 1)).collect();
-        let course = course(&steps);
-        let (length, start, windows) = course.until(Nanos(32 * LENGTH), 33);
+        let history = history(&steps);
+        let (length, start, windows) = history.until(Nanos(32 * LENGTH), 33);
         assert_eq!((length.0 / LENGTH, start, windows.len()), (2, Nanos(0), 17));
-        // The second pair: 2 were live before, two were born and stayed.
+        // The second pair: 2 were live before, 2 were allocated and survived.
         let want = Window { low: 2, high: 4, end: 4, kept: 2, kept_count: 2, born: 2 };
         assert_eq!(windows[1], want);
         assert_eq!(windows.iter().map(|window| window.kept).sum::<u64>(), 33);
     }
 
     #[test]
-    fn what_is_born_late_has_short_windows_of_the_same_grid() {
-        let mut course = course(&[(1001, 5)]);
-        course.begin(Nanos(1003 * LENGTH), 5, 5);
-        let (length, start, windows) = course.until(Nanos(1004 * LENGTH), 10);
+    fn late_site_has_short_windows_on_the_same_grid() {
+        let mut history = history(&[(1001, 5)]);
+        history.begin(Nanos(1003 * LENGTH), 5, 5);
+        let (length, start, windows) = history.until(Nanos(1004 * LENGTH), 10);
         assert_eq!((length.0, start.0 / LENGTH, windows.len()), (LENGTH, 1001, 4));
-        let (length, ends) = ends(&course, 1004, 10);
-        // 1004 windows are 31 of 32 each; the last is not over.
+        let (length, ends) = ends(&history, 1004, 10);
+        // 1004 windows become 31 windows of 32; the last one is still open.
         assert_eq!((length, ends.len(), ends[31], ends[30]), (32, 32, 10, 0));
     }
 
     #[test]
-    fn an_end_is_taken_from_the_window_of_its_birth() {
-        let mut course = course(&[(0, 10), (40, 20)]);
-        course.finish(Nanos(0), Nanos(41 * LENGTH), 30, 10);
-        let (_, _, windows) = course.until(Nanos(41 * LENGTH), 20);
+    fn free_is_subtracted_from_the_window_of_its_allocation() {
+        let mut history = history(&[(0, 10), (40, 20)]);
+        history.finish(Nanos(0), Nanos(41 * LENGTH), 30, 10);
+        let (_, _, windows) = history.until(Nanos(41 * LENGTH), 20);
         let kept: Vec<_> = windows.iter().map(|window| window.kept).collect();
         assert_eq!(kept.iter().sum::<u64>(), 20);
         assert_eq!((kept[0], kept[20], windows[20].low), (0, 20, 10));
     }
 
     #[test]
-    fn a_step_to_the_end_of_time_is_survived() {
-        let mut course = course(&[(5, 1)]);
-        course.begin(Nanos(u64::MAX), 1, 1);
-        course.begin(Nanos(0), 2, 1);
-        course.finish(Nanos(0), Nanos(3), 3, 1);
-        let (_, _, windows) = course.until(Nanos(u64::MAX), 2);
+    fn maximum_timestamp_does_not_overflow() {
+        let mut history = history(&[(5, 1)]);
+        history.begin(Nanos(u64::MAX), 1, 1);
+        history.begin(Nanos(0), 2, 1);
+        history.finish(Nanos(0), Nanos(3), 3, 1);
+        let (_, _, windows) = history.until(Nanos(u64::MAX), 2);
         assert_eq!(windows.len(), 32);
         assert_eq!(windows.iter().map(|window| window.kept).sum::<u64>(), 2);
     }
 
     #[test]
-    fn those_of_several_places_add_up_whatever_their_lengths() {
-        let (mut early, late) = (course(&[(0, 1), (2, 9)]), course(&[(39, 10)]));
+    fn histories_with_different_window_lengths_are_merged() {
+        let (mut early, late) = (history(&[(0, 1), (2, 9)]), history(&[(39, 10)]));
         early.absorb(10, &late, 10);
         let (length, ends) = ends(&early, 40, 20);
         assert_eq!((length, ends.len()), (2, 21));

@@ -1,54 +1,54 @@
-//! The growth that goes on: the newest run of windows from which something stayed that should be gone
-//! by now, and whether that is a leak.
+//! Detects ongoing growth: the newest run of windows whose allocations survived longer than freed
+//! ones usually do, and whether that run is a leak.
 
 use super::{Case, Past};
 use crate::verdict::Sureness;
 
-/// Live ones that a leak needs, older than what is freed becomes.
+/// Minimum number of live allocations of a leak that are older than freed ones get.
 pub(super) const SURVIVORS: u64 = 10;
 
-/// Windows of the run, and windows of it that something stayed from.
+/// Minimum windows in the run, and minimum windows in it with survivors.
 const LENGTH: usize = 6;
 const SPREAD: usize = 5;
 
-/// Where something stayed from every window of the run, and so many, a shorter one is enough.
+/// With survivors in every window and at least this many, a shorter run is enough.
 const DENSE: u64 = 40;
 const LENGTH_DENSE: usize = 4;
 
-/// How long growth must have lasted, in nanoseconds. A program that starts up grows too, and what has
-/// ended cannot go on.
+/// Minimum duration of the growth. Programs also grow at startup. An ended process cannot continue
+/// to grow, so a shorter time is enough there.
 const START_UP: u64 = 30_000_000_000;
-/// The same where the place frees most of what it makes: that is no start-up any more.
+/// The same for a site that frees most of its allocations, and so has finished its startup.
 const START_UP_BUSY: u64 = 12_000_000_000;
 const START_UP_OVER: u64 = 2_000_000_000;
 
-/// Frees from which on the place's own lives tell what is usual.
+/// From this number of frees on, the lifetimes at the site define what is normal.
 const MANY_FREES: u64 = 32;
 
-/// See the module.
+/// The newest run of windows in which old allocations survived.
 pub(super) struct Era {
-    /// The first and the last window, both of which something stayed from.
+    /// First and last window, both with survivors.
     from: usize,
     to: usize,
-    /// The last window from which everything that is ever freed is freed.
+    /// Last window whose allocations are all older than the due age.
     settled: usize,
-    /// The widest step from one window with survivors to the next.
+    /// Largest distance between two windows with survivors.
     gap: usize,
-    /// Windows with survivors.
+    /// Number of windows with survivors.
     spread: usize,
-    /// What stayed, and how many.
+    /// Surviving quantity, and number of survivors.
     pub(super) kept: u64,
     count: u64,
-    /// The same per hour without outliers, and without the first window, of which it may be a part.
+    /// Growth per hour, without outliers and without the first window, which may be incomplete.
     pub(super) per_hour: u64,
-    /// In nanoseconds.
+    /// Duration in nanoseconds.
     pub(super) duration: u64,
-    /// Growth of the last third against that of the first, without outliers.
+    /// Growth in the last third relative to the first third, without outliers.
     ratio: f64,
 }
 
 impl Era {
-    /// The newest run; none where everything that is live is young enough to be freed yet.
+    /// Returns the newest run, or `None` if all live allocations are too young to be overdue.
     pub(super) fn find(past: &Past) -> Option<Self> {
         let settled = last_settled(past)?;
         let with_survivors: Vec<usize> = (0..=settled)
@@ -56,7 +56,7 @@ impl Era {
             .filter(|index| past.window(*index).kept > 0 && past.window(*index).kept_count > 0)
             .collect();
         let to = *with_survivors.first()?;
-        // Growth in ever rarer steps, as of a pool that doubles, is no run.
+        // Growth in ever rarer steps, as of a pool that doubles, is not a run.
         let widest = (past.windows.len() / 5).max(2);
         let (mut from, mut gap) = (to, 1);
         for index in with_survivors {
@@ -66,17 +66,17 @@ impl Era {
             gap = gap.max(from - index);
             from = index;
         }
-        let mut era = Self::between(past, from, to, settled, gap);
-        // What grows much faster than before begins later.
-        while era.ratio > 5.0 && era.to - era.from >= 2 * LENGTH {
-            let later = (era.from + (era.to - era.from) / 3..=era.to)
+        let mut run = Self::between(past, from, to, settled, gap);
+        // If growth became much faster, start the run later.
+        while run.ratio > 5.0 && run.to - run.from >= 2 * LENGTH {
+            let later = (run.from + (run.to - run.from) / 3..=run.to)
                 .find(|index| past.window(*index).kept > 0)?;
-            if later <= era.from {
+            if later <= run.from {
                 break;
             }
-            era = Self::between(past, later, to, settled, gap);
+            run = Self::between(past, later, to, settled, gap);
         }
-        Some(era)
+        Some(run)
     }
 
     fn between(past: &Past, from: usize, to: usize, settled: usize, gap: usize) -> Self {
@@ -108,26 +108,26 @@ impl Era {
         }
     }
 
-    /// Whether it is a leak. Each line is a way in which something else looks like one.
+    /// Whether the run is a leak. Each condition excludes a pattern that resembles a leak.
     pub(super) fn is_leak(&self, past: &Past, case: &Case<'_>) -> bool {
         let long = self.count >= SURVIVORS && self.spread >= SPREAD && self.len() >= LENGTH;
         let dense = self.count >= DENSE && self.gap == 1 && self.len() >= LENGTH_DENSE;
         (long || dense)
-            && self.duration >= start_up(case)
+            && self.duration >= min_duration(case)
             && self.duration >= past.due.unwrap_or(0)
-            && self.goes_on(past, case)
+            && self.is_ongoing(past, case)
             && self.is_even()
-            && self.is_in_the_sum(past)
-            && self.is_no_tail(past)
-            && is_above_half_time(past)
+            && self.raises_live_total(past)
+            && self.is_not_cache_tail(past)
+            && is_above_midpoint(past)
     }
 
     fn len(&self) -> usize {
         self.to - self.from + 1
     }
 
-    /// The last growth is not longer ago than usual: else it is a plateau.
-    fn goes_on(&self, past: &Past, case: &Case<'_>) -> bool {
+    /// Whether the last growth is recent. If not, it is a plateau.
+    fn is_ongoing(&self, past: &Past, case: &Case<'_>) -> bool {
         let each = self.duration / self.count.max(1);
         let steps = if self.gap > 1 { past.length.saturating_mul(2 * self.gap as u64) } else { 0 };
         let idle = case.now.0.saturating_sub(case.last.0);
@@ -135,42 +135,45 @@ impl Era {
         self.settled - self.to <= (2 * self.gap).max(2) && idle <= usual
     }
 
-    /// It does not slow down: else something warms up. Few survivors are uneven by chance.
+    /// Whether growth does not slow down. If it does, it is a warm-up. Few survivors vary by
+    /// chance.
     fn is_even(&self) -> bool {
         self.ratio >= if self.count < 30 { 0.4 } else { 0.5 }
     }
 
-    /// What is live grows with it: else older things go in its place, as in a cache.
-    fn is_in_the_sum(&self, past: &Past) -> bool {
+    /// Whether the live total grows with the survivors. If not, they replace older allocations, as
+    /// in a cache.
+    fn raises_live_total(&self, past: &Past) -> bool {
         let base = if self.from == 0 { 0 } else { past.floor(self.from) };
         let now = past.windows.last().map_or(0, |window| window.low);
         now.saturating_sub(base) >= self.kept / 2
     }
 
-    /// It is much against what comes and goes: else it is the few that a cache keeps for long.
-    fn is_no_tail(&self, past: &Past) -> bool {
+    /// Whether the survivors are a relevant share. If not, they are the few long-lived entries of a
+    /// cache.
+    fn is_not_cache_tail(&self, past: &Past) -> bool {
         let younger = past.windows.iter().skip(self.settled + 1);
         let younger = younger.fold(0_u64, |sum, window| sum.saturating_add(window.kept));
         self.kept >= younger / 9
     }
 
-    /// How sure a leak is.
+    /// Confidence in a leak verdict.
     pub(super) fn sureness(&self, case: &Case<'_>) -> Sureness {
         const SECOND: u64 = 1_000_000_000;
         let among_frees = case.ended >= MANY_FREES;
         let (count, windows) = (self.count, self.len());
         let much = count >= 30 && windows >= 12 && (0.7..=2.0).contains(&self.ratio);
-        let sureness = if much && (among_frees || self.duration >= 60 * SECOND) {
+        let confidence = if much && (among_frees || self.duration >= 60 * SECOND) {
             Sureness::Certain
         } else if count >= 16 && windows >= 8 && (among_frees || self.duration >= 20 * SECOND) {
             Sureness::Likely
         } else {
             Sureness::Possible
         };
-        match sureness {
+        match confidence {
             Sureness::Certain if !case.named => Sureness::Likely,
             Sureness::Likely if !case.named => Sureness::Possible,
-            sureness => sureness,
+            confidence => confidence,
         }
     }
 }
@@ -180,7 +183,7 @@ fn per_hour(quantity: u64, time: u64) -> u64 {
     u64::try_from(hourly).unwrap_or(u64::MAX)
 }
 
-/// The newest window whose youngest is older than what is freed becomes.
+/// Newest window whose allocations are all older than the due age.
 fn last_settled(past: &Past) -> Option<usize> {
     let due = past.due.unwrap_or(0);
     (0..past.windows.len()).rev().find(|index| {
@@ -189,7 +192,7 @@ fn last_settled(past: &Past) -> Option<usize> {
     })
 }
 
-fn start_up(case: &Case<'_>) -> u64 {
+fn min_duration(case: &Case<'_>) -> u64 {
     if case.over {
         START_UP_OVER
     } else if case.ended >= MANY_FREES && case.ended > case.begun / 2 {
@@ -199,8 +202,8 @@ fn start_up(case: &Case<'_>) -> u64 {
     }
 }
 
-/// More is live than at half time, at least now and then.
-fn is_above_half_time(past: &Past) -> bool {
+/// Whether the live minimum exceeds that of the midpoint in some window of the last quarter.
+fn is_above_midpoint(past: &Past) -> bool {
     let count = past.windows.len();
     let late = past.windows.iter().skip(count - count / 4 - 1).map(|window| window.low).max();
     late > past.windows.get(count / 2).map(|window| window.low)

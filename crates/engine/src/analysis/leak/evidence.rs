@@ -1,12 +1,12 @@
-//! What a verdict rests on, in figures.
+//! Values that support a verdict.
 
 use super::era::Era;
 use super::{Case, Past, shape};
 use crate::units::Nanos;
 use crate::verdict::{Evidence, Verdict};
 
-/// The figures.
-pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, era: Option<&Era>) -> Evidence {
+/// Computes the evidence.
+pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, run: Option<&Era>) -> Evidence {
     let lows: Vec<u64> = past.windows.iter().map(|window| window.low).collect();
     let steps = |wanted: std::cmp::Ordering| {
         let steps = lows.windows(2).filter(|pair| pair.last().cmp(&pair.first()) == wanted);
@@ -22,8 +22,8 @@ pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, era: Option<&Er
         steps: (lows.len() as u32).saturating_sub(1),
         growing_steps: steps(std::cmp::Ordering::Greater),
         shrinking_steps: steps(std::cmp::Ordering::Less),
-        per_hour: match (era, verdict) {
-            (Some(era), _) => era.per_hour,
+        per_hour: match (run, verdict) {
+            (Some(run), _) => run.per_hour,
             (None, Verdict::RampUp | Verdict::NotEnoughData) => slope(past),
             _ => 0,
         },
@@ -43,14 +43,14 @@ pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, era: Option<&Er
     }
 }
 
-/// The middle of all slopes between two windows of the last half, per hour.
+/// Median slope per hour between all pairs of windows in the second half (Theil–Sen estimator).
 fn slope(past: &Past) -> u64 {
     let half = past.windows.len() / 2;
     let late: Vec<(usize, u64)> =
         past.windows.iter().map(|window| window.low).enumerate().skip(half).collect();
     let mut slopes = Vec::new();
-    for (place, (from, before)) in late.iter().enumerate() {
-        for (to, after) in late.iter().skip(place + 1) {
+    for (index, (from, before)) in late.iter().enumerate() {
+        for (to, after) in late.iter().skip(index + 1) {
             let time = (to - from) as u128 * u128::from(past.length.max(1));
             let change = i128::from(*after) - i128::from(*before);
             slopes.push(change * 3_600_000_000_000 / time.max(1) as i128);
@@ -61,14 +61,14 @@ fn slope(past: &Past) -> u64 {
     u64::try_from(middle.max(0)).unwrap_or(u64::MAX)
 }
 
-/// The least and the most that was live since half time.
+/// Minimum and maximum of the live quantity in the second half.
 fn level(past: &Past, live: u64) -> (u64, u64) {
     let late = || past.windows.iter().skip(past.windows.len() / 2);
     let low = late().map(|window| window.low).min().unwrap_or(live);
     (low, late().map(|window| window.high).max().unwrap_or(live))
 }
 
-/// What at least half of what is live is older than: its youngest window's end.
+/// Lower bound of the age of at least half of the live allocations.
 fn median_age(past: &Past) -> Option<Nanos> {
     let counts = || past.windows.iter().map(|window| u64::from(window.kept_count));
     let half = counts().sum::<u64>().div_ceil(2);
@@ -80,13 +80,13 @@ fn median_age(past: &Past) -> Option<Nanos> {
     Some(Nanos(past.now.saturating_sub(past.bounds(found).1)))
 }
 
-/// What nothing that is live is older than: the beginning of its oldest window.
+/// Upper bound of the age of all live allocations.
 fn oldest(past: &Past) -> Option<Nanos> {
     let found = past.windows.iter().position(|window| window.kept_count > 0)?;
     Some(Nanos(past.now.saturating_sub(past.bounds(found).0)))
 }
 
-/// What is older than nearly everything that was freed became; nothing where nothing was freed.
+/// Quantity older than the due age; 0 if nothing was freed.
 fn overdue(past: &Past) -> u64 {
     let Some(due) = past.due else { return 0 };
     let old = (0..past.windows.len()).filter(|index| {

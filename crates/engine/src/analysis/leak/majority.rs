@@ -1,8 +1,8 @@
-//! The device of most allocations, found in one pass.
+//! Majority device of a site's allocations (Boyer–Moore majority vote).
 
 use crate::ids::DeviceId;
 
-/// The device that has more than half of all, where there is one.
+/// The device with more than half of all allocations, if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Majority {
     device: Option<DeviceId>,
@@ -10,7 +10,7 @@ pub(crate) struct Majority {
 }
 
 impl Majority {
-    /// One more allocation.
+    /// Counts an allocation.
     pub(crate) fn add(&mut self, device: Option<DeviceId>) {
         if self.device == device {
             self.lead += 1;
@@ -21,7 +21,7 @@ impl Majority {
         }
     }
 
-    /// The device of an allocation that was added before is another one than was thought.
+    /// Moves an allocation that was counted for `from` to `to`.
     pub(crate) fn replace(&mut self, from: Option<DeviceId>, to: Option<DeviceId>) {
         if self.device == from {
             self.lead = self.lead.saturating_sub(1);
@@ -31,7 +31,7 @@ impl Majority {
         self.add(to);
     }
 
-    /// That of both.
+    /// Merges two votes.
     pub(crate) fn and(self, other: Self) -> Self {
         let (more, less) = if self.lead >= other.lead { (self, other) } else { (other, self) };
         let same = more.device == less.device;

@@ -1,13 +1,14 @@
-//! The judge: how what is live of a place behaves over time, and whether it leaks. The same for a
-//! running trace and for files.
+//! Leak classifier: decides from the history of a site whether its memory leaks. Used for live
+//! traces and for files.
 //!
-//! A place is what one call stack of one process holds of one sort. What it did is kept as a
-//! [`Course`] (windows of time) and [`Spans`] (how long freed ones lived). [`judge`] is a pure
-//! function of both and the moment; it can be asked at any time.
+//! A site here is one kind of memory or object from one call stack of one process. Its history is
+//! kept as a [`GrowthHistory`] (time windows) and a [`LifetimeHistogram`] (lifetimes of freed
+//! allocations). [`classify`] is a pure function of both and the current time.
 //!
-//! The strongest evidence is *when those were born that are live*: `era` finds the growth that goes
-//! on, `shape` names what is no leak, `evidence` adds up what a verdict rests on, `cache` says when the
-//! tensors of PyTorch's cache account for its memory. `docs/guide/leak-verdicts.md` has the rules in words.
+//! The strongest evidence is *when the live allocations were made*: `growth_run` detects ongoing
+//! growth, `pattern` classifies everything that is not a leak, `evidence` computes the values that
+//! support a verdict, and `cache` decides whether the tensors in PyTorch's cache account for its
+//! memory. `docs/guide/leak-verdicts.md` explains the rules.
 
 mod cache;
 mod course;
@@ -17,7 +18,7 @@ mod majority;
 mod shape;
 mod spans;
 
-pub(crate) use cache::{is_bounded, is_torch_cache, judge_cache};
+pub(crate) use cache::{is_bounded, is_torch_cache, classify_cache};
 pub use course::{Course, WINDOWS, Window};
 pub(crate) use majority::Majority;
 pub use spans::Spans;
@@ -28,48 +29,48 @@ use crate::verdict::{Evidence, Subject, Sureness, Verdict};
 
 use era::Era;
 
-/// What is known of a place when it is judged. Quantities are bytes, or numbers of objects; moments
-/// are counted from the beginning of the trace.
+/// Input of the classifier for one site. Quantities are bytes or object counts; times are relative
+/// to the start of the trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// What was live over time.
+    /// Live quantity over time.
     pub course: &'a Course,
-    /// How long freed ones lived.
+    /// Lifetimes of freed allocations.
     pub spans: &'a Spans,
-    /// What is live now.
+    /// Live quantity.
     pub live: u64,
-    /// How many that are.
+    /// Number of live allocations.
     pub live_count: u64,
-    /// All that began.
+    /// Number of allocations made.
     pub begun: u64,
-    /// Of those: freed by the program.
+    /// Number of allocations freed by the program.
     pub ended: u64,
-    /// The mean age of what is live.
+    /// Mean age of live allocations.
     pub mean_age: Nanos,
-    /// The mean life of what was freed; `None` where nothing was.
+    /// Mean lifetime of freed allocations; `None` if none was freed.
     pub mean_life: Option<Nanos>,
-    /// When the first and the last began.
+    /// Time of the first allocation.
     pub first: Nanos,
-    /// See `first`.
+    /// Time of the last allocation.
     pub last: Nanos,
-    /// The moment of the judgement.
+    /// Current time.
     pub now: Nanos,
-    /// Nothing will happen any more: the process or the file ended.
+    /// Whether the process or the file has ended, so that no change can follow.
     pub over: bool,
-    /// It is one place: the call stack is known.
+    /// Whether the call stack is known, so that this is a single site.
     pub named: bool,
 }
 
-/// The windows of a place as they are judged.
+/// Windows of a site, prepared for the classifier.
 struct Past {
     windows: Vec<Window>,
     length: u64,
-    /// When the first window began.
+    /// Start of the first window.
     start: u64,
-    /// When the place began.
+    /// Time of the first allocation.
     first: u64,
     now: u64,
-    /// See [`Spans::due`].
+    /// See [`LifetimeHistogram::due_age`].
     due: Option<u64>,
 }
 
@@ -78,7 +79,7 @@ impl Past {
         let (length, start, mut windows) = case.course.until(case.now, case.live);
         let (length, start) = (length.0, start.0);
         let end = start.saturating_add(length.saturating_mul(windows.len() as u64));
-        // A window that has just begun has not seen its trough yet.
+        // A window that has just started may not have reached its minimum yet.
         if windows.len() > 1
             && end.saturating_sub(case.now.0) > length / 2
             && let (Some(last), Some(before)) = (windows.pop(), windows.last_mut())
@@ -96,7 +97,7 @@ impl Past {
         Self { windows, length, start, first: case.first.0.max(start), now: case.now.0, due }
     }
 
-    /// When a window began and ended, within the life of the place.
+    /// Start and end of a window, clamped to the life of the site.
     fn bounds(&self, index: usize) -> (u64, u64) {
         let begins = self.start.saturating_add(self.length.saturating_mul(index as u64));
         let is_last = index + 1 >= self.windows.len();
@@ -108,7 +109,8 @@ impl Past {
         self.windows.get(index).copied().unwrap_or_default()
     }
 
-    /// The least that was live from a window on: what was there then and did not go since.
+    /// Minimum of the live quantity since a window: allocations that existed then and were not
+    /// freed.
     fn floor(&self, from: usize) -> u64 {
         self.windows.iter().skip(from).map(|window| window.low).min().unwrap_or(0)
     }
@@ -118,20 +120,21 @@ impl Past {
     }
 }
 
-/// What is thought of a place, how sure it is, and why. Costs a few hundred steps.
+/// Returns verdict, confidence and evidence for a site. Cost: a few hundred operations.
 #[must_use]
 pub fn judge(case: &Case<'_>) -> (Verdict, Sureness, Evidence) {
     let past = Past::of(case);
-    let era = Era::find(&past);
-    let (verdict, sureness) = match era.as_ref().filter(|era| era.is_leak(&past, case)) {
-        Some(era) => (Verdict::Leak, era.sureness(case)),
+    let run = Era::find(&past);
+    let (verdict, confidence) = match run.as_ref().filter(|run| run.is_leak(&past, case)) {
+        Some(run) => (Verdict::Leak, run.sureness(case)),
         None => shape::of(&past, case),
     };
-    let grows = era.filter(|_| verdict == Verdict::Leak);
-    (verdict, sureness, evidence::of(&past, case, verdict, grows.as_ref()))
+    let grows = run.filter(|_| verdict == Verdict::Leak);
+    (verdict, confidence, evidence::of(&past, case, verdict, grows.as_ref()))
 }
 
-/// What is judged of a kind of memory; none of what a program cannot free or does not own.
+/// Resource that is classified for a memory kind; `None` for memory that a program cannot free or
+/// does not own.
 pub(crate) const fn subject(kind: Kind) -> Option<Subject> {
     match kind {
         Kind::Torch => Some(Subject::Tensors),
@@ -140,8 +143,8 @@ pub(crate) const fn subject(kind: Kind) -> Option<Subject> {
     }
 }
 
-/// Whether it is worth while to judge a place of which only that much is known: a leak needs so many
-/// that are live, and goes on.
+/// Whether a site can be a leak at all, from cheap values: a leak needs a minimum number of live
+/// allocations and recent growth. Avoids running the classifier on other sites.
 #[must_use]
 pub fn may_leak(live_count: u64, first: Nanos, last: Nanos, now: Nanos) -> bool {
     let (life, idle) = (now.0.saturating_sub(first.0), now.0.saturating_sub(last.0));

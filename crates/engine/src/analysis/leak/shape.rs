@@ -1,28 +1,28 @@
-//! What a place does that does not leak.
+//! Verdicts other than a leak.
 
 use super::{Case, Past};
 use crate::verdict::{Sureness, Verdict};
 
-/// Windows that a verdict needs.
+/// Minimum number of windows for a verdict.
 const ENOUGH: usize = 6;
 
-/// How long a running place must have been watched, in nanoseconds.
+/// Minimum observation time of a running process, in nanoseconds.
 const LONG_ENOUGH: u64 = 2_000_000_000;
 
-/// Births from which on growth can be judged.
+/// Minimum number of allocations to assess growth.
 const BIRTHS: u64 = 8;
 
-/// Returns to the same level that make it a habit.
+/// Minimum number of returns to the same level for a periodic verdict.
 const RETURNS: u32 = 3;
 
-/// The verdict.
+/// Returns verdict and confidence for a site that does not leak.
 pub(super) fn of(past: &Past, case: &Case<'_>) -> (Verdict, Sureness) {
     let count = past.windows.len();
     if count < ENOUGH || (!case.over && past.watched() < LONG_ENOUGH) {
         return (Verdict::NotEnoughData, Sureness::Possible);
     }
-    let verdict = name(past, case);
-    let sureness = match (verdict, case.begun) {
+    let verdict = pattern(past, case);
+    let confidence = match (verdict, case.begun) {
         (Verdict::NotEnoughData, _) => Sureness::Possible,
         (Verdict::Plateau | Verdict::Burst, _) if past.watched() >= 10 * LONG_ENOUGH => {
             Sureness::Likely
@@ -30,10 +30,10 @@ pub(super) fn of(past: &Past, case: &Case<'_>) -> (Verdict, Sureness) {
         (Verdict::Cache | Verdict::Periodic, 64..) if count >= 12 => Sureness::Likely,
         _ => Sureness::Possible,
     };
-    (verdict, sureness)
+    (verdict, confidence)
 }
 
-fn name(past: &Past, case: &Case<'_>) -> Verdict {
+fn pattern(past: &Past, case: &Case<'_>) -> Verdict {
     let peak = past.windows.iter().map(|window| window.high).max().unwrap_or(0);
     if returns(past) >= RETURNS {
         return Verdict::Periodic;
@@ -49,8 +49,8 @@ fn name(past: &Past, case: &Case<'_>) -> Verdict {
     if is_renewed(past, case) { Verdict::Cache } else { Verdict::Plateau }
 }
 
-/// How often it went up and came back to where it was, where it still does. At least as often it did:
-/// a window does not say whether its least came before its most.
+/// Counts how often the level rose and fell back, if it still does. A lower bound: within a window,
+/// the order of minimum and maximum is unknown.
 pub(super) fn returns(past: &Past) -> u32 {
     let rest = past.windows.get(1..).unwrap_or_default();
     let lowest = rest.iter().map(|window| window.low).min().unwrap_or(0);
@@ -60,7 +60,7 @@ pub(super) fn returns(past: &Past) -> u32 {
     }
     let quarter = (peak - lowest) / 4;
     let (down, up) = (lowest.saturating_add(quarter), lowest.saturating_add(2 * quarter.max(1)));
-    // It is still so: it was down in the last half, and the last third is not above the others.
+    // It still does only if the level was low at some time in the second half.
     let late = rest.get(rest.len() / 2..).unwrap_or_default();
     if !late.iter().any(|window| window.low <= down) {
         return 0;
@@ -81,7 +81,8 @@ pub(super) fn returns(past: &Past) -> u32 {
     count
 }
 
-/// The last quarter is nowhere below the one before it, and by a thirtieth above it in the end.
+/// Whether the last quarter is nowhere below the quarter before, and at least 1/30 above it at the
+/// end.
 fn is_growing(past: &Past) -> bool {
     let count = past.windows.len();
     let lows: Vec<u64> = past.windows.iter().map(|window| window.low).collect();
@@ -91,7 +92,7 @@ fn is_growing(past: &Past) -> bool {
     now.saturating_sub(level) > now / 30 && late.iter().all(|low| *low >= level)
 }
 
-/// Less than half of what is live is from the first half of its life.
+/// Whether less than half of the live quantity is from the first half of the time.
 fn is_renewed(past: &Past, case: &Case<'_>) -> bool {
     let half = past.windows.len() / 2;
     let old = past.windows.iter().take(half);

@@ -1,16 +1,16 @@
-//! How long those lived that were freed, counted by power of two of nanoseconds.
+//! Histogram of the lifetimes of freed allocations, by powers of two of nanoseconds.
 
 use crate::units::Nanos;
 
 const BUCKETS: usize = 64;
 
-/// Frees from which on the longest life may be an exception.
+/// From this number of frees on, the longest lifetime may be an outlier.
 const MANY: u64 = 20;
 
-/// See the module.
+/// Histogram of lifetimes.
 #[derive(Clone, Debug)]
 pub struct Spans {
-    /// Apart, so that what every event needs is close together.
+    /// Boxed, to keep the data that every event needs close together.
     counts: Box<[u32; BUCKETS]>,
     longest: Nanos,
 }
@@ -22,18 +22,18 @@ impl Default for Spans {
 }
 
 impl Spans {
-    /// One that was freed had lived so long.
+    /// Adds the lifetime of a freed allocation.
     pub fn add(&mut self, time: Nanos) {
         self.longest = self.longest.max(time);
         let bucket = (time.0 | 1).ilog2() as usize;
         if self.counts[bucket] == u32::MAX {
-            // Their proportions are what counts.
+            // Only the proportions matter.
             self.counts.iter_mut().for_each(|count| *count /= 2);
         }
         self.counts[bucket] += 1;
     }
 
-    /// Adds those of another place.
+    /// Adds the lifetimes of another site.
     pub fn absorb(&mut self, other: &Self) {
         self.longest = self.longest.max(other.longest);
         for (count, more) in self.counts.iter_mut().zip(*other.counts) {
@@ -41,26 +41,26 @@ impl Spans {
         }
     }
 
-    /// Powers of two that occurred, and how often.
+    /// Binary logarithms of lifetimes, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (u8, u64)> {
         let counts = (0..).zip(*self.counts).filter(|(_, count)| *count > 0);
         counts.map(|(power, count)| (power, u64::from(count)))
     }
 
-    /// The longest life, if there was one.
+    /// Longest lifetime, if any.
     #[must_use]
     pub fn longest(&self) -> Option<Nanos> {
         self.counts.iter().any(|count| *count > 0).then_some(self.longest)
     }
 
-    /// A life that at least half of them were not longer than, at most twice the middle one.
+    /// Upper bound of the median lifetime, at most twice its value.
     #[must_use]
     pub fn median(&self) -> Option<Nanos> {
         self.bucket(1, 2).map(|power| self.top(power))
     }
 
-    /// The age at which nearly everything that is ever freed has been: 99 of 100 lives were shorter,
-    /// of few all. What is older will hardly be freed any more.
+    /// Age by which almost everything that is ever freed has been freed: the 99th percentile of
+    /// lifetimes, or the maximum if there are few. Older allocations will probably never be freed.
     #[must_use]
     pub fn due(&self) -> Option<Nanos> {
         if self.all() < MANY {
@@ -69,7 +69,7 @@ impl Spans {
         self.bucket(99, 100).map(|power| self.top(power))
     }
 
-    /// The longest life of a bucket.
+    /// Longest lifetime of a bucket.
     fn top(&self, power: u8) -> Nanos {
         let from = 1_u64 << power;
         Nanos(from.saturating_add(from - 1)).min(self.longest)
@@ -79,7 +79,7 @@ impl Spans {
         self.counts.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// The bucket in which a share of all is reached.
+    /// Bucket that contains a quantile.
     fn bucket(&self, part: u64, of: u64) -> Option<u8> {
         let wanted = self.all().saturating_mul(part).div_ceil(of).max(1);
         let mut below = 0_u64;
@@ -97,27 +97,27 @@ mod tests {
 
     #[test]
     fn nearly_everything_is_freed_at_the_due_age() {
-        let mut spans = Spans::default();
-        assert_eq!((spans.due(), spans.median(), spans.longest()), (None, None, None));
-        spans.add(Nanos(5000));
-        assert_eq!((spans.due(), spans.median()), (Some(Nanos(5000)), Some(Nanos(5000))));
+        let mut histogram = Spans::default();
+        assert_eq!((histogram.due(), histogram.median(), histogram.longest()), (None, None, None));
+        histogram.add(Nanos(5000));
+        assert_eq!((histogram.due(), histogram.median()), (Some(Nanos(5000)), Some(Nanos(5000))));
         for _ in 0..199 {
-            spans.add(Nanos(10));
+            histogram.add(Nanos(10));
         }
         // 199 of 200 lived between 8 and 15.
-        assert_eq!((spans.due(), spans.median()), (Some(Nanos(15)), Some(Nanos(15))));
-        spans.add(Nanos(u64::MAX));
-        spans.add(Nanos(u64::MAX));
-        assert_eq!(spans.due(), Some(Nanos(8191)));
+        assert_eq!((histogram.due(), histogram.median()), (Some(Nanos(15)), Some(Nanos(15))));
+        histogram.add(Nanos(u64::MAX));
+        histogram.add(Nanos(u64::MAX));
+        assert_eq!(histogram.due(), Some(Nanos(8191)));
     }
 
     #[test]
-    fn a_full_count_keeps_the_proportions() {
-        let mut spans = Spans::default();
-        spans.counts[0] = u32::MAX;
-        spans.counts[3] = 1000;
-        spans.add(Nanos(1));
-        let counts: Vec<_> = spans.iter().collect();
+    fn saturated_count_keeps_proportions() {
+        let mut histogram = Spans::default();
+        histogram.counts[0] = u32::MAX;
+        histogram.counts[3] = 1000;
+        histogram.add(Nanos(1));
+        let counts: Vec<_> = histogram.iter().collect();
         assert_eq!(counts, [(0, u64::from(u32::MAX / 2) + 1), (3, 500)]);
     }
 }
