@@ -1,4 +1,4 @@
-//! What every export of changes is: fed with each change of a file, and finished once.
+//! Interface of the exports of changes: fed with each change of a file, and finished once.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use engine::change::Change;
 
 use crate::import::gather::Facts;
 
-/// A file in the form of another tool, while it is made.
+/// Writes a file in another tool's format.
 pub trait Exporter {
-    /// Takes note of a change; `facts` is what is known so far.
+    /// Adds a change; `facts` is what the file contained so far.
     fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()>;
 
-    /// Writes the rest. Tells what a user should know of the result, a sentence each.
+    /// Writes the rest. Returns notes for the user, one sentence each.
     fn finish(self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>>;
 }

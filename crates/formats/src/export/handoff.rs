@@ -1,6 +1,6 @@
-//! Three tables in the shape that scripts around Nsight Systems use: allocations with a call stack,
-//! those of which only the driver function is known, and the rest. Each allocation is in one of them,
-//! with its beginning and its end.
+//! Three tables in the layout that scripts for Nsight Systems use: allocations with a call stack,
+//! allocations of which only the driver function is known, and the rest. Each allocation and its
+//! free are in one of them.
 
 use std::io::{self, Write};
 
@@ -14,28 +14,28 @@ use super::analysis::field;
 const COLUMNS: &str =
     "PID\taddress\tstart_time\tbytes\tmem_kind\tmem_op_type\tvar_name\tcall_stack";
 
-/// Where a table goes, and how many rows it has.
+/// One table and its row count.
 #[derive(Debug)]
 pub struct Out<W> {
     writer: W,
-    /// Rows below the header.
+    /// Number of rows below the header.
     pub rows: u64,
 }
 
 /// The three tables.
 #[derive(Debug)]
 pub struct Tables<W> {
-    /// With a call stack.
+    /// Allocations with a call stack.
     pub valid: Out<W>,
-    /// With neither a call stack nor a driver function.
+    /// Allocations with neither a call stack nor a driver function.
     pub invalid: Out<W>,
-    /// With the driver function only.
+    /// Allocations of which only the driver function is known.
     pub driver: Out<W>,
-    /// Reserves of pools: what is allocated from them is there already.
+    /// Number of omitted pool reservations: allocations from pools are already listed.
     pub left_out: u64,
 }
 
-/// How Nsight Systems spells a kind; none for what it does not tell as memory of its own.
+/// Returns the Nsight Systems name of a kind; none for kinds that it does not report as memory.
 #[must_use]
 pub const fn kind_name(kind: Kind) -> Option<&'static str> {
     Some(match kind {
@@ -66,8 +66,8 @@ impl<W: Write> Tables<W> {
         })
     }
 
-    /// Writes a change. Times count from `origin`. What its process left at its end has no row, as
-    /// no call freed it.
+    /// Writes a change. Times are relative to `origin`. Memory that was live at process exit has no
+    /// free row, because no call freed it.
     pub fn change(&mut self, change: &Change, stacks: &Stacks, origin: Moment) -> io::Result<()> {
         let operation = match change.what {
             Turn::Began => "CUDA_DEV_MEM_EVENT_OPR_ALLOCATION",
@@ -82,18 +82,18 @@ impl<W: Write> Tables<W> {
         };
         let frames: Vec<&Frame> =
             change.site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
-        let remark = frames.iter().find(|frame| frame.language == Language::Remark);
-        let remark = remark.map_or("", |frame| &*frame.function);
+        let synthetic = frames.iter().find(|frame| frame.language == Language::Remark);
+        let synthetic = synthetic.map_or("", |frame| &*frame.function);
         let is_static = change.kind.is_static();
-        let variable = if is_static { remark } else { "" };
+        let variable = if is_static { synthetic } else { "" };
         let stack: Vec<String> = frames
             .iter()
             .filter(|frame| frame.language != Language::Remark)
             .map(|frame| entry(frame))
             .collect();
-        let (out, stack) = match (stack.is_empty(), remark.is_empty() || is_static) {
+        let (out, stack) = match (stack.is_empty(), synthetic.is_empty() || is_static) {
             (false, _) => (&mut self.valid, stack.join(" -> ")),
-            (true, false) => (&mut self.driver, remark.to_owned()),
+            (true, false) => (&mut self.driver, synthetic.to_owned()),
             (true, true) => (&mut self.invalid, String::new()),
         };
         out.rows += 1;
@@ -109,7 +109,7 @@ impl<W: Write> Tables<W> {
         )
     }
 
-    /// Makes sure that everything is written.
+    /// Flushes all tables.
     pub fn finish(&mut self) -> io::Result<()> {
         for out in [&mut self.valid, &mut self.invalid, &mut self.driver] {
             out.writer.flush()?;
@@ -124,13 +124,13 @@ impl<W: Write> Out<W> {
         Ok(Self { writer, rows: 0 })
     }
 
-    /// What was written to.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.writer
     }
 }
 
-/// `[function] (module)`.
+/// Formats a frame as `[function] (module)`.
 fn entry(frame: &Frame) -> String {
     let function = if frame.function.is_empty() { "Unknown" } else { &*frame.function };
     let module = frame.module.as_deref().or(frame.file.as_deref()).unwrap_or("Unknown");

@@ -1,5 +1,5 @@
-//! One JSON object per snapshot, one line each. The names are a contract: fields are added, never
-//! renamed.
+//! Snapshots as JSON: one object per snapshot, one per line. The names are a contract: fields are
+//! added, never renamed.
 
 mod container;
 mod objects;
@@ -26,12 +26,12 @@ use objects::Objects;
 use sites::{OwnSite, Site};
 use torch::Torch;
 
-/// The object for a snapshot, without a line end.
+/// Returns the object for a snapshot, without a line break.
 pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
     serde_json::to_string(&Report::new(snapshot, names))
 }
 
-/// The same as a value, for those that tell parts of it.
+/// Returns the object as a value, for callers that use parts of it.
 pub fn value(snapshot: &Snapshot, names: &Names) -> serde_json::Result<serde_json::Value> {
     serde_json::to_value(Report::new(snapshot, names))
 }
@@ -51,12 +51,12 @@ struct Report {
     out_of_memory: Vec<Oom>,
     sites: Vec<Site>,
     sites_total: u64,
-    /// Allocating calls whose site is not known.
+    /// Allocations with an unknown site.
     allocations_without_stack: u64,
     lost_stacks: u64,
-    /// Records of objects that began or ended; figures about memory are exact without them.
+    /// Lost records about creation or destruction of objects; memory values do not depend on them.
     lost_objects: u64,
-    /// Launches and copies that were not counted; absent where they are not followed.
+    /// Launches and copies that were not counted; absent if they are not traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_launches: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,14 +65,14 @@ struct Report {
     suspects_total: u64,
     other_verdicts: Vec<JudgementObject>,
     anomalies: Vec<AnomalyObject>,
-    /// Where blocks of PyTorch's cache came from; absent while there are none.
+    /// Sites of blocks in PyTorch's cache; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor_sites: Option<Vec<Site>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor_sites_total: Option<u64>,
 }
 
-/// Only where a figure is not exact.
+/// Present if a value is not exact.
 #[derive(Serialize)]
 struct Uncertainty {
     live_bytes_min: u64,
@@ -83,7 +83,7 @@ struct Uncertainty {
     lost_failures: u64,
     lost_other: u64,
     lost_stacks: u64,
-    /// Only of a report.
+    /// Only in the totals of a report.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_processes: Option<u64>,
     implied_frees: u64,
@@ -91,7 +91,7 @@ struct Uncertainty {
     before_trace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<String>,
-    /// Only where capture ended early.
+    /// Only if capture ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     capture_end_time: Option<String>,
 }
@@ -101,7 +101,7 @@ struct Process {
     pid: u32,
     uid: Option<u32>,
     name: String,
-    /// Only of one that runs in a container.
+    /// Only for processes in a container.
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<ContainerObject>,
     exited: bool,
@@ -120,15 +120,14 @@ struct Process {
     released_total: u64,
     failed_allocations: u64,
     unmatched_frees: u64,
-    /// Only where `exact` is false.
+    /// Only if `exact` is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     received_calls: Option<Received>,
-    /// What the driver's account has beyond what was traced, over all GPUs; absent where nobody
-    /// could be asked.
+    /// Driver-reported usage that was not traced, over all GPUs; absent if the driver reports none.
     #[serde(skip_serializing_if = "Option::is_none")]
     untracked_bytes: Option<u64>,
     before_trace: bool,
-    /// For a process from before: since when its calls are counted.
+    /// Only for processes from before the trace: the time since when their calls are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     traced_since: Option<String>,
     devices: Vec<Device>,
@@ -143,7 +142,7 @@ struct Process {
     #[serde(flatten)]
     work: Option<Work>,
     objects: Vec<Objects>,
-    /// Only where some were lost.
+    /// Only if some were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_objects: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,7 +172,7 @@ struct Device {
     driver_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     untracked_bytes: Option<u64>,
-    /// Only where memory on unknown devices may be on this GPU.
+    /// Only if memory on unknown devices may be on this GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     untracked_bytes_max: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -195,7 +194,7 @@ struct Pool {
     device: Option<u16>,
     used_bytes: u64,
     live_allocations: u64,
-    /// As the driver last told the program; absent while it never did.
+    /// As last reported by the driver to the program; absent before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,7 +202,7 @@ struct Pool {
     destroyed: bool,
 }
 
-/// A failed call; also a part of the report of `kernels`.
+/// A failed call; also part of the report of `kernels`.
 #[derive(Serialize)]
 pub(super) struct Failure {
     function: String,
@@ -232,7 +231,7 @@ struct Allocation {
     age_ms: u64,
     address_type: &'static str,
     site: String,
-    /// Only of an allocation that is much larger than the baseline: the baseline.
+    /// Baseline, only for an allocation that is much larger than it.
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline_bytes: Option<u64>,
 }
@@ -269,8 +268,8 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 
 impl Report {
     fn new(snapshot: &Snapshot, names: &Names) -> Self {
-        let certainty = super::listed(snapshot);
-        // `live_bytes` counts running processes, and so do its bounds.
+        let listed = super::listed(snapshot);
+        // `live_bytes` counts running processes, so its bounds do the same.
         let bounded = Certainty {
             live_at_least: snapshot.certainty.live_at_least,
             live_at_most: snapshot.certainty.live_at_most,
@@ -278,17 +277,17 @@ impl Report {
         };
         let (ended, running): (Vec<_>, Vec<_>) =
             snapshot.processes.iter().partition(|process| process.ended.is_some());
-        let tensors = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
-        let work = snapshot.processes.iter().any(|process| process.work.is_some());
+        let tensor_sites_total = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
+        let activity = snapshot.processes.iter().any(|process| process.work.is_some());
         Self {
             time: names.clock.precise(snapshot.at),
-            exact: certainty.exact(),
-            lost_events: certainty.lost.events(),
+            exact: listed.exact(),
+            lost_events: listed.lost.events(),
             live_bytes: device_bytes(&running),
             live_allocations: running.iter().map(|process| process.live_allocations).sum(),
             not_freed_bytes: device_bytes(&ended),
             uncertainty: Uncertainty::new(&bounded, names).map(|uncertainty| Uncertainty {
-                lost_processes: Some(certainty.lost.processes),
+                lost_processes: Some(listed.lost.processes),
                 ..uncertainty
             }),
             processes: snapshot.processes.iter().map(|p| Process::new(p, names)).collect(),
@@ -298,8 +297,8 @@ impl Report {
             allocations_without_stack: snapshot.without_stack,
             lost_stacks: snapshot.certainty.lost.stacks,
             lost_objects: snapshot.certainty.lost.objects,
-            lost_launches: work.then_some(snapshot.certainty.lost.launches),
-            lost_copies: work.then_some(snapshot.certainty.lost.copies),
+            lost_launches: activity.then_some(snapshot.certainty.lost.launches),
+            lost_copies: activity.then_some(snapshot.certainty.lost.copies),
             suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
             suspects_total: snapshot.suspects_total,
             other_verdicts: snapshot
@@ -308,19 +307,19 @@ impl Report {
                 .map(|j| JudgementObject::new(j, false))
                 .collect(),
             anomalies: snapshot.anomalies.iter().map(|a| AnomalyObject::new(a, names)).collect(),
-            tensor_sites: tensors
+            tensor_sites: tensor_sites_total
                 .map(|_| snapshot.tensor_sites.iter().map(|site| Site::new(site, names)).collect()),
-            tensor_sites_total: tensors,
+            tensor_sites_total,
         }
     }
 }
 
 impl Uncertainty {
-    fn new(certainty: &Certainty, names: &Names) -> Option<Self> {
-        let lost = &certainty.lost;
-        (!certainty.exact()).then(|| Self {
-            live_bytes_min: certainty.live_at_least.0,
-            live_bytes_max: certainty.live_at_most.0,
+    fn new(uncertainty: &Certainty, names: &Names) -> Option<Self> {
+        let lost = &uncertainty.lost;
+        (!uncertainty.exact()).then(|| Self {
+            live_bytes_min: uncertainty.live_at_least.0,
+            live_bytes_max: uncertainty.live_at_most.0,
             lost_allocations: lost.allocations,
             lost_allocated_bytes: lost.allocated_bytes,
             lost_frees: lost.frees,
@@ -328,16 +327,16 @@ impl Uncertainty {
             lost_other: lost.other,
             lost_stacks: lost.stacks,
             lost_processes: None,
-            implied_frees: certainty.unseen_frees,
-            unknown_context: certainty.unknown_context,
-            before_trace: certainty.before_trace,
+            implied_frees: uncertainty.unseen_frees,
+            unknown_context: uncertainty.unknown_context,
+            before_trace: uncertainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
-            capture_end_time: certainty.capture_ended.map(|moment| names.clock.precise(moment)),
+            capture_end_time: uncertainty.capture_ended.map(|moment| names.clock.precise(moment)),
         })
     }
 }
 
-/// Calls whose records arrived.
+/// Calls whose records were received.
 #[derive(Serialize)]
 struct Received {
     allocations: u64,
@@ -389,7 +388,7 @@ impl Process {
             failed_calls: process.failures.iter().map(|view| Failure::new(*view, names)).collect(),
             pools: process.pools.iter().map(|view| Pool::new(view, names)).collect(),
             reserved_va_bytes: process.reserved_addresses.0,
-            api_misuse: mistakes(&process.mistakes),
+            api_misuse: api_misuse(&process.mistakes),
             work: process.work.as_ref().map(Work::new),
             objects: process.objects.iter().map(Objects::new).collect(),
             lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
@@ -417,13 +416,13 @@ fn allocations_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {
     kinds.iter().map(|view| (view.kind.name(), view.live_allocations)).collect()
 }
 
-/// Only those that were made.
-fn mistakes(made: &Mistakes) -> BTreeMap<&'static str, u64> {
+/// Returns the counters that are not zero.
+fn api_misuse(counts: &Mistakes) -> BTreeMap<&'static str, u64> {
     let all = [
-        ("double_frees", made.double_frees),
-        ("invalid_frees", made.invalid_frees),
-        ("mismatched_frees", made.mismatched_frees),
-        ("released_while_mapped", made.released_while_mapped),
+        ("double_frees", counts.double_frees),
+        ("invalid_frees", counts.invalid_frees),
+        ("mismatched_frees", counts.mismatched_frees),
+        ("released_while_mapped", counts.released_while_mapped),
     ];
     all.into_iter().filter(|(_, count)| *count > 0).collect()
 }
@@ -452,9 +451,9 @@ impl Device {
             untracked_bytes: view.untracked().map(|bytes| bytes.0),
             untracked_bytes_max: view
                 .untracked_max()
-                .filter(|most| view.untracked() < Some(*most))
+                .filter(|max| view.untracked() < Some(*max))
                 .map(|bytes| bytes.0),
-            graph_reserved_bytes: view.graph_reserved.map(|told| told.bytes.0),
+            graph_reserved_bytes: view.graph_reserved.map(|reported| reported.bytes.0),
         }
     }
 }
@@ -477,8 +476,8 @@ impl Pool {
             device: ordinal(view.device),
             used_bytes: view.used.0,
             live_allocations: view.allocations,
-            reserved_bytes: view.reserved.map(|told| told.bytes.0),
-            reserved_time: view.reserved.map(|told| names.clock.precise(told.at)),
+            reserved_bytes: view.reserved.map(|reported| reported.bytes.0),
+            reserved_time: view.reserved.map(|reported| names.clock.precise(reported.at)),
             destroyed: view.destroyed,
         }
     }

@@ -1,4 +1,4 @@
-//! Snapshots and reports → bytes. Nobody else formats for users.
+//! Reports and other output formats. All formatting for users is done here.
 
 pub mod advice;
 pub mod allocations;
@@ -34,30 +34,30 @@ use crate::WallClock;
 use crate::plain::{plain, plain_up_to};
 use crate::recording::Functions;
 
-/// Why an allocation has no device.
+/// Reason why the device of an allocation is unknown.
 pub const UNKNOWN_DEVICE: &str = "device unknown; the thread set its context before the trace";
 
-/// The certainty of every process that a snapshot lists. Its bounds include the memory that ended
-/// processes had not freed.
+/// Returns the uncertainty of all processes that a snapshot lists. Its bounds include the memory
+/// that ended processes had not freed.
 pub(crate) fn listed(snapshot: &Snapshot) -> Certainty {
-    let mut certainty = snapshot.certainty.clone();
+    let mut uncertainty = snapshot.certainty.clone();
     for process in &snapshot.processes {
         if process.ended.is_some() {
             let own = &process.certainty;
             let add = |sum: Bytes, more: Bytes| Bytes(sum.0.saturating_add(more.0));
-            certainty.live_at_least = add(certainty.live_at_least, own.live_at_least);
-            certainty.live_at_most = add(certainty.live_at_most, own.live_at_most);
-            certainty.before_trace |= own.before_trace;
-            certainty.unknown_context += own.unknown_context;
+            uncertainty.live_at_least = add(uncertainty.live_at_least, own.live_at_least);
+            uncertainty.live_at_most = add(uncertainty.live_at_most, own.live_at_most);
+            uncertainty.before_trace |= own.before_trace;
+            uncertainty.unknown_context += own.unknown_context;
         }
     }
-    certainty
+    uncertainty
 }
 
-/// The longest piece of foreign text in markup.
+/// Maximum number of characters of one text in markup.
 const LONGEST: usize = 2000;
 
-/// Text that means nothing to a browser.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in plain_up_to(text, LONGEST).chars() {
@@ -73,34 +73,34 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// What a report needs besides the snapshot: the names of things the engine knows by number.
+/// What a report needs besides the snapshot: the clock, and names for ids.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// Times of day.
+    /// Wall clock.
     pub clock: WallClock,
-    /// The driver function of a row of the hook table.
+    /// Returns the driver function of a row of the hook table.
     pub function: fn(FunctionId) -> &'static str,
-    /// The driver functions that a recording names itself; they come first.
+    /// Names of driver functions from a recording; they take precedence.
     pub recorded: Functions,
-    /// The GPUs of the host.
+    /// GPUs of the host.
     pub gpus: Vec<GpuName>,
 }
 
-/// What a GPU is called.
+/// Name and size of a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuName {
-    /// Its index.
+    /// Index.
     pub id: GpuId,
     /// `GPU-…`.
     pub uuid: String,
-    /// What the vendor calls it.
+    /// Vendor's name of the GPU.
     pub name: String,
-    /// All of its memory.
+    /// Total memory.
     pub total_bytes: u64,
 }
 
 impl Names {
-    /// What a driver function is called, fit for a terminal.
+    /// Returns the name of a driver function, sanitized.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> Cow<'_, str> {
         match self.recorded.name(id) {
@@ -109,7 +109,7 @@ impl Names {
         }
     }
 
-    /// What a GPU is called, where the host could be asked.
+    /// Returns the name and size of a GPU, if known.
     #[must_use]
     pub fn gpu(&self, id: GpuId) -> Option<&GpuName> {
         self.gpus.iter().find(|gpu| gpu.id == id)
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_text_is_no_markup() {
+    fn markup_is_escaped() {
         assert_eq!(
             escape("<script>alert('1')</script>&\""),
             "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;"

@@ -1,4 +1,4 @@
-//! A scene as SVG. Colours are classes, so that one file suits light and dark.
+//! SVG output of a scene. Colors are CSS classes, so that one file suits light and dark.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -77,7 +77,7 @@ fn element(shape: &Shape) -> String {
     }
 }
 
-/// A path through points; steps along one axis take half the letters.
+/// Returns a path through points; horizontal and vertical steps are written with one coordinate.
 fn path(points: &[(f64, f64)]) -> String {
     let mut text = String::new();
     let mut last: Option<(String, String)> = None;
@@ -94,7 +94,7 @@ fn path(points: &[(f64, f64)]) -> String {
     text
 }
 
-fn short(figure: f64) -> String {
-    let text = format!("{figure:.2}");
+fn short(number: f64) -> String {
+    let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

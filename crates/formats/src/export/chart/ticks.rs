@@ -1,20 +1,21 @@
-//! Where an axis has its marks: sizes that are round in binary units, times that are round for people.
+//! Axis ticks: sizes that are round in binary units, times that are round in decimal or clock
+//! units.
 
 use jiff::Timestamp;
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Marks of an axis of sizes, with 0: a power of two apart, about so many.
-pub(super) fn sizes(most: u64, wanted: u32) -> Vec<u64> {
-    let rough = (most / u64::from(wanted.max(1))).max(1);
+/// Returns about `wanted` ticks of a size axis, starting at 0 and a power of two apart.
+pub(super) fn sizes(max: u64, wanted: u32) -> Vec<u64> {
+    let rough = (max / u64::from(wanted.max(1))).max(1);
     let step = rough.checked_next_power_of_two().unwrap_or(1 << 63);
-    // One power less where that leaves too few.
-    let few = (most / step).saturating_mul(10) < u64::from(wanted) * 7;
+    // Half the step if there are too few ticks.
+    let few = (max / step).saturating_mul(10) < u64::from(wanted) * 7;
     let step = if few { (step / 2).max(1) } else { step };
-    (0..=most / step).map(|mark| mark.saturating_mul(step)).collect()
+    (0..=max / step).map(|mark| mark.saturating_mul(step)).collect()
 }
 
-/// A mark of that axis, without decimals that say nothing.
+/// Formats a size tick, without trailing zeros.
 pub(super) fn size(bytes: u64) -> String {
     let mut unit = 0;
     let mut whole = bytes as f64;
@@ -30,7 +31,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{text} {}", UNITS[unit])
 }
 
-/// Marks of an axis of time in nanoseconds, about so many, and how far apart.
+/// Returns about `wanted` ticks of a time axis in nanoseconds, and the distance between them.
 pub(super) fn times(from: i64, to: i64, wanted: u32) -> (Vec<i64>, i64) {
     const SECOND: i64 = 1_000_000_000;
     const LONG: [i64; 17] =
@@ -49,7 +50,7 @@ pub(super) fn times(from: i64, to: i64, wanted: u32) -> (Vec<i64>, i64) {
     (marks.filter(|mark| *mark >= from && *mark <= to).collect(), step)
 }
 
-/// A moment with as many digits as marks so far apart need: seconds, or the time of day in UTC.
+/// Formats a time with the digits that ticks `step` apart need: seconds, or the time of day in UTC.
 pub(super) fn time(nanos: i64, step: i64, utc: Option<i64>) -> String {
     let digits = (0..9).find(|digits| step >= 10_i64.pow(9 - digits)).unwrap_or(9) as usize;
     let stamp =
@@ -69,9 +70,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_of_sizes_are_round_in_binary_units() {
+    fn size_ticks_are_round_in_binary_units() {
         let text =
-            |most, wanted| sizes(most, wanted).into_iter().map(size).collect::<Vec<_>>().join(", ");
+            |max, wanted| sizes(max, wanted).into_iter().map(size).collect::<Vec<_>>().join(", ");
         assert_eq!(text(700 << 20, 5), "0, 128 MiB, 256 MiB, 384 MiB, 512 MiB, 640 MiB");
         assert_eq!(text(3 << 30, 5), "0, 512 MiB, 1 GiB, 1.5 GiB, 2 GiB, 2.5 GiB, 3 GiB");
         assert_eq!(text(1, 5), "0, 1 B");
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_time_are_round_for_people() {
+    fn time_ticks_are_round() {
         let text = |from, to| {
             let (marks, step) = times(from, to, 5);
             marks.into_iter().map(|at| time(at, step, None)).collect::<Vec<_>>().join(", ")
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_shows_times_of_day() {
+    fn wall_clock_ticks_are_times_of_day() {
         let utc = Some(1_700_000_000_000_000_000);
         assert_eq!(time(0, 1_000_000_000, utc), "22:13:20");
         assert_eq!(time(250_000_000, 50_000_000, utc), "22:13:20.25");

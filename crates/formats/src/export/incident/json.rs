@@ -1,4 +1,4 @@
-//! The same for programs.
+//! Incidents as JSON.
 
 use std::io;
 use std::path::Path;
@@ -14,76 +14,75 @@ use crate::export::advice::GpuAdvice;
 use crate::export::analysis::json::frame;
 use crate::plain::{plain, plain_up_to};
 
-/// The version of the object: it changes when a reader of the old one would misunderstand the new
-/// one.
+/// Version of the object. It changes if a reader of the old version would misread the new one.
 pub const VERSION: u32 = 1;
 
-/// The longest file that is read.
+/// Maximum size of a file that is read.
 const LONGEST: u64 = 64 << 20;
 
-/// What is written down of an incident.
+/// An incident as JSON.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IncidentObject {
-    /// The version of this object.
+    /// Version of this object.
     pub version: u32,
-    /// The name of the folder.
+    /// Name of the incident directory.
     pub id: String,
     /// `out_of_memory`, `threshold` or `manual`.
     pub trigger: String,
-    /// When, RFC 3339.
+    /// Time, RFC 3339.
     pub time: String,
     /// The host.
     pub host: String,
-    /// What happened, in a line.
+    /// Title: what happened, in one line.
     pub title: String,
-    /// Whether every figure is exact.
+    /// Whether every value is exact.
     pub exact: bool,
-    /// Refusals of the same process and device that are told together.
+    /// Out-of-memory errors of the same process and device that this incident covers.
     pub oom_count: u64,
-    /// The same request was granted afterwards.
+    /// Whether the same request succeeded afterwards.
     pub recovered: bool,
-    /// Incidents of the same process that were passed over before.
+    /// Earlier incidents of the same process that were suppressed.
     pub suppressed_before: u64,
-    /// Who was refused memory, or crossed a limit.
+    /// Process whose allocation failed or that exceeded a threshold.
     pub requester: Option<WhoObject>,
-    /// What was asked for; absent where it is not told.
+    /// Requested size; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<u64>,
-    /// The kind of memory that was asked for.
+    /// Requested memory kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_kind: Option<String>,
-    /// The driver function that was refused.
+    /// Driver function that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// The threshold that was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<String>,
-    /// The device, as the process counts them.
+    /// Device ordinal of the process.
     pub device: Option<u16>,
-    /// The GPU; absent where it is about all, or not known.
+    /// GPU; absent if unknown or if the incident is about all GPUs.
     pub gpu: Option<GpuObject>,
-    /// Where in the program.
+    /// Allocation site of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub site: Option<SiteObject>,
-    /// Why.
+    /// Cause of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseObject>,
-    /// Who held what there at that moment, traced or by the driver's account, the most first.
+    /// Memory held there at that time by process, traced or reported by the driver, largest first.
     pub holders: Vec<HolderObject>,
-    /// Who grew in the last minutes, the most first.
+    /// Processes that grew in the last minutes, largest first.
     pub growth: Vec<GrowthObject>,
-    /// What would help.
+    /// Steps that would free memory.
     pub advice: Vec<GpuAdvice>,
-    /// Events in the recording.
+    /// Number of events in the recording.
     pub recorded_events: u64,
-    /// From the error to the snapshot, and to the folder, in milliseconds.
+    /// Time from the error to the snapshot, in milliseconds.
     pub snapshot_after_ms: u64,
-    /// See `snapshot_after_ms`.
+    /// Time from the error to the written directory, in milliseconds.
     pub written_after_ms: u64,
-    /// `pending`, `written`, `disabled`, or why it is missing.
+    /// `pending`, `written`, `disabled`, or the reason why it is missing.
     pub html_report: String,
-    /// The names of the files.
+    /// Names of the files.
     pub files: Vec<String>,
 }
 
@@ -91,11 +90,11 @@ pub struct IncidentObject {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WhoObject {
-    /// Its pid.
+    /// Process id.
     pub pid: u32,
     /// The thread that made the call.
     pub tid: Option<u32>,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
 }
 
@@ -103,23 +102,23 @@ pub struct WhoObject {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuObject {
-    /// Its index.
+    /// Index.
     pub index: u16,
     /// `GPU-…`.
     pub uuid: Option<String>,
-    /// What the vendor calls it.
+    /// Vendor's name of the GPU.
     pub name: Option<String>,
-    /// All of its memory.
+    /// Total memory.
     pub total_bytes: Option<u64>,
-    /// What was free, as the driver told last.
+    /// Free memory as last reported by the driver.
     pub free_bytes: Option<u64>,
 }
 
-/// Why there was no memory.
+/// Cause of an out-of-memory error.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CauseObject {
-    /// The word for it.
+    /// Name of the cause.
     pub name: String,
     /// `possible`, `likely` or `certain`.
     pub confidence: String,
@@ -127,121 +126,121 @@ pub struct CauseObject {
     pub summary: String,
     /// The memory values that it is based on.
     pub breakdown: Vec<FigureObject>,
-    /// Signs of something that divides the GPU.
+    /// Signs of quotas or other GPU sharing.
     pub hints: Vec<String>,
 }
 
-/// A figure.
+/// One value of the memory breakdown.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FigureObject {
-    /// What it is.
+    /// Name of the value.
     pub name: String,
-    /// How much.
+    /// Size.
     pub bytes: u64,
 }
 
-/// What a process held.
+/// Memory held by one process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HolderObject {
-    /// Its pid.
+    /// Process id.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// Its owner.
+    /// User id of its owner.
     pub uid: Option<u32>,
-    /// What traced allocations held.
+    /// Bytes of live traced allocations.
     pub live_bytes: u64,
-    /// How many these were.
+    /// Number of live traced allocations.
     pub live_allocations: u64,
-    /// What the driver's account says that it holds there.
+    /// Driver-reported usage of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_bytes: Option<u64>,
-    /// What of that was not traced.
+    /// Driver-reported usage that was not traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untracked_bytes: Option<u64>,
-    /// It may hold memory from before the trace.
+    /// Whether it may hold memory from before the trace.
     pub before_trace: bool,
-    /// By site, the most first.
+    /// Sites, largest first.
     pub sites: Vec<SiteObject>,
 }
 
-/// A site, and what was held of it.
+/// An allocation site and its live memory.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SiteObject {
-    /// Its name, as in `trace --format json`.
+    /// Site name, as in `trace --format json`.
     pub id: String,
-    /// What was held.
+    /// Live bytes.
     pub live_bytes: u64,
-    /// How many allocations that was.
+    /// Number of live allocations.
     pub live_allocations: u64,
-    /// Its frames, innermost first, as in `trace --format json`.
+    /// Frames, innermost first, as in `trace --format json`.
     pub frames: Vec<Value>,
 }
 
-/// How much more somebody holds.
+/// Growth of one process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GrowthObject {
-    /// Its pid.
+    /// Process id.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// How much more; negative where it is less.
+    /// Growth in bytes; negative if it shrank.
     pub bytes: i64,
-    /// The length of the window, in milliseconds.
+    /// Length of the window, in milliseconds.
     pub window_ms: u64,
 }
 
 impl IncidentObject {
-    /// The object for a story.
+    /// Converts a report.
     #[must_use]
-    pub fn new(story: &Story<'_>) -> Self {
-        let refused = story.refused;
-        let asked = refused.map(|refused| refused.asked);
+    pub fn new(report: &Story<'_>) -> Self {
+        let failed = report.refused;
+        let requested = failed.map(|failed| failed.asked);
         Self {
             version: VERSION,
-            id: story.id.to_owned(),
-            trigger: story.trigger.name().to_owned(),
-            time: story.names.clock.precise(story.at),
-            host: plain(story.host).into_owned(),
-            title: text::headline(story),
-            exact: story.snapshot.certainty.exact(),
-            oom_count: story.errors,
-            recovered: story.recovered,
-            suppressed_before: story.skipped,
-            requester: story.who.map(|who| WhoObject {
-                pid: who.pid.0,
-                tid: who.tid.map(|tid| tid.0),
-                name: plain(&who.name).into_owned(),
+            id: report.id.to_owned(),
+            trigger: report.trigger.name().to_owned(),
+            time: report.names.clock.precise(report.at),
+            host: plain(report.host).into_owned(),
+            title: text::headline(report),
+            exact: report.snapshot.certainty.exact(),
+            oom_count: report.errors,
+            recovered: report.recovered,
+            suppressed_before: report.skipped,
+            requester: report.who.map(|requester| WhoObject {
+                pid: requester.pid.0,
+                tid: requester.tid.map(|tid| tid.0),
+                name: plain(&requester.name).into_owned(),
             }),
-            requested_bytes: asked.and_then(Asked::bytes).map(|bytes| bytes.0),
-            requested_kind: asked.map(|asked| match asked {
+            requested_bytes: requested.and_then(Asked::bytes).map(|bytes| bytes.0),
+            requested_kind: requested.map(|requested| match requested {
                 Asked::Memory(kind, _) => kind.name().to_owned(),
                 Asked::Addresses => "addresses".to_owned(),
                 Asked::Other => "other".to_owned(),
             }),
-            function: refused.map(|refused| plain(&refused.function).into_owned()),
-            threshold: story.limit.map(|limit| plain_up_to(limit, 1000).into_owned()),
-            device: story.device.map(|device| device.0),
-            gpu: gpu(story),
-            site: refused.map(|refused| site(refused.site, (0, 0), &refused.frames)),
-            cause: cause(story),
-            holders: story.holders.iter().map(|one| holder(story, one)).collect(),
-            growth: story.grown.iter().map(growth).collect(),
-            advice: story.advice.to_vec(),
-            recorded_events: story.events,
-            snapshot_after_ms: (story.snapshot.at - story.at).millis(),
-            written_after_ms: story.took.millis(),
-            html_report: plain_up_to(story.page, 1000).into_owned(),
+            function: failed.map(|failed| plain(&failed.function).into_owned()),
+            threshold: report.limit.map(|limit| plain_up_to(limit, 1000).into_owned()),
+            device: report.device.map(|device| device.0),
+            gpu: gpu(report),
+            site: failed.map(|failed| site(failed.site, (0, 0), &failed.frames)),
+            cause: cause(report),
+            holders: report.holders.iter().map(|one| holder(report, one)).collect(),
+            growth: report.grown.iter().map(growth).collect(),
+            advice: report.advice.to_vec(),
+            recorded_events: report.events,
+            snapshot_after_ms: (report.snapshot.at - report.at).millis(),
+            written_after_ms: report.took.millis(),
+            html_report: plain_up_to(report.page, 1000).into_owned(),
             files: [SUMMARY, super::OBJECT, SNAPSHOT, RECORDING, PAGE].map(str::to_owned).to_vec(),
         }
     }
 }
 
-/// Reads the object of a folder. Fields that another version did not write are empty.
+/// Reads the object of an incident directory. Fields that another version did not write are empty.
 pub fn read(path: &Path) -> io::Result<IncidentObject> {
     let length = std::fs::metadata(path)?.len();
     if length > LONGEST {
@@ -255,48 +254,48 @@ pub fn read(path: &Path) -> io::Result<IncidentObject> {
     Ok(object)
 }
 
-fn gpu(story: &Story<'_>) -> Option<GpuObject> {
-    let id = story.gpu?;
-    let known = story.names.gpu(id);
+fn gpu(report: &Story<'_>) -> Option<GpuObject> {
+    let id = report.gpu?;
+    let known = report.names.gpu(id);
     Some(GpuObject {
         index: id.0,
         uuid: known.map(|gpu| plain(&gpu.uuid).into_owned()),
         name: known.map(|gpu| plain(&gpu.name).into_owned()),
-        total_bytes: story.total().map(|bytes| bytes.0),
-        free_bytes: story.free().map(|bytes| bytes.0),
+        total_bytes: report.total().map(|bytes| bytes.0),
+        free_bytes: report.free().map(|bytes| bytes.0),
     })
 }
 
-fn cause(story: &Story<'_>) -> Option<CauseObject> {
-    let diagnosis = &story.refused?.diagnosis;
-    let figures = &diagnosis.figures;
-    let cached = figures.cache_unused.map(|(bytes, _)| bytes);
+fn cause(report: &Story<'_>) -> Option<CauseObject> {
+    let diagnosis = &report.refused?.diagnosis;
+    let breakdown = &diagnosis.figures;
+    let cached = breakdown.cache_unused.map(|(bytes, _)| bytes);
     let all = [
-        ("requested", figures.asked),
-        ("total", figures.total),
-        ("free_reported", figures.free_told),
-        ("free_estimated", figures.free),
-        ("traced", Some(figures.traced)),
-        ("requester", Some(figures.asker)),
-        ("untracked", figures.untracked),
+        ("requested", breakdown.asked),
+        ("total", breakdown.total),
+        ("free_reported", breakdown.free_told),
+        ("free_estimated", breakdown.free),
+        ("traced", Some(breakdown.traced)),
+        ("requester", Some(breakdown.asker)),
+        ("untracked", breakdown.untracked),
         ("cache_unused", cached),
-        ("pool_unused", figures.pool_unused),
-        ("others_unused", Some(figures.others_unused)),
+        ("pool_unused", breakdown.pool_unused),
+        ("others_unused", Some(breakdown.others_unused)),
     ];
-    let figure = |(name, bytes): (&str, Option<engine::units::Bytes>)| {
+    let entry = |(name, bytes): (&str, Option<engine::units::Bytes>)| {
         bytes.map(|bytes| FigureObject { name: name.to_owned(), bytes: bytes.0 })
     };
     Some(CauseObject {
         name: diagnosis.cause.name().to_owned(),
         confidence: diagnosis.sureness.name().to_owned(),
         summary: plain_up_to(&diagnosis.sentence, 1000).into_owned(),
-        breakdown: all.into_iter().filter_map(figure).collect(),
+        breakdown: all.into_iter().filter_map(entry).collect(),
         hints: diagnosis.hints.iter().map(|hint| hint.name().to_owned()).collect(),
     })
 }
 
-fn holder(story: &Story<'_>, one: &Holding) -> HolderObject {
-    let (driver, untracked) = story.account(one.key.pid);
+fn holder(report: &Story<'_>, one: &Holding) -> HolderObject {
+    let (driver, untracked) = report.account(one.key.pid);
     HolderObject {
         pid: one.key.pid.0,
         process: plain(&one.name).into_owned(),

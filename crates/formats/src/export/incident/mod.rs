@@ -1,5 +1,5 @@
-//! What is written down when memory ran out: a page of text and an object for programs, of the same
-//! facts. `docs/operations/incidents.md` describes them; fields are added, never renamed.
+//! Incident files: a text summary and a JSON object with the same content.
+//! `docs/operations/incidents.md` describes them; fields are added, never renamed.
 
 mod json;
 mod text;
@@ -22,36 +22,36 @@ use engine::units::{Bytes, Moment, Nanos};
 use super::Names;
 use super::advice::GpuAdvice;
 
-/// The files of a folder.
+/// Text summary of an incident directory.
 pub const SUMMARY: &str = "summary.txt";
-/// See [`SUMMARY`].
+/// JSON object of an incident directory.
 pub const OBJECT: &str = "incident.json";
-/// See [`SUMMARY`].
+/// JSON report of the snapshot in an incident directory.
 pub const SNAPSHOT: &str = "snapshot.json";
-/// See [`SUMMARY`].
+/// Recording of the last events in an incident directory.
 pub const RECORDING: &str = "recent.arrows";
-/// See [`SUMMARY`].
+/// HTML report of an incident directory.
 pub const PAGE: &str = "report.html";
 
-/// What an object says of its page until it is known how that came out.
+/// State of the HTML report until it is written or has failed.
 pub const FOLLOWS: &str = "pending";
 
-/// What made a folder necessary.
+/// Reason why an incident is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Trigger {
-    /// A call was refused for lack of memory.
+    /// An allocation failed with an out-of-memory error.
     OutOfMemory,
-    /// A limit of the settings was crossed.
+    /// A configured threshold was exceeded.
     Limit,
-    /// Somebody asked for it.
+    /// A user requested it.
     Asked,
 }
 
 impl Trigger {
-    /// Every trigger.
+    /// All triggers.
     pub const ALL: [Self; 3] = [Self::OutOfMemory, Self::Limit, Self::Asked];
 
-    /// The word for it in JSON and metrics.
+    /// Returns the name in JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Trigger {
         }
     }
 
-    /// The word for it in names of folders.
+    /// Returns the name in directory names.
     #[must_use]
     pub const fn short(self) -> &'static str {
         match self {
@@ -72,108 +72,109 @@ impl Trigger {
     }
 }
 
-/// Who was refused memory, or crossed a limit.
+/// Process whose allocation failed or that exceeded a threshold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Who {
-    /// The process.
+    /// Process id.
     pub pid: Pid,
     /// The thread that made the call.
     pub tid: Option<Tid>,
-    /// Its name (hostile text).
+    /// Name of the process, not sanitized.
     pub name: Box<str>,
 }
 
-/// The call that was refused.
+/// The call that failed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Refused {
-    /// What was asked for.
+    /// Requested resource.
     pub asked: Asked,
-    /// The driver function.
+    /// Driver function.
     pub function: Box<str>,
-    /// What the site is called.
+    /// Name of the site.
     pub site: SiteName,
-    /// Its frames, innermost first, where they are known.
+    /// Frames, innermost first, if known.
     pub frames: Arc<[Frame]>,
-    /// Why.
+    /// Diagnosis of the cause.
     pub diagnosis: Diagnosis,
 }
 
-/// How much more somebody holds than some time ago.
+/// Growth of a holder within some time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grown {
-    /// Who.
+    /// Process id.
     pub pid: Pid,
-    /// Its name (hostile text).
+    /// Name of the process, not sanitized.
     pub name: Box<str>,
-    /// How much more; negative where it is less.
+    /// Growth in bytes; negative if it shrank.
     pub bytes: i64,
-    /// Within which time.
+    /// Length of the window.
     pub within: Nanos,
 }
 
-/// Everything that is told.
+/// Content of an incident's files.
 #[derive(Clone, Copy, Debug)]
 pub struct Story<'a> {
-    /// The name of the folder.
+    /// Name of the incident directory.
     pub id: &'a str,
-    /// What made it necessary.
+    /// Reason why the incident is written.
     pub trigger: Trigger,
-    /// When.
+    /// Time of the incident.
     pub at: Moment,
-    /// The host's name (hostile text).
+    /// Name of the host, not sanitized.
     pub host: &'a str,
-    /// Who.
+    /// Process that triggered the incident.
     pub who: Option<&'a Who>,
-    /// The limit that was crossed, in a sentence.
+    /// Exceeded threshold, as a sentence.
     pub limit: Option<&'a str>,
-    /// The call that was refused.
+    /// The call that failed.
     pub refused: Option<&'a Refused>,
-    /// The device, as the process counts them.
+    /// Device ordinal of the process.
     pub device: Option<DeviceId>,
-    /// The GPU of the host; none where it is about all of them.
+    /// GPU of the host; none if the incident is about all GPUs.
     pub gpu: Option<GpuId>,
-    /// What was free of it at that moment, about; see [`engine::diagnosis::Figures::free`].
+    /// Estimated free memory at that time; see
+    /// [`engine::diagnosis::MemoryBreakdown::free_estimated`].
     pub free_then: Option<Bytes>,
-    /// Who held what there at that moment, the most first.
+    /// Memory held there at that time by process, largest first.
     pub holders: &'a [Holding],
-    /// Who grew most in the last minutes.
+    /// Processes that grew most in the last minutes.
     pub grown: &'a [Grown],
-    /// What would help.
+    /// Steps that would free memory.
     pub advice: &'a [GpuAdvice],
-    /// A snapshot from soon after.
+    /// Snapshot taken soon after.
     pub snapshot: &'a Snapshot,
-    /// Names of things.
+    /// Names for ids of the snapshot.
     pub names: &'a Names,
-    /// Refusals of the same process and device that are told together.
+    /// Out-of-memory errors of the same process and device that this incident covers.
     pub errors: u64,
-    /// The same request was granted afterwards.
+    /// Whether the same request succeeded afterwards.
     pub recovered: bool,
-    /// Incidents of the same process that were passed over before, to spare the disk.
+    /// Earlier incidents of the same process that were suppressed to limit disk usage.
     pub skipped: u64,
-    /// Events in the recording.
+    /// Number of events in the recording.
     pub events: u64,
-    /// How the page came out.
+    /// State of the HTML report.
     pub page: &'a str,
-    /// From the error to the folder.
+    /// Time from the error to the written directory.
     pub took: Nanos,
 }
 
 impl Story<'_> {
-    /// All of the GPU's memory.
+    /// Returns the total memory of the GPU.
     #[must_use]
     pub fn total(&self) -> Option<Bytes> {
         let gpu = self.gpu.and_then(|gpu| self.names.gpu(gpu));
         gpu.map(|gpu| Bytes(gpu.total_bytes)).filter(|total| total.0 > 0)
     }
 
-    /// What was free of it by the driver's account.
+    /// Returns the free memory of the GPU as reported by the driver.
     #[must_use]
     pub fn free(&self) -> Option<Bytes> {
         let view = self.snapshot.gpus.iter().find(|view| Some(view.gpu) == self.gpu);
         view.map(|view| view.free_bytes)
     }
 
-    /// What the driver's account says that a process holds there, and what of that was not traced.
+    /// Returns the driver-reported usage of a process, and the part of it that was not traced.
     pub(super) fn account(&self, pid: Pid) -> (Option<Bytes>, Option<Bytes>) {
         let process = self.snapshot.processes.iter().find(|process| process.key.pid == pid);
         let views = process.into_iter().flat_map(|process| &process.devices);

@@ -1,11 +1,11 @@
-//! The container of a process.
+//! Container of a process as JSON.
 
 use engine::container::{Container, Pod};
 use serde::Serialize;
 
 use crate::plain::plain;
 
-/// Where a process runs.
+/// Container of a process.
 #[derive(Serialize)]
 pub(super) struct ContainerObject {
     id: String,

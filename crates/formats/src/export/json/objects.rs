@@ -1,9 +1,9 @@
-//! Objects of the driver that are no memory, as JSON.
+//! CUDA objects as JSON.
 
 use engine::snapshot::{ObjectView, SiteObjectView};
 use serde::Serialize;
 
-/// Those of one kind of a process.
+/// Objects of one kind of a process.
 #[derive(Serialize)]
 pub(super) struct Objects {
     kind: &'static str,
@@ -13,12 +13,12 @@ pub(super) struct Objects {
     released: u64,
     peak: u64,
     unmatched_destroys: u64,
-    /// Too many to be kept one by one.
+    /// Objects beyond the limit of tracked ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed: Option<u64>,
 }
 
-/// Those of one kind of a site.
+/// Objects of one kind of a site.
 #[derive(Serialize)]
 pub(super) struct OfSite {
     kind: &'static str,

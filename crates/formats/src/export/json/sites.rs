@@ -1,4 +1,4 @@
-//! Where memory came from, as objects.
+//! Allocation sites as JSON.
 
 use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView};
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub(super) struct Site {
     frames: Vec<FrameObject>,
 }
 
-/// How many lived so long.
+/// A bucket of the lifetime histogram.
 #[derive(Serialize)]
 struct Lifetimes {
     min_ns: u64,
@@ -67,7 +67,7 @@ struct Holder {
     live_allocations: u64,
 }
 
-/// A site of one process: the frames are in the list of all.
+/// A site of one process; its frames are in the list of all sites.
 #[derive(Serialize)]
 pub(super) struct OwnSite {
     id: String,
@@ -110,9 +110,10 @@ impl Site {
 }
 
 impl OwnSite {
-    /// `frames`: an ended process may be the only one that has the site.
+    /// `frames`: whether to include the frames. A site of an ended process may be missing in the
+    /// list of all sites.
     pub(super) fn new(site: &SiteView, frames: bool) -> Self {
-        let told = if frames { &site.frames[..] } else { &[] };
+        let shown = if frames { &site.frames[..] } else { &[] };
         Self {
             id: site.name.to_string(),
             live_bytes: site.live_bytes.0,
@@ -121,7 +122,7 @@ impl OwnSite {
             bytes_total: site.bytes_total.0,
             kinds: site.kinds.iter().map(Kind::new).collect(),
             objects: site.objects.iter().map(OfSite::new).collect(),
-            frames: told.iter().map(frame).collect(),
+            frames: shown.iter().map(frame).collect(),
         }
     }
 }

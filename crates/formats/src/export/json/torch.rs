@@ -1,4 +1,4 @@
-//! What PyTorch's cache does, as objects.
+//! PyTorch's cache as JSON.
 
 use engine::tensor::{TorchDeviceView, TorchView};
 use serde::Serialize;
@@ -11,7 +11,7 @@ pub(super) struct Torch {
     exact: bool,
     lost_events: u64,
     dropped_blocks: u64,
-    /// Why nothing is known.
+    /// Reason why no tensors are tracked.
     #[serde(skip_serializing_if = "Option::is_none")]
     unavailable_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ impl Torch {
 
 impl Device {
     fn new(view: &TorchDeviceView, names: &Names) -> Self {
-        let lies = view.fragmentation.ok();
+        let fragmentation = view.fragmentation.ok();
         Self {
             device: view.device.0,
             allocated_bytes: view.allocated.0,
@@ -73,9 +73,9 @@ impl Device {
             frees_total: view.taken_total,
             unmatched_frees: view.unknown_taken,
             ooms_total: view.refused,
-            releasable_bytes: lies.map(|lies| lies.whole.0),
-            fragmented_bytes: lies.map(|lies| lies.fragmented.0),
-            largest_free_bytes: lies.map(|lies| lies.largest_gap.0),
+            releasable_bytes: fragmentation.map(|fragmentation| fragmentation.whole.0),
+            fragmented_bytes: fragmentation.map(|fragmentation| fragmentation.fragmented.0),
+            largest_free_bytes: fragmentation.map(|fragmentation| fragmentation.largest_gap.0),
             fragmentation_unknown_reason: view.fragmentation.err().map(|reason| reason.name()),
         }
     }

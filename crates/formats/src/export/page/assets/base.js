@@ -1,6 +1,6 @@
-// The page's own tools: elements that hold text and never markup, and news between its parts.
+// Helpers of the report: elements that contain text and never markup, and the state that its parts share.
 
-/** An element. Children are elements or text; text stays text, whatever it says. */
+/** Creates an element. Children are elements or text; text is never parsed as markup. */
 function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -18,12 +18,12 @@ function el(tag, props = {}, ...children) {
 
 const byId = (id) => document.getElementById(id);
 
-/** What the parts of the page share. */
+/** State that the parts of the report share. */
 const state = {
-  from: 0, // the visible time, in nanoseconds since the file's beginning
+  from: 0, // the visible time range, in nanoseconds since the start of the file
   to: 1,
   by: "kind",
-  picture: "timeline",
+  chart: "timeline",
   list: "sites",
   site: 0, // the selected site, 0 for none
   band: null, // the selected band of the timeline
@@ -34,15 +34,15 @@ const state = {
 
 const listeners = [];
 
-/** Calls `then` whenever something of `state` changed that it names. */
+/** Calls `then` whenever one of the named fields of `state` changes. */
 function watch(names, then) {
   listeners.push({ names: names.split(" "), then });
 }
 
-/** Changes `state` and tells who wants to know; everybody once. */
-function change(news) {
-  const changed = Object.keys(news).filter((name) => state[name] !== news[name]);
-  Object.assign(state, news);
+/** Changes `state` and calls each affected listener once. */
+function change(changes) {
+  const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
+  Object.assign(state, changes);
   if (changed.length === 0) return;
   for (const { names, then } of listeners) {
     if (names.some((name) => changed.includes(name))) then();
@@ -51,7 +51,7 @@ function change(news) {
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
-/** The first index of a sorted list whose value is more than `value`. */
+/** Returns the first index of a sorted list whose value is greater than `value`. */
 function after(list, value) {
   let low = 0;
   let high = list.length;
@@ -63,7 +63,7 @@ function after(list, value) {
   return low;
 }
 
-/** Says something to those who do not see the picture. */
-function speak(text) {
+/** Announces a text to screen readers. */
+function announce(text) {
   byId("spoken").textContent = text;
 }

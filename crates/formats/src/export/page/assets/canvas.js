@@ -1,4 +1,4 @@
-// Canvases: sharp on every screen, in the colours of the theme; and the ones that time runs along.
+// Canvases: sharp on every screen, in the colors of the theme; and charts with a time axis.
 
 const PALETTE = {
   light: ["#3b6fd4", "#e08a2e", "#3f9c6b", "#9a62c7", "#d2504c", "#2a9fb0", "#b98a1f", "#d0649a", "#6b7f2e", "#7a6a5c",
@@ -11,25 +11,25 @@ const PALETTE = {
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 
-/** The colour of a band; the rest is grey. */
-function bandColour(index, isRest = false) {
+/** Returns the color of a band; the rest is gray. */
+function bandColor(index, isRest = false) {
   if (isRest) return isDark() ? "#566074" : "#b4bac6";
   const palette = isDark() ? PALETTE.dark : PALETTE.light;
   return palette[index % palette.length];
 }
 
-/** The colour of a site: by its place among the biggest, so that it is the same everywhere. */
-function siteColour(site) {
+/** Returns the color of a site: by its rank by size, so that it is the same everywhere. */
+function siteColor(site) {
   if (!data.site_order) data.site_order = new Map(data.sites.rows.map((row, index) => [row[0], index]));
   const index = data.site_order.get(site);
-  return index === undefined ? bandColour(0, true) : bandColour(index);
+  return index === undefined ? bandColor(0, true) : bandColor(index);
 }
 
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
-/** Makes a canvas as sharp as the screen, and clears it. */
+/** Sets the canvas to the screen's resolution, and clears it. */
 function prepare(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   const [wide, high] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
@@ -55,11 +55,11 @@ function hideTip() {
   byId("tip").hidden = true;
 }
 
-const swatch = (colour, line = false) => el("span", { class: line ? "swatch line" : "swatch", style: { background: colour } });
+const swatch = (color, line = false) => el("span", { class: line ? "swatch line" : "swatch", style: { background: color } });
 
 const tipLine = (...content) => el("div", {}, ...content);
 
-/** The whole time of the file, with a little room where it is very short. */
+/** Returns the time range of the file, at least 1 µs. */
 function wholeTime() {
   const [from, to] = data.span;
   return [from, Math.max(to, from + 1000)];
@@ -72,7 +72,7 @@ function zoomTo(from, to) {
   change({ from: begin, to: begin + span });
 }
 
-/** Zooms by a factor around a moment. */
+/** Zooms by a factor around a time. */
 function zoomBy(factor, around = (state.from + state.to) / 2) {
   const span = (state.to - state.from) * factor;
   zoomTo(around - ((around - state.from) / (state.to - state.from)) * span, around + ((state.to - around) / (state.to - state.from)) * span);
@@ -84,9 +84,9 @@ function panBy(part) {
 }
 
 /**
- * A picture that time runs along, with axes, a cursor, zoom and pan. `draw(view)` paints the inside and
- * returns the highest size; `top()` tells it beforehand; `at(time, size)` finds what is under the pointer
- * and returns `{lines, pick}`.
+ * A chart with a time axis, a cursor, zoom and pan. Of its painter, `top()` returns the largest size,
+ * `draw(context, view)` paints the inside, `at(time, size)` returns `{lines, pick}` for the item under the
+ * pointer, and `describe(time)` returns `{text, pick}` for screen readers.
  */
 class TimeCanvas {
   constructor(stage, label, painter) {
@@ -106,10 +106,10 @@ class TimeCanvas {
   get inner() { return Math.max(1, this.width - this.pad.left - this.pad.right); }
   x(time) { return this.pad.left + ((time - state.from) / (state.to - state.from)) * this.inner; }
   time(x) { return state.from + ((x - this.pad.left) / this.inner) * (state.to - state.from); }
-  y(size) { return this.pad.top + (1 - size / this.most) * (this.height - this.pad.top - this.pad.bottom); }
-  size(y) { return (1 - (y - this.pad.top) / (this.height - this.pad.top - this.pad.bottom)) * this.most; }
+  y(size) { return this.pad.top + (1 - size / this.maxSize) * (this.height - this.pad.top - this.pad.bottom); }
+  size(y) { return (1 - (y - this.pad.top) / (this.height - this.pad.top - this.pad.bottom)) * this.maxSize; }
 
-  /** Paints with the next frame of the screen, however often it is asked. */
+  /** Paints with the next frame of the screen, at most once per frame. */
   redraw() {
     if (this.pending) return;
     this.pending = true;
@@ -123,7 +123,7 @@ class TimeCanvas {
 
   paint() {
     const context = prepare(this.canvas, this.width, this.height);
-    this.most = Math.max(1, this.painter.top(this) * 1.04);
+    this.maxSize = Math.max(1, this.painter.top(this) * 1.04);
     this.axes(context);
     context.save();
     context.beginPath();
@@ -138,7 +138,7 @@ class TimeCanvas {
     [context.strokeStyle, context.fillStyle, context.lineWidth] = [themed("grid"), themed("dim"), 1];
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (const size of sizeSteps(this.most, Math.max(2, this.height / 60))) {
+    for (const size of sizeSteps(this.maxSize, Math.max(2, this.height / 60))) {
       const y = Math.round(this.y(size)) + 0.5;
       context.beginPath();
       context.moveTo(this.pad.left, y);
@@ -161,7 +161,7 @@ class TimeCanvas {
     }
   }
 
-  /** Draws the cursor at a moment, or the selected span of time; nothing for null. */
+  /** Draws the cursor at a time, or the selected time range; nothing for null. */
   point(time, until = null) {
     const context = prepare(this.cursor, this.width, this.height);
     if (time === null) return;
@@ -187,18 +187,18 @@ class TimeCanvas {
 
   listen() {
     let drag = null;
-    const place = (event) => {
+    const position = (event) => {
       const box = this.canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
     };
     this.canvas.addEventListener("pointerdown", (event) => {
       if (event.button > 1) return;
-      const [x] = place(event);
+      const [x] = position(event);
       drag = { x, last: x, pans: event.shiftKey || event.button === 1 };
       this.canvas.setPointerCapture(event.pointerId);
     });
     this.canvas.addEventListener("pointermove", (event) => {
-      const [x, y] = place(event);
+      const [x, y] = position(event);
       if (drag && drag.pans) {
         panBy((drag.last - x) / this.inner);
         drag.last = x;
@@ -208,7 +208,7 @@ class TimeCanvas {
       } else this.hover(x, y, event);
     });
     this.canvas.addEventListener("pointerup", (event) => {
-      const [x, y] = place(event);
+      const [x, y] = position(event);
       const was = drag;
       drag = null;
       if (!was || was.pans) return;
@@ -227,7 +227,7 @@ class TimeCanvas {
     this.canvas.addEventListener("dblclick", () => zoomTo(...wholeTime()));
     this.canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
-      const [x] = place(event);
+      const [x] = position(event);
       if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) panBy((event.deltaX || event.deltaY) / 1000);
       else zoomBy(Math.exp(clamp(event.deltaY, -200, 200) / 400), this.time(x));
     }, { passive: false });
@@ -247,7 +247,7 @@ class TimeCanvas {
     else hideTip();
   }
 
-  /** Shift and arrows move a cursor that is spoken; Enter picks the biggest thing at it. */
+  /** Shift and arrows move a cursor that is announced; Enter picks the largest item at it. */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const keys = {
@@ -270,8 +270,8 @@ class TimeCanvas {
     const now = this.cursorTime >= state.from && this.cursorTime <= state.to ? this.cursorTime : (state.from + state.to) / 2;
     this.cursorTime = clamp(now + (by * span) / 50, state.from, state.to);
     this.point(this.cursorTime);
-    const told = this.painter.tell(this.cursorTime);
-    speak(told.text);
-    if (picks && told.pick) told.pick();
+    const item = this.painter.describe(this.cursorTime);
+    announce(item.text);
+    if (picks && item.pick) item.pick();
   }
 }

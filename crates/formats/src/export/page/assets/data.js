@@ -1,4 +1,4 @@
-// What the page carries: words, and parts of numbers of seven bits a byte.
+// The data of the report: a JSON object, and blocks of numbers with seven bits per byte.
 
 class Numbers {
   constructor(bytes, [begin, length]) {
@@ -31,20 +31,20 @@ class Numbers {
   }
 }
 
-function fromLetters(text) {
+function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const letters = atob(text);
-  const bytes = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
   return bytes;
 }
 
-/** Everything that the page tells; filled by `load`. */
+/** All data of the report; filled by `load`. */
 const data = {};
 
 async function load() {
   const holder = byId("data");
-  const packed = fromLetters(holder.textContent);
+  const packed = fromBase64(holder.textContent);
   holder.remove();
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const raw = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -53,11 +53,11 @@ async function load() {
   data.bytes = raw.subarray(4 + length);
   data.stack_list = readStacks();
   data.site_rows = new Map(data.sites.rows.map((row) => [row[0], row]));
-  data.course_by = new Map(data.courses.map((course) => [course.by, course]));
+  data.series_by = new Map(data.series.map((series) => [series.by, series]));
   for (const one of [...data.lines, ...data.overlays]) one.points = readLine(one.line);
 }
 
-/** Stacks by number, from 1: a label, and frames with a mark for those of libraries. */
+/** Returns the stacks by number, from 1: a label, and frames with a flag for library frames. */
 function readStacks() {
   const numbers = new Numbers(data.bytes, data.stacks.part);
   const list = [null];
@@ -71,7 +71,7 @@ function readStacks() {
   return list;
 }
 
-/** A line: times and sizes. */
+/** Decodes a line: times and sizes. */
 function readLine({ first, count, part }) {
   const numbers = new Numbers(data.bytes, part);
   const times = new Float64Array(count);
@@ -84,20 +84,20 @@ function readLine({ first, count, part }) {
   return { times, sizes };
 }
 
-/** Bands over time, unpacked when they are asked for: `values` has all bands of a row together. */
-function courseOf(by) {
-  const course = data.course_by.get(by);
-  if (course.times) return course;
-  const numbers = new Numbers(data.bytes, course.part);
-  const [rows, width] = [course.rows, course.bands.length];
-  course.times = new Float64Array(rows);
-  course.values = new Float64Array(rows * width);
-  course.totals = new Float64Array(rows);
-  course.peaks = new Float64Array(width);
+/** Returns bands over time, decoded on first use. `values` is row-major: all bands of a row together. */
+function seriesOf(by) {
+  const series = data.series_by.get(by);
+  if (series.times) return series;
+  const numbers = new Numbers(data.bytes, series.part);
+  const [rows, width] = [series.rows, series.bands.length];
+  series.times = new Float64Array(rows);
+  series.values = new Float64Array(rows * width);
+  series.totals = new Float64Array(rows);
+  series.peaks = new Float64Array(width);
   const now = new Float64Array(width);
-  let at = course.first;
+  let at = series.first;
   for (let row = 0; row < rows; row++) {
-    course.times[row] = at += numbers.next();
+    series.times[row] = at += numbers.next();
     for (let left = numbers.next(); left > 0; left--) {
       const band = numbers.next();
       now[band] += numbers.step();
@@ -105,15 +105,15 @@ function courseOf(by) {
     let total = 0;
     for (let band = 0; band < width; band++) {
       total += now[band];
-      if (now[band] > course.peaks[band]) course.peaks[band] = now[band];
+      if (now[band] > series.peaks[band]) series.peaks[band] = now[band];
     }
-    course.values.set(now, row * width);
-    course.totals[row] = total;
+    series.values.set(now, row * width);
+    series.totals[row] = total;
   }
-  return course;
+  return series;
 }
 
-/** The biggest allocations, unpacked when they are asked for. */
+/** Returns the largest allocations, decoded on first use. */
 function livesOf() {
   if (data.lives) return data.lives;
   const { count, first, part } = data.allocations;
@@ -141,7 +141,7 @@ function livesOf() {
   return list;
 }
 
-/** Segments with their blocks, unpacked when they are asked for. */
+/** Returns segments with their blocks, decoded on first use. */
 function segmentsOf() {
   const { rows, part } = data.segments;
   if (rows.length === 0 || Array.isArray(rows[0].list)) return rows;

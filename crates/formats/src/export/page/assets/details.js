@@ -1,4 +1,4 @@
-// The side: what was picked, with its whole call stack.
+// The details panel: the selected item with its complete call stack.
 
 function facts(rows) {
   const list = el("dl");
@@ -8,7 +8,7 @@ function facts(rows) {
   return list;
 }
 
-/** A call stack, innermost frame first; frames of libraries are dim. */
+/** Returns a call stack, innermost frame first; library frames are dim. */
 function stackList(site) {
   const stack = data.stack_list[site];
   if (!stack) return el("p", { class: "empty" }, "No call stack.");
@@ -38,8 +38,8 @@ function lifeDetails(life) {
     facts([
       ["Size", `${sizeText(life.bytes)} (${countText(life.bytes)} bytes)`],
       ["Address", el("code", {}, `0x${life.address.toString(16)}`)],
-      ["Began", momentText(life.began)],
-      ["Ended", life.ended === null ? "live at the end of the file" : `${momentText(life.ended)}, ${ENDS[life.how]}`],
+      ["Began", fullTimeText(life.began)],
+      ["Ended", life.ended === null ? "live at the end of the file" : `${fullTimeText(life.ended)}, ${ENDS[life.how]}`],
       ["Lived", spanText(age)],
       ["Kind", life.kind],
       ["Device", deviceText(life.device)],
@@ -52,7 +52,7 @@ function lifeDetails(life) {
   ];
 }
 
-/** The biggest allocations that pass a test, as buttons. */
+/** Returns the first allocations of a list as buttons. */
 function lifeButtons(lives) {
   const list = el("ul", { class: "plain" });
   for (const life of lives.slice(0, 12)) {
@@ -83,10 +83,10 @@ function siteDetails(site) {
 }
 
 function bandDetails({ by, index, name, time }) {
-  const course = courseOf(by);
-  const row = Math.max(0, after(course.times, time) - 1);
-  const bytes = course.values[row * course.bands.length + index];
-  const band = course.bands[index];
+  const series = seriesOf(by);
+  const row = Math.max(0, after(series.times, time) - 1);
+  const bytes = series.values[row * series.bands.length + index];
+  const band = series.bands[index];
   const tests = {
     kind: (life) => life.kind === band.name, process: (life) => life.pid === band.pid, device: (life) => life.device === (band.device ?? -1), site: () => false,
   };
@@ -94,13 +94,13 @@ function bandDetails({ by, index, name, time }) {
   lives.sort((one, other) => other.bytes - one.bytes);
   const content = [
     heading(`Band, by ${by}`),
-    el("p", { class: "name" }, swatch(bandColour(index, !!band.rest)), " ", name),
+    el("p", { class: "name" }, swatch(bandColor(index, !!band.rest)), " ", name),
     facts([
-      ["At", momentText(time)],
+      ["At", fullTimeText(time)],
       ["Size then", sizeText(bytes)],
-      ["Share then", shareText(bytes, course.totals[row])],
-      ["All then", sizeText(course.totals[row])],
-      ["Its peak", sizeText(course.peaks[index])],
+      ["Share then", shareText(bytes, series.totals[row])],
+      ["All then", sizeText(series.totals[row])],
+      ["Its peak", sizeText(series.peaks[index])],
     ]),
   ];
   if (lives.length > 0) content.push(el("h3", {}, "Biggest allocations live then"), lifeButtons(lives));
@@ -108,14 +108,14 @@ function bandDetails({ by, index, name, time }) {
   return content;
 }
 
-/** While nothing is picked: what the peak is made of. */
+/** Returns the memory at the peak by site, shown while nothing is selected. */
 function peakDetails() {
-  const content = [heading("At the peak"), el("p", {}, `${sizeText(data.peak.bytes)} of ${data.memory}, at ${momentText(data.peak.ns)}`)];
+  const content = [heading("At the peak"), el("p", {}, `${sizeText(data.peak.bytes)} of ${data.memory}, at ${fullTimeText(data.peak.ns)}`)];
   const rows = data.sites.rows.filter((row) => row[1][4] > 0).sort((one, other) => other[1][4] - one[1][4]);
   const list = el("ul", { class: "plain", id: "at-peak" });
   for (const [site, sums] of rows.slice(0, 10)) {
     const name = el("button", { type: "button", class: "link", onclick: () => pickSite(site) }, siteText(site));
-    list.append(el("li", {}, swatch(siteColour(site)), el("span", {}, `${sizeText(sums[4])}, ${shareText(sums[4], data.peak.bytes)}`, el("br"), name)));
+    list.append(el("li", {}, swatch(siteColor(site)), el("span", {}, `${sizeText(sums[4])}, ${shareText(sums[4], data.peak.bytes)}`, el("br"), name)));
   }
   if (rows.length > 10) list.append(el("li", {}, el("span"), `and ${some(rows.length - 10, "more site")}`));
   content.push(list, el("p", { class: "note" }, "Select a band, allocation, block or site to see its size, lifetime and call stack."));

@@ -1,7 +1,7 @@
-// The figures on top, what is to be known of the file, and how the page was made.
+// The cards at the top, and the tab with facts about the file and about this report.
 
-function card(what, figure, more, sort = "") {
-  return el("div", { class: `card ${sort}` }, el("div", { class: "what" }, what), el("div", { class: "figure" }, figure), el("div", { class: "more" }, more));
+function card(label, value, note, status = "") {
+  return el("div", { class: `card ${status}` }, el("div", { class: "what" }, label), el("div", { class: "figure" }, value), el("div", { class: "more" }, note));
 }
 
 function startCards() {
@@ -14,7 +14,7 @@ function startCards() {
     card(torch ? "Live in the snapshot" : "Never freed", sizeText(bytes), `${some(count, "allocation")}${live !== bytes ? `; ${sizeText(live)} live at the end` : ""}`, bytes > data.statics[0] && !torch ? "alarm" : bytes === 0 ? "good" : ""),
     card("Allocations", countText(sum("allocations")), `${countText(sum("frees"))} freed${sum("released") ? `, ${countText(sum("released"))} released` : ""}`),
     card("Time", spanText(data.span[1] - data.span[0]), `${countText(data.events)} events`),
-    card("Figures", data.exact ? "exact" : "not exact", data.warnings.length ? some(data.warnings.length, "note") : "nothing was lost", data.exact ? "good" : "alarm"),
+    card("Accuracy", data.exact ? "exact" : "not exact", data.warnings.length ? some(data.warnings.length, "note") : "nothing was lost", data.exact ? "good" : "alarm"),
   );
   byId("title").textContent = data.file.slice(data.file.lastIndexOf("/") + 1) || data.file;
   byId("title").title = data.file;
@@ -25,7 +25,7 @@ function startCards() {
 }
 
 function simpleTable(id, columns, rows) {
-  const head = columns.map(([name, figure]) => el("th", { class: figure ? "n" : "" }, name));
+  const head = columns.map(([name, numeric]) => el("th", { class: numeric ? "n" : "" }, name));
   const body = rows.map((row) => el("tr", {}, ...row.map((cell, index) => el("td", { class: columns[index][1] ? "n" : "" }, cell))));
   return el("div", { class: "scroll" }, el("table", { id }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
 }
@@ -47,10 +47,10 @@ function startFacts() {
   const notes = data.warnings.map((one) => el("li", { class: one.inexact ? "alarm" : "" }, `${one.text}${one.count > 1 ? ` (${countText(one.count)})` : ""}`));
   holder.append(notes.length ? el("ul", { class: "plain", id: "warnings" }, ...notes) : el("p", { class: "empty" }, "None: every event of the file was used."));
   holder.append(el("h2", {}, "What this page shows"));
-  const course = data.courses[0];
-  const every = course.rows === data.changes;
+  const series = data.series[0];
+  const every = series.rows === data.changes;
   const made = [
-    every ? `The timeline has every one of ${some(data.changes, "change")}.` : `The timeline has ${countText(course.rows)} of ${some(data.changes, "change")}: the lowest, the highest and the last of equal spans of time, so its peaks are exact.`,
+    every ? `The timeline has every one of ${some(data.changes, "change")}.` : `The timeline has ${countText(series.rows)} of ${some(data.changes, "change")}: the lowest, the highest and the last of equal spans of time, so its peaks are exact.`,
     `${countText(data.allocations.count)} of ${some(data.allocations.total, "allocation")} are listed individually, largest first.`,
     `Sums are of ${data.memory}. Memory of other kinds can be drawn as lines and is never added.`,
   ];

@@ -1,11 +1,11 @@
-// A flame graph that hangs: callers above what they call, as wide as their memory.
+// An icicle graph: callers above callees, as wide as their memory.
 
 const LEVEL = 19;
 const MEASURES = [["at the peak", 4, 5], ["never freed", 0, 1], ["allocated", 2, 3]];
 
 const flame = { measure: 0, folds: false, root: null, zoom: null, picked: null };
 
-/** The tree of all sites. Frames are one where their names and files are. */
+/** Returns the tree of all sites. Frames with the same name and file are merged. */
 function flameTree() {
   const [, bytesAt, countAt] = MEASURES[flame.measure];
   const root = { name: "all", where: "", size: 0, count: 0, children: new Map(), parent: null, depth: 0, site: 0 };
@@ -57,7 +57,7 @@ class FlameCanvas {
     requestAnimationFrame(() => this.paint());
   }
 
-  /** Places the callers of what is zoomed to, then all below it. */
+  /** Lays out the callers of the zoomed node, then its subtree. */
   layOut(width) {
     const boxes = [];
     for (let node = flame.zoom.parent; node; node = node.parent) boxes.push({ node, x: 0, wide: width, above: true });
@@ -88,7 +88,7 @@ class FlameCanvas {
       const y = node.depth * LEVEL;
       const found = state.search !== "" && `${node.name}\n${node.where}`.toLowerCase().includes(state.search);
       context.globalAlpha = above ? 0.55 : state.search !== "" && !found ? 0.3 : 1;
-      context.fillStyle = found ? themed("pending") : this.colour(node);
+      context.fillStyle = found ? themed("pending") : this.color(node);
       context.fillRect(x, y, Math.max(wide - 0.7, 0.4), LEVEL - 1.5);
       if (flame.picked === node) {
         [context.strokeStyle, context.lineWidth] = [text, 2];
@@ -108,8 +108,8 @@ class FlameCanvas {
     context.fillStyle = panel;
   }
 
-  /** Warm colours by name for the program, grey for libraries. */
-  colour(node) {
+  /** Returns a warm color by name for the program, gray for libraries. */
+  color(node) {
     if (node.depth === 0) return themed("grid");
     let hash = 7;
     for (let i = 0; i < node.name.length; i++) hash = (hash * 31 + node.name.charCodeAt(i)) % 9973;
@@ -144,12 +144,12 @@ class FlameCanvas {
   key(event) {
     const now = flame.picked || flame.zoom;
     const siblings = now.parent ? [...now.parent.children.values()].sort((one, other) => other.size - one.size) : [now];
-    const beside = (by) => siblings[clamp(siblings.indexOf(now) + by, 0, siblings.length - 1)];
+    const sibling = (by) => siblings[clamp(siblings.indexOf(now) + by, 0, siblings.length - 1)];
     const moves = {
       ArrowUp: () => now.parent || now,
       ArrowDown: () => [...now.children.values()].sort((one, other) => other.size - one.size)[0] || now,
-      ArrowLeft: () => beside(-1),
-      ArrowRight: () => beside(1),
+      ArrowLeft: () => sibling(-1),
+      ArrowRight: () => sibling(1),
     };
     if (event.key === "Enter") this.click(now);
     else if (event.key === "Escape") flame.zoom = flame.root;
@@ -157,7 +157,7 @@ class FlameCanvas {
     else return;
     event.preventDefault();
     const { picked } = flame;
-    if (picked) speak(`${picked.name}, ${sizeText(picked.size)}, ${shareText(picked.size, flame.root.size)}`);
+    if (picked) announce(`${picked.name}, ${sizeText(picked.size)}, ${shareText(picked.size, flame.root.size)}`);
     this.redraw();
   }
 }

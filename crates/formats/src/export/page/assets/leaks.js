@@ -1,13 +1,13 @@
-// What was never freed, and what grows.
+// Memory that was never freed, and sites that grow.
 
 const LEAKS = [["counted", null], ["managed", "Managed memory"], ["host", "Pinned and registered host memory"]];
 
 function leakColumns(whole, isHost) {
   const where = (row) => (isHost && row.device === null ? "host" : deviceText(row.device));
   return [
-    { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeCell(row.bytes, whole) },
-    { name: "count", figure: true, value: (row) => row.count, show: (row) => countText(row.count) },
-    { name: "of", title: "Total allocations at this site", figure: true, value: (row) => row.began, show: (row) => countText(row.began) },
+    { name: "bytes", numeric: true, first: true, value: (row) => row.bytes, show: (row) => sizeCell(row.bytes, whole) },
+    { name: "count", numeric: true, value: (row) => row.count, show: (row) => countText(row.count) },
+    { name: "of", title: "Total allocations at this site", numeric: true, value: (row) => row.began, show: (row) => countText(row.began) },
     { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
     { name: "device", value: where, show: where },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
@@ -19,9 +19,9 @@ function startLeaks() {
   const holder = byId("view-leaks");
   const [bytes, count] = data.never_freed;
   const [fixed] = data.statics;
-  const said = count === 0 ? `All ${data.memory} was freed.` : `${sizeText(bytes)} of ${data.memory} ${data.never_freed_words} (${some(count, "allocation")}).`;
+  const summary = count === 0 ? `All ${data.memory} was freed.` : `${sizeText(bytes)} of ${data.memory} ${data.never_freed_phrase} (${some(count, "allocation")}).`;
   const statics = fixed > 0 ? ` ${sizeText(fixed)} of it is static variables (freed with their module).` : "";
-  holder.append(el("p", {}, said + statics));
+  holder.append(el("p", {}, summary + statics));
   const tables = [];
   for (const [name, title] of LEAKS) {
     const { rows, total, sum } = data.leaks[name];
@@ -41,12 +41,12 @@ const VERDICTS = { leak: "leak", plateau: "plateau", cache: "cache", ramp_up: "r
 
 function startGrowing() {
   const holder = byId("view-growing");
-  const { enough, suspects, others, unusual } = data.growing;
-  const place = [
-    { name: "live", figure: true, value: (row) => row.live[0], show: (row) => sizeText(row.live[0]) },
-    { name: "count", figure: true, value: (row) => row.live[1], show: (row) => countText(row.live[1]) },
-    { name: "grew in", figure: true, value: (row) => row.steps[0], show: (row) => `${row.steps[0]} of ${row.steps[1]} windows` },
-    { name: "freed", figure: true, value: (row) => row.freed / Math.max(row.began, 1), show: (row) => shareText(row.freed, row.began) },
+  const { enough, suspects, others, anomalies } = data.growing;
+  const siteColumns = [
+    { name: "live", numeric: true, value: (row) => row.live[0], show: (row) => sizeText(row.live[0]) },
+    { name: "count", numeric: true, value: (row) => row.live[1], show: (row) => countText(row.live[1]) },
+    { name: "grew in", numeric: true, value: (row) => row.steps[0], show: (row) => `${row.steps[0]} of ${row.steps[1]} windows` },
+    { name: "freed", numeric: true, value: (row) => row.freed / Math.max(row.began, 1), show: (row) => shareText(row.freed, row.began) },
     { name: "kind", value: (row) => row.kind, show: (row) => row.kind },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
@@ -63,18 +63,18 @@ function startGrowing() {
     holder.append(el("p", { class: "note" }, "Sites that keep growing and whose old allocations are still live. Not proof: a cache that is still filling looks the same."));
   }
   list(suspects, "growing", "Sites that leak", [
-    { name: "grows by", figure: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
-    { name: "confidence", value: (row) => row.sureness, show: (row) => row.sureness },
-    ...place,
+    { name: "grows by", numeric: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
+    { name: "confidence", value: (row) => row.confidence, show: (row) => row.confidence },
+    ...siteColumns,
   ]);
-  list(others, "judged", "Other sites", [
+  list(others, "other-verdicts", "Other sites", [
     { name: "verdict", value: (row) => row.verdict, show: (row) => VERDICTS[row.verdict] || row.verdict },
-    ...place.map((column, index) => (index === 0 ? { ...column, first: true } : column)),
+    ...siteColumns.map((column, index) => (index === 0 ? { ...column, first: true } : column)),
   ]);
-  list(unusual, "unusual", "Anomalies", [
-    { name: "bytes", figure: true, first: true, value: (row) => row.bytes, show: (row) => sizeText(row.bytes) },
-    { name: "baseline", figure: true, value: (row) => row.usual, show: (row) => sizeText(row.usual) },
-    { name: "type", value: (row) => row.what, show: (row) => row.what },
+  list(anomalies, "anomalies", "Anomalies", [
+    { name: "bytes", numeric: true, first: true, value: (row) => row.bytes, show: (row) => sizeText(row.bytes) },
+    { name: "baseline", numeric: true, value: (row) => row.baseline, show: (row) => sizeText(row.baseline) },
+    { name: "type", value: (row) => row.type, show: (row) => row.type },
     { name: "time", value: (row) => row.time, show: (row) => row.time },
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },

@@ -1,22 +1,22 @@
-// Allocations one by one: each is a shape as high as its size and as long as its life. When one ends,
-// those above it come down.
+// Single allocations: each is a shape as high as its size and as long as its lifetime. When one ends,
+// those above it move down.
 
-/** Corners of all shapes together; more are not drawn. */
+/** Maximum number of corners of all shapes together. */
 const CORNERS = 1500000;
 
-/** Lays allocations upon each other; null when that takes too many corners. */
+/** Stacks the allocations; returns null if that takes too many corners. */
 function layOut(lives) {
-  const news = [];
+  const changes = [];
   for (const life of lives) {
-    news.push([life.began, 1, life]);
-    if (life.ended !== null) news.push([life.ended, 0, life]);
+    changes.push([life.began, 1, life]);
+    if (life.ended !== null) changes.push([life.ended, 0, life]);
   }
-  // At the same moment ends come first, but none before its own beginning.
-  news.sort((one, other) => one[0] - other[0] || (one[2].began === one[2].ended || other[2].began === other[2].ended ? other[1] - one[1] : one[1] - other[1]));
+  // At the same time, ends come first, but no end before its own start.
+  changes.sort((one, other) => one[0] - other[0] || (one[2].began === one[2].ended || other[2].began === other[2].ended ? other[1] - one[1] : one[1] - other[1]));
   const stack = [];
   const sums = { times: [], sizes: [] };
   let [height, corners] = [0, 0];
-  for (const [time, begins, life] of news) {
+  for (const [time, begins, life] of changes) {
     if (begins) {
       life.times = [time];
       life.offsets = [height];
@@ -50,7 +50,7 @@ const livesView = {
   lives: null,
   sums: null,
 
-  /** Lays out what can be drawn: the biggest ones, fewer where they move too much. */
+  /** Lays out the largest allocations that can be drawn; fewer if they have too many corners. */
   ready() {
     if (this.lives) return;
     const biggest = [...livesOf()].sort((one, other) => other.bytes - one.bytes);
@@ -61,7 +61,7 @@ const livesView = {
     }
     const rest = data.allocations.total - this.lives.length;
     const note = `${some(this.lives.length, "allocation")} drawn one by one, the biggest first`;
-    byId("lives-note").textContent = rest > 0 ? `${note}; the other ${countText(rest)} are the grey band on top.` : `${note}: all there are.`;
+    byId("lives-note").textContent = rest > 0 ? `${note}; the other ${countText(rest)} are the gray band on top.` : `${note}: all there are.`;
   },
 
   top() {
@@ -70,16 +70,16 @@ const livesView = {
 
   draw(context, view) {
     this.ready();
-    const course = courseOf("kind");
-    const rows = visibleRows(course, state.from, state.to, Math.floor(view.inner));
+    const series = seriesOf("kind");
+    const rows = visibleRows(series, state.from, state.to, Math.floor(view.inner));
     if (rows.length === 0) return;
-    const xs = rows.map((row) => clamp(view.x(course.times[row]), view.pad.left - 2, view.width + 2));
+    const xs = rows.map((row) => clamp(view.x(series.times[row]), view.pad.left - 2, view.width + 2));
     const end = Math.min(view.x(data.span[1]), view.width);
     context.beginPath();
-    timeline.edge(context, view, xs, rows.map((row) => course.totals[row]), end);
+    timeline.edge(context, view, xs, rows.map((row) => series.totals[row]), end);
     context.lineTo(Math.max(end, xs[xs.length - 1]), view.y(0));
     context.closePath();
-    context.fillStyle = bandColour(0, true);
+    context.fillStyle = bandColor(0, true);
     context.fill();
     const border = themed("panel");
     for (const life of this.lives) {
@@ -107,7 +107,7 @@ const livesView = {
     }
     const isChosen = state.life === life || (state.site && state.site === life.site && !state.life);
     context.globalAlpha = state.life || state.site ? (isChosen ? 1 : 0.25) : 0.95;
-    context.fillStyle = isFound(life.site) ? siteColour(life.site) : bandColour(0, true);
+    context.fillStyle = isFound(life.site) ? siteColor(life.site) : bandColor(0, true);
     context.fill();
     if (high > 3 && right - view.x(life.began) > 3 && to - from < 50) {
       [context.strokeStyle, context.lineWidth] = [border, 0.6];
@@ -129,18 +129,18 @@ const livesView = {
     const life = this.find(time, size);
     const lines = [tipLine(timeText(time, (state.to - state.from) / 2000))];
     if (!life) {
-      const { course, row } = timeline.row(time);
-      if (row < 0 || size > course.totals[row]) return { lines };
+      const { series, row } = timeline.row(time);
+      if (row < 0 || size > series.totals[row]) return { lines };
       lines.push(tipLine("smaller allocations, together"));
       return { lines };
     }
-    lines.push(el("div", { class: "name" }, swatch(siteColour(life.site)), siteText(life.site)));
+    lines.push(el("div", { class: "name" }, swatch(siteColor(life.site)), siteText(life.site)));
     lines.push(tipLine(`${sizeText(life.bytes)}, ${life.kind}, ${deviceText(life.device)}, process ${processText(life.pid)}`));
     lines.push(tipLine(`${timeText(life.began)} to ${life.ended === null ? "the end" : timeText(life.ended)}`));
     return { lines, pick: () => change({ life, site: 0, band: null, block: null }) };
   },
 
-  tell(time) {
+  describe(time) {
     this.ready();
     const live = this.lives.filter((life) => life.began <= time && (life.ended ?? Infinity) > time);
     if (live.length === 0) return { text: `${timeText(time)}: none` };
@@ -166,8 +166,8 @@ let livesCanvas = null;
 
 function startLives() {
   livesCanvas = new TimeCanvas(byId("lives-stage"), "Allocations over time, each as high as its size. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.", livesView);
-  watch("from to site life search theme clock picture", () => {
-    if (state.picture !== "lives") return;
+  watch("from to site life search theme clock chart", () => {
+    if (state.chart !== "lives") return;
     livesCanvas.redraw();
     livesTable();
   });

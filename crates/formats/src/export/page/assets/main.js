@@ -1,6 +1,6 @@
-// Brings the page to life.
+// Starts the report.
 
-/** A row of tabs, used with arrows as well. `field` of the state names the one that is shown. */
+/** Creates a row of tabs with arrow-key support. `field` of the state names the visible one. */
 function tabs(holder, field, names) {
   const buttons = names.map(([name, text]) => el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => change({ [field]: name }) }, text));
   holder.append(...buttons);
@@ -57,12 +57,12 @@ function startZoom() {
     button("Peak", "Zoom to the peak", around), button("All", "Show all", () => zoomTo(...wholeTime())),
   );
   const hint = () => {
-    const time = state.picture !== "segments";
+    const time = state.chart !== "segments";
     byId("zoom-group").hidden = !time;
-    byId("by-group").hidden = state.picture !== "timeline";
+    byId("by-group").hidden = state.chart !== "timeline";
     byId("hint").textContent = time ? "Wheel or + and \u2212 zoom, drag selects, Shift and drag or arrows move, 0 or double click shows all. Click for details." : "Hover for sizes, click for details.";
   };
-  watch("picture", hint);
+  watch("chart", hint);
   hint();
 }
 
@@ -78,11 +78,11 @@ function open() {
   const opens = {
     leaks: () => change({ list: "leaks" }),
     growing: () => change({ list: "growing" }),
-    segments: () => change({ picture: "segments" }),
+    segments: () => change({ chart: "segments" }),
     peak: () => change({ list: "flame" }),
   };
   if (opens[data.opens]) opens[data.opens]();
-  else if (data.segments.rows.length > 0 && data.changes === 0) change({ picture: "segments" });
+  else if (data.segments.rows.length > 0 && data.changes === 0) change({ chart: "segments" });
 }
 
 async function start() {
@@ -105,7 +105,7 @@ async function start() {
   startFacts();
   startDetails();
   const leaks = data.leaks.counted.total;
-  tabs(byId("picture-tabs"), "picture", [["timeline", "Timeline"], ["lives", "Allocations"], ["segments", "Allocator state"]]);
+  tabs(byId("chart-tabs"), "chart", [["timeline", "Timeline"], ["lives", "Allocations"], ["segments", "Allocator state"]]);
   tabs(byId("list-tabs"), "list", [["sites", `Sites (${countText(data.sites.total)})`], ["flame", "Flame graph"], ["leaks", `Never freed (${countText(leaks)})`], ["growing", "Growing"], ["facts", "File"]]);
   startZoom();
   startClock();

@@ -1,4 +1,4 @@
-// A cache as it is at the end: segments taken from the device, the blocks in them, and the gaps.
+// The state of a caching allocator at the end of the file: segments, their blocks, and the free blocks between them.
 
 const ROW = 17;
 const STATES = ["in use", "freed, still in use by a stream", "free"];
@@ -6,11 +6,11 @@ let fullWidth = false;
 
 function poolName(segment) {
   const [owner, number] = segment.pool;
-  const whose = owner === 0 && number === 0 ? "" : ` of private pool ${owner}:${number}`;
-  return `${deviceText(segment.device)}, ${segment.part || "all"}${whose}, stream ${segment.stream ?? "?"}`;
+  const privatePool = owner === 0 && number === 0 ? "" : ` of private pool ${owner}:${number}`;
+  return `${deviceText(segment.device)}, ${segment.part || "all"}${privatePool}, stream ${segment.stream ?? "?"}`;
 }
 
-/** Rows of the picture: a heading for each pool, then its segments. */
+/** Returns the rows of the chart: a heading for each pool, then its segments. */
 function segmentRows() {
   const rows = [];
   let last = null;
@@ -44,7 +44,7 @@ function blockDetails(block) {
 class SegmentCanvas {
   constructor(holder) {
     this.rows = segmentRows();
-    this.most = segmentsOf().reduce((most, segment) => Math.max(most, segment.bytes), 1);
+    this.maxSize = segmentsOf().reduce((maxSize, segment) => Math.max(maxSize, segment.bytes), 1);
     this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": "Segments and their blocks. Up and down move to other segments, left and right to other blocks, Enter picks." });
     const spacer = el("div", { style: { height: `${Math.max(0, this.rows.length * ROW + 12 - 380)}px` } });
     this.box = el("div", { class: "segments" }, this.canvas, spacer);
@@ -66,7 +66,7 @@ class SegmentCanvas {
   }
 
   scale(segment, width) {
-    return (width - 84) / (fullWidth ? segment.bytes : this.most);
+    return (width - 84) / (fullWidth ? segment.bytes : this.maxSize);
   }
 
   paint() {
@@ -74,7 +74,7 @@ class SegmentCanvas {
     if (width === 0) return;
     this.canvas.style.height = `${height}px`;
     const context = prepare(this.canvas, width, height);
-    const colours = [null, themed("pending"), themed("free")];
+    const colors = [null, themed("pending"), themed("free")];
     const first = Math.floor(this.box.scrollTop / ROW);
     for (let row = first; row < this.rows.length && (row - first) * ROW < height + ROW; row++) {
       const y = row * ROW - this.box.scrollTop + 4;
@@ -90,18 +90,18 @@ class SegmentCanvas {
       context.fillStyle = themed("dim");
       context.textAlign = "right";
       context.fillText(axisText(segment.bytes), 66, y + ROW / 2);
-      this.segment(context, segment, y, width, colours);
+      this.segment(context, segment, y, width, colors);
     }
   }
 
-  segment(context, segment, y, width, colours) {
+  segment(context, segment, y, width, colors) {
     const scale = this.scale(segment, width);
     const [dimmed, high] = [state.block !== undefined && state.block !== null, ROW - 4];
     for (const block of segment.list) {
       const x = 74 + block.begin * scale;
       const wide = Math.max(block.bytes * scale, 0.5);
       context.globalAlpha = dimmed && state.block !== block ? 0.45 : block.state === 0 && !isFound(block.site) ? 0.25 : 1;
-      context.fillStyle = colours[block.state] || siteColour(block.site);
+      context.fillStyle = colors[block.state] || siteColor(block.site);
       context.fillRect(x, y, Math.max(wide - (wide > 2 ? 0.6 : 0), 0.4), high);
     }
     context.globalAlpha = 1;
@@ -141,7 +141,7 @@ class SegmentCanvas {
     const found = next.list[move[0] !== 0 ? 0 : clamp(block + move[1], 0, next.list.length - 1)];
     if (!found) return;
     change({ block: found, life: null, band: null, site: 0 });
-    speak(`${sizeText(found.bytes)}, ${STATES[found.state]}, ${siteText(found.site)}`);
+    announce(`${sizeText(found.bytes)}, ${STATES[found.state]}, ${siteText(found.site)}`);
     const top = this.rows.findIndex((row) => row.segment === next) * ROW;
     if (top < this.box.scrollTop || top > this.box.scrollTop + 360) this.box.scrollTop = top - 60;
   }
@@ -168,7 +168,7 @@ function startSegments() {
     return;
   }
   if (rows.length > 0) {
-    const key = (colour, text) => el("span", {}, swatch(colour), text);
+    const key = (color, text) => el("span", {}, swatch(color), text);
     const toggle = el("button", { type: "button", class: "choice", "aria-pressed": "false" }, "Every segment at full width");
     holder.append(el("div", { class: "keys" }, key("var(--accent)", "in use, by site"), key("var(--pending)", STATES[1]), key("var(--free)", "free"), toggle));
     const canvas = new SegmentCanvas(holder);
@@ -177,7 +177,7 @@ function startSegments() {
       toggle.setAttribute("aria-pressed", String(fullWidth));
       canvas.redraw();
     });
-    watch("block theme search picture", () => canvas.redraw());
+    watch("block theme search chart", () => canvas.redraw());
     const shown = rows.length < total ? `${countText(rows.length)} of ${countText(total)} segments, the biggest; the others hold ${sizeText(hidden)}.` : `${some(total, "segment")}, by pool and address.`;
     holder.append(el("p", { class: "note" }, shown));
   }

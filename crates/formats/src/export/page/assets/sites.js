@@ -1,15 +1,15 @@
-// Where in the program memory comes from.
+// The table of allocation sites.
 
 function startSites() {
   const holder = byId("view-sites");
-  const size = (name, index, title, first) => ({ name, title, figure: true, first, value: (row) => row[1][index], show: (row) => sizeText(row[1][index]) });
-  const count = (name, index, title) => ({ name, title, figure: true, value: (row) => row[1][index], show: (row) => countText(row[1][index]) });
+  const size = (name, index, title, first) => ({ name, title, numeric: true, first, value: (row) => row[1][index], show: (row) => sizeText(row[1][index]) });
+  const count = (name, index, title) => ({ name, title, numeric: true, value: (row) => row[1][index], show: (row) => countText(row[1][index]) });
   const columns = [
     { name: "site", value: (row) => siteText(row[0]), show: (row) => siteCell(row[0]) },
-    { name: "peak", title: "Peak of this site", figure: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },
+    { name: "peak", title: "Peak of this site", numeric: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },
     size("at the peak", 4, "Live at the overall peak"),
     size("never freed", 0, "Live at the end of the file, or of its process"),
-    count("count", 1, "How many were never freed"),
+    count("count", 1, "Allocations that were never freed"),
     size("allocated", 2, "Total allocated at this site"),
     count("allocations", 3, "Total allocations at this site"),
   ];

@@ -1,10 +1,10 @@
-// Tables that sort by any column, and show more when asked.
+// Tables that sort by any column, with a button for more rows.
 
 const STEP = 100;
 
 /**
- * A table. Columns are `{name, figure, value(row), show(row), title}`; `pick(row)` is what a click does,
- * `isPicked(row)` whether it is done already.
+ * A table. Columns are `{name, numeric, value(row), show(row), title}`; `pick(row)` handles a click,
+ * `isPicked(row)` returns whether the row is selected.
  */
 class Table {
   constructor(holder, columns, options) {
@@ -17,14 +17,14 @@ class Table {
     columns.forEach((column, index) => {
       const title = column.title || null;
       const button = el("button", { type: "button", title, onclick: () => this.sortBy(index) }, column.name);
-      this.head.append(el("th", { class: column.figure ? "n" : "", scope: "col" }, button));
+      this.head.append(el("th", { class: column.numeric ? "n" : "", scope: "col" }, button));
     });
     this.sort = Math.max(0, columns.findIndex((column) => column.first));
   }
 
   sortBy(index) {
     if (this.sort === index) this.down = !this.down;
-    else [this.sort, this.down] = [index, this.columns[index].figure];
+    else [this.sort, this.down] = [index, this.columns[index].numeric];
     this.fill(this.rows);
   }
 
@@ -36,9 +36,9 @@ class Table {
   /** Shows these rows. */
   fill(rows) {
     this.rows = rows;
-    const { value, figure } = this.columns[this.sort];
+    const { value, numeric } = this.columns[this.sort];
     const sign = this.down ? -1 : 1;
-    const compare = figure ? (one, other) => value(one) - value(other) : (one, other) => String(value(one)).localeCompare(String(value(other)));
+    const compare = numeric ? (one, other) => value(one) - value(other) : (one, other) => String(value(one)).localeCompare(String(value(other)));
     const sorted = [...rows].sort((one, other) => sign * compare(one, other));
     [...this.head.children].forEach((cell, index) => {
       if (index === this.sort) cell.setAttribute("aria-sort", this.down ? "descending" : "ascending");
@@ -52,14 +52,14 @@ class Table {
   }
 
   row(row) {
-    const cells = this.columns.map((column) => el("td", { class: column.figure ? "n" : "" }, column.show(row)));
+    const cells = this.columns.map((column) => el("td", { class: column.numeric ? "n" : "" }, column.show(row)));
     const node = el("tr", { class: this.pick ? "pick" : "" }, ...cells);
     node.row = row;
     if (this.pick) node.addEventListener("click", () => this.pick(row));
     return node;
   }
 
-  /** Marks what is picked; rows stay, and with them the focus. */
+  /** Marks the selected rows without replacing them, so that the focus stays. */
   mark() {
     for (const node of this.body.children) {
       if (node.row && this.isPicked(node.row)) node.setAttribute("aria-selected", "true");
@@ -68,12 +68,12 @@ class Table {
   }
 }
 
-/** The cell of a site: a button, so that it can be reached by keyboard. */
+/** Returns the cell of a site: a button, so that it can be reached by keyboard. */
 function siteCell(site) {
   return el("button", { type: "button", class: "site" }, siteText(site));
 }
 
-/** A size, and how much of the whole it is. */
+/** Returns a size with a bar for its share of the whole. */
 function sizeCell(bytes, whole) {
   const wide = whole > 0 ? Math.round((bytes / whole) * 60) : 0;
   return el("span", {}, sizeText(bytes), el("span", { class: "share" }, el("span", { style: { width: `${clamp(wide, 0, 60)}px` } })));

@@ -1,32 +1,32 @@
-// Memory over time: bands upon each other, the peak, and other tools' accounts.
+// Memory over time: stacked bands, the peak, and series of other tools.
 
 const shownLines = new Set();
 
-/** Lines beside the bands: what other tools saw, and memory that is not in the sum. */
+/** Returns the lines in addition to the bands: series of other tools, and memory that is not in the sum. */
 function allLines() {
-  const others = data.overlays.map(({ name, points }) => ({ name, points, colour: themed("text"), what: "by another account" }));
-  const first = courseOf(state.by).bands.length;
-  const apart = data.lines.map(({ kind, pid, points }, index) => {
+  const others = data.overlays.map(({ name, points }) => ({ name, points, color: themed("text"), note: "reported by another tool" }));
+  const first = seriesOf(state.by).bands.length;
+  const separate = data.lines.map(({ kind, pid, points }, index) => {
     const isOne = data.lines.filter((other) => other.kind === kind).length === 1;
-    return { name: isOne ? kind : `${kind}, process ${pid}`, points, colour: bandColour(first + index), what: "not in the sum" };
+    return { name: isOne ? kind : `${kind}, process ${pid}`, points, color: bandColor(first + index), note: "not in the sum" };
   });
-  return [...others, ...apart];
+  return [...others, ...separate];
 }
 
-function bandName(course, index) {
-  const band = course.bands[index];
+function bandName(series, index) {
+  const band = series.bands[index];
   if (band.rest) return `${countText(band.rest)} others`;
   if (band.site !== undefined) return siteText(band.site);
   return band.pid === undefined ? band.name : processText(band.pid);
 }
 
 /**
- * The rows that a picture needs: of each column of pixels the lowest, the highest and the last, so that
- * no peak is lost however much is in it.
+ * Returns the rows that a chart needs: of each column of pixels the lowest, the highest and the last, so
+ * that no peak is lost.
  */
-function visibleRows(course, from, to, columns) {
-  const first = Math.max(0, after(course.times, from) - 1);
-  const last = after(course.times, to);
+function visibleRows(series, from, to, columns) {
+  const first = Math.max(0, after(series.times, from) - 1);
+  const last = after(series.times, to);
   const rows = [];
   if (last - first <= columns * 3) {
     for (let row = first; row < last; row++) rows.push(row);
@@ -41,13 +41,13 @@ function visibleRows(course, from, to, columns) {
     if (end !== other) rows.push(end);
   };
   for (let row = first; row < last; row++) {
-    const here = Math.floor((course.times[row] - from) * scale);
+    const here = Math.floor((series.times[row] - from) * scale);
     if (here !== column) {
       if (row > first) flush();
       [low, high, column] = [row, row, here];
     }
-    if (course.totals[row] < course.totals[low]) low = row;
-    if (course.totals[row] > course.totals[high]) high = row;
+    if (series.totals[row] < series.totals[low]) low = row;
+    if (series.totals[row] > series.totals[high]) high = row;
     end = row;
   }
   flush();
@@ -56,15 +56,15 @@ function visibleRows(course, from, to, columns) {
 
 const timeline = {
   top() {
-    const course = courseOf(state.by);
+    const series = seriesOf(state.by);
     const columns = 1000;
-    let most = 0;
-    for (const row of visibleRows(course, state.from, state.to, columns)) most = Math.max(most, course.totals[row]);
+    let maxSize = 0;
+    for (const row of visibleRows(series, state.from, state.to, columns)) maxSize = Math.max(maxSize, series.totals[row]);
     for (const line of this.lines()) {
       const { times, sizes } = line.points;
-      for (let i = Math.max(0, after(times, state.from) - 1); i < sizes.length && times[i] <= state.to; i++) most = Math.max(most, sizes[i]);
+      for (let i = Math.max(0, after(times, state.from) - 1); i < sizes.length && times[i] <= state.to; i++) maxSize = Math.max(maxSize, sizes[i]);
     }
-    return most;
+    return maxSize;
   },
 
   lines() {
@@ -72,30 +72,30 @@ const timeline = {
   },
 
   draw(context, view) {
-    const course = courseOf(state.by);
-    const seen = after(course.times, state.to) - after(course.times, state.from);
-    if (seen > view.inner) paintDense(context, view, course, chosenBand(course));
-    else this.shapes(context, view, course);
+    const series = seriesOf(state.by);
+    const seen = after(series.times, state.to) - after(series.times, state.from);
+    if (seen > view.inner) paintDense(context, view, series, chosenBand(series));
+    else this.shapes(context, view, series);
     for (const line of this.lines()) this.line(context, view, line);
     this.peak(context, view);
   },
 
-  /** Bands as shapes, where there are few enough rows. */
-  shapes(context, view, course) {
-    const rows = visibleRows(course, state.from, state.to, Math.floor(view.inner));
-    const width = course.bands.length;
+  /** Draws bands as shapes, for at most one row per pixel. */
+  shapes(context, view, series) {
+    const rows = visibleRows(series, state.from, state.to, Math.floor(view.inner));
+    const width = series.bands.length;
     const base = new Float64Array(rows.length);
-    const xs = rows.map((row) => clamp(view.x(course.times[row]), view.pad.left - 2, view.width + 2));
+    const xs = rows.map((row) => clamp(view.x(series.times[row]), view.pad.left - 2, view.width + 2));
     const end = Math.min(view.x(data.span[1]), view.width);
-    const chosen = chosenBand(course);
+    const chosen = chosenBand(series);
     for (let band = 0; band < width && rows.length > 0; band++) {
       context.beginPath();
       this.edge(context, view, xs, base, end);
-      for (let i = 0; i < rows.length; i++) base[i] += course.values[rows[i] * width + band];
+      for (let i = 0; i < rows.length; i++) base[i] += series.values[rows[i] * width + band];
       this.backEdge(context, view, xs, base, end);
       context.closePath();
       context.globalAlpha = chosen === null || chosen === band ? 0.92 : 0.22;
-      context.fillStyle = bandColour(band, !!course.bands[band].rest);
+      context.fillStyle = bandColor(band, !!series.bands[band].rest);
       context.fill();
     }
     context.globalAlpha = 1;
@@ -128,7 +128,7 @@ const timeline = {
     }
   },
 
-  line(context, view, { points, colour }) {
+  line(context, view, { points, color }) {
     const { times, sizes } = points;
     context.beginPath();
     let begun = false;
@@ -139,7 +139,7 @@ const timeline = {
       begun = true;
       if (times[i] > state.to) break;
     }
-    [context.strokeStyle, context.lineWidth] = [colour, 1.5];
+    [context.strokeStyle, context.lineWidth] = [color, 1.5];
     context.setLineDash([5, 3]);
     context.stroke();
     context.setLineDash([]);
@@ -166,93 +166,93 @@ const timeline = {
   },
 
   row(time) {
-    const course = courseOf(state.by);
-    const row = after(course.times, time) - 1;
-    return { course, row };
+    const series = seriesOf(state.by);
+    const row = after(series.times, time) - 1;
+    return { series, row };
   },
 
   at(time, size) {
-    const { course, row } = this.row(time);
-    const total = row < 0 ? 0 : course.totals[row];
+    const { series, row } = this.row(time);
+    const total = row < 0 ? 0 : series.totals[row];
     const lines = [tipLine(timeText(time, (state.to - state.from) / 2000)), tipLine("all: ", sizeText(total))];
     for (const line of this.lines()) {
       const i = after(line.points.times, time) - 1;
-      if (i >= 0) lines.push(tipLine(swatch(line.colour, true), `${line.name}: ${sizeText(line.points.sizes[i])}`));
+      if (i >= 0) lines.push(tipLine(swatch(line.color, true), `${line.name}: ${sizeText(line.points.sizes[i])}`));
     }
     if (row < 0 || size > total || size < 0) return { lines };
-    const width = course.bands.length;
+    const width = series.bands.length;
     let sum = 0;
     for (let band = 0; band < width; band++) {
-      const bytes = course.values[row * width + band];
+      const bytes = series.values[row * width + band];
       sum += bytes;
       if (size <= sum && bytes > 0) {
-        const colour = bandColour(band, !!course.bands[band].rest);
-        lines.push(el("div", { class: "name" }, swatch(colour), bandName(course, band)), tipLine(`${sizeText(bytes)}, ${shareText(bytes, total)}`));
-        return { lines, pick: () => pickBand(course, band, time) };
+        const color = bandColor(band, !!series.bands[band].rest);
+        lines.push(el("div", { class: "name" }, swatch(color), bandName(series, band)), tipLine(`${sizeText(bytes)}, ${shareText(bytes, total)}`));
+        return { lines, pick: () => pickBand(series, band, time) };
       }
     }
     return { lines };
   },
 
-  tell(time) {
-    const { course, row } = this.row(time);
+  describe(time) {
+    const { series, row } = this.row(time);
     if (row < 0) return { text: `${timeText(time)}: nothing yet` };
-    const width = course.bands.length;
+    const width = series.bands.length;
     let best = 0;
     for (let band = 1; band < width; band++) {
-      if (course.values[row * width + band] > course.values[row * width + best]) best = band;
+      if (series.values[row * width + band] > series.values[row * width + best]) best = band;
     }
-    const text = `${timeText(time)}: ${sizeText(course.totals[row])}; most of it ${bandName(course, best)}, ${sizeText(course.values[row * width + best])}`;
-    return { text, pick: () => pickBand(course, best, time) };
+    const text = `${timeText(time)}: ${sizeText(series.totals[row])}; most of it ${bandName(series, best)}, ${sizeText(series.values[row * width + best])}`;
+    return { text, pick: () => pickBand(series, best, time) };
   },
 };
 
-function chosenBand(course) {
-  if (state.band && state.band.by === course.by) return state.band.index;
-  if (!state.site || course.by !== "site") return null;
-  const found = course.bands.findIndex((band) => band.site === state.site);
+function chosenBand(series) {
+  if (state.band && state.band.by === series.by) return state.band.index;
+  if (!state.site || series.by !== "site") return null;
+  const found = series.bands.findIndex((band) => band.site === state.site);
   if (found >= 0) return found;
-  const rest = course.bands.findIndex((band) => band.rest);
+  const rest = series.bands.findIndex((band) => band.rest);
   return rest >= 0 ? rest : null;
 }
 
-function pickBand(course, index, time) {
-  const band = course.bands[index];
+function pickBand(series, index, time) {
+  const band = series.bands[index];
   if (band.site) pickSite(band.site);
-  else change({ band: { by: course.by, index, name: bandName(course, index), time }, site: 0, life: null, block: null });
+  else change({ band: { by: series.by, index, name: bandName(series, index), time }, site: 0, life: null, block: null });
 }
 
 function drawLegend() {
-  const course = courseOf(state.by);
-  const chosen = chosenBand(course);
-  const items = course.bands.map((band, index) => el("button", {
-    type: "button", "aria-pressed": chosen === index, onclick: () => (chosen === index ? change({ site: 0, band: null }) : pickBand(course, index, data.peak.ns)),
-  }, swatch(bandColour(index, !!band.rest)), el("span", { class: "name", title: bandName(course, index) }, bandName(course, index)), el("span", { class: "size" }, sizeText(course.peaks[index]))));
-  for (const { name, colour, what } of allLines()) {
+  const series = seriesOf(state.by);
+  const chosen = chosenBand(series);
+  const items = series.bands.map((band, index) => el("button", {
+    type: "button", "aria-pressed": chosen === index, onclick: () => (chosen === index ? change({ site: 0, band: null }) : pickBand(series, index, data.peak.ns)),
+  }, swatch(bandColor(index, !!band.rest)), el("span", { class: "name", title: bandName(series, index) }, bandName(series, index)), el("span", { class: "size" }, sizeText(series.peaks[index]))));
+  for (const { name, color, note } of allLines()) {
     const flip = () => {
       if (!shownLines.delete(name)) shownLines.add(name);
       timelineCanvas.redraw();
       drawLegend();
     };
-    items.push(el("button", { type: "button", "aria-pressed": shownLines.has(name), onclick: flip }, swatch(colour, true), el("span", { class: "name" }, name), el("span", { class: "size" }, what)));
+    items.push(el("button", { type: "button", "aria-pressed": shownLines.has(name), onclick: flip }, swatch(color, true), el("span", { class: "name" }, name), el("span", { class: "size" }, note)));
   }
   byId("legend").replaceChildren(...items);
 }
 
-/** The same as figures, for those who cannot use the picture. */
+/** Fills the table with the values of the chart, for screen readers. */
 function timelineTable() {
   const holder = byId("timeline-table");
   if (!holder.open) return;
-  const course = courseOf(state.by);
-  const width = course.bands.length;
-  const head = el("tr", {}, el("th", {}, "time"), el("th", { class: "n" }, "all"), ...course.bands.map((_, band) => el("th", { class: "n" }, bandName(course, band).slice(0, 40))));
+  const series = seriesOf(state.by);
+  const width = series.bands.length;
+  const head = el("tr", {}, el("th", {}, "time"), el("th", { class: "n" }, "all"), ...series.bands.map((_, band) => el("th", { class: "n" }, bandName(series, band).slice(0, 40))));
   const body = [];
   for (let i = 0; i <= 24; i++) {
     const time = state.from + ((state.to - state.from) * i) / 24;
-    const row = after(course.times, time) - 1;
+    const row = after(series.times, time) - 1;
     const cell = (bytes) => el("td", { class: "n" }, sizeText(bytes));
-    body.push(el("tr", {}, el("td", {}, timeText(time, (state.to - state.from) / 100)), cell(row < 0 ? 0 : course.totals[row]),
-      ...course.bands.map((_, band) => cell(row < 0 ? 0 : course.values[row * width + band]))));
+    body.push(el("tr", {}, el("td", {}, timeText(time, (state.to - state.from) / 100)), cell(row < 0 ? 0 : series.totals[row]),
+      ...series.bands.map((_, band) => cell(row < 0 ? 0 : series.values[row * width + band]))));
   }
   holder.querySelector("div").replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));
 }
@@ -264,12 +264,12 @@ function startTimeline() {
   const label = `Memory over time. The peak is ${sizeText(data.peak.bytes)} at ${timeText(data.peak.ns)}. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.`;
   timelineCanvas = new TimeCanvas(byId("timeline-stage"), label, timeline);
   const group = byId("by-group");
-  const buttons = data.courses.map(({ by }) => el("button", { type: "button", role: "radio", "data-by": by, onclick: () => change({ by, band: null, site: by === "site" ? state.site : 0 }) }, by));
+  const buttons = data.series.map(({ by }) => el("button", { type: "button", role: "radio", "data-by": by, onclick: () => change({ by, band: null, site: by === "site" ? state.site : 0 }) }, by));
   group.append("bands by ", ...buttons);
   const mark = () => buttons.forEach((button) => button.setAttribute("aria-checked", String(button.dataset.by === state.by)));
   watch("by", mark);
   mark();
-  watch("from to by site band theme clock picture", () => {
+  watch("from to by site band theme clock chart", () => {
     timelineCanvas.redraw();
     timelineTable();
   });

@@ -1,4 +1,4 @@
-// Figures and names for people.
+// Formatting of numbers and names.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
@@ -15,10 +15,10 @@ const countText = (count) => Math.round(count).toLocaleString("en");
 
 const shareText = (part, whole) => `${((whole ? part / whole : 0) * 100).toFixed(1)} %`;
 
-/** Some of a thing: `1 allocation`, `2 allocations`. */
+/** Returns a count with its noun: `1 allocation`, `2 allocations`. */
 const some = (count, thing) => `${countText(count)} ${thing}${count === 1 ? "" : "s"}`;
 
-/** A span of time in a unit that suits it. */
+/** Formats a duration in a suitable unit. */
 function spanText(nanos) {
   const size = Math.abs(nanos);
   if (size < 1e3) return `${Math.round(nanos)} ns`;
@@ -29,7 +29,7 @@ function spanText(nanos) {
   return `${(nanos / 3600e9).toFixed(2)} h`;
 }
 
-/** A moment: seconds since the file's beginning, or the time of day in UTC. */
+/** Formats a time: seconds since the start of the file, or the time of day in UTC. */
 function timeText(nanos, step = 1e5) {
   const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1) / 1e9)), 0, 9);
   if (state.clock && data.utc_ms !== null) {
@@ -41,8 +41,8 @@ function timeText(nanos, step = 1e5) {
   return `${(nanos / 1e9).toFixed(digits)} s`;
 }
 
-/** A moment in full, for details. */
-function momentText(nanos) {
+/** Formats a time with all digits, for details. */
+function fullTimeText(nanos) {
   const since = `${(nanos / 1e9).toFixed(6)} s`;
   if (data.utc_ms === null) return since;
   const date = new Date(data.utc_ms + nanos / 1e6);
@@ -54,7 +54,7 @@ const deviceText = (device) => (device === null || device < 0 ? "gpu_?" : `gpu_$
 function processText(pid) {
   const known = data.processes.find((process) => process.pid === pid);
   if (known && known.name) return `${pid} ${known.name}`;
-  // Some files do not say whose memory it is.
+  // Some files have no process ids.
   return pid === 0 ? "unknown" : String(pid);
 }
 
@@ -63,7 +63,7 @@ function siteText(site) {
   return stack ? stack.label : "(no call stack)";
 }
 
-/** A frame: what is shown of it, and whether it is of a library. */
+/** Returns the texts of a frame, and whether it is a library frame. */
 function frameOf(marked) {
   const [name, file, line, module] = data.frames[Math.floor(marked / 2)];
   const text = (index) => (index === null ? "" : data.texts[index]);
@@ -72,7 +72,7 @@ function frameOf(marked) {
   return { name: text(name), where, module: text(module), foreign: marked % 2 === 1 };
 }
 
-/** All of a stack in small letters, for searches. */
+/** Returns all text of a stack in lower case, for searches. */
 function searchText(site) {
   const stack = data.stack_list[site];
   if (!stack) return "(no call stack)";
@@ -87,20 +87,20 @@ const isFound = (site) => state.search === "" || searchText(site).includes(state
 
 const SOURCES = { recording: "recording of vramscope", nsys: "export of Nsight Systems", torch: "memory snapshot of PyTorch", sanitizer: "leak report of compute-sanitizer" };
 
-const ENDS = ["", "freed", "freed: its address was given out again", "released with its context or module", "never freed: its process ended"];
+const ENDS = ["", "freed", "freed: its address was allocated again", "released with its context or module", "never freed: its process ended"];
 
-/** Steps of an axis of sizes: round in binary units. */
-function sizeSteps(most, wanted) {
-  const rough = Math.max(most, 1) / Math.max(wanted, 1);
+/** Returns the ticks of a size axis: round in binary units. */
+function sizeSteps(maxSize, wanted) {
+  const rough = Math.max(maxSize, 1) / Math.max(wanted, 1);
   let step = 2 ** Math.ceil(Math.log2(rough));
-  // 1, 2, 4, … 512 of a unit; a few wide steps are better than many narrow ones.
-  if (most / step < wanted * 0.7 && step >= 2) step /= 2;
+  // 1, 2, 4, … 512 of a unit; half the step if there are too few ticks.
+  if (maxSize / step < wanted * 0.7 && step >= 2) step /= 2;
   const list = [];
-  for (let at = 0; at <= most * 1.0001 && list.length < 50; at += step) list.push(at);
+  for (let at = 0; at <= maxSize * 1.0001 && list.length < 50; at += step) list.push(at);
   return list;
 }
 
-/** A size on an axis: no decimals that say nothing. */
+/** Formats a size tick, without trailing zeros. */
 function axisText(bytes) {
   if (bytes === 0) return "0";
   let unit = 0;
@@ -108,7 +108,7 @@ function axisText(bytes) {
   return `${Number((bytes / 1024 ** unit).toFixed(2))} ${UNITS[unit]}`;
 }
 
-/** Steps of an axis of time: 1, 2 or 5 of a power of ten, or parts of minutes and hours. */
+/** Returns the ticks of a time axis: 1, 2 or 5 times a power of ten, or parts of minutes and hours. */
 function timeSteps(from, to, wanted) {
   const rough = (to - from) / Math.max(wanted, 1);
   const long = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
@@ -119,8 +119,8 @@ function timeSteps(from, to, wanted) {
   }
   if (!step) step = Math.ceil(rough / 86400e9) * 86400e9;
   const list = [];
-  // Times of day are round by themselves, not since the beginning.
-  const ahead = state.clock && data.utc_ms !== null ? (data.utc_ms % 86400000) * 1e6 : 0;
-  for (let at = Math.ceil((from + ahead) / step) * step - ahead; at <= to && list.length < 100; at += step) list.push(at);
+  // Round times of day, not round offsets from the start.
+  const offset = state.clock && data.utc_ms !== null ? (data.utc_ms % 86400000) * 1e6 : 0;
+  for (let at = Math.ceil((from + offset) / step) * step - offset; at <= to && list.length < 100; at += step) list.push(at);
   return { list, step };
 }
