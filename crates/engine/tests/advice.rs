@@ -1,4 +1,4 @@
-//! What would give memory back, and in which order.
+//! Steps that free memory, and their order.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,33 +24,33 @@ use engine::verdict::{Evidence, Judgement, Subject, Sureness, Verdict};
 
 const MIB: u64 = 1 << 20;
 
-fn tell(ledger: &mut Ledger, pid: u32, what: What) {
+fn apply(ledger: &mut Ledger, pid: u32, what: What) {
     let at = Moment(1000);
     ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
 }
 
 fn holds(ledger: &mut Ledger, pid: u32, device: u16, bytes: u64) {
     let facts = ProcessFacts { start: 1, uid: 1000, name: "python".into(), before_trace: false };
-    tell(ledger, pid, What::Process(facts));
-    tell(ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
+    apply(ledger, pid, What::Process(facts));
+    apply(ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
     let before =
         ledger.holdings(Where::Anywhere).iter().map(|one| one.live_allocations).sum::<u64>();
     let key = Key::address((before + 1) << 40);
     let device = Some(DeviceId(device));
     let (context, pool, stream, site) = (None, None, None, None);
     let new = Allocate { key, kind: Kind::Device, bytes, context, device, pool, stream, site };
-    tell(ledger, pid, What::Allocate(new));
+    apply(ledger, pid, What::Allocate(new));
 }
 
 fn snapshot(ledger: &mut Ledger) -> Snapshot {
     ledger.snapshot(Moment(2000), &View::default())
 }
 
-const NOBODY: &dyn Fn(&ProcessView) -> bool = &|_| false;
+const NONE_PROTECTED: &dyn Fn(&ProcessView) -> bool = &|_| false;
 const BUSY: &dyn Fn(&ProcessView) -> Option<Nanos> = &|_| None;
 
 fn situation(snapshot: &Snapshot) -> Situation<'_> {
-    let (protected, idle) = (NOBODY, BUSY);
+    let (protected, idle) = (NONE_PROTECTED, BUSY);
     let gpu = Some(GpuId(0));
     Situation { snapshot, gpu, only: &[], asker: None, cause: None, protected, idle }
 }
@@ -60,19 +60,19 @@ fn short(steps: &[Step]) -> Vec<(Action, u32, u64, Known)> {
 }
 
 #[test]
-fn what_costs_nothing_comes_first_and_then_what_costs_least() {
+fn steps_are_ordered_by_cost() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 300 * MIB);
     holds(&mut ledger, 1, 0, 600 * MIB);
     let what = TensorTurn::Began { address: 1 << 40, bytes: 300 * MIB, site: None };
     let (device, allocated, reserved) = (DeviceId(0), 300 * MIB, 900 * MIB);
-    tell(&mut ledger, 1, What::Tensor(TensorCall { what, device, allocated, reserved }));
+    apply(&mut ledger, 1, What::Tensor(TensorCall { what, device, allocated, reserved }));
     holds(&mut ledger, 2, 0, 100 * MIB);
     let pool = PoolId(7);
-    tell(&mut ledger, 2, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
-    tell(&mut ledger, 2, What::Pool(PoolCall::ToldReserved { pool, bytes: 700 * MIB }));
+    apply(&mut ledger, 2, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
+    apply(&mut ledger, 2, What::Pool(PoolCall::ToldReserved { pool, bytes: 700 * MIB }));
     holds(&mut ledger, 3, 0, 50 * MIB);
-    tell(&mut ledger, 3, What::DriverAccount { gpu: GpuId(0), bytes: 80 * MIB, only: false });
+    apply(&mut ledger, 3, What::DriverAccount { gpu: GpuId(0), bytes: 80 * MIB, only: false });
     holds(&mut ledger, 4, 1, 5000 * MIB);
     let snapshot = snapshot(&mut ledger);
     let idle =
@@ -96,11 +96,11 @@ fn what_costs_nothing_comes_first_and_then_what_costs_least() {
 }
 
 #[test]
-fn a_leak_is_worth_a_restart_and_gives_back_what_leaked() {
+fn restart_of_leaking_process_frees_leaked_bytes() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
     let mut snapshot = snapshot(&mut ledger);
-    let judged = |device, bytes| Judgement {
+    let suspect = |device, bytes| Judgement {
         pid: Some(Pid(1)),
         process: "python".into(),
         site: SiteName::Unknown,
@@ -112,9 +112,9 @@ fn a_leak_is_worth_a_restart_and_gives_back_what_leaked() {
         sureness: Sureness::Likely,
         evidence: Evidence { live: bytes, ..Evidence::default() },
     };
-    let pinned = Judgement { subject: Subject::Memory(Kind::Pinned), ..judged(0, 999 * MIB) };
+    let pinned = Judgement { subject: Subject::Memory(Kind::Pinned), ..suspect(0, 999 * MIB) };
     snapshot.suspects =
-        vec![judged(0, 400 * MIB), judged(0, 100 * MIB), judged(1, 77 * MIB), pinned];
+        vec![suspect(0, 400 * MIB), suspect(0, 100 * MIB), suspect(1, 77 * MIB), pinned];
     let steps = advise(&situation(&snapshot));
     let expected = [
         (Action::RestartLeaking, 1, 500, Known::Estimate),
@@ -124,7 +124,7 @@ fn a_leak_is_worth_a_restart_and_gives_back_what_leaked() {
 }
 
 #[test]
-fn nobody_is_told_to_stop_services_or_the_protected() {
+fn services_and_protected_processes_are_never_stopped() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
     holds(&mut ledger, 2, 0, 900 * MIB);
@@ -136,7 +136,7 @@ fn nobody_is_told_to_stop_services_or_the_protected() {
 }
 
 #[test]
-fn who_was_refused_is_told_to_need_less_and_not_to_end() {
+fn requester_is_advised_to_reduce_use_not_to_stop() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
     let snapshot = snapshot(&mut ledger);
@@ -150,7 +150,7 @@ fn who_was_refused_is_told_to_need_less_and_not_to_end() {
 }
 
 #[test]
-fn commands_name_the_container_only_in_words_that_no_shell_obeys() {
+fn unsafe_container_names_are_not_put_in_commands() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
     let mut snapshot = snapshot(&mut ledger);
@@ -177,7 +177,7 @@ fn commands_name_the_container_only_in_words_that_no_shell_obeys() {
 }
 
 #[test]
-fn only_the_processes_that_are_meant_are_spoken_of() {
+fn advice_is_limited_to_selected_processes() {
     let mut ledger = Ledger::new();
     (1..4).for_each(|pid| holds(&mut ledger, pid, 0, u64::from(pid) * MIB));
     let snapshot = snapshot(&mut ledger);
@@ -189,13 +189,13 @@ fn only_the_processes_that_are_meant_are_spoken_of() {
 }
 
 #[test]
-fn only_what_helps_against_the_cause_is_advised() {
+fn advice_matches_the_cause() {
     let mut ledger = Ledger::new();
     for pid in [1, 2] {
         holds(&mut ledger, pid, 0, 900 * MIB);
         let (pool, device) = (PoolId(7), DeviceId(0));
-        tell(&mut ledger, pid, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
-        tell(&mut ledger, pid, What::Pool(PoolCall::ToldReserved { pool, bytes: 70 * MIB }));
+        apply(&mut ledger, pid, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
+        apply(&mut ledger, pid, What::Pool(PoolCall::ToldReserved { pool, bytes: 70 * MIB }));
     }
     let snapshot = snapshot(&mut ledger);
     let less = (Action::AskForLess, 1);
@@ -203,7 +203,7 @@ fn only_what_helps_against_the_cause_is_advised() {
         (Cause::LargerThanDevice, vec![less], "the whole device"),
         (Cause::HostMemory, vec![less], "ulimit -l"),
         (Cause::AddressSpace, vec![less], "ulimit -v"),
-        // What it holds itself counts against its limit.
+        // Memory that the process holds itself counts against its limit.
         (Cause::Quota, vec![(Action::TrimPool, 1), less], "raise its share"),
         (
             Cause::DeviceExhausted,

@@ -1,4 +1,4 @@
-//! Why there was no memory: a table of cases, with what is known taken away piece by piece.
+//! Causes of out-of-memory errors: a table of cases with less and less information.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,11 +18,11 @@ use engine::verdict::Sureness;
 
 const GIB: u64 = 1 << 30;
 
-/// A host with one GPU of 24 GiB, as GPU 3, which is device 0 of every process.
+/// A host with one GPU of 24 GiB, GPU 3, which is device 0 of every process.
 struct World {
     ledger: Ledger,
     at: u64,
-    /// What processes held at the moment of the error.
+    /// Memory that each process held at the time of the error.
     held: Vec<(Pid, Bytes)>,
     total: Option<Bytes>,
     host: Host,
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, pid: u32, what: What) {
+    fn apply(&mut self, pid: u32, what: What) {
         self.at += 1000;
         let at = Moment(self.at);
         self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
@@ -50,18 +50,18 @@ impl World {
     fn begin(&mut self, pid: u32, before_trace: bool) {
         let name = format!("worker-{pid}").into();
         let facts = ProcessFacts { start: 1, uid: 1000, name, before_trace };
-        self.tell(pid, What::Process(facts));
+        self.apply(pid, What::Process(facts));
     }
 
-    /// A process that holds so much, and takes `beyond` more by the driver's account.
-    fn holds(mut self, pid: u32, bytes: u64, beyond: Option<u64>) -> Self {
+    /// Adds a process that holds `bytes`, with `untracked` more reported by the driver.
+    fn holds(mut self, pid: u32, bytes: u64, untracked: Option<u64>) -> Self {
         self.begin(pid, false);
-        self.tell(pid, What::Gpus([Some(GpuId(3))].into()));
+        self.apply(pid, What::Gpus([Some(GpuId(3))].into()));
         self.allocates(pid, bytes);
-        if let Some(beyond) = beyond {
-            self.tell(
+        if let Some(untracked) = untracked {
+            self.apply(
                 pid,
-                What::DriverAccount { gpu: GpuId(3), bytes: bytes + beyond, only: false },
+                What::DriverAccount { gpu: GpuId(3), bytes: bytes + untracked, only: false },
             );
         }
         self
@@ -72,18 +72,18 @@ impl World {
         let (kind, device) = (Kind::Device, Some(DeviceId(0)));
         let (context, pool, stream, site) = (None, None, None, None);
         let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
-        self.tell(pid, What::Allocate(new));
+        self.apply(pid, What::Allocate(new));
         self.held.retain(|(known, _)| *known != Pid(pid));
         let all = self.ledger.holdings(engine::holding::Where::Gpu(GpuId(3)));
         self.held = all.into_iter().map(|one| (one.key.pid, one.live_bytes)).collect();
     }
 
     fn free(mut self, bytes: u64) -> Self {
-        self.tell(0, What::GpuFree { gpu: GpuId(3), bytes });
+        self.apply(0, What::GpuFree { gpu: GpuId(3), bytes });
         self
     }
 
-    /// More is allocated after the driver's account was asked.
+    /// Allocates more after the driver was queried.
     fn then(mut self, pid: u32, bytes: u64) -> Self {
         self.allocates(pid, bytes);
         self
@@ -92,14 +92,14 @@ impl World {
     fn cache(mut self, pid: u32, allocated: u64, reserved: u64) -> Self {
         let what = TensorTurn::Began { address: 2, bytes: allocated, site: None };
         let device = DeviceId(0);
-        self.tell(pid, What::Tensor(TensorCall { what, device, allocated, reserved }));
+        self.apply(pid, What::Tensor(TensorCall { what, device, allocated, reserved }));
         self
     }
 
     fn pool(mut self, pid: u32, reserved: u64) -> Self {
         let (pool, device) = (PoolId(9), DeviceId(0));
-        self.tell(pid, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
-        self.tell(pid, What::Pool(PoolCall::ToldReserved { pool, bytes: reserved }));
+        self.apply(pid, What::Pool(PoolCall::OfDevice { pool, device, current: true }));
+        self.apply(pid, What::Pool(PoolCall::ToldReserved { pool, bytes: reserved }));
         self
     }
 
@@ -138,7 +138,7 @@ fn assert_cause(world: World, asked: u64, cause: Cause, sureness: Sureness, says
 }
 
 #[test]
-fn a_full_device_names_who_holds_most() {
+fn full_device_names_the_largest_holder() {
     let world = || World::new().holds(1, 3 * GIB, Some(GIB)).holds(2, 17 * GIB, Some(GIB));
     let says =
         ["24.00 GiB device was full", "about 1.00 GiB free", "process 2 (worker-2): 17.00 GiB"];
@@ -150,14 +150,14 @@ fn a_full_device_names_who_holds_most() {
 }
 
 #[test]
-fn what_was_allocated_since_the_account_was_asked_counts() {
+fn allocations_after_the_driver_report_count() {
     let early = World::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
     let says = ["about 2.00 GiB free"];
     assert_cause(early, 3 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
 #[test]
-fn what_is_free_can_be_told_without_anybody_who_asked() {
+fn free_memory_is_known_without_a_requester() {
     let mut world = World::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
     let snapshot = world.snapshot();
     let scene = Scene {
@@ -176,34 +176,34 @@ fn what_is_free_can_be_told_without_anybody_who_asked() {
 }
 
 #[test]
-fn what_was_there_before_the_trace_is_not_taken_for_the_size_of_a_context() {
+fn memory_from_before_the_trace_is_not_context_size() {
     let mut world = World::new();
     world.begin(2, true);
-    world.tell(2, What::Gpus([Some(GpuId(3))].into()));
-    world.tell(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB, only: false });
-    // The one who asks is too new to be in the account: its context is a guess of 512 MiB.
+    world.apply(2, What::Gpus([Some(GpuId(3))].into()));
+    world.apply(2, What::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB, only: false });
+    // The requester is too new for the driver-reported usage: its context is estimated at 512 MiB.
     world.begin(1, false);
     let says = ["about 19.50 GiB free", "process 2 (worker-2): 4.00 GiB untracked"];
     assert_cause(world.free(20 * GIB), 20 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
 #[test]
-fn memory_that_nobody_traced_is_named_where_it_is_most() {
+fn untracked_memory_is_named_if_it_is_most() {
     let world = World::new().holds(1, GIB, Some(20 * GIB)).free(GIB);
     let says = ["held by the same process: 1.00 GiB and 20.00 GiB untracked"];
     assert_cause(world, 2 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
-    // Another one was there before the trace, and only the driver's account knows of it.
+    // The other process started before the trace: only the driver reports its memory.
     let world = World::new().holds(1, GIB, Some(0)).holds(2, 0, Some(20 * GIB)).free(3 * GIB);
     let says = ["most of it was held by process 2 (worker-2): 20.00 GiB untracked"];
     assert_cause(world, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
-    // Nobody that is known holds it.
+    // No known process holds it.
     let world = World::new().holds(1, GIB, Some(0)).free(GIB);
     let says = ["22.00 GiB held by no known process"];
     assert_cause(world, 4 * GIB, Cause::DeviceExhausted, Sureness::Certain, &says);
 }
 
 #[test]
-fn a_device_is_full_only_when_nearly_nothing_is_free_and_most_is_more_than_half() {
+fn full_means_nearly_no_free_and_most_means_over_half() {
     let sentence = |world: World, asked| {
         let (cause, _, sentence) = world.cause(asked);
         assert_eq!(cause, Cause::DeviceExhausted, "{sentence}");
@@ -216,13 +216,13 @@ fn a_device_is_full_only_when_nearly_nothing_is_free_and_most_is_more_than_half(
         "{said}"
     );
     assert!(!said.contains("full"), "{said}");
-    // 2 GiB are the most of the 4 GiB that are used, and no more than half.
+    // 2 GiB is the largest share of the 4 GiB in use, but not more than half.
     assert!(said.contains("the largest holder was process 2 (worker-2): 2.00 GiB"), "{said}");
     let many = (1..=20).fold(World::new(), |world, pid| world.holds(pid, GIB, Some(GIB / 8)));
     let said = sentence(many.free(GIB), 4 * GIB);
     assert!(said.contains("was full") && said.contains("the largest holder was"), "{said}");
-    let unasked = World::new().holds(1, 12 * GIB, None);
-    let said = sentence(unasked, 23 * GIB);
+    let no_driver_report = World::new().holds(1, 12 * GIB, None);
+    let said = sentence(no_driver_report, 23 * GIB);
     assert!(
         said.contains("too little free memory") && said.contains("most of it was held"),
         "{said}"
@@ -235,7 +235,7 @@ fn a_device_is_full_only_when_nearly_nothing_is_free_and_most_is_more_than_half(
 }
 
 #[test]
-fn a_cache_that_holds_enough_is_the_cause() {
+fn cache_with_enough_unused_memory_is_the_cause() {
     let world =
         || World::new().holds(1, 20 * GIB, Some(GIB)).cache(1, 12 * GIB, 20 * GIB).free(GIB);
     let says = ["had 8.00 GiB unused"];
@@ -247,21 +247,21 @@ fn a_cache_that_holds_enough_is_the_cause() {
 }
 
 #[test]
-fn a_pool_that_reserves_enough_is_the_cause() {
+fn pool_with_enough_reserved_memory_is_the_cause() {
     let world = World::new().holds(1, GIB, None).pool(1, 6 * GIB).free(GIB);
     let says = ["had 6.00 GiB reserved and unused"];
     assert_cause(world, 4 * GIB, Cause::PoolFragmented, Sureness::Likely, &says);
 }
 
 #[test]
-fn one_request_can_be_larger_than_the_device() {
+fn request_larger_than_the_device_is_the_cause() {
     let world = World::new().holds(1, GIB, None);
     let says = ["25.00 GiB requested", "the device has 24.00 GiB in total"];
     assert_cause(world, 25 * GIB, Cause::LargerThanDevice, Sureness::Certain, &says);
 }
 
 #[test]
-fn a_device_with_plenty_free_means_a_limit_of_the_process() {
+fn plenty_of_free_memory_means_a_quota() {
     let world = || World::new().holds(1, 2 * GIB, Some(GIB)).free(20 * GIB);
     let says = ["about 20.00 GiB was free", "the process held 2.00 GiB"];
     assert_cause(world(), GIB, Cause::Quota, Sureness::Possible, &says);
@@ -271,13 +271,13 @@ fn a_device_with_plenty_free_means_a_limit_of_the_process() {
 }
 
 #[test]
-fn just_enough_free_is_still_a_full_device() {
+fn barely_enough_free_memory_is_a_full_device() {
     let world = World::new().holds(1, 2 * GIB, Some(GIB)).free(GIB + (1 << 20));
     assert_cause(world, GIB, Cause::DeviceExhausted, Sureness::Certain, &[]);
 }
 
 #[test]
-fn without_the_drivers_account_only_what_was_traced_tells() {
+fn without_driver_report_cause_comes_from_traced_memory() {
     let full = World::new().holds(1, 12 * GIB, None).holds(2, 11 * GIB, None);
     assert_cause(full, GIB, Cause::DeviceExhausted, Sureness::Likely, &["same process: 12.00 GiB"]);
     let says = ["free memory", "unknown (the driver could not be queried)"];
@@ -289,7 +289,7 @@ fn without_the_drivers_account_only_what_was_traced_tells() {
 }
 
 #[test]
-fn host_memory_and_addresses_are_told_apart_from_the_device() {
+fn host_memory_and_address_space_have_their_own_causes() {
     let kinds =
         [Kind::Pinned, Kind::Registered, Kind::HostPhysical, Kind::HostAsync, Kind::Managed];
     for kind in kinds {
@@ -318,7 +318,7 @@ fn host_memory_and_addresses_are_told_apart_from_the_device() {
 }
 
 #[test]
-fn a_call_that_allocates_nothing_itself_is_judged_by_what_is_free() {
+fn non_allocating_call_is_judged_by_free_memory() {
     let mut full = World::new().holds(2, 23 * GIB, Some(GIB)).free(1 << 20);
     assert_eq!(full.diagnose(Asked::Other).cause, Cause::DeviceExhausted);
     let mut open = World::new().holds(1, GIB, Some(GIB)).free(20 * GIB);
@@ -326,7 +326,7 @@ fn a_call_that_allocates_nothing_itself_is_judged_by_what_is_free() {
 }
 
 #[test]
-fn hostile_figures_do_no_harm() {
+fn extreme_values_do_not_panic() {
     let huge = World::new().holds(1, u64::MAX, None).holds(2, u64::MAX, None).free(u64::MAX);
     huge.cause(u64::MAX);
     World::new().holds(1, 0, None).free(0).cause(0);

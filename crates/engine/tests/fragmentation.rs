@@ -1,4 +1,4 @@
-//! Fragmentation: cases computed by hand, and what holds for any cache.
+//! Fragmentation: cases computed by hand, and properties of any cache.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,8 +16,8 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A segment in a short notation: `a4` is 4 MiB in use, `p` pending, `f` free; a small `k` behind the
-/// number counts KiB instead. What was asked for is all of it, or what follows `/`.
+/// Parses a segment: `a4` is 4 MiB in use, `p` pending, `f` free; a `k` after the number means KiB.
+/// The requested size is the whole block, or the number after `/`.
 fn segment(notation: &str, part: Part, expandable: bool) -> Segment {
     let mut address = 1 << 40;
     let size = |text: &str| match text.strip_suffix('k') {
@@ -65,7 +65,7 @@ fn of(segments: &[Segment]) -> Fragmentation {
 }
 
 #[test]
-fn figures_are_those_computed_by_hand() {
+fn values_match_those_computed_by_hand() {
     struct Case {
         segments: &'static [&'static str],
         expandable: bool,
@@ -93,7 +93,7 @@ fn figures_are_those_computed_by_hand() {
             sums: [20, 0, 0, 5, 15, 15, 0, 15],
             parts: [0.0, 0.0, 1.0, 0.75, 225.0 / 400.0],
         },
-        // Whole pages of 20 MiB go back: of the gap from 10 to 65 MiB those from 20 to 60.
+        // Whole pages of 20 MiB can be released: of the gap from 10 to 65 MiB, those from 20 to 60.
         Case {
             segments: &["a10 f55 a15 f20"],
             expandable: true,
@@ -140,7 +140,7 @@ fn figures_are_those_computed_by_hand() {
 }
 
 #[test]
-fn pools_streams_and_devices_are_apart() {
+fn pools_streams_and_devices_are_separate() {
     let mut segments = large(&["a10 f10", "a10 f10", "a10 f10", "a10 f10"]);
     segments[1].stream = Some(StreamId(7));
     segments[2].pool.id = (0, 3);
@@ -161,7 +161,7 @@ fn inactive_split_is_blind_to_expandable_segments() {
 }
 
 #[test]
-fn the_part_that_a_size_cannot_use_is_what_is_left_of_each_gap() {
+fn unusable_ratio_is_the_remainder_of_each_gap() {
     let pools = of(&large(&["a1 f5 a1 f3 a1 f9"])).pools;
     let unusable = |mib: u64| (pools[0].unusable_for(mib * MIB).unwrap() * 17.0).round();
     assert_eq!([1, 2, 4, 6, 10].map(unusable), [0.0, 3.0, 5.0, 11.0, 17.0]);
@@ -169,14 +169,14 @@ fn the_part_that_a_size_cannot_use_is_what_is_left_of_each_gap() {
 }
 
 #[test]
-fn a_request_fits_or_the_answer_says_what_it_takes() {
+fn would_fit_reports_what_a_request_needs() {
     let found = of(&large(&["a4 f6 a4 f6", "f20"]));
     let fit = |mib: u64| found.would_fit(Some(DeviceId(0)), mib * MIB);
     assert_eq!(fit(6), Fit::InFreeBlock { block_bytes: 6 * MIB });
     assert_eq!(fit(7), Fit::InFreeBlock { block_bytes: 20 * MIB });
     assert_eq!(fit(22), Fit::OnlyDefragmented { free_bytes: 32 * MIB, more_bytes: 2 * MIB });
     assert_eq!(fit(33), Fit::NeedsMore { more_bytes: 14 * MIB });
-    // Two idle segments of 20 MiB make one of 40.
+    // Two idle segments of 20 MiB together free 40.
     let found = of(&large(&["f20", "f20"]));
     let fit = found.would_fit(Some(DeviceId(0)), 30 * MIB);
     assert_eq!(fit, Fit::AfterEmptyCache { releasable_bytes: 40 * MIB });
@@ -184,12 +184,12 @@ fn a_request_fits_or_the_answer_says_what_it_takes() {
     let fit = found.would_fit(Some(DeviceId(0)), 4096);
     assert_eq!(fit, Fit::AfterEmptyCache { releasable_bytes: 40 * MIB });
     assert_eq!(found.pools[0].would_fit(4096, &found.settings), None);
-    // Nothing at all is known of another device.
+    // Nothing is known about another device.
     assert_eq!(found.would_fit(Some(DeviceId(9)), 4096), Fit::NeedsMore { more_bytes: 2 * MIB });
 }
 
 #[test]
-fn a_limit_keeps_large_blocks_for_large_requests() {
+fn max_split_size_keeps_large_blocks_for_large_requests() {
     let settings = CacheSettings { max_split_bytes: Some(32 * MIB), ..CacheSettings::default() };
     let found = analyse(&large(&["f64 a2"]), &[], &settings);
     let fit = |mib: u64| found.pools[0].would_fit(mib * MIB, &settings);
@@ -198,7 +198,7 @@ fn a_limit_keeps_large_blocks_for_large_requests() {
 }
 
 #[test]
-fn of_the_drivers_pools_only_sums_are_known() {
+fn driver_pools_have_totals_only() {
     let sums = PoolSums {
         pid: Pid(7),
         device: Some(DeviceId(0)),
@@ -226,7 +226,7 @@ fn advice(segments: &[Segment], settings: &CacheSettings) -> Vec<Suggestion> {
 }
 
 #[test]
-fn gaps_call_for_expandable_segments_unless_they_are_on() {
+fn gaps_suggest_expandable_segments_unless_enabled() {
     let notation = "a10 f90";
     let off = CacheSettings::default();
     let found = advice(&large(&[notation]), &off);
@@ -243,7 +243,7 @@ fn gaps_call_for_expandable_segments_unless_they_are_on() {
     let limited = CacheSettings { max_split_bytes: Some(64 * MIB), ..off.clone() };
     assert_eq!(advice(&large(&[notation]), &limited).len(), 1);
     let on = CacheSettings { expandable_segments: Some(true), ..off };
-    // Pages from 20 MiB on can go back: that is cache.
+    // Pages from 20 MiB on can be released: that is cache.
     let found = advice(&[segment(notation, Part::Large, true)], &on);
     assert_eq!(found, [Suggestion::EmptyCache { releasable_bytes: 80 * MIB }]);
 }
@@ -270,7 +270,7 @@ fn idle_segments_are_cache() {
 }
 
 #[test]
-fn many_sizes_between_gaps_call_for_steps() {
+fn many_sizes_between_gaps_suggest_rounding() {
     let mixed: Vec<String> = (2..20).map(|mib| format!("a{mib} f{mib}")).collect();
     let found = advice(&large(&[&mixed.join(" ")]), &CacheSettings::default());
     let steps = found.iter().find_map(Suggestion::setting).unwrap();
@@ -285,7 +285,7 @@ fn many_sizes_between_gaps_call_for_steps() {
 }
 
 #[test]
-fn coarse_rounding_is_told_when_it_is_set() {
+fn coarse_rounding_is_reported_when_configured() {
     let set = CacheSettings { roundup_divisions: [2; 16], ..CacheSettings::default() };
     let found = advice(&large(&["a96/70"]), &set);
     assert!(found.contains(&Suggestion::FinerRounding {
@@ -327,7 +327,7 @@ proptest! {
     #![proptest_config(random::config(random::CASES))]
 
     #[test]
-    fn the_reserve_is_active_pending_releasable_or_stuck(
+    fn reserved_is_active_pending_releasable_or_stuck(
         segments in prop::collection::vec(any_segment(), 0..12),
         request in 0_u64..1 << 28,
     ) {
@@ -352,7 +352,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_from_a_file_is_survived(
+    fn invalid_segments_do_not_panic(
         numbers in prop::collection::vec(any::<(u64, u64, u64)>(), 1..8),
         request: u64,
         divisions: u64,

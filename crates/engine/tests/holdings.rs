@@ -1,4 +1,4 @@
-//! Who holds what of one device by site: the same as a walk over what was allocated.
+//! Holders of one device by site, compared with a scan of all allocations.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,7 +34,7 @@ fn allocate(at: u64, pid: u32, device: u16, kind: Kind, site: u32, bytes: u64) -
     event(at, pid, what)
 }
 
-/// Process 1 sees GPUs 0 and 1; process 2 sees GPU 1 alone, as its device 0.
+/// Process 1 sees GPUs 0 and 1; process 2 sees only GPU 1, as its device 0.
 fn two_processes() -> Ledger {
     let mut ledger = Ledger::new();
     for (pid, gpus) in [(1, vec![Some(GpuId(0)), Some(GpuId(1))]), (2, vec![Some(GpuId(1))])] {
@@ -48,7 +48,7 @@ fn two_processes() -> Ledger {
 #[test]
 fn every_live_allocation_counts_once_on_its_gpu_and_site() {
     let mut ledger = two_processes();
-    let mut truth: BTreeMap<(u16, u32, u32), (u64, u64)> = BTreeMap::new();
+    let mut expected: BTreeMap<(u16, u32, u32), (u64, u64)> = BTreeMap::new();
     for i in 0..2000_u64 {
         let (pid, site) = (1 + (i % 2) as u32, (i % 7) as u32);
         let device = if pid == 1 { (i / 2 % 2) as u16 } else { 0 };
@@ -59,7 +59,7 @@ fn every_live_allocation_counts_once_on_its_gpu_and_site() {
             ledger.apply(&event(10 + i, pid, What::Free(free)));
         } else if kind == Kind::Device {
             let gpu = if pid == 1 { device } else { 1 };
-            let one = truth.entry((gpu, pid, site)).or_default();
+            let one = expected.entry((gpu, pid, site)).or_default();
             *one = (one.0 + 100 + i, one.1 + 1);
         }
     }
@@ -69,13 +69,13 @@ fn every_live_allocation_counts_once_on_its_gpu_and_site() {
             let sum: u64 = holding.sites.iter().map(|site| site.live_bytes.0).sum();
             assert_eq!(sum, holding.live_bytes.0);
             for site in holding.sites {
-                let place = (gpu, holding.key.pid.0, site.site.unwrap().0);
-                found.insert(place, (site.live_bytes.0, site.live_allocations));
+                let key = (gpu, holding.key.pid.0, site.site.unwrap().0);
+                found.insert(key, (site.live_bytes.0, site.live_allocations));
             }
         }
-        let truth: BTreeMap<_, _> =
-            truth.iter().filter(|((on, ..), _)| *on == gpu).map(|(k, v)| (*k, *v)).collect();
-        assert_eq!(found, truth);
+        let expected: BTreeMap<_, _> =
+            expected.iter().filter(|((on, ..), _)| *on == gpu).map(|(k, v)| (*k, *v)).collect();
+        assert_eq!(found, expected);
     }
     let all: u64 = ledger.holdings(Where::Anywhere).iter().map(|one| one.live_bytes.0).sum();
     assert_eq!(all, ledger.live_bytes().0);
@@ -84,7 +84,7 @@ fn every_live_allocation_counts_once_on_its_gpu_and_site() {
 }
 
 #[test]
-fn sites_that_turn_out_to_look_the_same_become_one() {
+fn sites_with_equal_frames_are_merged() {
     let mut ledger = two_processes();
     for (at, site, bytes) in [(10, 5, 100), (11, 6, 50), (12, 7, 120)] {
         ledger.apply(&allocate(at, 1, 0, Kind::Device, site, bytes));

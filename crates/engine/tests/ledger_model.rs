@@ -1,5 +1,6 @@
-//! The ledger against two models: the same rules done plainly, over events of any sort; and a driver
-//! that knows the truth, over traces that can happen, with and without losses.
+//! The ledger compared with two models: a naive implementation of the same rules over random
+//! events, and a simulated driver that knows the actual state, over possible traces with and
+//! without losses.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
@@ -22,7 +23,8 @@ use model::world::World;
 use proptest::prelude::*;
 use random::config;
 
-/// The bounds are not the naive ledger's business, except that they hold what is listed.
+/// Removes the bounds, which the naive ledger does not compute, after a check that they contain the
+/// listed value.
 fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
     let clear = |certainty: &mut engine::snapshot::Certainty, live: Bytes| {
         assert!(certainty.live_at_least <= live && live <= certainty.live_at_most);
@@ -39,7 +41,7 @@ fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// The sums over all sites are those of the process.
+/// Checks that the totals of all sites are those of the process.
 fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
     let mut kinds: BTreeMap<Kind, (u64, u64)> = BTreeMap::new();
     for view in process.sites.iter().flat_map(|site| &site.kinds) {
@@ -54,7 +56,7 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
     prop_assert_eq!(sum(|site| site.live_bytes.0), process.live_bytes.0);
     let calls = |site: &SiteView| site.kinds.iter().map(|kind| kind.allocations_total).sum();
     prop_assert_eq!(sum(calls), process.allocations_total);
-    // A handle of imported memory that is open twice is one that is released: no driver has it.
+    // An imported handle that is open twice counts as one release, which no driver does.
     let begun = |site: &SiteView| {
         let own = site.kinds.iter().filter(|view| view.kind != Kind::Imported);
         own.map(|view| view.freed_total).sum()
@@ -71,7 +73,7 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What judgements rest on is what the sites of the process say.
+/// Checks that the evidence of verdicts agrees with the sites of the process.
 fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
     let suspects = std::mem::take(&mut snapshot.suspects);
     prop_assert_eq!(suspects, []);
@@ -100,7 +102,7 @@ fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// `scale`: how long a step takes.
+/// Feeds steps to the ledger and the models; `scale` is the duration of a step.
 fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
     let mut ledger = Ledger::observed();
     let mut followed = Followed::default();
@@ -121,7 +123,7 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
             Step::Look(view) => {
                 let view = View { older: Nanos(view.older.0 * scale), ..view };
                 let mut seen = ledger.snapshot(at, &view);
-                let want = naive.snapshot(at, &view);
+                let expected = naive.snapshot(at, &view);
                 followed.check(&seen)?;
                 if !view.ended_sites {
                     check_judgements(&mut seen)?;
@@ -142,18 +144,18 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
                     let peak = process.peak_bytes;
                     prop_assert!(low == high || (low..=high).contains(&peak));
                 }
-                prop_assert_eq!(seen, want);
+                prop_assert_eq!(seen, expected);
             }
         }
     }
     Ok(())
 }
 
-/// The truth is inside the bounds, and without losses it is what the ledger says.
+/// Checks that the actual state is within the bounds, and equal to the snapshot without losses.
 fn check(world: &mut World) -> Result<(), TestCaseError> {
     let at = world.settle();
     let snapshot = world.ledger.snapshot(at, &View::default());
-    let truth = Bytes(world.truth_of_all());
+    let actual = Bytes(world.total_held());
     let certainty = &snapshot.certainty;
     prop_assert_eq!(certainty.lost.events(), world.losses);
     if world.all_contexts_known() {
@@ -161,24 +163,24 @@ fn check(world: &mut World) -> Result<(), TestCaseError> {
     }
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         let held = world.held(process.key.pid);
-        let truth = Bytes(held.values().sum());
+        let actual = Bytes(held.values().sum());
         let Certainty { live_at_least, live_at_most, .. } = process.certainty;
-        let inside = (live_at_least..=live_at_most).contains(&truth);
-        let story = || world.story(process.key.pid);
-        prop_assert!(inside, "{process:?}, in truth {truth:?}, after\n{}", story());
+        let inside = (live_at_least..=live_at_most).contains(&actual);
+        let log = || world.log(process.key.pid);
+        prop_assert!(inside, "{process:?}, actual {actual:?}, after\n{}", log());
         if process.certainty.exact() && !world.all_contexts_known() {
-            prop_assert_eq!(process.live_bytes, truth, "after\n{}", story());
+            prop_assert_eq!(process.live_bytes, actual, "after\n{}", log());
         } else if world.losses == 0 && world.all_contexts_known() {
             check_exactly(world, process)
-                .map_err(|error| TestCaseError::fail(format!("{error}\nafter\n{}", story())))?;
+                .map_err(|error| TestCaseError::fail(format!("{error}\nafter\n{}", log())))?;
         }
     }
-    prop_assert!(certainty.live_at_least <= truth, "{certainty:?}, in truth {truth:?}");
-    prop_assert!(truth <= certainty.live_at_most, "{certainty:?}, in truth {truth:?}");
+    prop_assert!(certainty.live_at_least <= actual, "{certainty:?}, actual {actual:?}");
+    prop_assert!(actual <= certainty.live_at_most, "{certainty:?}, actual {actual:?}");
     Ok(())
 }
 
-/// Without losses everything is as it is.
+/// Checks all values against the actual state, without losses.
 fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseError> {
     let pid = process.key.pid;
     let held = world.held(pid);
@@ -203,7 +205,7 @@ fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseErr
     Ok(())
 }
 
-/// Steps of nanoseconds, or so long that a trace has many windows of growth.
+/// Steps of nanoseconds, or long enough for a trace with many windows of growth.
 fn scale() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), Just(1 << 16), Just(1 << 19)]
 }
@@ -212,7 +214,7 @@ proptest! {
     #![proptest_config(config(1000))]
 
     #[test]
-    fn any_events_give_the_same_snapshots_as_the_rules_done_plainly(
+    fn ledger_matches_naive_model(
         scale in scale(),
         steps in prop::collection::vec(step(false), 1..250),
     ) {
@@ -220,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn losses_change_nothing_but_the_certainty(
+    fn losses_change_only_the_uncertainty(
         scale in scale(),
         steps in prop::collection::vec(step(true), 1..250),
     ) {
@@ -232,7 +234,7 @@ proptest! {
     #![proptest_config(config(10_000))]
 
     #[test]
-    fn without_losses_the_ledger_is_the_truth(
+    fn without_losses_the_ledger_matches_the_driver_model(
         dice in prop::collection::vec(any::<(u8, u8, u8, u8)>(), 1..300),
     ) {
         let mut world = World::new(0);
@@ -246,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn unknown_contexts_keep_the_truth_inside_the_bounds(
+    fn bounds_contain_actual_usage_with_unknown_contexts(
         loss_below in prop_oneof![Just(0), 1..100_u8],
         unknown_below in 1..250_u8,
         dice in prop::collection::vec(any::<(u8, u8, u8, u8)>(), 1..300),
@@ -262,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn with_losses_the_truth_is_inside_the_bounds(
+    fn bounds_contain_actual_usage_with_losses(
         loss_below in 1..200_u8,
         every in 1..60_usize,
         dice in prop::collection::vec(any::<(u8, u8, u8, u8)>(), 1..300),

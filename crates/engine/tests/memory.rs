@@ -1,5 +1,5 @@
-//! What the ledger costs: bytes per live allocation, and heap work per event and per snapshot. Counted
-//! by the allocator, never by the clock.
+//! Cost of the ledger: bytes per live allocation, and heap allocations per event and per snapshot.
+//! Counted by the allocator, not measured by time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,16 +12,17 @@ use engine::snapshot::{Sort, View};
 use engine::units::{Bytes, Moment, Nanos};
 
 thread_local! {
-    /// Bytes this thread holds, and bytes it ever took. Tests run on threads of their own.
+    /// Bytes that this thread holds, and bytes that it ever allocated. Tests run on separate
+    /// threads.
     static HELD: Cell<i64> = const { Cell::new(0) };
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
-fn count(taken: usize, given_back: usize) {
-    // A thread that is ending has no counters any more, and no test either.
-    let _ = HELD.try_with(|held| held.set(held.get() + taken as i64 - given_back as i64));
+fn count(taken: usize, freed: usize) {
+    // A thread that is exiting has no counters any more, and no test either.
+    let _ = HELD.try_with(|held| held.set(held.get() + taken as i64 - freed as i64));
     let _ = TAKEN.try_with(|sum| sum.set(sum.get() + taken as u64));
 }
 
@@ -29,7 +30,7 @@ fn count(taken: usize, given_back: usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller's promises are those of `System`.
+        // SAFETY: the caller's guarantees are those of `System`.
         unsafe { System.alloc(layout) }
     }
 
@@ -83,7 +84,7 @@ fn filled(kind: Kind, count: u64, size: impl Fn(u64) -> u64) -> Ledger {
     ledger
 }
 
-/// A different number for every number below 2^20, in no order.
+/// Returns a different number for every number below 2^20, in no order.
 fn scattered(number: u64) -> u64 {
     1 + (number * 0x9_e375) % (1 << 20)
 }
@@ -96,12 +97,12 @@ fn bytes_each(size: impl Fn(u64) -> u64) -> f64 {
         free(&mut ledger, MILLION, number);
     }
     let left = HELD.get() - before;
-    assert!(left < 1 << 20, "{left} bytes stay after everything was freed");
+    assert!(left < 1 << 20, "{left} bytes left after everything was freed");
     held as f64 / MILLION as f64
 }
 
 #[test]
-fn a_live_allocation_costs_less_than_a_hundred_bytes_whatever_the_sizes_are() {
+fn live_allocation_costs_less_than_80_bytes() {
     let same = bytes_each(|_| 4096);
     let ascending = bytes_each(|number| number + 1);
     let distinct = bytes_each(scattered);
@@ -112,12 +113,12 @@ fn a_live_allocation_costs_less_than_a_hundred_bytes_whatever_the_sizes_are() {
 }
 
 #[test]
-fn a_snapshot_takes_as_much_memory_over_a_million_allocations_as_over_a_thousand() {
+fn snapshot_cost_does_not_depend_on_allocation_count() {
     let views = [
         View::default(),
         View { sort: Sort::Age, ..View::default() },
         View { sort: Sort::Count, ..View::default() },
-        // Few old ones among many, by size; few big ones among many, by age.
+        // A few old ones among many, by size; a few large ones among many, by age.
         View { older: Nanos(2 * MILLION - 50), ..View::default() },
         View { sort: Sort::Age, min_size: Bytes((1 << 20) - 50), ..View::default() },
     ];
@@ -128,7 +129,7 @@ fn a_snapshot_takes_as_much_memory_over_a_million_allocations_as_over_a_thousand
         assert!(!snapshot.processes[0].threads[0].allocations.is_empty());
         taken
     };
-    // The same biggest and oldest ones in both; the million has the small and young ones as well.
+    // Both have the same largest and oldest allocations; the million adds small and young ones.
     let size = |number: u64| if number < 1000 { (1 << 20) - number } else { number % 100_000 };
     let mut few = filled(Kind::Device, 1000, size);
     let mut many = filled(Kind::Device, MILLION, size);
@@ -138,7 +139,7 @@ fn a_snapshot_takes_as_much_memory_over_a_million_allocations_as_over_a_thousand
 }
 
 #[test]
-fn a_steady_program_takes_nothing_from_the_heap() {
+fn steady_workload_does_not_allocate() {
     for kind in [Kind::Device, Kind::Async] {
         let round = |ledger: &mut Ledger, from: u64| {
             for number in from..from + 10_000 {
@@ -146,7 +147,7 @@ fn a_steady_program_takes_nothing_from_the_heap() {
                 free(ledger, number, number - 10_000);
             }
         };
-        // It once held more, so that the index has room to tidy up in place.
+        // It held more before, so that the index can compact in place.
         let mut ledger = filled(kind, 20_000, scattered);
         for number in 0..10_000 {
             free(&mut ledger, 20_000, number);

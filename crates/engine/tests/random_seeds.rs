@@ -1,4 +1,4 @@
-//! Random tests can be repeated: by the seed of their run, and by the case that failed.
+//! Random tests can be repeated by the seed of their run and by the failed case.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod random;
@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 const CASE: &str = "cc 7d3c1b0aa5e4f2967d3c1b0aa5e4f2967d3c1b0aa5e4f2967d3c1b0aa5e4f296";
 
-/// What a property gets to see.
+/// Returns the values that a property receives.
 fn seen(config: Config) -> Vec<u64> {
     let all = RefCell::new(Vec::new());
     let result = TestRunner::new(config).run(&any::<u64>(), |value| {
@@ -23,7 +23,7 @@ fn seen(config: Config) -> Vec<u64> {
 }
 
 #[test]
-fn a_seed_repeats_its_cases() {
+fn seed_repeats_its_cases() {
     let first = seen(random::config(20));
     assert_eq!(first, seen(random::config(20)));
     let draw = || any::<u64>().new_tree(&mut random::runner()).unwrap().current();
@@ -33,7 +33,7 @@ fn a_seed_repeats_its_cases() {
 }
 
 #[test]
-fn cases_that_failed_come_first() {
+fn failed_cases_run_first() {
     let usual = seen(random::config(20));
     let after = seen(random::config_after(20, &[CASE]));
     assert_eq!(after.len(), usual.len() + 1);
@@ -42,7 +42,7 @@ fn cases_that_failed_come_first() {
 }
 
 #[test]
-#[should_panic(expected = "is not the seed of a case")]
-fn a_case_that_cannot_be_read_is_not_passed_over() {
+#[should_panic(expected = "is not a case seed")]
+fn unreadable_case_is_an_error() {
     seen(random::config_after(1, &["cc 12"]));
 }

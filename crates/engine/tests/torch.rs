@@ -1,5 +1,5 @@
-//! Blocks of PyTorch's cache beside the driver's memory: what is listed of them, and that nothing of
-//! it is added to anything else.
+//! Blocks of PyTorch's cache next to driver memory: how they are listed, and that they are not
+//! added to any other total.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use engine::verdict::Subject;
 
 const MIB: u64 = 1 << 20;
 
-/// Events one after the other, a microsecond apart; and an allocator's own sums.
+/// Events a microsecond apart, and the allocator's own totals.
 #[derive(Default)]
 struct Story {
     events: Vec<Event>,
@@ -79,30 +79,30 @@ impl Story {
         self.snapshot().processes[0].torch.clone().unwrap()
     }
 
-    fn lies(&self) -> Result<Fragmentation, NoFragmentation> {
+    fn fragmentation(&self) -> Result<Fragmentation, NoFragmentation> {
         self.torch().devices[0].fragmentation
     }
 }
 
-/// Three segments: one with holes, one that is full, one that is free.
-fn story() -> Story {
-    let mut story = Story::default();
-    story.segment(0x1000_0000, 2 * MIB);
-    story.segment(0x2000_0000, 20 * MIB);
-    story.segment(0x3000_0000, 4 * MIB);
-    story.begin(0x1000_0000, MIB, 1);
-    story.begin(0x1010_0000, 512, 2);
-    story.begin(0x1018_0000, MIB / 2, 2);
-    story.begin(0x2000_0000, 20 * MIB, 3);
-    story.begin(0x3000_0000, 3 * MIB, 1);
-    story.end(0x3000_0000, 3 * MIB);
-    story
+/// Three segments: one with gaps, one full, one free.
+fn scenario() -> Story {
+    let mut scenario = Story::default();
+    scenario.segment(0x1000_0000, 2 * MIB);
+    scenario.segment(0x2000_0000, 20 * MIB);
+    scenario.segment(0x3000_0000, 4 * MIB);
+    scenario.begin(0x1000_0000, MIB, 1);
+    scenario.begin(0x1010_0000, 512, 2);
+    scenario.begin(0x1018_0000, MIB / 2, 2);
+    scenario.begin(0x2000_0000, 20 * MIB, 3);
+    scenario.begin(0x3000_0000, 3 * MIB, 1);
+    scenario.end(0x3000_0000, 3 * MIB);
+    scenario
 }
 
 #[test]
 fn blocks_are_listed_by_device_and_site() {
-    let story = story();
-    let snapshot = story.snapshot();
+    let scenario = scenario();
+    let snapshot = scenario.snapshot();
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert!(torch.exact());
     let [device] = &torch.devices[..] else { panic!("{:?}", torch.devices) };
@@ -122,8 +122,8 @@ fn blocks_are_listed_by_device_and_site() {
 }
 
 #[test]
-fn nothing_else_of_a_snapshot_knows_of_blocks() {
-    let all = story();
+fn blocks_do_not_change_the_rest_of_a_snapshot() {
+    let all = scenario();
     let mut ledger = Ledger::new();
     for event in all.events.iter().filter(|event| !matches!(event.what, What::Tensor(_))) {
         ledger.apply(event);
@@ -134,74 +134,74 @@ fn nothing_else_of_a_snapshot_knows_of_blocks() {
     with.tensor_sites.clear();
     with.tensor_sites_total = 0;
     with.processes[0].torch = None;
-    // Tensors are judged, each by itself.
-    with.judgements.retain(|judged| judged.subject != Subject::Tensors);
+    // Tensors are judged separately.
+    with.judgements.retain(|one| one.subject != Subject::Tensors);
     assert_eq!(with, without);
 }
 
 #[test]
 fn blocks_without_a_stack_do_not_count_as_allocations_without_one() {
-    let mut story = Story::default();
-    story.segment(0x1000_0000, 2 * MIB);
-    story.allocated = 512;
-    story.tensor(TensorTurn::Began { address: 0x1000_0000, bytes: 512, site: None });
-    let snapshot = story.snapshot();
+    let mut scenario = Story::default();
+    scenario.segment(0x1000_0000, 2 * MIB);
+    scenario.allocated = 512;
+    scenario.tensor(TensorTurn::Began { address: 0x1000_0000, bytes: 512, site: None });
+    let snapshot = scenario.snapshot();
     assert_eq!((snapshot.allocations_total, snapshot.without_stack), (1, 0));
     assert_eq!((snapshot.sites_total, snapshot.tensor_sites_total), (1, 1));
 }
 
 #[test]
-fn unused_memory_is_told_by_how_it_lies() {
-    let story = story();
-    // Between 0x10100200 and 0x10180000.
+fn fragmentation_is_computed_from_gaps() {
+    let scenario = scenario();
+    // From 0x10100200 to 0x10180000.
     let gap = MIB / 2 - 512;
-    let lies =
+    let fragmentation =
         Fragmentation { whole: Bytes(4 * MIB), fragmented: Bytes(gap), largest_gap: Bytes(gap) };
-    assert_eq!(story.lies(), Ok(lies));
+    assert_eq!(scenario.fragmentation(), Ok(fragmentation));
 }
 
 #[test]
-fn a_block_may_lie_across_mappings_that_are_side_by_side() {
-    let mut story = Story::default();
+fn block_can_span_adjacent_mappings() {
+    let mut scenario = Story::default();
     for number in 0..4 {
         let handle = HandleId(number + 1);
         let (place, bytes) = (Place::Device(DeviceId(0)), 2 * MIB);
-        story.push(What::Vmm(VmmCall::Create { handle, bytes, place, site: None }));
+        scenario.push(What::Vmm(VmmCall::Create { handle, bytes, place, site: None }));
         let address = 0x4000_0000 + number * bytes;
-        story.push(What::Vmm(VmmCall::Map { address, bytes, handle }));
+        scenario.push(What::Vmm(VmmCall::Map { address, bytes, handle }));
     }
-    story.reserved = 8 * MIB;
-    story.begin(0x4000_0000, MIB, 1);
-    story.begin(0x4018_0000, MIB, 1);
-    // The second mapping has half a MiB of a block, the last two are free.
-    let lies = Fragmentation {
+    scenario.reserved = 8 * MIB;
+    scenario.begin(0x4000_0000, MIB, 1);
+    scenario.begin(0x4018_0000, MIB, 1);
+    // The second mapping has half a MiB of a block; the last two are free.
+    let fragmentation = Fragmentation {
         whole: Bytes(4 * MIB),
         fragmented: Bytes(2 * MIB),
         largest_gap: Bytes(8 * MIB - MIB * 5 / 2),
     };
-    assert_eq!(story.lies(), Ok(lies));
+    assert_eq!(scenario.fragmentation(), Ok(fragmentation));
 }
 
 #[test]
-fn how_memory_lies_is_not_guessed() {
-    let mut late = story();
+fn fragmentation_is_unknown_without_all_blocks() {
+    let mut late = scenario();
     late.allocated += MIB;
     late.begin(0x1010_0400, 512, 1);
-    assert_eq!(late.lies(), Err(NoFragmentation::BlocksUnseen));
-    let mut elsewhere = story();
+    assert_eq!(late.fragmentation(), Err(NoFragmentation::BlocksUnseen));
+    let mut elsewhere = scenario();
     elsewhere.begin(0x9000_0000, 512, 1);
-    assert_eq!(elsewhere.lies(), Err(NoFragmentation::SegmentsUnseen));
-    let mut beyond = story();
+    assert_eq!(elsewhere.fragmentation(), Err(NoFragmentation::SegmentsUnseen));
+    let mut beyond = scenario();
     beyond.begin(0x303f_fe00, 1024, 1);
-    assert_eq!(beyond.lies(), Err(NoFragmentation::SegmentsUnseen));
+    assert_eq!(beyond.fragmentation(), Err(NoFragmentation::SegmentsUnseen));
 }
 
 #[test]
-fn the_end_of_a_block_that_was_never_seen_is_counted_and_takes_nothing() {
-    let mut story = Story { allocated: 10 * MIB, ..story() };
-    story.begin(0x1010_0400, 512, 1);
-    story.end(0x7000_0000, 4 * MIB);
-    let torch = story.torch();
+fn free_of_an_unknown_block_is_only_counted() {
+    let mut scenario = Story { allocated: 10 * MIB, ..scenario() };
+    scenario.begin(0x1010_0400, 512, 1);
+    scenario.end(0x7000_0000, 4 * MIB);
+    let torch = scenario.torch();
     let device = torch.devices[0];
     assert!(!torch.exact());
     assert_eq!((device.taken_total, device.unknown_taken, device.blocks), (2, 1, 5));
@@ -209,73 +209,73 @@ fn the_end_of_a_block_that_was_never_seen_is_counted_and_takes_nothing() {
 }
 
 #[test]
-fn after_a_loss_an_address_that_comes_again_ends_the_older_block() {
-    let mut story = story();
-    story.push(What::Lost(Lost { tensors: 1, ..Lost::default() }));
-    story.allocated -= 512;
-    story.begin(0x1010_0000, 1024, 2);
-    let snapshot = story.snapshot();
+fn reused_address_after_a_loss_ends_the_older_block() {
+    let mut scenario = scenario();
+    scenario.push(What::Lost(Lost { tensors: 1, ..Lost::default() }));
+    scenario.allocated -= 512;
+    scenario.begin(0x1010_0000, 1024, 2);
+    let snapshot = scenario.snapshot();
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert_eq!((torch.lost, torch.exact()), (1, false));
-    assert_eq!((torch.devices[0].blocks, torch.devices[0].seen_bytes.0), (4, story.allocated));
-    // The driver's memory is as exact as before.
+    assert_eq!((torch.devices[0].blocks, torch.devices[0].seen_bytes.0), (4, scenario.allocated));
+    // Driver memory is as exact as before.
     assert!(snapshot.certainty.exact() || snapshot.certainty.before_trace);
     assert_eq!(snapshot.certainty.lost.events(), 0);
     assert_eq!(snapshot.certainty.live_at_least, snapshot.certainty.live_at_most);
 }
 
 #[test]
-fn a_process_that_ends_shows_what_tensors_it_had() {
-    let mut story = story();
-    story.push(What::Exit);
-    let snapshot = story.snapshot();
+fn exited_process_lists_its_tensors() {
+    let mut scenario = scenario();
+    scenario.push(What::Exit);
+    let snapshot = scenario.snapshot();
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert!(snapshot.processes[0].ended.is_some());
     assert_eq!((torch.devices[0].blocks, torch.exact()), (4, true));
 }
 
 #[test]
-fn memory_that_went_back_to_the_driver_is_not_held() {
-    let mut story = Story::default();
+fn memory_returned_to_the_driver_is_not_reserved() {
+    let mut scenario = Story::default();
     let (start, uid, name) = (1, 0, "python3".into());
-    story.push(What::Process(ProcessFacts { start, uid, name, before_trace: false }));
-    story.segment(0x1000_0000, 2 * MIB);
-    story.segment(0x2000_0000, 20 * MIB);
-    story.begin(0x1000_0000, 512, 1);
-    story.begin(0x2000_0000, 512, 1);
-    story.end(0x2000_0000, 512);
+    scenario.push(What::Process(ProcessFacts { start, uid, name, before_trace: false }));
+    scenario.segment(0x1000_0000, 2 * MIB);
+    scenario.segment(0x2000_0000, 20 * MIB);
+    scenario.begin(0x1000_0000, 512, 1);
+    scenario.begin(0x2000_0000, 512, 1);
+    scenario.end(0x2000_0000, 512);
     let key = Key::address(0x2000_0000);
-    story.push(What::Free(Free { key, by: FreeBy::Free, stream: None }));
-    let device = story.torch().devices[0];
+    scenario.push(What::Free(Free { key, by: FreeBy::Free, stream: None }));
+    let device = scenario.torch().devices[0];
     assert_eq!((device.reserved, device.allocated), (Bytes(2 * MIB), Bytes(512)));
-    assert_eq!(story.lies().unwrap().whole, Bytes(0));
+    assert_eq!(scenario.fragmentation().unwrap().whole, Bytes(0));
 }
 
 #[test]
-fn refused_requests_are_counted() {
-    let mut story = story();
-    story.tensor(TensorTurn::Refused { bytes: 1 << 40, site: None });
-    assert_eq!(story.torch().devices[0].refused, 1);
+fn out_of_memory_requests_are_counted() {
+    let mut scenario = scenario();
+    scenario.tensor(TensorTurn::Refused { bytes: 1 << 40, site: None });
+    assert_eq!(scenario.torch().devices[0].refused, 1);
 }
 
 #[test]
-fn why_nothing_is_known_is_told() {
-    let mut story = Story::default();
-    story.driver(0x1000_0000, MIB, Kind::Device);
-    story.push(What::Torch(TensorWatch::Begun));
-    assert_eq!(story.torch().reason, None);
+fn reason_for_missing_tensors_is_reported() {
+    let mut scenario = Story::default();
+    scenario.driver(0x1000_0000, MIB, Kind::Device);
+    scenario.push(What::Torch(TensorWatch::Begun));
+    assert_eq!(scenario.torch().reason, None);
     for number in 0..16 {
-        story.driver(0x2000_0000 + number * MIB, 512, Kind::Async);
+        scenario.driver(0x2000_0000 + number * MIB, 512, Kind::Async);
     }
-    assert_eq!(story.torch().reason, Some(NoTensors::DriverAllocates));
-    story.begin(0x1000_0000, 512, 1);
-    assert_eq!(story.torch().reason, None);
-    story.push(What::Torch(TensorWatch::Impossible(NoTensors::NoFunction)));
-    assert_eq!(story.torch().reason, Some(NoTensors::NoFunction));
+    assert_eq!(scenario.torch().reason, Some(NoTensors::DriverAllocates));
+    scenario.begin(0x1000_0000, 512, 1);
+    assert_eq!(scenario.torch().reason, None);
+    scenario.push(What::Torch(TensorWatch::Impossible(NoTensors::NoFunction)));
+    assert_eq!(scenario.torch().reason, Some(NoTensors::NoFunction));
 }
 
 #[test]
-fn tensors_that_leak_tell_when_their_device_will_be_full() {
+fn leaking_tensors_have_a_time_until_full() {
     const SECOND: u64 = 1_000_000_000;
     let mut ledger = Ledger::new();
     let mut apply = |at: u64, what| {
@@ -285,7 +285,7 @@ fn tensors_that_leak_tell_when_their_device_will_be_full() {
     let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
     apply(1, What::Process(facts));
     apply(1, What::Gpus([Some(GpuId(4)), Some(GpuId(3))].into()));
-    // 1 MiB every tenth of a second, for a minute: 9216 MiB are full after 921 seconds.
+    // 1 MiB every 0.1 s for a minute: 9216 MiB are full after 921 seconds.
     for step in 0..600_u64 {
         let what =
             TensorTurn::Began { address: 0x1000 + step * MIB, bytes: MIB, site: Some(SiteId(3)) };

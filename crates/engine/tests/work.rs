@@ -1,4 +1,4 @@
-//! Launches by kernel, as snapshots show them.
+//! Launches by kernel in snapshots.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ fn named(kernel: u64, name: &str) -> Work {
     Work::Named { kernel: KernelId(kernel), name: name.into(), by: NamedBy::Call }
 }
 
-/// `calls` more; all calls so far by shape, the last one is the last.
+/// `calls` more launches; `shapes` are all launches so far, the last one is the newest.
 fn launched(kernel: u64, calls: u64, shapes: &[(u32, u64)]) -> Work {
     Work::Launches(Launches {
         target: Launched::Kernel(KernelId(kernel)),
@@ -32,9 +32,9 @@ fn launched(kernel: u64, calls: u64, shapes: &[(u32, u64)]) -> Work {
     })
 }
 
-fn view(news: Vec<Work>) -> WorkView {
+fn view(activity: Vec<Work>) -> WorkView {
     let mut ledger = Ledger::new().following_work();
-    for (work, at) in news.into_iter().zip(1..) {
+    for (work, at) in activity.into_iter().zip(1..) {
         let at = Moment(at);
         let what = What::Work(work);
         ledger.apply(&Event { pid: Pid(1), tid: Tid(1), entered: at, at, what });
@@ -61,7 +61,7 @@ fn shapes_of_all_handles_of_a_kernel_are_added() {
 }
 
 #[test]
-fn the_row_of_many_handles_is_the_same_every_time() {
+fn row_of_many_handles_is_deterministic() {
     let make = || {
         let names = (1..50).map(|handle| named(handle, "f"));
         let launches = (1..50).map(|handle| launched(handle, 1, &[(handle as u32, 1)]));
@@ -76,7 +76,7 @@ fn the_row_of_many_handles_is_the_same_every_time() {
 }
 
 #[test]
-fn shapes_of_a_kernel_are_not_those_of_what_had_its_handle() {
+fn shapes_of_the_previous_kernel_of_a_handle_are_not_counted() {
     let view = view(vec![
         named(1, "old"),
         launched(1, 1000, &[(10, 1000)]),
@@ -89,8 +89,8 @@ fn shapes_of_a_kernel_are_not_those_of_what_had_its_handle() {
 }
 
 #[test]
-fn no_shape_is_more_common_than_its_kernel() {
-    // 3 launches of the old kernel were told without their shape, so they look like the new one's.
+fn shape_count_never_exceeds_the_launches() {
+    // 3 launches of the old kernel arrived without their shape, so they look like the new one's.
     let old = Launches { target: Launched::Kernel(KernelId(1)), calls: 3, ..Launches::default() };
     let view = view(vec![
         named(1, "old"),
@@ -106,7 +106,7 @@ fn no_shape_is_more_common_than_its_kernel() {
 }
 
 #[test]
-fn a_second_handle_keeps_its_name_when_the_first_one_is_given_to_another_kernel() {
+fn alias_keeps_its_name_when_its_handle_is_reused() {
     let alias =
         |function, kernel| Work::Alias { function: KernelId(function), kernel: KernelId(kernel) };
     let view = view(vec![
@@ -124,7 +124,7 @@ fn a_second_handle_keeps_its_name_when_the_first_one_is_given_to_another_kernel(
 }
 
 #[test]
-fn counts_of_any_size_are_survived() {
+fn huge_counts_do_not_overflow() {
     let copies = || {
         Work::Copies(Box::new(Copies {
             direction: Direction::Peer,

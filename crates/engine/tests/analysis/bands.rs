@@ -1,4 +1,4 @@
-//! Bands and lives against the plain way.
+//! Bands and allocation spans, compared with naive implementations.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::feed::changes;
 use super::plain;
 use super::random::{CASES, config};
 
-/// The band of a change, found without the engine's help.
+/// Returns the band of a change, computed without the engine.
 fn band(by: By, change: &Change) -> Band {
     match by {
         By::Kind => Band::Kind(change.kind),
@@ -32,8 +32,8 @@ fn outline(changes: &[Change]) -> Drawn {
 
 type Filled = (Vec<Course>, Vec<(Option<SiteId>, Amount)>);
 
-fn fill(drawn: &Drawn, changes: &[Change], points: usize, most: usize) -> Filled {
-    let cuts = By::ALL.map(|by| (by, most));
+fn fill(drawn: &Drawn, changes: &[Change], points: usize, limit: usize) -> Filled {
+    let cuts = By::ALL.map(|by| (by, limit));
     let mut bands = Bands::new(drawn, drawn.moments(points), &cuts);
     changes.iter().for_each(|change| bands.change(change));
     assert!(bands.is_whole());
@@ -42,10 +42,10 @@ fn fill(drawn: &Drawn, changes: &[Change], points: usize, most: usize) -> Filled
 
 type Row = (Moment, Vec<u64>);
 
-/// The rows of a course, each with all bands.
-fn rows(course: &Course) -> Vec<Row> {
-    let mut now = vec![0; course.bands.len()];
-    let all = course.rows().map(|(at, cells)| {
+/// Returns the rows of a series, each with all bands.
+fn rows(series: &Course) -> Vec<Row> {
+    let mut now = vec![0; series.bands.len()];
+    let all = series.rows().map(|(at, cells)| {
         for (band, bytes) in cells {
             now[*band as usize] = *bytes;
         }
@@ -54,16 +54,16 @@ fn rows(course: &Course) -> Vec<Row> {
     all.collect()
 }
 
-/// The same after each change that counts, the plain way.
-fn want(course: &Course, changes: &[Change]) -> Vec<Row> {
+/// Computes the rows after each counted change naively.
+fn expected_rows(series: &Course, changes: &[Change]) -> Vec<Row> {
     let sets = plain::sets(changes).into_iter().zip(changes);
     let counted = sets.filter(|(_, change)| plain::counts(change));
     let row = |((at, live), _): ((Moment, plain::LiveSet), &Change)| {
-        let mut bytes = vec![0; course.bands.len()];
+        let mut bytes = vec![0; series.bands.len()];
         for (change, _) in live.values().filter(|(change, _)| plain::counts(change)) {
-            let band = band(course.by, change);
-            let known = course.bands.iter().position(|other| *other == band);
-            bytes[known.unwrap_or(course.bands.len() - 1)] += change.bytes;
+            let band = band(series.by, change);
+            let known = series.bands.iter().position(|other| *other == band);
+            bytes[known.unwrap_or(series.bands.len() - 1)] += change.bytes;
         }
         (at, bytes)
     };
@@ -78,23 +78,23 @@ proptest! {
     #![proptest_config(config(CASES))]
 
     #[test]
-    fn bands_are_what_they_are_after_every_change(changes in changes(150), most in 1..4_usize) {
+    fn bands_match_naive_after_every_change(changes in changes(150), limit in 1..4_usize) {
         let drawn = outline(&changes);
-        for course in fill(&drawn, &changes, changes.len(), most).0 {
-            let named = course.bands.iter().filter(|band| !matches!(band, Band::Rest(_))).count();
-            prop_assert!(named <= most + 1);
-            prop_assert_eq!(rows(&course), want(&course, &changes));
+        for series in fill(&drawn, &changes, changes.len(), limit).0 {
+            let named = series.bands.iter().filter(|band| !matches!(band, Band::Rest(_))).count();
+            prop_assert!(named <= limit + 1);
+            prop_assert_eq!(rows(&series), expected_rows(&series, &changes));
         }
     }
 
     #[test]
-    fn few_moments_keep_the_peak_the_trough_and_the_end(
+    fn downsampling_keeps_peak_trough_and_end(
         changes in changes(400),
         points in 3..60_usize,
     ) {
         let drawn = outline(&changes);
-        for course in fill(&drawn, &changes, points, 3).0 {
-            let (all, few) = (want(&course, &changes), rows(&course));
+        for series in fill(&drawn, &changes, points, 3).0 {
+            let (all, few) = (expected_rows(&series, &changes), rows(&series));
             prop_assert!(few.len() <= points, "{} of {points}", few.len());
             let mut rest = all.iter();
             for row in &few {
@@ -108,33 +108,33 @@ proptest! {
     }
 
     #[test]
-    fn totals_of_bands_are_those_of_the_plain_way(changes in changes(150)) {
+    fn band_totals_match_naive(changes in changes(150)) {
         let drawn = outline(&changes);
         let left = plain::never_freed(&changes);
         for by in By::ALL {
-            let course = fill(&drawn, &changes, changes.len(), 100).0.swap_remove(by as usize);
-            let peaks = want(&course, &changes);
+            let series = fill(&drawn, &changes, changes.len(), 100).0.swap_remove(by as usize);
+            let peaks = expected_rows(&series, &changes);
             for (index, total) in drawn.totals(by).iter().enumerate() {
-                prop_assert_eq!(total.band, course.bands[index]);
+                prop_assert_eq!(total.band, series.bands[index]);
                 let peak = peaks.iter().map(|(_, bytes)| bytes[index]).max();
                 prop_assert_eq!(Some(total.peak_bytes), peak);
-                let here = left.iter().filter(|(place, _)| {
-                    place.kind.takes_device_memory() && match total.band {
-                        Band::Kind(kind) => place.kind == kind,
-                        Band::Site(site) => place.site == site,
-                        Band::Process(pid) => place.pid == pid,
-                        Band::Device(device) => place.device == device,
+                let here = left.iter().filter(|(key, _)| {
+                    key.kind.takes_device_memory() && match total.band {
+                        Band::Kind(kind) => key.kind == kind,
+                        Band::Site(site) => key.site == site,
+                        Band::Process(pid) => key.pid == pid,
+                        Band::Device(device) => key.device == device,
                         Band::Rest(_) => false,
                     }
                 });
-                let want = here.fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount));
-                prop_assert_eq!(total.live.plus(total.exited), want);
+                let expected = here.fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount));
+                prop_assert_eq!(total.live.plus(total.exited), expected);
             }
         }
     }
 
     #[test]
-    fn what_was_live_at_the_peak_is_told_by_site(changes in changes(150)) {
+    fn peak_breakdown_by_site_matches_naive(changes in changes(150)) {
         let drawn = outline(&changes);
         let (_, at_peak) = fill(&drawn, &changes, 3, 3);
         let sum = |(_, live): &(Moment, plain::LiveSet)| -> u64 {
@@ -153,18 +153,18 @@ proptest! {
     }
 
     #[test]
-    fn the_biggest_lives_are_those_of_all_lives(changes in changes(150), most in 1..20_usize) {
-        let mut lives = Lives::new(Measure::Device, most);
+    fn largest_allocations_match_naive(changes in changes(150), limit in 1..20_usize) {
+        let mut lives = Lives::new(Measure::Device, limit);
         changes.iter().for_each(|change| lives.change(change));
         let found = lives.finish();
         let mut all: Vec<Life> = every_life(&changes);
         prop_assert_eq!(found.count, all.len() as u64);
-        prop_assert_eq!(found.lives.len(), most.min(all.len()));
+        prop_assert_eq!(found.lives.len(), limit.min(all.len()));
         prop_assert!(found.lives.is_sorted_by_key(|life| life.began));
         prop_assert!(found.lives.iter().all(|life| all.contains(life)));
         all.sort_by_key(|life| std::cmp::Reverse(life.bytes));
         let sum = |lives: &[Life]| -> u64 { lives.iter().map(|life| life.bytes).sum() };
-        prop_assert_eq!(sum(&found.lives), sum(&all[..most.min(all.len())]));
+        prop_assert_eq!(sum(&found.lives), sum(&all[..limit.min(all.len())]));
     }
 }
 
@@ -189,7 +189,7 @@ fn every_life(changes: &[Change]) -> Vec<Life> {
 }
 
 #[test]
-fn what_is_written_after_the_first_reading_is_left_out() {
+fn changes_after_the_first_pass_are_left_out() {
     use super::feed::began;
     let changes: Vec<_> = (0..10).map(|n| began(n, 1, n, 10, 0)).collect();
     let drawn = outline(&changes[..5]);

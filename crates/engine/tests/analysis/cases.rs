@@ -1,4 +1,4 @@
-//! Small files, one question each.
+//! Small files, one analysis each.
 
 use engine::analysis::diff::{Diff, File, Trend};
 use engine::analysis::leakage::Leakage;
@@ -17,7 +17,7 @@ use super::feed::{began, ended};
 use super::groups;
 
 #[test]
-fn static_memory_counts_as_device_memory_and_is_told_apart() {
+fn static_memory_counts_as_device_memory_and_is_listed_last() {
     let static_one = Change { kind: Kind::Static, ..began(1, 1, 1, 100, 0) };
     let managed = Change { kind: Kind::ManagedStatic, ..began(1, 1, 2, 30, 0) };
     let pinned = Change { kind: Kind::Pinned, device: None, ..began(1, 1, 3, 7, 0) };
@@ -26,7 +26,7 @@ fn static_memory_counts_as_device_memory_and_is_told_apart() {
     let found = Leakage::of(&groups(&[static_one, managed, pinned, pool, leaked]));
     assert_eq!(found.leaked, Amount { bytes: 150, allocations: 2 });
     assert_eq!(found.avoidable(), Amount { bytes: 50, allocations: 1 });
-    // Static memory is the bigger one, and last all the same.
+    // Static memory is larger, but is listed last.
     assert_eq!(found.sites[0].place.kind, Kind::Device);
     assert_eq!(found.managed[0].amount.bytes, 30);
     assert_eq!(found.host_by_kind, [(Kind::Pinned, Amount { bytes: 7, allocations: 1 })]);
@@ -34,7 +34,7 @@ fn static_memory_counts_as_device_memory_and_is_told_apart() {
 }
 
 #[test]
-fn what_is_left_at_exit_was_never_freed_and_what_ends_with_its_context_is_no_leak() {
+fn memory_released_with_its_context_is_not_a_leak() {
     let (a, b) = (began(1, 1, 1, 10, 0), began(2, 1, 2, 20, 0));
     let changes = [a, b, ended(3, a, How::Exited), ended(3, b, How::Released)];
     let found = Leakage::of(&groups(&changes));
@@ -43,7 +43,7 @@ fn what_is_left_at_exit_was_never_freed_and_what_ends_with_its_context_is_no_lea
 }
 
 #[test]
-fn the_peak_of_a_device_is_not_the_sum_of_its_processes_peaks() {
+fn device_peak_is_not_the_sum_of_process_peaks() {
     let (a, b, c) = (began(1, 1, 1, 60, 0), began(3, 2, 1, 50, 0), began(4, 2, 2, 5, 1));
     let mut watermark = Watermark::new(Measure::Device);
     for change in [a, ended(2, a, How::Freed), b, c] {
@@ -57,7 +57,7 @@ fn the_peak_of_a_device_is_not_the_sum_of_its_processes_peaks() {
 }
 
 #[test]
-fn a_torch_file_is_measured_by_its_blocks() {
+fn torch_file_is_measured_by_its_blocks() {
     let pool = Change { kind: Kind::Pool, ..began(1, 0, 1, 1000, 0) };
     let block = Change { kind: Kind::Torch, ..began(2, 0, 2, 10, 0) };
     let mut usage = Usage::new(Measure::Torch, None);
@@ -71,8 +71,8 @@ fn a_torch_file_is_measured_by_its_blocks() {
     assert_eq!((courses.totals[0].peak.bytes, courses.series.len()), (10, 2));
 }
 
-/// A loop of steps a second apart: every step takes and frees 100 bytes at site 0, and keeps what
-/// `kept` says at site 1.
+/// Builds a loop of steps one second apart: each step allocates and frees 100 bytes at site 0, and
+/// keeps `kept(step)` bytes at site 1.
 fn program(steps: u64, kept: impl Fn(u64) -> u64) -> Suspects {
     let mut suspects = Suspects::new(Measure::Device);
     let second = 1_000_000_000;
@@ -93,7 +93,7 @@ fn found(suspects: Suspects) -> Findings {
 }
 
 #[test]
-fn a_place_that_grows_all_the_time_is_a_suspect() {
+fn steadily_growing_site_is_a_suspect() {
     let found = found(program(1000, |_| 10));
     let [suspect] = &found.suspects[..] else { panic!("{found:?}") };
     assert_eq!(suspect.place.site.unwrap().0, 1);
@@ -101,7 +101,7 @@ fn a_place_that_grows_all_the_time_is_a_suspect() {
     let evidence = &suspect.evidence;
     assert_eq!(evidence.growing_steps, evidence.steps);
     assert_eq!((evidence.begun, evidence.ended, evidence.mean_life), (1000, 0, None));
-    // 10 bytes a second; half the file on average.
+    // 10 bytes per second, averaged over half the file.
     assert!((35_000..37_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
     assert_eq!(evidence.mean_age, Nanos(500_000_000_000 - 1));
     let [other] = &found.others[..] else { panic!("{found:?}") };
@@ -109,7 +109,7 @@ fn a_place_that_grows_all_the_time_is_a_suspect() {
 }
 
 #[test]
-fn a_plateau_a_burst_and_a_sawtooth_are_none() {
+fn plateau_burst_and_sawtooth_are_not_suspects() {
     let verdicts = |suspects: Suspects| -> Vec<_> {
         let found = found(suspects);
         assert_eq!(found.suspects, []);
@@ -134,20 +134,20 @@ fn a_plateau_a_burst_and_a_sawtooth_are_none() {
 }
 
 #[test]
-fn little_data_is_no_verdict() {
+fn short_file_has_no_verdict() {
     assert!(!found(Suspects::new(Measure::Device)).is_enough());
     assert_eq!(found(program(3, |_| 10)).suspects, []);
 }
 
 #[test]
-fn a_process_that_ends_is_judged_by_its_own_time() {
+fn exited_process_is_judged_up_to_its_exit() {
     let mut suspects = program(1000, |_| 10);
     let last = Moment(1_000_000_000_000);
     for step in 0..1000 {
         let old = began(step * 1_000_000_000 + 1, 1, 1000 + step, 10, 1);
         suspects.change(&ended(last.0, old, How::Exited));
     }
-    // The file goes on for as long again, with another program in the same process.
+    // The file continues for the same time again, with another program in the same process.
     suspects.change(&began(2 * last.0, 1, 1, 10, 1));
     suspects.change(&began(2 * last.0, 2, 1, 10, 3));
     let found = found(suspects);
@@ -157,7 +157,7 @@ fn a_process_that_ends_is_judged_by_its_own_time() {
 }
 
 #[test]
-fn host_memory_is_judged_and_layers_that_are_no_memory_of_the_program_are_not() {
+fn host_memory_is_judged_and_overlapping_layers_are_not() {
     for (kind, judged) in
         [(Kind::Pinned, 1), (Kind::Managed, 1), (Kind::Pool, 0), (Kind::Static, 0)]
     {
@@ -171,7 +171,7 @@ fn host_memory_is_judged_and_layers_that_are_no_memory_of_the_program_are_not() 
 }
 
 #[test]
-fn a_huge_allocation_of_a_file_is_unusual_and_known_to_be_freed() {
+fn freed_huge_allocation_is_an_anomaly() {
     for freed in [false, true] {
         let mut suspects = Suspects::new(Measure::Device);
         for step in 0..50 {
@@ -194,7 +194,7 @@ fn a_huge_allocation_of_a_file_is_unusual_and_known_to_be_freed() {
     }
 }
 
-/// A stack of two frames; the line is that of the inner one.
+/// Interns a stack of two frames; `line` is the line of the inner one.
 fn stack(stacks: &mut Stacks, function: &str, line: u32) -> u32 {
     let frame = |function: &str, line| Frame {
         function: function.into(),
@@ -233,7 +233,7 @@ fn sites_of_two_files_are_matched_by_their_frames() {
 }
 
 #[test]
-fn a_site_that_only_peaks_higher_grew() {
+fn site_with_a_higher_peak_grew() {
     let mut stacks = Stacks::default();
     let site = stack(&mut stacks, "step", 1);
     let (small, big) = (began(1, 1, 1, 10, site), began(1, 1, 1, 30, site));

@@ -1,27 +1,28 @@
-//! Courses of memory over time, compared.
+//! Comparison of usage series.
 
 use engine::analysis::usage::{Point, Series};
 use engine::ids::DeviceId;
 use engine::units::Moment;
 use proptest::prelude::*;
 
-/// A device, and how much there was on it from which moments on.
+/// A device and its usage over time.
 pub(crate) type Course = (Option<DeviceId>, Vec<(Moment, u64)>);
 
-/// The points of series of devices.
+/// Returns the points of device series.
 pub(crate) fn points(series: &[Series]) -> Vec<Course> {
-    let plain = |series: &Series| {
+    let points_of = |series: &Series| {
         let points = series.points.iter().map(|point| (point.at, point.bytes));
         (series.device, points.collect())
     };
-    series.iter().map(plain).collect()
+    series.iter().map(points_of).collect()
 }
 
-/// Few points are some of all points, with the first, last, lowest and highest.
-pub(crate) fn check_few(every: &Series, few: &Series, most: usize) -> Result<(), TestCaseError> {
+/// Checks that a downsampled series is a subset that keeps the first, last, lowest and highest
+/// point.
+pub(crate) fn check_few(every: &Series, few: &Series, limit: usize) -> Result<(), TestCaseError> {
     let name = |series: &Series| (series.device, series.kind, series.pid, series.peak);
     prop_assert_eq!(name(every), name(few));
-    prop_assert!(few.points.len() <= most, "{} of {most}", few.points.len());
+    prop_assert!(few.points.len() <= limit, "{} of {limit}", few.points.len());
     let mut rest = every.points.iter();
     for point in &few.points {
         prop_assert!(rest.any(|other| other == point), "{point:?} in {:?}", every.points);

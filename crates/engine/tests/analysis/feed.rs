@@ -1,5 +1,5 @@
-//! Changes as a ledger or a file tells them: ends repeat beginnings, moments never go backwards, and
-//! many fall on the same moment.
+//! Generated changes with the properties of a ledger or file: ends repeat their allocation, times
+//! never go backwards, and many changes share a timestamp.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use engine::kind::Kind;
 use engine::units::Moment;
 use proptest::prelude::*;
 
-/// A beginning, with what matters to most tests.
+/// Returns an allocation with the fields that most tests need.
 pub(crate) fn began(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> Change {
     Change {
         at: Moment(at),
@@ -26,7 +26,7 @@ pub(crate) fn began(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> C
     }
 }
 
-/// The end of a beginning.
+/// Returns the end of an allocation.
 pub(crate) fn ended(at: u64, began: Change, how: How) -> Change {
     Change { at: Moment(at), what: Turn::Ended { began: began.at, how }, ..began }
 }
@@ -36,7 +36,7 @@ const KINDS: [Kind; 6] =
 
 type Dice = (u8, u8, u8, u8);
 
-/// Changes of a few processes, names, sites and devices.
+/// Generates changes of a few processes, addresses, sites and devices.
 pub(crate) fn changes(most: usize) -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec(any::<Dice>(), 1..most).prop_map(play)
 }

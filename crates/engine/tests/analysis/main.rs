@@ -1,5 +1,5 @@
-//! The analyses against their plain versions, over changes of any sort; and small cases whose answers
-//! were worked out by hand.
+//! The analyses compared with naive implementations over random changes, and small cases whose
+//! results were computed by hand.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,49 +36,49 @@ proptest! {
     #![proptest_config(config(CASES))]
 
     #[test]
-    fn the_peak_and_what_was_live_in_it_are_those_of_the_plain_way(changes in changes(120)) {
+    fn peak_and_its_live_set_match_naive(changes in changes(120)) {
         let mut watermark = Watermark::new(Measure::Device);
         changes.iter().for_each(|change| watermark.change(change));
         prop_assert_eq!(watermark.finish(), plain::peaks(&changes));
     }
 
     #[test]
-    fn what_was_never_freed_is_that_of_the_plain_way(changes in changes(120)) {
+    fn never_freed_memory_matches_naive(changes in changes(120)) {
         let found = Leakage::of(&groups(&changes));
-        let want = plain::never_freed(&changes);
-        let counted = want.iter().filter(|(place, _)| place.kind.takes_device_memory());
+        let expected = plain::never_freed(&changes);
+        let counted = expected.iter().filter(|(key, _)| key.kind.takes_device_memory());
         let leaks: Vec<_> = found.sites.iter().map(|leak| (leak.place, leak.amount)).collect();
-        for (place, amount) in counted.clone() {
-            prop_assert!(leaks.contains(&(*place, *amount)), "{place:?} {amount:?} {leaks:?}");
+        for (key, amount) in counted.clone() {
+            prop_assert!(leaks.contains(&(*key, *amount)), "{key:?} {amount:?} {leaks:?}");
         }
         prop_assert_eq!(leaks.len(), counted.clone().count());
         prop_assert_eq!(found.leaked.bytes, counted.map(|(_, amount)| amount.bytes).sum::<u64>());
         let all = found.by_kind.iter().chain(&found.host_by_kind).chain(&found.other_by_kind);
         let apart: u64 = found.managed.iter().map(|leak| leak.amount.allocations).sum();
         let listed = all.map(|(_, amount)| amount.allocations).sum::<u64>() + apart;
-        prop_assert_eq!(listed, want.values().map(|amount| amount.allocations).sum::<u64>());
+        prop_assert_eq!(listed, expected.values().map(|amount| amount.allocations).sum::<u64>());
     }
 
     #[test]
-    fn the_summary_has_the_peaks_of_the_watermark(changes in changes(120)) {
+    fn summary_and_peak_analysis_agree(changes in changes(120)) {
         let mut summary = Summary::new(Measure::Device);
         changes.iter().for_each(|change| summary.change(change));
         let overview = summary.finish(3);
         for peak in plain::peaks(&changes).iter().filter(|peak| peak.pid.is_some()) {
             let process = overview.processes.iter().find(|process| Some(process.pid) == peak.pid);
             let mut devices = process.unwrap().devices.iter();
-            // None where all that was there turned out to be elsewhere.
+            // Missing if all memory on the device turned out to be elsewhere.
             let Some(device) = devices.find(|device| device.device == peak.device) else { continue };
             prop_assert_eq!((device.peak_bytes, device.peak_at), (peak.bytes, peak.at));
         }
         let began = changes.iter().filter(|change| change.what == engine::change::Turn::Began);
         let devices = overview.processes.iter().flat_map(|process| &process.devices);
-        let told: u64 = devices.map(|device| device.allocations).sum();
-        prop_assert_eq!(told, began.count() as u64);
+        let allocations: u64 = devices.map(|device| device.allocations).sum();
+        prop_assert_eq!(allocations, began.count() as u64);
     }
 
     #[test]
-    fn few_points_are_points_of_the_course_with_its_ends_and_extremes(
+    fn downsampled_usage_keeps_ends_and_extremes(
         changes in changes(400),
         most in 4..40_usize,
     ) {

@@ -1,4 +1,4 @@
-//! The same questions answered plainly: every live set is kept, searched and summed anew.
+//! Naive versions of the analyses: every live set is kept, searched and summed from scratch.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub(crate) fn counts(change: &Change) -> bool {
     change.kind.takes_device_memory()
 }
 
-/// The live sets after each change.
+/// Returns the live set after each change.
 pub(crate) fn sets(changes: &[Change]) -> Vec<(Moment, LiveSet)> {
     let mut live = LiveSet::new();
     let mut sets = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn sets(changes: &[Change]) -> Vec<(Moment, LiveSet)> {
     sets
 }
 
-/// The peak of every device and of every process on it.
+/// Returns the peak of every device and of every process on it.
 pub(crate) fn peaks(changes: &[Change]) -> Vec<Peak> {
     let mut scopes = BTreeSet::new();
     for change in changes.iter().filter(|change| counts(change)) {
@@ -68,31 +68,31 @@ fn peak(sets: &[(Moment, LiveSet)], device: Option<DeviceId>, pid: Option<Pid>) 
         let members: Vec<_> = live.values().filter(|(change, _)| inside(change)).collect();
         let bytes: u64 = members.iter().map(|(change, _)| change.bytes).sum();
         if bytes > best.bytes {
-            let mut places: BTreeMap<Place, Vec<Held>> = BTreeMap::new();
+            let mut groups: BTreeMap<Place, Vec<Held>> = BTreeMap::new();
             for (change, began) in members {
                 let Change { key, bytes, tid, .. } = *change;
                 let held = Held { key, bytes, began: *began, tid };
-                places.entry(Place::of(change)).or_default().push(held);
+                groups.entry(Place::of(change)).or_default().push(held);
             }
-            best = Peak { bytes, at: *at, live: grouped(places), ..best };
+            best = Peak { bytes, at: *at, live: grouped(groups), ..best };
         }
     }
     best
 }
 
-fn grouped(places: BTreeMap<Place, Vec<Held>>) -> Vec<HeldAt> {
-    let group = |(place, mut allocations): (Place, Vec<Held>)| {
+fn grouped(groups: BTreeMap<Place, Vec<Held>>) -> Vec<HeldAt> {
+    let group = |(key, mut allocations): (Place, Vec<Held>)| {
         allocations.sort_by_key(|held| (Reverse(held.bytes), held.began, held.key));
         let bytes = allocations.iter().map(|held| held.bytes).sum();
         let amount = Amount { bytes, allocations: allocations.len() as u64 };
-        HeldAt { place, amount, allocations }
+        HeldAt { place: key, amount, allocations }
     };
-    let mut all: Vec<_> = places.into_iter().map(group).collect();
+    let mut all: Vec<_> = groups.into_iter().map(group).collect();
     all.sort_by_key(|at| (Reverse(at.amount.bytes), at.place));
     all
 }
 
-/// What is live at the end, or was when its process ended.
+/// Returns memory that is live at the end, or was when its process exited.
 pub(crate) fn never_freed(changes: &[Change]) -> BTreeMap<Place, Amount> {
     let mut live = LiveSet::new();
     let mut left = Vec::new();
@@ -103,15 +103,15 @@ pub(crate) fn never_freed(changes: &[Change]) -> BTreeMap<Place, Amount> {
         apply(&mut live, change);
     }
     left.extend(live.values().map(|(change, _)| *change));
-    let mut places: BTreeMap<Place, Amount> = BTreeMap::new();
+    let mut groups: BTreeMap<Place, Amount> = BTreeMap::new();
     for change in left {
-        let amount = places.entry(Place::of(&change)).or_default();
+        let amount = groups.entry(Place::of(&change)).or_default();
         *amount = amount.plus(Amount { bytes: change.bytes, allocations: 1 });
     }
-    places
+    groups
 }
 
-/// Device memory of each device after every change that changes it.
+/// Returns device memory of each device after every change to it.
 pub(crate) fn totals(changes: &[Change]) -> Vec<Course> {
     let mut devices: BTreeMap<(bool, Option<DeviceId>), Course> = BTreeMap::new();
     let mut sums: BTreeMap<Option<DeviceId>, u64> = BTreeMap::new();

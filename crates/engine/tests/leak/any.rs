@@ -1,4 +1,4 @@
-//! Lives of any sort.
+//! Properties of the classifier over random histories.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,19 +12,18 @@ use proptest::test_runner::TestCaseError;
 use super::play::{Dice, Play, every};
 use super::random::{CASES, config, many, runner, seed};
 
-/// Something happened: a moment, what is live after it, and for a birth its number, for a death that
-/// of the birth.
+/// A point in time and the live bytes after it.
 struct Event {
     at: u64,
     live: u64,
 }
 
-/// Feeds a course with births and deaths in the order of time; also keeps everything.
+/// A growth history fed with allocations and frees in time order, and the complete log.
 struct Fed {
     course: Course,
     spans: Spans,
     log: Vec<Event>,
-    /// When all began.
+    /// Times of all allocations.
     begun: Vec<u64>,
     live: Vec<(u64, u64)>,
 }
@@ -56,8 +55,8 @@ fn feed(dice: &[(u32, u8, u16)]) -> Fed {
     fed
 }
 
-/// One window, the plain way.
-fn plain(fed: &Fed, from: u64, to: u64) -> Window {
+/// Computes one window naively.
+fn naive(fed: &Fed, from: u64, to: u64) -> Window {
     let before = fed.log.iter().rev().find(|event| event.at < from).map_or(0, |event| event.live);
     let inside = || fed.log.iter().filter(|event| (from..to).contains(&event.at));
     let levels = || inside().map(|event| event.live).chain([before]);
@@ -76,7 +75,7 @@ proptest! {
     #![proptest_config(config(CASES))]
 
     #[test]
-    fn windows_are_those_of_the_plain_way(
+    fn windows_match_naive(
         dice in prop::collection::vec(any::<(u32, u8, u16)>(), 1..200),
         idle in any::<u32>(),
     ) {
@@ -91,13 +90,13 @@ proptest! {
         for (number, window) in (0..).zip(windows) {
             let from = start.0 + length.0 * number;
             prop_assert!(window.low <= window.end && window.end <= window.high);
-            prop_assert_eq!(Window { born: 0, ..window }, plain(&fed, from, from + length.0));
+            prop_assert_eq!(Window { born: 0, ..window }, naive(&fed, from, from + length.0));
         }
     }
 
-    /// Figures that contradict each other, as in a damaged file.
+    /// Contradictory values, as in a damaged file.
     #[test]
-    fn figures_that_make_no_sense_are_survived(
+    fn contradictory_values_do_not_panic(
         dice in prop::collection::vec(any::<(u64, u64, u64, u64, bool)>(), 0..100),
         (live, live_count, begun, ended, first, last, now) in any::<(u64, u64, u64, u64, u64, u64, u64)>(),
         (over, named) in any::<(bool, bool)>(),
@@ -122,28 +121,28 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_above_where_it_was_at_half_time_is_no_leak(
+    fn no_growth_since_half_time_is_not_a_leak(
         lives in prop::collection::vec((0.0..50.0, 1.0..60.0), 1..300),
         late in 0..60_usize,
         over in any::<bool>(),
     ) {
-        // The second half replaces what the first half made, one by one, and has never more.
-        let mut play = Play::new();
+        // The second half replaces allocations of the first half one by one, and never has more.
+        let mut scenario = Play::new();
         let mut replaced = every(51.0, 100.0, 49.0 / 60.0).into_iter().take(late);
         for (began, _) in lives {
             match replaced.next() {
-                Some(at) => play = play.one(began, Some(at - 0.001), 10).one(at, None, 10),
-                None => play = play.one(began, None, 10),
+                Some(at) => scenario = scenario.one(began, Some(at - 0.001), 10).one(at, None, 10),
+                None => scenario = scenario.one(began, None, 10),
             }
         }
-        prop_assert_ne!(play.judged(100.0, over).0, Verdict::Leak);
+        prop_assert_ne!(scenario.classify(100.0, over).0, Verdict::Leak);
     }
 }
 
-/// Births and deaths of a place, with more of the ones or of the others, and how they are judged.
-fn judged(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, over: bool) -> Judged {
+/// Classifies random allocations and frees; `deaths` sets the share of frees.
+fn classified(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, over: bool) -> Classified {
     let kinds = dice.iter().map(|&(step, what, size)| {
-        // An odd number is a death, of one that the number chooses.
+        // An odd number is a free; the number selects the allocation.
         let number = what & !1 | u8::from(what < deaths);
         (step / 64, number, size)
     });
@@ -167,21 +166,21 @@ fn judged(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, over: bool) -> Judged 
         named: true,
     };
     let (verdict, _, evidence) = judge(&case);
-    Judged { fed, now, verdict, evidence }
+    Classified { fed, now, verdict, evidence }
 }
 
-/// What happened, and what is thought of it.
-struct Judged {
+/// A history and its verdict.
+struct Classified {
     fed: Fed,
     now: u64,
     verdict: Verdict,
     evidence: Evidence,
 }
 
-/// A leak is never what is empty, is as it was before, or has a handful of live ones; and the figures
-/// under a verdict are those of what happened.
-fn check(judged: &Judged) -> Result<(), TestCaseError> {
-    let Judged { fed, now, verdict, evidence } = judged;
+/// An empty, shrunken or nearly empty site is never a leak, and the evidence agrees with the
+/// history.
+fn check(classified: &Classified) -> Result<(), TestCaseError> {
+    let Classified { fed, now, verdict, evidence } = classified;
     let live: u64 = fed.live.iter().map(|(_, size)| size).sum();
     prop_assert_eq!((evidence.live, evidence.live_count), (live, fed.live.len() as u64));
     prop_assert_eq!(evidence.steps as usize + 1, evidence.lows.len());
@@ -192,7 +191,7 @@ fn check(judged: &Judged) -> Result<(), TestCaseError> {
     let oldest = fed.live.iter().map(|(began, _)| now - began).max();
     prop_assert_eq!(evidence.oldest.is_some(), oldest.is_some());
     if let (Some(found), Some(oldest)) = (evidence.oldest, oldest) {
-        // A window that has just begun counts as a part of the one before it.
+        // A window that has just begun counts as a part of the previous one.
         prop_assert!(found.0.abs_diff(oldest) <= 2 * evidence.window.0, "{} {}", found.0, oldest);
     }
     if *verdict == Verdict::Leak {
@@ -204,7 +203,7 @@ fn check(judged: &Judged) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn a_verdict_rests_on_what_happened() {
+fn evidence_matches_the_history() {
     let strategy = (
         prop::collection::vec(any::<(u32, u8, u16)>(), 1..300),
         any::<u8>(),
@@ -213,20 +212,19 @@ fn a_verdict_rests_on_what_happened() {
     );
     let reached = RefCell::new(BTreeSet::new());
     let result = runner().run(&strategy, |(dice, deaths, idle, over)| {
-        let judged = judged(&dice, deaths, idle, over);
-        reached.borrow_mut().insert(format!("{:?}", judged.verdict));
-        check(&judged)
+        let classified = classified(&dice, deaths, idle, over);
+        reached.borrow_mut().insert(format!("{:?}", classified.verdict));
+        check(&classified)
     });
     result.unwrap_or_else(|error| panic!("VRAMSCOPE_SEED={}: {error}", seed()));
-    // Else it says nothing of leaks.
+    // Otherwise the run checked nothing about leaks.
     let reached = reached.into_inner();
     for verdict in ["Leak", "RampUp", "Burst", "Cache"] {
         assert!(reached.contains(verdict), "{reached:?}");
     }
 }
 
-/// Caches, lives and teeth of random lengths; the tests of `others` have some of which the last verdict
-/// is known as well.
+/// Random caches, lifetimes and sawtooths. `others` has cases whose final verdict is also known.
 fn healthy(seed: u64) -> [(&'static str, Play, f64); 4] {
     let (mut lives, mut heights) = (Dice(seed), Dice(seed));
     let mut teeth = Play::new();
@@ -243,12 +241,12 @@ fn healthy(seed: u64) -> [(&'static str, Play, f64); 4] {
 }
 
 #[test]
-fn healthy_places_are_not_accused_whatever_their_dice() {
+fn random_healthy_sites_are_never_leaks() {
     for seed in many(3) {
-        for (name, play, end) in healthy(seed) {
+        for (name, scenario, end) in healthy(seed) {
             for number in 1..=40 {
                 let now = f64::from(number) * end / 40.0;
-                let (verdict, _, evidence) = play.judged(now, number == 40);
+                let (verdict, _, evidence) = scenario.classify(now, number == 40);
                 assert_ne!(verdict, Verdict::Leak, "{name}, seed {seed}, at {now}: {evidence:?}");
             }
         }

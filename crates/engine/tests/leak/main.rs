@@ -1,4 +1,5 @@
-//! The judge over many shapes: what leaks is named in time, and nothing else is ever accused.
+//! The leak classifier over many shapes: leaks are found in time, and healthy sites are never
+//! suspects.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,22 +1,22 @@
-//! A small notation for what a place does: lives with a beginning, an end and a size, in seconds and
-//! any unit of size.
+//! A small notation for the history of a site: allocations with a start, an end and a size, in
+//! seconds and arbitrary units of size.
 //!
 //! ```text
-//! Play::new().keep(every(0.0, 60.0, 0.1), 1)          leaks one every tenth of a second
-//!     .churn(every(0.0, 60.0, 0.01), 0.005, 8)        and has others, which live 5 ms
+//! Play::new().keep(every(0.0, 60.0, 0.1), 1)          leaks ten per second
+//!     .churn(every(0.0, 60.0, 0.01), 0.005, 8)        and has others that live 5 ms
 //! ```
 
 use engine::analysis::leak::{Case, Course, Spans, judge};
 use engine::units::Nanos;
 use engine::verdict::{Evidence, Sureness, Verdict};
 
-/// Moments from, to, and the step between them.
+/// Returns times from `from` to `to`, `step` apart.
 pub(crate) fn every(from: f64, to: f64, step: f64) -> Vec<f64> {
     let count = ((to - from) / step).round() as u64;
     (0..count).map(|number| from + number as f64 * step).collect()
 }
 
-/// Numbers from 0 to 1, the same every time.
+/// A deterministic generator of numbers from 0 to 1.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
         (self.0 >> 40) as f64 / f64::from(1 << 24)
     }
 
-    /// An exponential life of that mean.
+    /// Returns an exponentially distributed lifetime with that mean.
     pub(crate) fn decay(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.roll()).ln()
     }
@@ -39,7 +39,7 @@ struct Life {
     size: u64,
 }
 
-/// See the module.
+/// The allocations of one site over time.
 #[derive(Clone, Default)]
 pub(crate) struct Play(Vec<Life>);
 
@@ -57,13 +57,13 @@ impl Play {
         self
     }
 
-    /// Born at those moments and never freed.
+    /// Adds allocations that are never freed.
     pub(crate) fn keep(mut self, times: Vec<f64>, size: u64) -> Self {
         self.0.extend(times.into_iter().map(|began| Life { began, ended: None, size }));
         self
     }
 
-    /// Born at those moments, and freed so long after.
+    /// Adds allocations with a fixed lifetime.
     pub(crate) fn churn(self, times: Vec<f64>, life: f64, size: u64) -> Self {
         self.lives(times, size, |_| life)
     }
@@ -79,32 +79,32 @@ impl Play {
         self
     }
 
-    /// Born at those moments; from each to the next multiple of a period.
+    /// Adds allocations that are freed at the next multiple of a period.
     pub(crate) fn until_next(self, times: Vec<f64>, period: f64, size: u64) -> Self {
         self.lives(times, size, |began| (began / period).floor().mul_add(period, period) - began)
     }
 
-    /// Born at those moments; beyond so many live ones the oldest is freed.
-    pub(crate) fn fifo(mut self, times: Vec<f64>, most: usize, size: u64) -> Self {
+    /// Adds allocations to a queue: beyond `limit` live ones, the oldest is freed.
+    pub(crate) fn fifo(mut self, times: Vec<f64>, limit: usize, size: u64) -> Self {
         for (number, began) in times.iter().enumerate() {
-            self.0.push(Life { began: *began, ended: times.get(number + most).copied(), size });
+            self.0.push(Life { began: *began, ended: times.get(number + limit).copied(), size });
         }
         self
     }
 
-    /// Born at those moments; beyond so many live ones any is freed.
+    /// Adds allocations to a cache: beyond `limit` live ones, a random one is freed.
     pub(crate) fn random_cache(
         mut self,
         times: Vec<f64>,
-        most: usize,
+        limit: usize,
         size: u64,
         seed: u64,
     ) -> Self {
         let mut dice = Dice(seed);
         let mut live: Vec<f64> = Vec::new();
         for began in times {
-            if live.len() == most {
-                let victim = live.swap_remove((dice.roll() * most as f64) as usize % most);
+            if live.len() == limit {
+                let victim = live.swap_remove((dice.roll() * limit as f64) as usize % limit);
                 self.0.push(Life { began: victim, ended: Some(began), size });
             }
             live.push(began);
@@ -113,13 +113,13 @@ impl Play {
         self
     }
 
-    /// What the judge says at a moment, of a place that is still watched or that is over.
-    pub(crate) fn judged(&self, now: f64, over: bool) -> (Verdict, Sureness, Evidence) {
-        self.judged_as(now, over, true)
+    /// Classifies the site at a time; `over`: its process has exited.
+    pub(crate) fn classify(&self, now: f64, over: bool) -> (Verdict, Sureness, Evidence) {
+        self.classify_as(now, over, true)
     }
 
-    /// The same of a place that has a name or none.
-    pub(crate) fn judged_as(
+    /// Classifies the site; `named`: its stack is known.
+    pub(crate) fn classify_as(
         &self,
         now: f64,
         over: bool,
@@ -166,6 +166,6 @@ impl Play {
     }
 
     pub(crate) fn verdict(&self, now: f64) -> Verdict {
-        self.judged(now, false).0
+        self.classify(now, false).0
     }
 }

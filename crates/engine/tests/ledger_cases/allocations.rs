@@ -1,16 +1,16 @@
-//! Memory begins and ends.
+//! Allocations and frees.
 
 use super::*;
 
 #[test]
-fn nothing_is_known_before_the_first_event() {
+fn empty_ledger_has_an_empty_snapshot() {
     let snapshot = after("");
     assert_eq!(snapshot, Snapshot { at: Moment(1000), ..Snapshot::default() });
     assert!(snapshot.certainty.exact());
 }
 
 #[test]
-fn memory_is_live_from_its_allocation_to_its_free() {
+fn memory_is_live_until_its_free() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 alloc 0x20 4M device \n 1.1 free 0x10");
     let process = only(&snapshot);
     assert_eq!(live(process), (4, 1));
@@ -21,33 +21,33 @@ fn memory_is_live_from_its_allocation_to_its_free() {
 }
 
 #[test]
-fn a_free_by_another_thread_ends_the_allocation() {
+fn free_by_another_thread_ends_the_allocation() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1.2 free 0x10");
     assert_eq!(live(only(&snapshot)), (0, 0));
     assert!(only(&snapshot).threads.is_empty());
 }
 
 #[test]
-fn a_free_of_another_process_at_the_same_address_is_its_own_matter() {
+fn free_in_another_process_does_not_end_the_allocation() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 2.2 free 0x10");
     assert_eq!(live(&snapshot.processes[0]), (8, 1));
     assert_eq!(ends(&snapshot.processes[1]), (0, 1, 0, 0));
 }
 
 #[test]
-fn a_free_of_a_pointer_never_seen_is_counted_and_changes_nothing() {
+fn free_of_an_unknown_pointer_is_only_counted() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 free 0x99");
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 1, 0, 0)));
 }
 
 #[test]
-fn a_second_free_of_the_same_pointer_is_unknown() {
+fn second_free_of_a_pointer_is_unknown() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 free 0x10 \n 1.1 free 0x10");
     assert_eq!(ends(only(&snapshot)), (1, 1, 0, 0));
 }
 
 #[test]
-fn a_pointer_a_handle_and_an_array_of_the_same_number_are_three_things() {
+fn pointers_handles_and_arrays_have_separate_keys() {
     let snapshot = after(
         "1.1 alloc 0x10 1M device
          1.1 alloc h0x10 2M physical
@@ -58,7 +58,7 @@ fn a_pointer_a_handle_and_an_array_of_the_same_number_are_three_things() {
 }
 
 #[test]
-fn only_what_a_device_loses_counts_as_live_bytes() {
+fn live_bytes_count_device_memory_only() {
     let snapshot = after(
         "1.1 alloc 0x10 1M device
          1.1 alloc a0x10 2M array
@@ -85,12 +85,12 @@ fn only_what_a_device_loses_counts_as_live_bytes() {
     assert_eq!(process.kinds[5].live_bytes, Bytes(32 * MIB));
     assert_eq!(process.threads[0].live_bytes, Bytes(111 * MIB));
     assert_eq!(process.threads[0].live_allocations, 17);
-    // Not what a pool holds, not somebody else's, and not a part of what is counted already.
+    // Not memory held by a pool, imported memory, or memory that is counted already.
     assert_eq!(process.not_freed(), Bytes((111 + 7 * 32) * MIB));
 }
 
 #[test]
-fn the_peak_is_that_of_the_order_of_events() {
+fn peak_follows_the_order_of_events() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device
          1.1 free 0x10

@@ -1,4 +1,4 @@
-//! What an observed ledger tells of each way in which memory begins and ends.
+//! Change log of the ledger, for each way in which memory starts and ends.
 
 use engine::change::{Change, How, Known, Turn};
 use engine::ids::{DeviceId, PoolId, SiteId, StreamId, Tid};
@@ -8,7 +8,7 @@ use engine::units::Moment;
 use super::MIB;
 use super::notation::events;
 
-/// The changes of a trace.
+/// Returns the changes of a trace.
 fn changes(trace: &str) -> Vec<Change> {
     let mut ledger = Ledger::observed();
     let mut changes = Vec::new();
@@ -19,9 +19,9 @@ fn changes(trace: &str) -> Vec<Change> {
     changes
 }
 
-/// In short: `+` or an end with the address, or what was learned.
+/// Formats changes briefly: `+` for an allocation, or the end reason, and the address.
 fn short(trace: &str) -> Vec<String> {
-    let tell = |change: &Change| {
+    let describe = |change: &Change| {
         let how = match change.what {
             Turn::Began => "+",
             Turn::Ended { how: How::Freed, .. } => "freed ",
@@ -32,11 +32,11 @@ fn short(trace: &str) -> Vec<String> {
         };
         format!("{how}{:x}", change.key.value)
     };
-    changes(trace).iter().map(tell).collect()
+    changes(trace).iter().map(describe).collect()
 }
 
 #[test]
-fn an_end_repeats_the_beginning() {
+fn end_repeats_the_fields_of_its_allocation() {
     let all = changes(
         "7.8 pool create pool5 gpu1
          7.8 alloc 0x10 8M async pool5 stream3 site4
@@ -52,7 +52,7 @@ fn an_end_repeats_the_beginning() {
 }
 
 #[test]
-fn the_ways_to_end_are_told_apart() {
+fn end_reasons_are_distinguished() {
     let replaced = "7 alloc 0x10 8M device\n 7 alloc 0x10 4M device\n 7 free 0x10 @7-30";
     assert_eq!(short(replaced), ["+10", "replaced 10", "+10"]);
     let released = "7 ctx create C1 gpu0\n 7 alloc 0x10 8M device C1\n 7 ctx destroy C1";
@@ -74,7 +74,7 @@ fn physical_memory_ends_with_its_last_mapping() {
 }
 
 #[test]
-fn launches_tell_what_they_leave_and_free() {
+fn launches_log_what_they_allocate_and_free() {
     let trace = "7 graph alloc G1 0x10 8M gpu0
          7 graph instantiate E1 G1 frees
          7 graph launch E1
@@ -84,7 +84,7 @@ fn launches_tell_what_they_leave_and_free() {
 }
 
 #[test]
-fn a_device_that_is_learned_late_is_told_with_what_was_said_before() {
+fn late_device_is_logged_with_the_previous_fields() {
     let all = changes(
         "7 alloc 0x10 8M device C1
          7 ctx learn C1 gpu1
@@ -99,7 +99,7 @@ fn a_device_that_is_learned_late_is_told_with_what_was_said_before() {
 }
 
 #[test]
-fn a_pool_that_is_named_late_and_an_import_that_is_measured_late_are_told() {
+fn late_pool_and_late_import_size_are_logged() {
     let all = changes(
         "7 alloc 0x10 8M async gpu0
          7 pool of pool5 gpu0
@@ -114,7 +114,7 @@ fn a_pool_that_is_named_late_and_an_import_that_is_measured_late_are_told() {
 }
 
 #[test]
-fn moments_never_go_backwards() {
+fn change_times_never_go_backwards() {
     let all = changes(
         "7.8 alloc 0x10 8M device @90-100
          7.9 alloc 0x20 8M device @10-50
@@ -126,7 +126,7 @@ fn moments_never_go_backwards() {
 }
 
 #[test]
-fn a_ledger_that_is_not_observed_tells_nothing() {
+fn ledger_without_change_log_has_no_changes() {
     let mut ledger = super::ledger("7 alloc 0x10 8M device\n 7 exit");
     let mut changes = Vec::new();
     ledger.take_changes(&mut changes);
@@ -134,7 +134,7 @@ fn a_ledger_that_is_not_observed_tells_nothing() {
 }
 
 #[test]
-fn the_end_of_a_context_with_much_in_it_tells_all_of_it() {
+fn end_of_a_large_context_logs_every_allocation() {
     let mut trace = String::from("7 ctx create C1 gpu0\n");
     for address in 1..=1500 {
         trace += &format!("7 alloc 0x{address:x} 1K device C1\n");

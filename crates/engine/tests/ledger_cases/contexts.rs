@@ -1,9 +1,9 @@
-//! Contexts decide the device and the end of an allocation.
+//! Contexts determine the device and the end of an allocation.
 
 use super::*;
 
 #[test]
-fn the_device_is_the_one_named_else_the_contexts_else_unknown() {
+fn device_is_the_given_one_else_that_of_the_context() {
     let snapshot = after(
         "1.1 ctx create C1 gpu1
          1.1 alloc 0x10 1M device C1
@@ -16,7 +16,7 @@ fn the_device_is_the_one_named_else_the_contexts_else_unknown() {
 }
 
 #[test]
-fn destroying_a_context_releases_everything_in_it_without_frees() {
+fn context_destroy_releases_its_memory_without_frees() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0
          1.1 ctx create C2 gpu0
@@ -30,13 +30,13 @@ fn destroying_a_context_releases_everything_in_it_without_frees() {
 }
 
 #[test]
-fn destroying_a_context_whose_beginning_was_not_seen_releases_it_too() {
+fn destroy_of_an_unknown_context_releases_its_memory() {
     let snapshot = after("1.1 alloc 0x10 1M device C1 \n 1.1 ctx destroy C1");
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (0, 0, 1, 0)));
 }
 
 #[test]
-fn a_context_made_again_under_the_same_name_is_on_its_own_device() {
+fn recreated_context_has_its_own_device() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0
          1.1 ctx destroy C1
@@ -47,7 +47,7 @@ fn a_context_made_again_under_the_same_name_is_on_its_own_device() {
 }
 
 #[test]
-fn a_context_name_given_out_again_shows_that_the_older_one_is_gone() {
+fn reused_context_handle_ends_the_older_context() {
     let trace = "1.1 ctx create C1 gpu0 @5-10
                  1.1 alloc 0x10 1M device C1 @15-20
                  1.2 ctx create C1 gpu1 @40-60
@@ -60,7 +60,7 @@ fn a_context_name_given_out_again_shows_that_the_older_one_is_gone() {
 }
 
 #[test]
-fn an_allocation_that_returned_after_the_destruction_began_is_of_a_newer_context() {
+fn allocation_during_a_destroy_belongs_to_the_newer_context() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0 @5-10
          1.1 alloc 0x10 1M device C1 @15-20
@@ -71,7 +71,7 @@ fn an_allocation_that_returned_after_the_destruction_began_is_of_a_newer_context
 }
 
 #[test]
-fn the_last_release_of_a_primary_context_releases_everything_in_it() {
+fn last_primary_release_releases_its_memory() {
     let trace = "1.1 process 100
                  1.1 ctx retain C1 gpu0
                  1.1 ctx retain C1 gpu0
@@ -83,7 +83,7 @@ fn the_last_release_of_a_primary_context_releases_everything_in_it() {
 }
 
 #[test]
-fn a_primary_context_can_be_retained_again() {
+fn primary_context_can_be_retained_again() {
     for name in ["C1", "C2"] {
         let snapshot = after(&format!(
             "1.1 process 100
@@ -98,7 +98,7 @@ fn a_primary_context_can_be_retained_again() {
 }
 
 #[test]
-fn a_reset_releases_whoever_uses_the_primary_context_and_keeps_its_users() {
+fn primary_reset_releases_memory_and_keeps_retains() {
     let snapshot = after(
         "1.1 process 100
          1.1 ctx retain C1 gpu0
@@ -113,7 +113,7 @@ fn a_reset_releases_whoever_uses_the_primary_context_and_keeps_its_users() {
 }
 
 #[test]
-fn a_release_without_any_retain_on_record_releases_nothing() {
+fn release_without_a_known_retain_releases_nothing() {
     let snapshot = after(
         "1.1 process 100
          1.1 alloc 0x10 1M device C1 gpu0
@@ -123,7 +123,7 @@ fn a_release_without_any_retain_on_record_releases_nothing() {
 }
 
 #[test]
-fn a_balanced_retain_and_release_in_an_older_process_releases_nothing() {
+fn balanced_retain_in_preexisting_process_releases_nothing() {
     let snapshot = after(
         "1.1 process 100 before
          1.1 alloc 0x10 1M device C1
@@ -134,7 +134,7 @@ fn a_balanced_retain_and_release_in_an_older_process_releases_nothing() {
 }
 
 #[test]
-fn a_reset_in_an_older_process_ends_the_only_context_it_can_mean() {
+fn reset_in_preexisting_process_ends_the_only_candidate() {
     let trace = "1.1 process 100 before
                  1.1 ctx learn C1 gpu0
                  1.1 ctx create C2 gpu0
@@ -147,7 +147,7 @@ fn a_reset_in_an_older_process_ends_the_only_context_it_can_mean() {
 }
 
 #[test]
-fn a_device_that_is_learned_late_is_that_of_older_allocations_too() {
+fn late_device_applies_to_older_allocations() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device C1
          1.1 alloc 0x20 1M device C1 gpu5
@@ -162,7 +162,7 @@ fn a_device_that_is_learned_late_is_that_of_older_allocations_too() {
 }
 
 #[test]
-fn no_device_is_unknown_any_more_when_all_are_learned() {
+fn no_unknown_device_is_left_when_all_are_learned() {
     let snapshot = after("1.1 alloc 0x10 8M device C1 \n 1.1 ctx learn C1 gpu1");
     assert_eq!(devices(only(&snapshot)), [(1, 8, 8)]);
 }
@@ -182,7 +182,7 @@ fn context_end_leaves_unknown_contexts_in_doubt() {
         assert!(!certainty.exact());
         assert_eq!((certainty.unknown_context, bounds(&certainty)), (2, (8, 10)));
     }
-    // A free that is seen shows that its memory had not ended.
+    // A free that arrives proves that its memory had not been released.
     let freed = format!("{destroyed}\n 1.1 free 0x20 \n 1.1 free 0x30");
     assert!(after(&freed).certainty.exact());
 }
@@ -196,13 +196,13 @@ fn unknown_context_stays_in_doubt_when_its_address_is_reused() {
                  1.1 alloc 0x20 4M device";
     let snapshot = after(trace);
     assert_eq!(bounds(&snapshot.certainty), (4, 4));
-    assert_eq!(snapshot.certainty.unknown_context, 1, "whether it was released is not known");
+    assert_eq!(snapshot.certainty.unknown_context, 1, "unknown whether it was released");
     assert!(!snapshot.certainty.exact());
 }
 
 #[test]
-fn unnamed_end_of_a_context_leaves_everything_in_contexts_in_doubt() {
-    // The process was there before the trace: how many users the context has is not known.
+fn end_of_an_unknown_context_leaves_all_contexts_in_doubt() {
+    // The process started before the trace: the number of retains of the context is unknown.
     let snapshot = after(
         "1 process 100 before
          1.1 ctx retain C1 gpu0

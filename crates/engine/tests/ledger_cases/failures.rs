@@ -1,9 +1,9 @@
-//! Calls that fail.
+//! Failed calls.
 
 use super::*;
 
 #[test]
-fn failures_are_counted_by_function_and_code_the_most_frequent_first() {
+fn failures_are_counted_by_function_and_code() {
     let snapshot = after(
         "1.1 fail f5 700
          1.1 fail f6 1 device 1M
@@ -19,7 +19,7 @@ fn failures_are_counted_by_function_and_code_the_most_frequent_first() {
 }
 
 #[test]
-fn out_of_memory_tells_who_held_the_device_at_that_moment() {
+fn out_of_memory_lists_holders_at_that_time() {
     let mut ledger = ledger(
         "1 process 100 name=small
          2 process 100 name=big
@@ -42,7 +42,7 @@ fn out_of_memory_tells_who_held_the_device_at_that_moment() {
 }
 
 #[test]
-fn out_of_memory_of_an_unknown_device_lists_holders_of_any() {
+fn out_of_memory_on_an_unknown_device_lists_all_holders() {
     let snapshot = after(
         "1.1 alloc 0x10 1M device gpu0
          1.1 alloc 0x20 2M device gpu1
@@ -54,7 +54,7 @@ fn out_of_memory_of_an_unknown_device_lists_holders_of_any() {
 }
 
 #[test]
-fn running_out_of_memory_in_a_call_that_allocates_nothing_is_only_counted() {
+fn out_of_memory_in_a_non_allocating_call_is_only_counted() {
     let snapshot = after("1.1 fail f5 2");
     assert!(snapshot.out_of_memory.is_empty());
     assert_eq!(only(&snapshot).failed_allocations, 0);

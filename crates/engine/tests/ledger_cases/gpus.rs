@@ -1,10 +1,10 @@
-//! Which GPUs a process's devices are, and what the driver says of them.
+//! Mapping of devices to GPUs, and driver-reported usage.
 
 use engine::ids::GpuId;
 
 use super::*;
 
-/// Devices with their GPU, live MiB and the driver's MiB; -1 is none.
+/// Devices with their GPU, live MiB and driver-reported MiB; -1 is none.
 fn rows(process: &ProcessView) -> Vec<(i32, i32, u64, i64)> {
     let all = process.devices.iter();
     all.map(|view| {
@@ -19,14 +19,14 @@ fn rows(process: &ProcessView) -> Vec<(i32, i32, u64, i64)> {
 }
 
 #[test]
-fn a_device_is_shown_with_its_gpu_and_the_drivers_account_of_it() {
+fn device_has_its_gpu_and_driver_reported_usage() {
     let snapshot = after(
         "1 process 100
          1 gpus GPU5 none GPU2
          1.1 alloc 0x10 8M device gpu0
          1.1 alloc 0x20 4M device gpu1
-         1 account GPU5 100M
-         1 account GPU5 200M",
+         1 usage GPU5 100M
+         1 usage GPU5 200M",
     );
     let process = only(&snapshot);
     assert_eq!(rows(process), [(0, 5, 8, 200), (1, -1, 4, -1)]);
@@ -34,38 +34,38 @@ fn a_device_is_shown_with_its_gpu_and_the_drivers_account_of_it() {
 }
 
 #[test]
-fn lost_driver_account_is_unknown_until_it_is_reported_again() {
-    let story = "1 process 100
+fn lost_driver_usage_is_unknown_until_reported_again() {
+    let trace = "1 process 100
          1 gpus GPU5
          1.1 alloc 0x10 8M device gpu0
-         1 account GPU5 100M
+         1 usage GPU5 100M
          0 gpu_free GPU5 50M
-         0 account_lost";
-    let lost = after(story);
+         0 usage_lost";
+    let lost = after(trace);
     assert_eq!(rows(only(&lost)), [(0, 5, 8, -1)]);
     assert_eq!(only(&lost).devices[0].untracked(), None);
     assert!(lost.gpus.is_empty());
-    let again = after(&format!("{story}\n1 account GPU5 200M\n0 gpu_free GPU5 40M"));
+    let again = after(&format!("{trace}\n1 usage GPU5 200M\n0 gpu_free GPU5 40M"));
     assert_eq!(rows(only(&again)), [(0, 5, 8, 200)]);
     assert_eq!(again.gpus.len(), 1);
 }
 
 #[test]
-fn an_account_is_shown_where_nothing_is_live_and_where_the_device_is_not_known() {
+fn driver_usage_is_shown_without_live_memory_or_device() {
     let snapshot = after(
         "1 process 100
          1 gpus GPU5 GPU2
          1.1 alloc 0x10 4M device
-         1 account GPU9 300M
-         1 account GPU7 400M
-         1 account GPU2 500M",
+         1 usage GPU9 300M
+         1 usage GPU7 400M
+         1 usage GPU2 500M",
     );
     let want = [(1, 2, 0, 500), (-1, -1, 4, -1), (-1, 7, 0, 400), (-1, 9, 0, 300)];
     assert_eq!(rows(only(&snapshot)), want);
 }
 
-/// Devices of live allocations, by address; -1 is an unknown device.
-fn placed(process: &ProcessView) -> Vec<(u64, i32)> {
+/// Devices of live allocations by address; -1 is an unknown device.
+fn devices_by_address(process: &ProcessView) -> Vec<(u64, i32)> {
     let all = process.threads.iter().flat_map(|thread| &thread.allocations);
     let mut all: Vec<_> = all
         .map(|one| (one.key.value, one.device.map_or(-1, |device| i32::from(device.0))))
@@ -84,11 +84,11 @@ fn memory_of_a_process_that_sees_one_gpu_is_on_it() {
                  1 gpus GPU5
                  1.3 alloc 0x40 1M device
                  1.3 alloc 0x50 1M async C8 stream6
-                 1 account GPU5 100M";
+                 1 usage GPU5 100M";
     let snapshot = after(trace);
     let process = only(&snapshot);
     assert_eq!(rows(process), [(0, 5, 8, 100)]);
-    assert_eq!(placed(process), [(0x20, 0), (0x30, 0), (0x40, 0), (0x50, 0)]);
+    assert_eq!(devices_by_address(process), [(0x20, 0), (0x30, 0), (0x40, 0), (0x50, 0)]);
     assert_eq!(
         (process.devices[0].peak_bytes, process.peak_bytes),
         (Bytes(14 * MIB), Bytes(14 * MIB))
@@ -110,41 +110,41 @@ fn process_that_uses_another_device_sees_more_than_one() {
         for trace in [format!("1 gpus GPU5\n {other}"), format!("{other}\n 1 gpus GPU5")] {
             let snapshot =
                 after(&format!("1 process 100 before\n {trace}\n 1.1 alloc 0x10 8M device"));
-            assert_eq!(placed(only(&snapshot))[0], (0x10, -1), "{trace}");
+            assert_eq!(devices_by_address(only(&snapshot))[0], (0x10, -1), "{trace}");
         }
     }
 }
 
 #[test]
-fn memory_from_before_an_account_of_one_gpu_is_on_it() {
+fn memory_older_than_a_single_gpu_report_is_on_that_gpu() {
     let trace = "1 process 100 before
                  1 gpus GPU5 GPU2
                  1.1 alloc 0x10 8M device @100-110
                  1.1 alloc 0x20 4M device C7 @120-130
-                 1 account GPU2 100M only @140-200
+                 1 usage GPU2 100M only @140-200
                  1.1 alloc 0x30 2M device C7 @210-220
                  1.1 alloc 0x40 1M device @230-240";
     let snapshot = after(trace);
     let process = only(&snapshot);
     assert_eq!(rows(process), [(1, 2, 14, 100), (-1, -1, 1, -1)]);
-    assert_eq!(placed(process), [(0x10, 1), (0x20, 1), (0x30, 1), (0x40, -1)]);
+    assert_eq!(devices_by_address(process), [(0x10, 1), (0x20, 1), (0x30, 1), (0x40, -1)]);
     assert_eq!(process.devices[0].untracked(), Some(Bytes(88 * MIB)));
-    // What returned after the driver was asked may be on a GPU that came since.
+    // Memory allocated after the driver was queried may be on a GPU that was added since.
     let late = after(&trace.replace("@100-110", "@100-150").replace("@120-130", "@120-160"));
-    assert_eq!(placed(only(&late)), [(0x10, -1), (0x20, -1), (0x30, -1), (0x40, -1)]);
+    assert_eq!(devices_by_address(only(&late)), [(0x10, -1), (0x20, -1), (0x30, -1), (0x40, -1)]);
 }
 
 #[test]
-fn account_of_one_gpu_of_unknown_order_counts_what_is_on_no_known_device() {
+fn single_gpu_report_covers_memory_on_unknown_devices() {
     let trace = "1 process 100 before
                  1 gpus none none
                  1.1 alloc 0x10 8M device @100-110
-                 1 account GPU2 100M only @140-200";
+                 1 usage GPU2 100M only @140-200";
     let snapshot = after(trace);
     let process = only(&snapshot);
     assert_eq!(rows(process), [(-1, 2, 8, 100)]);
     assert_eq!(process.devices[0].untracked(), Some(Bytes(92 * MIB)));
-    let of = |place| ledger(trace).holdings(place).first().map(|one| one.live_bytes.0 / MIB);
+    let of = |filter| ledger(trace).holdings(filter).first().map(|one| one.live_bytes.0 / MIB);
     assert_eq!(of(engine::holding::Where::Gpu(GpuId(2))), Some(8));
     assert_eq!(of(engine::holding::Where::Gpu(GpuId(1))), None);
 }
@@ -156,8 +156,8 @@ fn memory_on_unknown_devices_is_not_untracked() {
          1 gpus GPU5 GPU2
          1.1 alloc 0x10 8M device
          1.1 alloc 0x20 1M device gpu0
-         1 account GPU5 101M
-         1 account GPU2 100M",
+         1 usage GPU5 101M
+         1 usage GPU2 100M",
     );
     let process = only(&snapshot);
     assert_eq!(rows(process), [(0, 5, 1, 101), (1, 2, 0, 100), (-1, -1, 8, -1)]);
@@ -186,15 +186,15 @@ fn device_of_a_context_is_learned_for_peaks_and_sites() {
 }
 
 #[test]
-fn mapping_and_account_belong_to_the_program_and_open_no_process() {
+fn gpu_mapping_and_usage_do_not_create_a_process() {
     let snapshot = after(
         "1 process 100
          1 gpus GPU5
-         1 account GPU5 100M
+         1 usage GPU5 100M
          1 exec
          1.1 alloc 0x10 8M device gpu0
          2 gpus GPU1
-         2 account GPU1 100M",
+         2 usage GPU1 100M",
     );
     assert_eq!(rows(&snapshot.processes[0]), [(0, -1, 8, -1)]);
     assert_eq!(snapshot.processes.len(), 2);
@@ -202,7 +202,7 @@ fn mapping_and_account_belong_to_the_program_and_open_no_process() {
 }
 
 #[test]
-fn out_of_memory_tells_who_held_the_gpu_whatever_their_ordinals() {
+fn out_of_memory_lists_holders_of_the_gpu_by_any_ordinal() {
     let trace = "1 process 100
                  2 process 200
                  3 process 300
@@ -219,7 +219,7 @@ fn out_of_memory_tells_who_held_the_gpu_whatever_their_ordinals() {
         let holders = oom.holders.iter().map(|(pid, _, bytes)| (pid.0, bytes.0 / MIB));
         (oom.gpu.map(|gpu| gpu.0), holders.collect::<Vec<_>>())
     };
-    // The third process's mapping is not known: there the ordinal decides.
+    // The mapping of the third process is unknown: the ordinal decides.
     assert_eq!(oom("1.1 fail f5 2 device 1G gpu0"), (Some(5), vec![(3, 8), (2, 4), (1, 1)]));
     assert_eq!(oom("2.2 fail f5 2 device 1G gpu1"), (Some(5), vec![(3, 16), (2, 4), (1, 1)]));
     assert_eq!(oom("3.3 fail f5 2 device 1G gpu0"), (None, vec![(3, 8), (2, 2), (1, 1)]));

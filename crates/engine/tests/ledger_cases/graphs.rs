@@ -11,7 +11,7 @@ const CAPTURED: &str = "1.1 ctx create C1 gpu1
                         1.1 graph instantiate E1 G1";
 
 #[test]
-fn a_capture_makes_nodes_and_no_memory() {
+fn capture_creates_nodes_and_no_memory() {
     let snapshot = after(CAPTURED);
     let process = only(&snapshot);
     assert_eq!((live(process), ends(process)), ((0, 0), (0, 0, 0, 0)));
@@ -20,7 +20,7 @@ fn a_capture_makes_nodes_and_no_memory() {
 }
 
 #[test]
-fn a_launch_leaves_what_its_graph_does_not_free_itself() {
+fn launch_leaves_memory_that_its_graph_does_not_free() {
     let snapshot = after(&format!("{CAPTURED}\n 1.7 graph launch E1"));
     let process = only(&snapshot);
     assert_eq!((live(process), process.allocations_total), ((8, 1), 1));
@@ -39,7 +39,7 @@ fn graph_memory_is_freed_like_other_memory() {
 }
 
 #[test]
-fn graph_memory_outlives_contexts_graphs_and_what_launched_it() {
+fn graph_memory_outlives_contexts_graphs_and_execs() {
     let snapshot = after(&format!(
         "{CAPTURED}
          1.1 graph launch E1
@@ -51,7 +51,7 @@ fn graph_memory_outlives_contexts_graphs_and_what_launched_it() {
 }
 
 #[test]
-fn what_can_be_launched_stays_when_its_graph_is_destroyed() {
+fn graph_exec_outlives_its_graph() {
     let snapshot = after(&format!("{CAPTURED}\n 1.1 graph destroy G1 \n 1.1 graph launch E1"));
     assert_eq!(live(only(&snapshot)), (8, 1));
     let snapshot = after(&format!("{CAPTURED}\n 1.1 graph drop E1 \n 1.1 graph launch E1"));
@@ -73,7 +73,7 @@ fn nodes_can_be_added_one_by_one() {
 }
 
 #[test]
-fn a_graph_can_free_what_another_one_allocated() {
+fn graph_can_free_memory_of_another_graph() {
     let snapshot = after(&format!(
         "{CAPTURED}
          1.1 graph free G2 0x10
@@ -89,7 +89,7 @@ fn a_graph_can_free_what_another_one_allocated() {
 }
 
 #[test]
-fn a_captured_free_of_live_graph_memory_is_done_by_the_launch() {
+fn captured_free_of_graph_memory_happens_at_launch() {
     let trace = format!(
         "{CAPTURED}
          1.1 graph launch E1
@@ -104,7 +104,7 @@ fn a_captured_free_of_live_graph_memory_is_done_by_the_launch() {
 }
 
 #[test]
-fn a_free_of_other_memory_during_a_capture_is_no_node() {
+fn free_of_other_memory_during_a_capture_is_not_a_node() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device
          1.1 alloc 0x20 8M async gpu0 stream4
@@ -116,7 +116,7 @@ fn a_free_of_other_memory_during_a_capture_is_no_node() {
 }
 
 #[test]
-fn a_launch_can_free_what_the_launch_before_left() {
+fn launch_can_free_memory_of_the_previous_launch() {
     let trace = "1.1 graph alloc G1 0x10 8M gpu0
                  1.1 graph instantiate E1 G1 frees
                  1.1 graph launch E1
@@ -125,13 +125,13 @@ fn a_launch_can_free_what_the_launch_before_left() {
     let process = only(&snapshot);
     assert_eq!((live(process), ends(process)), ((8, 1), (1, 0, 0, 0)));
     assert_eq!((process.allocations_total, process.peak_bytes), (2, Bytes(8 * MIB)));
-    // Where it does not, the driver refuses: its free must be under way.
+    // Without the flag the driver rejects the launch: a free must be in flight.
     let snapshot = after(&trace.replace(" frees", ""));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 1)));
 }
 
 #[test]
-fn a_capture_is_of_its_stream_and_of_the_thread_that_began_it() {
+fn capture_belongs_to_its_stream_and_thread() {
     let trace = "1.1 graph begin stream3
                  1.1 alloc 0x10 1M async gpu0 stream4
                  1.2 alloc 0x20 2M async gpu0 stream3
@@ -146,7 +146,7 @@ fn a_capture_is_of_its_stream_and_of_the_thread_that_began_it() {
 }
 
 #[test]
-fn a_default_stream_is_each_threads_own() {
+fn default_stream_is_per_thread() {
     let snapshot = after(
         "1.1 graph begin stream0
          1.2 graph begin stream0
@@ -170,7 +170,7 @@ fn a_default_stream_is_each_threads_own() {
 }
 
 #[test]
-fn a_capture_goes_on_without_the_thread_that_began_it() {
+fn capture_continues_after_its_thread_exits() {
     let snapshot = after(
         "1.1 alloc 0x1 1M device gpu0
          1.2 graph begin stream3
@@ -182,7 +182,7 @@ fn a_capture_goes_on_without_the_thread_that_began_it() {
 }
 
 #[test]
-fn a_capture_that_fails_leaves_nothing() {
+fn failed_capture_leaves_nothing() {
     let snapshot = after(
         "1.1 graph begin stream3
          1.1 alloc 0x10 1M async gpu0 stream3
@@ -193,7 +193,7 @@ fn a_capture_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn a_capture_can_add_to_a_graph() {
+fn capture_can_add_to_a_graph() {
     let snapshot = after(
         "1.1 graph alloc G1 0x10 1M gpu0
          1.1 graph begin stream3 G1
@@ -206,7 +206,7 @@ fn a_capture_can_add_to_a_graph() {
 }
 
 #[test]
-fn a_graph_of_a_name_used_again_has_its_own_nodes() {
+fn reused_graph_handle_has_its_own_nodes() {
     let snapshot = after(
         "1.1 graph alloc G1 0x10 1M gpu0
          1.1 graph begin stream3
@@ -216,7 +216,7 @@ fn a_graph_of_a_name_used_again_has_its_own_nodes() {
          1.1 graph launch E1",
     );
     assert_eq!(lists(only(&snapshot)), [(1, vec![0x20])]);
-    // The end of the older ones is seen late.
+    // The end of the older ones arrives late.
     let snapshot = after(
         "1.1 graph alloc G1 0x10 1M gpu0 @1-2
          1.1 graph instantiate E1 G1 @3-4
@@ -230,7 +230,7 @@ fn a_graph_of_a_name_used_again_has_its_own_nodes() {
 }
 
 #[test]
-fn an_address_given_to_a_node_shows_that_what_was_there_is_freed() {
+fn node_at_a_live_address_implies_its_free() {
     let captured = "1.1 graph begin stream3 @21-22 \n 1.1 alloc 0x10 4M async gpu0 stream3 @40-60";
     let added = "1.1 graph alloc G1 0x10 4M gpu0 @40-60";
     for node in [captured, added] {
@@ -243,7 +243,7 @@ fn an_address_given_to_a_node_shows_that_what_was_there_is_freed() {
 }
 
 #[test]
-fn nodes_from_a_pool_are_where_the_pool_is() {
+fn nodes_from_a_pool_are_on_its_device() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0
          1.1 pool create pool5 gpu1
@@ -262,20 +262,20 @@ fn nodes_from_a_pool_are_where_the_pool_is() {
 }
 
 #[test]
-fn what_graphs_reserve_is_as_the_driver_told_until_it_is_trimmed() {
-    let trace = "1.1 graph told gpu1 64M";
-    let told = |trace: &str| {
+fn graph_reserved_is_as_reported_until_trimmed() {
+    let trace = "1.1 graph reserved gpu1 64M";
+    let reserved_by_driver = |trace: &str| {
         let snapshot = after(trace);
         let views = only(&snapshot).devices.iter();
         views.map(|view| (view.device, view.graph_reserved)).collect::<Vec<_>>()
     };
     let reserved = Told { bytes: Bytes(64 * MIB), at: Moment(10) };
-    assert_eq!(told(trace), [(Some(DeviceId(1)), Some(reserved))]);
-    assert!(told(&format!("{trace}\n 1.1 graph trim gpu1")).is_empty());
+    assert_eq!(reserved_by_driver(trace), [(Some(DeviceId(1)), Some(reserved))]);
+    assert!(reserved_by_driver(&format!("{trace}\n 1.1 graph trim gpu1")).is_empty());
 }
 
 #[test]
-fn more_captures_than_are_kept_are_lost() {
+fn captures_beyond_the_limit_are_dropped() {
     let trace: String = (1..1030).map(|n| format!("1.1 graph begin stream{n}\n")).collect();
     let snapshot = after(&trace);
     assert_eq!(only(&snapshot).certainty.lost.other, 5);

@@ -1,4 +1,4 @@
-//! Memory of other processes and other APIs, and arrays.
+//! Memory of other processes and APIs, and arrays.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const OPENED: &str = "1.1 ctx create C1 gpu0
                       1.1 alloc 0x10 8M imported C1";
 
 #[test]
-fn memory_that_is_opened_twice_is_closed_twice() {
+fn memory_opened_twice_is_closed_twice() {
     let snapshot = after(OPENED);
     let process = only(&snapshot);
     assert_eq!((live(process), process.allocations_total), ((0, 1), 2));
@@ -22,19 +22,19 @@ fn memory_that_is_opened_twice_is_closed_twice() {
 }
 
 #[test]
-fn the_end_of_a_context_releases_every_opening() {
+fn end_of_a_context_releases_every_import() {
     let snapshot = after(&format!("{OPENED}\n 1.1 ctx destroy C1 \n 1.1 alloc 0x10 8M imported"));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 1), (0, 0, 2, 0)));
 }
 
 #[test]
-fn other_memory_at_the_address_of_an_import_shows_that_it_was_closed() {
+fn memory_at_the_address_of_an_import_implies_its_close() {
     let snapshot = after(&format!("{OPENED}\n 1.1 alloc 0x10 8M device C1"));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 2)));
 }
 
 #[test]
-fn an_array_is_device_memory_of_its_context() {
+fn array_is_device_memory_of_its_context() {
     let trace = "1.1 ctx create C1 gpu0 \n 1.1 alloc a0x10 8M array C1";
     assert_eq!(devices(only(&after(trace))), [(0, 8, 8)]);
     let snapshot = after(&format!("{trace}\n 1.1 free a0x10 by=array"));

@@ -1,4 +1,4 @@
-//! What lost records leave open.
+//! Effects of lost records.
 
 use engine::snapshot::ReceivedCalls;
 
@@ -11,7 +11,7 @@ const HELD: &str = "1 process 100
                     1.2 alloc 0x40 64M pinned";
 
 #[test]
-fn any_lost_record_makes_a_report_inexact_and_says_since_when() {
+fn any_lost_record_makes_the_report_inexact_with_its_time() {
     for lost in ["allocations=1 bytes=1M", "frees=1", "failures=1", "other=1"] {
         let snapshot = after(&format!("{HELD}\n 1 lost {lost} \n 1 lost {lost}"));
         assert!(!snapshot.certainty.exact(), "{lost}");
@@ -29,7 +29,7 @@ fn lost_allocations_raise_the_upper_bound() {
 }
 
 #[test]
-fn lost_frees_lower_the_lower_bound_by_the_biggest_they_can_have_ended() {
+fn lost_frees_lower_the_bound_by_the_largest_allocations() {
     for (frees, least) in [(1, 6), (2, 2), (3, 0), (u64::MAX, 0)] {
         let snapshot = after(&format!("{HELD}\n 1 lost frees={frees}"));
         assert_eq!(bounds(&snapshot.certainty), (least, 14));
@@ -37,19 +37,19 @@ fn lost_frees_lower_the_lower_bound_by_the_biggest_they_can_have_ended() {
 }
 
 #[test]
-fn lost_failures_leave_the_bounds_together() {
+fn lost_failures_do_not_widen_the_bounds() {
     let snapshot = after(&format!("{HELD}\n 1 lost failures=1"));
     assert_eq!(bounds(&snapshot.certainty), (14, 14));
 }
 
 #[test]
-fn a_lost_end_of_a_context_can_have_ended_everything_that_was_there() {
+fn lost_context_end_may_have_released_everything() {
     let snapshot = after(&format!("{HELD}\n 1 lost other=1 \n 1.1 alloc 0x50 1M device"));
     assert_eq!(bounds(&snapshot.certainty), (1, 15));
 }
 
 #[test]
-fn what_is_allocated_after_lost_frees_is_certain() {
+fn memory_allocated_after_lost_frees_is_certain() {
     let trace = format!("{HELD}\n 1 lost frees=9 \n 1.1 alloc 0x50 32M device");
     assert_eq!(bounds(&after(&trace).certainty), (32, 46));
     let trace = format!("{trace}\n 1.1 free 0x10 \n 1.1 free 0x20 \n 1.1 free 0x30");
@@ -57,7 +57,7 @@ fn what_is_allocated_after_lost_frees_is_certain() {
 }
 
 #[test]
-fn losses_of_no_process_widen_the_bounds_of_all_of_them_together_and_of_each() {
+fn losses_of_unknown_process_widen_all_bounds() {
     let snapshot = after(&format!(
         "{HELD}\n 2.2 alloc 0x10 6M device \n 0 lost allocations=1 bytes=5M frees=2"
     ));
@@ -69,21 +69,21 @@ fn losses_of_no_process_widen_the_bounds_of_all_of_them_together_and_of_each() {
 }
 
 #[test]
-fn losses_of_no_process_are_nobodys_even_where_calls_have_no_pid() {
+fn losses_of_unknown_process_are_not_attributed_to_pid_0() {
     let snapshot = after("0.1 alloc 0x10 6M device \n 0 lost frees=1");
     assert_eq!(only(&snapshot).certainty.lost.events(), 0);
     assert_eq!(bounds(&only(&snapshot).certainty), (0, 6));
 }
 
 #[test]
-fn a_process_that_comes_later_cannot_have_lost_frees_of_earlier() {
+fn earlier_losses_do_not_affect_a_later_process() {
     let snapshot = after("0 lost frees=2 \n 1.1 alloc 0x10 6M device");
     assert_eq!(bounds(&snapshot.certainty), (6, 6));
     assert!(!snapshot.certainty.exact());
 }
 
 #[test]
-fn losses_that_are_told_after_the_exit_belong_to_the_process_that_ended() {
+fn losses_reported_after_exit_belong_to_the_exited_process() {
     let snapshot = after(&format!("{HELD}\n 2.2 alloc 0x10 1M device\n 1 exit\n 1 lost frees=1"));
     let [other, ended] = &snapshot.processes[..] else { panic!() };
     assert_eq!(other.certainty.lost.events(), 0);
@@ -93,7 +93,7 @@ fn losses_that_are_told_after_the_exit_belong_to_the_process_that_ended() {
 }
 
 #[test]
-fn the_bounds_close_when_the_process_ends_but_the_trace_stays_inexact() {
+fn bounds_close_at_exit_but_the_trace_stays_inexact() {
     let mut ledger = ledger(&format!("{HELD}\n 1 lost other=1 bytes=1M \n 1 exit"));
     ledger.snapshot(Moment(1000), &View::default());
     let snapshot = ledger.snapshot(Moment(1001), &View::default());
@@ -102,15 +102,15 @@ fn the_bounds_close_when_the_process_ends_but_the_trace_stays_inexact() {
 }
 
 #[test]
-fn after_a_lost_retain_a_release_leaves_open_what_it_ended() {
-    // Told before the release: nothing is concluded from it.
-    let told = "1 process 100
+fn release_after_a_lost_retain_leaves_memory_in_doubt() {
+    // Reported before the release: nothing is concluded from it.
+    let early = "1 process 100
                 1.1 ctx retain C1 gpu0
                 1 lost other=1
                 1.1 alloc 0x10 8M device C1
                 1.1 ctx release gpu0";
-    assert_eq!(bounds(&after(told).certainty), (0, 8));
-    // Told after it: what was concluded may be wrong.
+    assert_eq!(bounds(&after(early).certainty), (0, 8));
+    // Reported after the release: the conclusion may be wrong.
     let late = "1 process 100
                 1.1 ctx retain C1 gpu0
                 1.1 alloc 0x10 8M device C1
@@ -120,25 +120,25 @@ fn after_a_lost_retain_a_release_leaves_open_what_it_ended() {
 }
 
 #[test]
-fn a_reset_is_not_guessed_at_after_a_loss_and_a_guess_before_it_is_in_doubt() {
+fn reset_near_a_loss_leaves_memory_in_doubt() {
     let held = "1 process 100 before
                 1.1 ctx learn C1 gpu0
                 1.1 alloc 0x10 8M device C1";
-    let told = format!("{held}\n 1 lost other=1 \n 1.1 ctx reset gpu0");
+    let early = format!("{held}\n 1 lost other=1 \n 1.1 ctx reset gpu0");
     let late = format!("{held}\n 1.1 ctx reset gpu0 \n 1 lost other=1");
-    let snapshots = [after(&told), after(&late)];
+    let snapshots = [after(&early), after(&late)];
     assert_eq!(snapshots.each_ref().map(|snapshot| live(only(snapshot))), [(8, 1), (0, 0)]);
     assert_eq!(snapshots.map(|snapshot| bounds(&snapshot.certainty)), [(0, 8), (0, 8)]);
 }
 
 #[test]
-fn a_program_of_which_only_losses_are_known_counts_in_the_upper_bound() {
+fn process_known_by_losses_alone_raises_the_upper_bound() {
     let snapshot = after(&format!("{HELD}\n 1 exec \n 1 lost allocations=1 bytes=3M"));
     assert_eq!(bounds(&snapshot.certainty), (0, 3));
 }
 
 #[test]
-fn processes_of_which_nothing_arrived_are_counted_and_not_exact() {
+fn processes_without_records_are_counted_and_inexact() {
     let snapshot = after("1 process 100 \n 0 lost processes=2");
     assert_eq!(snapshot.certainty.lost.processes, 2);
     assert!(!snapshot.certainty.exact());
@@ -172,7 +172,7 @@ fn received_calls_are_counted_in_the_classes_of_losses() {
 }
 
 #[test]
-fn a_lost_free_of_an_address_given_out_again_is_shown_as_unseen() {
+fn lost_free_of_a_reused_address_is_an_implied_free() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device
          1 lost frees=1
@@ -184,7 +184,7 @@ fn a_lost_free_of_an_address_given_out_again_is_shown_as_unseen() {
 }
 
 #[test]
-fn numbers_without_measure_saturate() {
+fn huge_values_saturate() {
     let max = u64::MAX;
     let line = format!("1 lost allocations={max} bytes={max} frees={max} other={max}");
     let snapshot = after(&format!(
@@ -196,7 +196,7 @@ fn numbers_without_measure_saturate() {
 }
 
 #[test]
-fn a_lost_mapping_or_reference_may_keep_what_was_counted_to_its_end() {
+fn lost_mapping_or_retain_may_keep_physical_memory() {
     let trace = "1 process 100
                  1.1 vmm create h0x10 8M gpu0
                  1.1 vmm create h0x20 4M gpu0
@@ -226,7 +226,7 @@ fn a_lost_mapping_or_reference_may_keep_what_was_counted_to_its_end() {
 }
 
 #[test]
-fn a_lost_unmapping_can_have_ended_all_that_only_mappings_keep() {
+fn lost_unmap_may_have_ended_mapped_memory() {
     let trace = "1 process 100
                  1.1 vmm create h0x10 8M gpu0
                  1.1 vmm create h0x20 4M gpu0
@@ -242,11 +242,11 @@ fn a_lost_unmapping_can_have_ended_all_that_only_mappings_keep() {
 }
 
 #[test]
-fn a_mapping_of_a_lost_handle_can_be_taken_for_one_of_its_predecessor() {
+fn mapping_of_a_lost_handle_may_match_its_predecessor() {
     let snapshot = after(
         "1 process 100
          1.1 vmm create h0x10 8M gpu0 @15-20
-         1.2 vmm map 0x1000000 1M h0x10 @50-60  # of a new handle, whose creation was lost
+         1.2 vmm map 0x1000000 1M h0x10 @50-60  # a new handle, whose creation was lost
          1.1 vmm release h0x10 @30-70
          1 lost allocations=1 bytes=1M @80",
     );
@@ -261,7 +261,7 @@ const GRAPHS: &str = "1 process 100
                       1.1 graph launch E2";
 
 #[test]
-fn a_lost_launch_may_have_allocated_what_known_graphs_leave() {
+fn lost_launch_may_have_allocated_graph_memory() {
     assert_eq!(bounds(&after(&format!("{GRAPHS}\n 1 lost other=1")).certainty), (0, 12));
     let dropped = format!("{GRAPHS}\n 1.1 graph drop E1 \n 1.1 graph destroy G1");
     assert_eq!(bounds(&after(&dropped).certainty), (4, 4));
@@ -269,7 +269,7 @@ fn a_lost_launch_may_have_allocated_what_known_graphs_leave() {
 }
 
 #[test]
-fn graph_and_stream_ordered_memory_is_in_doubt_after_a_loss_also_when_it_comes_later() {
+fn graph_and_async_memory_stays_in_doubt_after_a_loss() {
     let trace = "1 process 100
                  1 lost other=1
                  1.1 alloc 0x10 1M device gpu0
@@ -283,7 +283,7 @@ fn graph_and_stream_ordered_memory_is_in_doubt_after_a_loss_also_when_it_comes_l
 }
 
 #[test]
-fn what_is_taken_for_a_node_or_for_host_memory_after_a_loss_may_be_device_memory() {
+fn nodes_and_host_memory_after_a_loss_may_be_device_memory() {
     let trace = "1 process 100
                  1.1 graph begin stream3
                  1.1 pool create pool5 host

@@ -1,8 +1,8 @@
-//! What the ledger says after small traces: one behaviour a case.
+//! Snapshots of the ledger after small traces, one behavior per case.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
-    reason = "a trace that cannot be read is a wrong test"
+    reason = "an unreadable trace is a bug in the test"
 )]
 
 mod allocations;
@@ -32,7 +32,7 @@ use notation::{events, ledger};
 
 const MIB: u64 = 1 << 20;
 
-/// The snapshot after a trace, with the default view.
+/// Returns the snapshot after a trace, with default options.
 fn after(trace: &str) -> Snapshot {
     seen(trace, 1000, &View::default())
 }
@@ -41,7 +41,7 @@ fn seen(trace: &str, at: u64, view: &View) -> Snapshot {
     ledger(trace).snapshot(Moment(at), view)
 }
 
-/// The only process of a snapshot.
+/// Returns the only process of a snapshot.
 fn only(snapshot: &Snapshot) -> &ProcessView {
     assert_eq!(snapshot.processes.len(), 1, "{:#?}", snapshot.processes);
     &snapshot.processes[0]
@@ -52,13 +52,13 @@ fn live(process: &ProcessView) -> (u64, u64) {
     (process.live_bytes.0 / MIB, process.live_allocations)
 }
 
-/// Frees by the program, frees of unknown pointers, releases, frees not seen.
+/// Frees by the program, frees of unknown pointers, releases, implied frees.
 fn ends(process: &ProcessView) -> (u64, u64, u64, u64) {
     let unseen = process.certainty.unseen_frees;
     (process.frees_total, process.unknown_frees, process.released_total, unseen)
 }
 
-/// Devices with live and peak MiB; -1 is the unknown one.
+/// Devices with live and peak MiB; -1 is the unknown device.
 fn devices(process: &ProcessView) -> Vec<(i32, u64, u64)> {
     let number = |device: Option<DeviceId>| device.map_or(-1, |device| i32::from(device.0));
     let all = process.devices.iter();
@@ -74,13 +74,13 @@ fn lists(process: &ProcessView) -> Vec<(u32, Vec<u64>)> {
     process.threads.iter().map(keys).collect()
 }
 
-/// The bounds in MiB.
+/// Bounds in MiB.
 fn bounds(certainty: &Certainty) -> (u64, u64) {
     (certainty.live_at_least.0 / MIB, certainty.live_at_most.0 / MIB)
 }
 
 #[test]
-fn the_notation_reads_times_and_threads() {
+fn notation_parses_times_and_threads() {
     let events = events("1.2 free 0x10 @3-4 \n # nothing \n 5 exit");
     assert_eq!((events[0].tid.0, events[0].entered, events[0].at), (2, Moment(3), Moment(4)));
     assert_eq!((events[1].pid, events[1].at), (Pid(5), Moment(20)));

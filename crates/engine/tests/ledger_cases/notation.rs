@@ -1,33 +1,33 @@
-//! A small notation for traces, one event a line:
+//! A small notation for traces, one event per line:
 //!
 //! ```text
-//! 7 process 100 uid=1000 name=python before     # pid 7, started at 100, ran before the trace
-//! 7 container 3f2a podman pod=77 inside=5        # the container, and what is known of it
+//! 7 process 100 uid=1000 name=python before     # pid 7, started at 100, started before the trace
+//! 7 container 3f2a podman pod=77 inside=5        # the container and its known fields
 //! 7.8 name loader                               # thread 8 of process 7
 //! 7.8 alloc 0x10 8M device C1 gpu0 site3        # key, size, kind; the rest is optional
 //! 7.8 alloc 0x20 8M async C1 pool5 stream3
-//! 7.9 free 0x10 by=async stream3                # by=free where nothing is said
-//! 7.9 fail f5 2 device 1G C1 gpu0               # function, code; what was asked
-//! 7.9 fail f5 1 freed=0x10                      # what should have been freed
+//! 7.9 free 0x10 by=async stream3                # default: by=free
+//! 7.9 fail f5 2 device 1G C1 gpu0               # function, code; the request
+//! 7.9 fail f5 1 freed=0x10                      # the argument of the free
 //! 7.8 ctx create C1 gpu0                        # destroy C1, retain C1 gpu0, release gpu0, …
 //! 7.8 vmm create h0x10 8M gpu0                  # or host; import, multicast, retain, release h0x10
 //! 7.8 vmm map 0x100 8M h0x10                    # unmap, reserve, unreserve 0x100 8M
-//! 7.8 pool create pool5 gpu0                    # or host; destroy, trim pool5, told pool5 8M
+//! 7.8 pool create pool5 gpu0                    # or host; destroy, trim pool5, reserved pool5 8M
 //! 7.8 pool of pool5 gpu0 current                # or without the last word
-//! 7.8 graph begin stream3                       # with a graph: to that one; end stream3 G1
+//! 7.8 graph begin stream3                       # with a graph: adds to it; end stream3 G1
 //! 7.8 graph alloc G1 0x10 8M gpu0               # or host; free G1 0x10, destroy G1
-//! 7.8 graph instantiate E1 G1 frees             # launch E1, drop E1, told gpu0 8M, trim gpu0
+//! 7.8 graph instantiate E1 G1 frees             # launch E1, drop E1, reserved gpu0 8M, trim gpu0
 //! 7.8 create stream 0x10 C1 site3               # any kind of object; destroy stream 0x10
-//! 0 told site3 step main                        # the functions of a stack, innermost first
+//! 0 frames site3 step main                      # the functions of a stack, innermost first
 //! 7 gpus GPU3 none GPU1                         # by ordinal
-//! 7 account GPU3 8M
+//! 7 usage GPU3 8M                                # driver-reported
 //! 0 gpu_free GPU3 8M
 //! 7.8 exit                                      # the thread; `7 exit`, `7 exec`: the process
 //! 7 lost allocations=1 bytes=8M frees=2 failures=1 other=1
 //! ```
 //!
 //! Keys are addresses; `h0x10` is a handle, `a0x10` an array, `p0x10` a pool, `e0x10` external
-//! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line says otherwise.
+//! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line overrides that.
 
 use engine::container::{Container, Pod, Runtime};
 use engine::event::{
@@ -45,7 +45,7 @@ use engine::stack::Frame;
 use engine::tensor::{TensorCall, TensorTurn};
 use engine::units::Moment;
 
-/// The ledger after a trace.
+/// Returns the ledger after a trace.
 pub(crate) fn ledger(trace: &str) -> Ledger {
     let mut ledger = Ledger::new();
     for event in events(trace) {
@@ -54,7 +54,7 @@ pub(crate) fn ledger(trace: &str) -> Ledger {
     ledger
 }
 
-/// The events of a trace.
+/// Returns the events of a trace.
 pub(crate) fn events(trace: &str) -> Vec<Event> {
     let text = |line: &str| line.split('#').next().unwrap_or("").trim().to_owned();
     let lines = trace.lines().map(text).filter(|line| !line.is_empty());
@@ -126,14 +126,14 @@ fn what(words: &[&str], of_thread: bool) -> What {
         "pool" => What::Pool(pool(rest)),
         "graph" => What::Graph(graph(rest)),
         "gpus" => What::Gpus(rest.iter().map(|word| gpu(word)).collect()),
-        "account" => What::DriverAccount {
+        "usage" => What::DriverAccount {
             gpu: gpu(rest[0]).unwrap(),
             bytes: size(rest[1]),
             only: rest.contains(&"only"),
         },
         "tensor" => What::Tensor(tensor(rest)),
         "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
-        "account_lost" => What::DriverAccountLost,
+        "usage_lost" => What::DriverAccountLost,
         "lost" => What::Lost(lost(rest)),
         "create" => What::Object(ObjectCall::Created {
             kind: object(rest[0]),
@@ -145,11 +145,11 @@ fn what(words: &[&str], of_thread: bool) -> What {
             let (kind, handle) = (object(rest[0]), key(rest[1]).value);
             What::Object(ObjectCall::Destroyed { kind, handle })
         }
-        "told" => What::Site(SiteFacts {
+        "frames" => What::Site(SiteFacts {
             site: SiteId(find(rest, "site").unwrap() as u32),
             frames: rest[1..].iter().map(|name| frame(name)).collect(),
         }),
-        other => panic!("no such event: {other}"),
+        other => panic!("unknown event: {other}"),
     }
 }
 
@@ -183,7 +183,7 @@ fn container(words: &[&str]) -> Container {
     }
 }
 
-/// `step`, or `liba.so:step` with its module.
+/// Parses `step`, or `liba.so:step` with its module.
 fn frame(word: &str) -> Frame {
     match word.split_once(':') {
         Some((module, function)) => {
@@ -204,7 +204,7 @@ fn change(words: &[&str]) -> ContextChange {
         "release" => ContextChange::PrimaryReleased { device: device() },
         "reset" => ContextChange::PrimaryReset { device: device() },
         "learn" => ContextChange::Learned { context: context(), device: device() },
-        other => panic!("no such change: {other}"),
+        other => panic!("unknown context call: {other}"),
     }
 }
 
@@ -218,7 +218,7 @@ fn vmm(words: &[&str]) -> VmmCall {
         "create" => VmmCall::Create {
             handle: handle(),
             bytes: size(words[2]),
-            place: place(words).unwrap(),
+            place: location(words).unwrap(),
             site: find(words, "site").map(|number| SiteId(number as u32)),
         },
         "import" => VmmCall::Import { handle: handle() },
@@ -229,23 +229,23 @@ fn vmm(words: &[&str]) -> VmmCall {
         "unmap" => VmmCall::Unmap { address: address(), bytes: size(words[2]) },
         "reserve" => VmmCall::Reserve { address: address(), bytes: size(words[2]) },
         "unreserve" => VmmCall::Unreserve { address: address(), bytes: size(words[2]) },
-        other => panic!("no such call: {other}"),
+        other => panic!("unknown VMM call: {other}"),
     }
 }
 
 fn pool(words: &[&str]) -> PoolCall {
     let pool = PoolId(find(words, "pool").unwrap());
     match words[0] {
-        "create" => PoolCall::Created { pool, place: place(words) },
+        "create" => PoolCall::Created { pool, place: location(words) },
         "destroy" => PoolCall::Destroyed { pool },
         "trim" => PoolCall::Trimmed { pool, keep: 0 },
-        "told" => PoolCall::ToldReserved { pool, bytes: size(words[2]) },
+        "reserved" => PoolCall::ToldReserved { pool, bytes: size(words[2]) },
         "of" => PoolCall::OfDevice {
             pool,
             device: device(words).unwrap(),
             current: words.contains(&"current"),
         },
-        other => panic!("no such call: {other}"),
+        other => panic!("unknown pool call: {other}"),
     }
 }
 
@@ -262,7 +262,7 @@ fn graph(words: &[&str]) -> GraphCall {
             graph: graph(),
             address: key(words[2]).value,
             bytes: size(words[3]),
-            place: place(words).unwrap(),
+            place: location(words).unwrap(),
         },
         "free" => GraphCall::FreeNode { graph: graph(), address: key(words[2]).value },
         "destroy" => GraphCall::GraphDestroyed { graph: graph() },
@@ -273,9 +273,9 @@ fn graph(words: &[&str]) -> GraphCall {
         },
         "launch" => GraphCall::Launched { exec: exec() },
         "drop" => GraphCall::ExecDestroyed { exec: exec() },
-        "told" => GraphCall::ToldReserved { device: device(), bytes: size(words[2]) },
+        "reserved" => GraphCall::ToldReserved { device: device(), bytes: size(words[2]) },
         "trim" => GraphCall::Trimmed { device: device() },
-        other => panic!("no such call: {other}"),
+        other => panic!("unknown graph call: {other}"),
     }
 }
 
@@ -288,7 +288,7 @@ fn free_by(word: &str) -> FreeBy {
         "array" => FreeBy::DestroyArray,
         "close" => FreeBy::CloseImport,
         "external" => FreeBy::DestroyExternal,
-        other => panic!("no such function family: {other}"),
+        other => panic!("unknown function family: {other}"),
     }
 }
 
@@ -296,7 +296,7 @@ fn device(words: &[&str]) -> Option<DeviceId> {
     find(words, "gpu").map(|number| DeviceId(number as u16))
 }
 
-fn place(words: &[&str]) -> Option<Place> {
+fn location(words: &[&str]) -> Option<Place> {
     let host = words.contains(&"host").then_some(Place::Host);
     host.or_else(|| device(words).map(Place::Device))
 }
@@ -325,17 +325,17 @@ fn key(word: &str) -> Key {
         "a" => Space::Array,
         "p" => Space::Pool,
         "e" => Space::External,
-        other => panic!("no such space: {other}"),
+        other => panic!("unknown address type: {other}"),
     };
     Key { space, value: u64::from_str_radix(number, 16).unwrap() }
 }
 
-/// The number of the word that is `prefix` and digits.
+/// Returns the number of the word that is `prefix` followed by digits.
 fn find(words: &[&str], prefix: &str) -> Option<u64> {
     words.iter().find_map(|word| word.strip_prefix(prefix)?.parse().ok())
 }
 
-/// The text after `name=`.
+/// Returns the text after `name=`.
 fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
@@ -352,7 +352,8 @@ fn decimal(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| panic!("not a number: {word}"))
 }
 
-/// `tensor ADDRESS SIZE gpuN siteN of ALLOCATED RESERVED`, or `tensor ADDRESS SIZE gpuN ends of …`.
+/// Parses `tensor ADDRESS SIZE gpuN siteN of ALLOCATED RESERVED`, or `tensor ADDRESS SIZE gpuN ends
+/// of …`.
 fn tensor(rest: &[&str]) -> TensorCall {
     let (address, bytes) = (key(rest[0]).value, size(rest[1]));
     let site = find(rest, "site").map(|number| SiteId(number as u32));

@@ -1,10 +1,10 @@
-//! Objects that are no memory.
+//! CUDA objects other than memory.
 
 use super::*;
 use engine::object::ObjectKind;
 use engine::snapshot::{ObjectView, SiteView};
 
-/// Live, created, destroyed, released, peak, destroyed without having been seen.
+/// Live, created, destroyed, released, peak, and destroyed without a known creation.
 fn counts(process: &ProcessView, kind: ObjectKind) -> (u64, u64, u64, u64, u64, u64) {
     let view = process.objects.iter().find(|view| view.kind == kind);
     let ObjectView { live, created, destroyed, released, peak, unknown_destroys, .. } =
@@ -13,7 +13,7 @@ fn counts(process: &ProcessView, kind: ObjectKind) -> (u64, u64, u64, u64, u64, 
 }
 
 #[test]
-fn objects_are_counted_by_kind_and_are_no_memory() {
+fn objects_are_counted_by_kind_and_not_as_memory() {
     let snapshot = after(
         "1.1 create stream 0x10 C1 site1
          1.1 create stream 0x20 C1 site1
@@ -31,7 +31,7 @@ fn objects_are_counted_by_kind_and_are_no_memory() {
 }
 
 #[test]
-fn a_site_has_memory_and_objects_and_does_not_mix_them() {
+fn site_separates_memory_and_objects() {
     let snapshot = after(
         "1.1 alloc 0x10 1M device site1 @100
          1.1 create event 0x10 site1 @200
@@ -56,7 +56,7 @@ fn a_site_has_memory_and_objects_and_does_not_mix_them() {
 }
 
 #[test]
-fn sites_with_the_most_objects_are_listed_besides_those_with_the_most_memory() {
+fn sites_are_listed_by_objects_and_by_memory() {
     let view = View { top_sites: 1, ..View::default() };
     let trace = "1.1 alloc 0x10 4M device site1
                  1.1 alloc 0x20 2M device site2
@@ -70,7 +70,7 @@ fn sites_with_the_most_objects_are_listed_besides_those_with_the_most_memory() {
 }
 
 #[test]
-fn the_end_of_a_context_ends_what_was_made_in_it_and_nothing_else() {
+fn end_of_a_context_ends_only_its_objects() {
     let of_context = ["stream", "event", "module", "texture", "surface", "linker"];
     let others = ["graph", "graph_exec", "library", "context", "green_context", "pool"];
     let made = |kind: &&str| format!("1.1 create {kind} 0x10 C1\n 1.1 create {kind} 0x20 C2\n");
@@ -94,19 +94,19 @@ fn the_end_of_a_context_ends_what_was_made_in_it_and_nothing_else() {
 }
 
 #[test]
-fn a_context_that_was_never_seen_ends_with_its_objects_too() {
+fn end_of_an_unknown_context_ends_its_objects() {
     let snapshot = after("1.1 create event 0x10 C1 \n 1.1 ctx destroy C1");
     assert_eq!(counts(only(&snapshot), ObjectKind::Event), (0, 1, 0, 1, 1, 0));
 }
 
 #[test]
-fn a_destruction_of_what_was_never_seen_is_counted_and_changes_nothing() {
+fn destroy_of_an_unknown_object_is_only_counted() {
     let snapshot = after("1.1 destroy event 0x10 \n 1.1 create event 0x20");
     assert_eq!(counts(only(&snapshot), ObjectKind::Event), (1, 1, 0, 0, 1, 1));
 }
 
 #[test]
-fn a_handle_that_is_given_out_again_before_its_destruction_is_seen_is_a_new_object() {
+fn handle_reused_before_its_destroy_is_a_new_object() {
     let trace = "1.1 create event 0x10 site1 @0-10
                  1.2 create event 0x10 site2 @30-40";
     assert_eq!(counts(only(&after(trace)), ObjectKind::Event), (1, 2, 0, 0, 1, 0));
@@ -117,7 +117,7 @@ fn a_handle_that_is_given_out_again_before_its_destruction_is_seen_is_a_new_obje
 }
 
 #[test]
-fn an_exec_ends_all_and_an_exit_shows_what_was_never_destroyed() {
+fn exec_ends_objects_and_exit_lists_undestroyed_ones() {
     let mut ledger = ledger("1.1 create stream 0x10 \n 1.1 exec \n 1.1 create event 0x10");
     let snapshot = ledger.snapshot(Moment(100), &View::default());
     let kinds = |view: &ProcessView| view.objects.iter().map(|o| o.kind).collect::<Vec<_>>();

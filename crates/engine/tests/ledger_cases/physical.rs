@@ -7,7 +7,7 @@ const MAPPED: &str = "1.1 vmm create h0x10 8M gpu1 site4
                       1.1 vmm map 0x100000 8M h0x10";
 
 #[test]
-fn physical_memory_is_live_from_its_creation_on_its_own_device() {
+fn physical_memory_is_live_on_its_own_device() {
     let snapshot = after(&format!("1.1 ctx create C1 gpu0 \n {MAPPED}"));
     let process = only(&snapshot);
     assert_eq!((live(process), devices(process)), ((8, 1), vec![(1, 8, 8)]));
@@ -19,14 +19,14 @@ fn physical_memory_is_live_from_its_creation_on_its_own_device() {
 }
 
 #[test]
-fn physical_host_memory_is_no_device_memory() {
+fn physical_host_memory_is_not_device_memory() {
     let snapshot = after("1.1 vmm create h0x10 8M host");
     assert_eq!(live(only(&snapshot)), (0, 1));
     assert_eq!(only(&snapshot).kinds[0].kind, Kind::HostPhysical);
 }
 
 #[test]
-fn it_ends_with_the_last_reference_when_nothing_is_mapped() {
+fn unmapped_memory_ends_with_its_last_reference() {
     let trace = format!("{MAPPED}\n 1.1 vmm retain h0x10 \n 1.1 vmm unmap 0x100000 8M");
     assert_eq!(live(only(&after(&trace))), (8, 1));
     let trace = format!("{trace}\n 1.1 vmm release h0x10");
@@ -37,7 +37,7 @@ fn it_ends_with_the_last_reference_when_nothing_is_mapped() {
 }
 
 #[test]
-fn it_ends_with_the_last_mapping_when_all_references_are_released() {
+fn released_memory_ends_with_its_last_mapping() {
     let trace = format!(
         "{MAPPED}
          1.1 vmm map 0x900000 8M h0x10
@@ -52,7 +52,7 @@ fn it_ends_with_the_last_mapping_when_all_references_are_released() {
 }
 
 #[test]
-fn a_reference_taken_after_the_last_release_keeps_what_is_mapped() {
+fn retain_after_the_last_release_keeps_mapped_memory() {
     let snapshot = after(&format!(
         "{MAPPED}
          1.1 vmm release h0x10
@@ -63,7 +63,7 @@ fn a_reference_taken_after_the_last_release_keeps_what_is_mapped() {
 }
 
 #[test]
-fn one_unmapping_can_end_several() {
+fn one_unmap_can_end_several_handles() {
     let snapshot = after(
         "1.1 vmm create h0x10 2M gpu0
          1.1 vmm create h0x20 2M gpu0
@@ -80,7 +80,7 @@ fn one_unmapping_can_end_several() {
 }
 
 #[test]
-fn the_end_of_a_context_leaves_physical_memory_alone() {
+fn end_of_a_context_keeps_physical_memory() {
     let snapshot = after(&format!(
         "1.1 process 100
          1.1 ctx retain C1 gpu1
@@ -92,7 +92,7 @@ fn the_end_of_a_context_leaves_physical_memory_alone() {
 }
 
 #[test]
-fn imported_memory_is_as_big_as_its_biggest_mapping_and_no_device_memory() {
+fn imported_memory_has_the_size_of_its_largest_mapping() {
     let trace = "1.1 vmm import h0x10 \n 1.1 vmm map 0x100000 2M h0x10";
     let snapshot = after(&format!("{trace}\n 1.1 vmm map 0x900000 8M h0x10"));
     let process = only(&snapshot);
@@ -107,7 +107,7 @@ fn imported_memory_is_as_big_as_its_biggest_mapping_and_no_device_memory() {
 }
 
 #[test]
-fn a_multicast_object_is_no_memory() {
+fn multicast_object_is_not_memory() {
     let snapshot = after(
         "1.1 vmm multicast h0x10
          1.1 vmm map 0x100000 8M h0x10
@@ -122,7 +122,7 @@ fn a_multicast_object_is_no_memory() {
 }
 
 #[test]
-fn handles_from_before_the_trace_open_nothing() {
+fn handles_from_before_the_trace_are_ignored() {
     let snapshot = after(
         "1.1 vmm map 0x100000 8M h0x10
          1.1 vmm retain h0x10
@@ -136,7 +136,7 @@ fn handles_from_before_the_trace_open_nothing() {
 }
 
 #[test]
-fn a_handle_given_out_again_before_its_release_is_seen_belongs_to_the_new_memory() {
+fn handle_reused_before_its_release_is_new_memory() {
     let trace = "1.1 vmm create h0x10 8M gpu0 @10-20
                  1.2 vmm create h0x10 4M gpu0 @40-60";
     let snapshot = after(trace);
@@ -149,7 +149,7 @@ fn a_handle_given_out_again_before_its_release_is_seen_belongs_to_the_new_memory
 }
 
 #[test]
-fn a_handle_given_out_again_before_its_last_unmapping_is_seen_belongs_to_the_new_memory() {
+fn handle_reused_before_its_last_unmap_is_new_memory() {
     let snapshot = after(
         "1.1 vmm create h0x10 8M gpu0 @10-20
          1.1 vmm map 0x100000 8M h0x10 @21-22
@@ -157,12 +157,12 @@ fn a_handle_given_out_again_before_its_last_unmapping_is_seen_belongs_to_the_new
          1.1 vmm unmap 0x100000 8M @30-70
          1.3 vmm release h0x10 @50-71",
     );
-    // The old one's release came second: it owes nothing any more.
+    // The release of the old handle arrived second: no release is pending any more.
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (1, 0, 0, 0)));
 }
 
 #[test]
-fn addresses_mapped_again_before_the_unmapping_is_seen_are_the_new_memorys() {
+fn address_mapped_before_its_unmap_belongs_to_new_memory() {
     let trace = "1.1 vmm create h0x10 8M gpu0 @1-2
                  1.1 vmm create h0x20 8M gpu0 @3-4
                  1.1 vmm map 0x100000 8M h0x10 @5-6
@@ -178,7 +178,7 @@ fn addresses_mapped_again_before_the_unmapping_is_seen_are_the_new_memorys() {
 }
 
 #[test]
-fn reserved_addresses_are_never_memory() {
+fn reserved_addresses_are_not_memory() {
     let trace = "1.1 vmm reserve 0x100000 64M \n 1.1 vmm reserve 0x8000000 2M";
     let snapshot = after(trace);
     assert_eq!((live(only(&snapshot)), only(&snapshot).allocations_total), ((0, 0), 0));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Pools with their device, used MiB, allocations, told MiB; -1 is none.
+/// Pools with their device, used MiB, allocations and reported reserved MiB; -1 is none.
 fn pools(process: &ProcessView) -> Vec<(i64, i64, u64, u64, i64)> {
     let all = process.pools.iter();
     all.map(|view| {
@@ -11,7 +11,7 @@ fn pools(process: &ProcessView) -> Vec<(i64, i64, u64, u64, i64)> {
             view.device.map_or(-1, |device| i64::from(device.0)),
             view.used.0 / MIB,
             view.allocations,
-            view.reserved.map_or(-1, |told| (told.bytes.0 / MIB) as i64),
+            view.reserved.map_or(-1, |reserved| (reserved.bytes.0 / MIB) as i64),
         )
     })
     .collect()
@@ -33,7 +33,7 @@ fn stream_ordered_memory_is_device_memory_of_its_pool() {
 }
 
 #[test]
-fn without_a_named_pool_it_is_the_devices_current_one_else_its_default_one() {
+fn unnamed_pool_is_the_current_or_default_pool() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0
          1.1 pool create pool5 gpu0
@@ -50,12 +50,12 @@ fn without_a_named_pool_it_is_the_devices_current_one_else_its_default_one() {
 }
 
 #[test]
-fn the_default_pool_has_its_handle_when_it_is_told() {
-    for told in ["pool of pool7 gpu0", "pool of pool7 gpu0 current"] {
+fn default_pool_gets_its_handle_when_reported() {
+    for call in ["pool of pool7 gpu0", "pool of pool7 gpu0 current"] {
         let snapshot = after(&format!(
             "1.1 alloc 0x10 1M async gpu0
              1.1 alloc 0x20 2M async gpu1
-             1.1 {told}
+             1.1 {call}
              1.1 alloc 0x30 4M async gpu0
              1.1 alloc 0x40 8M async pool7"
         ));
@@ -66,7 +66,7 @@ fn the_default_pool_has_its_handle_when_it_is_told() {
 }
 
 #[test]
-fn a_pool_of_host_memory_gives_host_memory() {
+fn host_pool_allocates_host_memory() {
     let snapshot = after(
         "1.1 ctx create C1 gpu0
          1.1 pool create pool5 host
@@ -97,9 +97,9 @@ fn pools_outlive_contexts() {
 }
 
 #[test]
-fn a_destroyed_pool_is_listed_until_its_last_allocation_is_freed() {
+fn destroyed_pool_is_listed_until_its_last_free() {
     let trace = "1.1 pool create pool5 gpu0
-                 1.1 pool told pool5 32M
+                 1.1 pool reserved pool5 32M
                  1.1 alloc 0x10 8M async pool5
                  1.1 pool destroy pool5";
     let snapshot = after(trace);
@@ -107,12 +107,13 @@ fn a_destroyed_pool_is_listed_until_its_last_allocation_is_freed() {
     assert!(only(&snapshot).pools[0].destroyed);
     let snapshot = after(&format!("{trace}\n 1.1 free 0x10"));
     assert!(only(&snapshot).pools.is_empty());
-    let snapshot = after(&format!("{trace}\n 1.1 pool create pool5 gpu1\n 1.1 pool told pool5 1M"));
+    let created = "1.1 pool create pool5 gpu1\n 1.1 pool reserved pool5 1M";
+    let snapshot = after(&format!("{trace}\n {created}"));
     assert_eq!(pools(only(&snapshot)), [(5, 0, 8, 1, 32), (5, 1, 0, 0, 1)]);
 }
 
 #[test]
-fn a_late_destruction_leaves_the_newer_pool_alone() {
+fn late_destroy_does_not_affect_the_newer_pool() {
     let snapshot = after(
         "1.1 pool create pool5 gpu0 @5-10
          1.2 pool create pool5 gpu1 @30-40
@@ -124,10 +125,10 @@ fn a_late_destruction_leaves_the_newer_pool_alone() {
 }
 
 #[test]
-fn what_a_pool_reserves_is_as_the_driver_told_until_it_is_trimmed() {
+fn pool_reserved_is_as_reported_until_trimmed() {
     let trace = "1.1 pool of pool5 gpu0
-                 1.1 pool told pool5 32M
-                 1.1 pool told pool5 64M @25-30";
+                 1.1 pool reserved pool5 32M
+                 1.1 pool reserved pool5 64M @25-30";
     let snapshot = after(trace);
     assert_eq!(pools(only(&snapshot)), [(5, 0, 0, 0, 64)]);
     assert_eq!(only(&snapshot).pools[0].reserved.unwrap().at, Moment(30));
@@ -137,7 +138,7 @@ fn what_a_pool_reserves_is_as_the_driver_told_until_it_is_trimmed() {
 }
 
 #[test]
-fn pools_and_devices_that_are_learned_late_are_those_of_older_memory_too() {
+fn late_pools_and_devices_apply_to_older_memory() {
     let trace = "1.1 alloc 0x10 1M async C1
                  1.1 alloc 0x20 2M async C2
                  1.1 alloc 0x30 4M async C1 pool6
@@ -151,7 +152,7 @@ fn pools_and_devices_that_are_learned_late_are_those_of_older_memory_too() {
 }
 
 #[test]
-fn memory_of_a_context_that_ended_unknown_is_not_on_its_successors_device() {
+fn memory_of_an_unknown_context_is_not_on_the_next_device() {
     for end in ["1.1 ctx destroy C1", ""] {
         let snapshot = after(&format!(
             "1.1 alloc 0x10 1M async C1

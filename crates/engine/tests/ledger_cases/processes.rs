@@ -1,9 +1,9 @@
-//! Processes and threads come and go.
+//! Start and end of processes and threads.
 
 use super::*;
 
 #[test]
-fn a_process_is_called_what_its_first_thread_is_called_but_not_for_ever() {
+fn process_is_named_after_its_main_thread() {
     let mut trace = "7 process 100 name=python\n7.8 name loader\n7.7 name ray::Train\n".to_owned();
     let named = |trace: &str| only(&after(trace)).name.to_string();
     assert_eq!(named(&trace), "ray::Train");
@@ -14,7 +14,7 @@ fn a_process_is_called_what_its_first_thread_is_called_but_not_for_ever() {
 }
 
 #[test]
-fn an_announced_process_is_shown_with_its_facts() {
+fn announced_process_has_its_info() {
     let snapshot = after(
         "7 process 100 uid=1000 name=python before \n 7.8 name loader \n 7.8 alloc 0x10 1M device",
     );
@@ -26,14 +26,14 @@ fn an_announced_process_is_shown_with_its_facts() {
 }
 
 #[test]
-fn a_process_never_announced_is_shown_without_facts() {
+fn unannounced_process_has_no_info() {
     let snapshot = after("7.7 free 0x10");
     let process = only(&snapshot);
     assert_eq!((process.uid, &*process.name, process.before_trace), (None, "", true));
 }
 
 #[test]
-fn a_second_announcement_refreshes_the_facts_and_clears_nothing() {
+fn second_announcement_updates_info_and_keeps_memory() {
     let snapshot = after(
         "7 process 100 uid=1 name=sh
          7.7 alloc 0x10 1M device
@@ -44,7 +44,7 @@ fn a_second_announcement_refreshes_the_facts_and_clears_nothing() {
 }
 
 #[test]
-fn a_late_announcement_names_the_process_that_is_there() {
+fn late_announcement_names_the_existing_process() {
     let snapshot = after("7.7 alloc 0x10 1M device \n 7 process 100 uid=2 name=python");
     let process = only(&snapshot);
     assert_eq!((live(process), process.key.start), ((1, 1), 100));
@@ -52,7 +52,7 @@ fn a_late_announcement_names_the_process_that_is_there() {
 }
 
 #[test]
-fn a_pid_with_another_start_is_another_process() {
+fn pid_with_another_start_time_is_another_process() {
     let snapshot = after(
         "7 process 100 name=old
          7.7 alloc 0x10 1M device
@@ -66,7 +66,7 @@ fn a_pid_with_another_start_is_another_process() {
 }
 
 #[test]
-fn an_exit_shows_what_was_live_then_and_only_once() {
+fn exited_process_is_listed_once_with_its_live_memory() {
     let mut ledger = ledger("7.7 alloc 0x10 1M device @10 \n 7 exit @50");
     assert_eq!((ledger.live_bytes(), ledger.process_count()), (Bytes(0), 0));
     let snapshot = ledger.snapshot(Moment(1000), &View::default());
@@ -78,18 +78,18 @@ fn an_exit_shows_what_was_live_then_and_only_once() {
 }
 
 #[test]
-fn a_process_that_ended_with_nothing_is_shown_once_too() {
+fn exited_process_without_memory_is_listed_once() {
     let snapshot = after("7.7 alloc 0x10 1M device \n 7.7 free 0x10 \n 7 exit");
     assert_eq!(only(&snapshot).ended, Some(End::Exited));
 }
 
 #[test]
-fn an_exit_of_a_process_that_never_called_is_nothing() {
+fn exit_of_a_process_without_calls_is_ignored() {
     assert!(after("7 exit \n 8 exec \n 9.9 exit").processes.is_empty());
 }
 
 #[test]
-fn an_exec_ends_the_program_and_the_next_call_is_of_a_new_one() {
+fn exec_ends_the_process_and_the_next_call_starts_a_new_one() {
     let trace = "7 process 100 uid=5 name=sh before
                  7.7 alloc 0x10 1M device
                  7 exec";
@@ -103,13 +103,13 @@ fn an_exec_ends_the_program_and_the_next_call_is_of_a_new_one() {
 }
 
 #[test]
-fn an_exit_right_after_an_exec_adds_nothing() {
+fn exit_right_after_exec_adds_nothing() {
     let snapshot = after("7.7 alloc 0x10 1M device \n 7 exec \n 7 exec \n 7 exit");
     assert_eq!(only(&snapshot).ended, Some(End::Replaced));
 }
 
 #[test]
-fn a_thread_stays_while_it_holds_something_and_its_id_can_be_used_again() {
+fn thread_is_kept_while_it_holds_memory() {
     let trace = "7.8 name old
                  7.8 alloc 0x10 1M device
                  7.8 exit";
@@ -122,13 +122,13 @@ fn a_thread_stays_while_it_holds_something_and_its_id_can_be_used_again() {
 }
 
 #[test]
-fn a_child_after_a_fork_holds_nothing_of_its_parent() {
+fn forked_child_does_not_inherit_allocations() {
     let snapshot = after("7.7 alloc 0x10 1M device \n 8 process 200 \n 8.8 free 0x10");
     assert_eq!(live(&snapshot.processes[0]), (1, 1));
     assert_eq!(ends(&snapshot.processes[1]), (0, 1, 0, 0));
 }
 
-/// Id, pod and number inside of a process's container.
+/// Container id, pod, and pid in the container.
 fn container(process: &ProcessView) -> Option<(&str, Option<&str>, Option<u32>)> {
     let container = process.container.as_deref()?;
     let pod = container.pod.as_ref().map(|pod| &*pod.uid);
@@ -136,7 +136,7 @@ fn container(process: &ProcessView) -> Option<(&str, Option<&str>, Option<u32>)>
 }
 
 #[test]
-fn a_process_is_shown_with_its_container_and_what_was_told_last_counts() {
+fn process_has_its_latest_container() {
     let trace = "7 process 100
                  7 container 3f2a podman inside=5
                  7.7 alloc 0x10 1M device";
@@ -147,7 +147,7 @@ fn a_process_is_shown_with_its_container_and_what_was_told_last_counts() {
 }
 
 #[test]
-fn an_exec_keeps_the_container_and_another_process_of_the_pid_does_not() {
+fn exec_keeps_the_container_and_pid_reuse_does_not() {
     let trace = "7 process 100
                  7 container 3f2a docker inside=5
                  7.7 alloc 0x10 1M device";
@@ -161,6 +161,6 @@ fn an_exec_keeps_the_container_and_another_process_of_the_pid_does_not() {
 }
 
 #[test]
-fn a_container_of_nobody_opens_no_process() {
+fn container_event_does_not_create_a_process() {
     assert!(after("7 container 3f2a docker").processes.is_empty());
 }

@@ -1,9 +1,9 @@
-//! An address that is given out again while its free is under way.
+//! Addresses that are reused while their free is in flight.
 
 use super::*;
 
 #[test]
-fn an_address_given_out_again_before_its_free_is_seen_belongs_to_the_new_allocation() {
+fn address_reused_before_its_free_is_a_new_allocation() {
     let trace = "1.1 alloc 0x10 8M device @10-20
                  1.2 alloc 0x10 4M device @40-60";
     let snapshot = after(trace);
@@ -14,7 +14,7 @@ fn an_address_given_out_again_before_its_free_is_seen_belongs_to_the_new_allocat
 }
 
 #[test]
-fn the_free_of_the_new_allocation_is_told_from_the_late_free_of_the_old_one() {
+fn late_free_is_not_matched_to_the_new_allocation() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device @10-20
          1.2 alloc 0x10 4M device @40-60
@@ -25,19 +25,19 @@ fn the_free_of_the_new_allocation_is_told_from_the_late_free_of_the_old_one() {
 }
 
 #[test]
-fn a_free_entered_at_the_moment_of_the_return_is_the_allocations_own() {
+fn free_entered_at_the_return_time_matches_the_allocation() {
     let snapshot = after("1.1 alloc 0x10 8M device @20 \n 1.1 free 0x10 @20");
     assert_eq!(ends(only(&snapshot)), (1, 0, 0, 0));
 }
 
 #[test]
-fn a_late_free_of_memory_never_seen_does_not_end_the_new_owner() {
+fn late_free_of_unknown_memory_keeps_the_new_allocation() {
     let snapshot = after("1.2 alloc 0x10 4M device @40-60 \n 1.1 free 0x10 @50-70");
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (0, 1, 0, 0)));
 }
 
 #[test]
-fn an_address_can_be_given_out_three_times_before_any_free_is_seen() {
+fn address_can_be_reused_twice_before_any_free() {
     let snapshot = after(
         "1.1 alloc 0x10 1M device @10-20
          1.2 alloc 0x10 2M device @25-30

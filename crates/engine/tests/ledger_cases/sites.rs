@@ -1,9 +1,9 @@
-//! Where memory came from.
+//! Allocation sites.
 
 use super::*;
 use engine::snapshot::{KindView, SiteProcess, SiteView};
 
-/// Sites by their innermost function, or name, with live MiB and live allocations.
+/// Sites by their innermost function or name, with live MiB and live allocations.
 fn held(sites: &[SiteView]) -> Vec<(String, u64, u64)> {
     let title = |site: &SiteView| match site.frames.first() {
         Some(frame) => frame.function.to_string(),
@@ -18,11 +18,11 @@ fn row(name: &str, mib: u64, count: u64) -> (String, u64, u64) {
 }
 
 #[test]
-fn a_stack_that_is_told_late_has_its_name_at_once() {
+fn late_frames_rename_pending_site() {
     let early = "7 process 1\n 7 alloc 0x10 8M device site3\n 7 alloc 0x20 4M device";
     let sites = after(early).sites;
     assert_eq!(held(&sites), [row("pending-3", 8, 1), row("none", 4, 1)]);
-    let snapshot = after(&format!("{early}\n 0 told site3 step main"));
+    let snapshot = after(&format!("{early}\n 0 frames site3 step main"));
     assert_eq!(held(&snapshot.sites), [row("step", 8, 1), row("none", 4, 1)]);
     assert_eq!((snapshot.allocations_total, snapshot.without_stack), (2, 1));
     let allocation = only(&snapshot).threads[0].allocations[0];
@@ -30,7 +30,7 @@ fn a_stack_that_is_told_late_has_its_name_at_once() {
 }
 
 #[test]
-fn ids_that_look_the_same_are_one_site_of_all_processes() {
+fn ids_with_equal_frames_are_one_site() {
     let snapshot = after(
         "7 process 1
          8 process 1
@@ -38,8 +38,8 @@ fn ids_that_look_the_same_are_one_site_of_all_processes() {
          7 alloc 0x20 2M device site4
          8 alloc 0x10 8M device site3
          8 alloc 0x20 4M pinned site5
-         0 told site3 step main
-         0 told site4 step main",
+         0 frames site3 step main
+         0 frames site4 step main",
     );
     assert_eq!(held(&snapshot.sites), [row("step", 11, 3), row("pending-5", 0, 0)]);
     assert_eq!(snapshot.sites_total, 2);
@@ -63,7 +63,7 @@ fn ids_that_look_the_same_are_one_site_of_all_processes() {
 }
 
 #[test]
-fn a_launch_allocates_at_the_site_of_the_captured_call() {
+fn launch_allocates_at_the_captured_site() {
     let snapshot = after(
         "7 process 1
          7 ctx create C1 gpu0
@@ -78,7 +78,7 @@ fn a_launch_allocates_at_the_site_of_the_captured_call() {
 }
 
 #[test]
-fn what_was_freed_tells_how_long_it_lived_and_what_was_released_does_not() {
+fn only_freed_memory_counts_in_lifetimes() {
     let snapshot = after(
         "7 process 1
          7 ctx create C1 gpu0
@@ -94,13 +94,13 @@ fn what_was_freed_tells_how_long_it_lived_and_what_was_released_does_not() {
     );
     assert_eq!((site.allocations_total, site.freed_total), (2, 1));
     assert_eq!(site.seen, (Moment(30), Moment(40)));
-    // It lived from 30 to 1070.
+    // Lived from 30 to 1070.
     assert_eq!((&site.lifetimes[..], site.longest_lifetime), (&[(10, 1)][..], Some(Nanos(1040))));
     assert_eq!(site.median_lifetime(), Some(Nanos(1040)));
 }
 
 #[test]
-fn growth_counts_from_the_last_snapshot() {
+fn growth_is_counted_since_the_last_snapshot() {
     let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3");
     let view = View::default();
     assert_eq!(ledger.snapshot(Moment(100), &view).sites[0].grown, 8 << 20);
@@ -112,7 +112,7 @@ fn growth_counts_from_the_last_snapshot() {
 }
 
 #[test]
-fn the_last_report_counts_the_sites_of_all_that_ended() {
+fn last_report_includes_sites_of_exited_processes() {
     let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3\n 7 exit");
     let view = View::default();
     let first = ledger.snapshot(Moment(100), &view);
@@ -127,8 +127,8 @@ fn the_last_report_counts_the_sites_of_all_that_ended() {
 }
 
 #[test]
-fn a_failed_allocation_tells_where_it_was_asked_for() {
-    let snapshot = after("7 process 1\n 7 fail f5 2 device 1G S3\n 0 told site3 step main");
+fn failed_allocation_has_its_site() {
+    let snapshot = after("7 process 1\n 7 fail f5 2 device 1G S3\n 0 frames site3 step main");
     let [failed] = &snapshot.out_of_memory[..] else { panic!("{:?}", snapshot.out_of_memory) };
     assert_eq!(failed.frames[0].function.as_ref(), "step");
     assert_eq!(failed.site_name.to_string().len(), 16);

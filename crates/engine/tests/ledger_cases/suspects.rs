@@ -1,4 +1,4 @@
-//! What is thought of places, and what is unusual.
+//! Verdicts on sites, and anomalies.
 
 use std::fmt::Write as _;
 
@@ -8,8 +8,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A process that keeps 1 MiB every tenth of a second at site 3, and takes and gives back 4 MiB at
-/// site 4 all the while.
+/// A process that keeps 1 MiB every 0.1 s at site 3, and allocates and frees 4 MiB at site 4.
 fn leaking(pid: u32, seconds: u64, kind: &str) -> String {
     let mut trace = format!("{pid} process 1 name=train\n {pid}.9 name loader @1\n");
     for step in 0..seconds * 10 {
@@ -27,8 +26,8 @@ fn report(trace: &str, seconds: u64) -> Snapshot {
 }
 
 #[test]
-fn the_site_that_leaks_is_named_and_no_other_one() {
-    let trace = leaking(7, 60, "device") + "0 told site3 keep main\n 0 told site4 step main";
+fn only_the_leaking_site_is_a_suspect() {
+    let trace = leaking(7, 60, "device") + "0 frames site3 keep main\n 0 frames site4 step main";
     let snapshot = report(&trace, 60);
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
     assert_eq!(&*suspect.frames[0].function, "keep");
@@ -37,7 +36,7 @@ fn the_site_that_leaks_is_named_and_no_other_one() {
     assert_eq!(suspect.device, Some(DeviceId(0)));
     assert_eq!(suspect.thread.as_ref().map(|(tid, name)| (tid.0, &**name)), Some((9, "loader")));
     assert!(suspect.sureness >= Sureness::Likely);
-    // 10 MiB a second.
+    // 10 MiB per second.
     let gib = suspect.evidence.per_hour >> 30;
     assert!((34..=36).contains(&gib), "{gib}");
     assert_eq!(suspect.evidence.live, 600 * MIB);
@@ -46,19 +45,19 @@ fn the_site_that_leaks_is_named_and_no_other_one() {
 }
 
 #[test]
-fn when_the_device_will_be_full_is_told_where_it_is_known_what_is_free() {
+fn time_until_full_needs_free_memory() {
     let trace = leaking(7, 60, "device");
     assert_eq!(report(&trace, 60).suspects[0].evidence.full_in, None);
     let known = "7 gpus GPU3 @500\n 0 gpu_free GPU3 9G @510\n 0 gpu_free GPU1 1M @520\n";
     let snapshot = report(&(trace + known), 60);
     assert_eq!(snapshot.processes.len(), 1);
-    // 9216 MiB at 10 MiB a second.
+    // 9216 MiB at 10 MiB per second.
     let seconds = snapshot.suspects[0].evidence.full_in.unwrap().0 / SECOND;
     assert!((900..=950).contains(&seconds), "{seconds}");
 }
 
 #[test]
-fn it_is_named_while_it_runs_but_not_while_it_starts() {
+fn suspect_is_reported_while_running_but_not_at_start_up() {
     let trace = leaking(7, 60, "device");
     let mut ledger = engine::ledger::Ledger::new();
     let mut events = events(&trace).into_iter().peekable();
@@ -72,7 +71,7 @@ fn it_is_named_while_it_runs_but_not_while_it_starts() {
 }
 
 #[test]
-fn what_is_thought_does_not_depend_on_when_it_was_asked_before() {
+fn verdict_does_not_depend_on_earlier_snapshots() {
     let huge = with_a_huge_one("").replace("7 process", "8 process").replace("7.8", "8.8");
     let trace = huge + &leaking(7, 40, "device");
     let last = |often: bool| {
@@ -93,20 +92,20 @@ fn what_is_thought_does_not_depend_on_when_it_was_asked_before() {
 }
 
 #[test]
-fn ids_that_look_the_same_are_judged_as_one() {
-    // Each of two ids leaks too little to be judged by itself.
+fn ids_with_equal_frames_are_judged_as_one_site() {
+    // Each of the two ids leaks too little to be judged alone.
     let mut trace = "7 process 1\n".to_owned();
     for step in 0..18_u64 {
         let (at, site) = (step * 2 * SECOND + 10, 3 + step % 2);
         writeln!(trace, "7 alloc {:#x} 1M device site{site} @{at}", 0x100 + step).unwrap();
     }
     assert!(report(&trace, 36).suspects.is_empty());
-    trace += "0 told site3 keep main\n 0 told site4 keep main";
+    trace += "0 frames site3 keep main\n 0 frames site4 keep main";
     assert_eq!(report(&trace, 36).suspects.len(), 1);
 }
 
 #[test]
-fn host_memory_is_judged_and_what_is_not_the_programs_own_is_not() {
+fn host_memory_is_judged_and_imported_memory_is_not() {
     assert_eq!(report(&leaking(7, 40, "pinned"), 40).suspects.len(), 1);
     for kind in ["imported", "static", "unknown"] {
         assert!(report(&leaking(7, 40, kind), 40).suspects.is_empty(), "{kind}");
@@ -114,21 +113,21 @@ fn host_memory_is_judged_and_what_is_not_the_programs_own_is_not() {
 }
 
 #[test]
-fn one_that_ended_while_it_grew_is_in_the_last_report_as_of_its_end() {
+fn suspect_of_an_exited_process_is_in_the_last_report() {
     let trace = leaking(7, 8, "device") + &format!("7 exit @{}\n", 8 * SECOND);
-    // Long after, and after another report in which it was not told, for it did not run any more.
+    // Long after, and after a report without the process, which had exited.
     let mut ledger = ledger(&trace);
     assert!(ledger.snapshot(Moment(100 * SECOND), &View::default()).suspects.is_empty());
     let last = View { ended_sites: true, ..View::default() };
     let snapshot = ledger.snapshot(Moment(200 * SECOND), &last);
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
     assert_eq!(suspect.evidence.watched.0 / SECOND, 7);
-    // Without an end it might have been starting up.
+    // Without an exit it could still be starting up.
     assert!(report(&leaking(7, 8, "device"), 8).suspects.is_empty());
 }
 
-/// A process whose cache takes 1 MiB every tenth of a second at site 3, with a tensor at each step:
-/// of that site, and with so many MiB in all tensors after it.
+/// A process whose cache allocates 1 MiB every 0.1 s at site 3. `tensor(step)` returns the site of
+/// one tensor per step, and the MiB in all tensors after it.
 fn with_tensors(seconds: u64, tensor: impl Fn(u64) -> (u64, u64)) -> Snapshot {
     let mut trace = leaking(7, seconds, "device");
     for step in 0..seconds * 10 {
@@ -138,12 +137,12 @@ fn with_tensors(seconds: u64, tensor: impl Fn(u64) -> (u64, u64)) -> Snapshot {
         let line = format!("{address:#x} 1M gpu0 site{site} of {allocated}M {reserved}M @{at}");
         writeln!(trace, "7.9 tensor {line}").unwrap();
     }
-    trace += "0 told site3 libc10_cuda.so:malloc forward main\n 0 told site4 step main\n";
-    trace += "0 told site5 keep main\n";
+    trace += "0 frames site3 libc10_cuda.so:malloc forward main\n 0 frames site4 step main\n";
+    trace += "0 frames site5 keep main\n";
     report(&trace, seconds)
 }
 
-/// The verdict on the memory of the cache, with its evidence.
+/// Returns the verdict on the memory of the cache, with its evidence.
 fn cache(snapshot: &Snapshot) -> &engine::verdict::Judgement {
     let all = || snapshot.suspects.iter().chain(&snapshot.judgements);
     let is_cache = |one: &&engine::verdict::Judgement| &*one.frames[0].function == "malloc";
@@ -188,7 +187,7 @@ fn cache_that_grows_with_tensors_of_many_sites_is_a_suspect() {
 
 #[test]
 fn cache_without_known_tensors_is_judged_as_any_memory() {
-    let trace = leaking(7, 40, "device") + "0 told site3 libc10_cuda.so:malloc main\n";
+    let trace = leaking(7, 40, "device") + "0 frames site3 libc10_cuda.so:malloc main\n";
     let snapshot = report(&trace, 40);
     assert_eq!((snapshot.suspects.len(), cache(&snapshot).evidence.tensors), (1, None));
 }
@@ -207,8 +206,8 @@ fn with_a_huge_one(rest: &str) -> String {
 }
 
 #[test]
-fn a_huge_allocation_is_unusual_and_marked_while_it_lives() {
-    let mut ledger = ledger(&with_a_huge_one("0 told site4 huge main"));
+fn huge_allocation_is_an_anomaly_and_marked_while_live() {
+    let mut ledger = ledger(&with_a_huge_one("0 frames site4 huge main"));
     let snapshot = ledger.snapshot(Moment(SECOND), &View::default());
     let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
     assert_eq!((one.pid, one.tid.unwrap().0, &*one.thread), (Pid(7), 8, "worker-1"));
@@ -219,14 +218,14 @@ fn a_huge_allocation_is_unusual_and_marked_while_it_lives() {
     let listed = &only(&snapshot).threads[0].allocations;
     let marks: Vec<_> = listed.iter().map(|one| (one.key.value, one.unusual)).collect();
     assert_eq!(marks, [(0x900, Some(usual))]);
-    // The next snapshot has nothing new, the last one tells all.
+    // The next snapshot has nothing new; the last one lists all anomalies.
     assert!(ledger.snapshot(Moment(SECOND), &View::default()).anomalies.is_empty());
     let last = View { ended_sites: true, ..View::default() };
     assert_eq!(ledger.snapshot(Moment(SECOND), &last).anomalies.len(), 1);
 }
 
 #[test]
-fn what_was_unusual_is_told_after_its_free_and_after_the_end_of_its_process() {
+fn anomaly_is_reported_after_its_free_and_after_exit() {
     let trace = with_a_huge_one("7 free 0x900 @50000-50000\n 7 exit @60000");
     let mut ledger = ledger(&trace);
     let first = ledger.snapshot(Moment(SECOND), &View::default());
@@ -240,7 +239,7 @@ fn what_was_unusual_is_told_after_its_free_and_after_the_end_of_its_process() {
 }
 
 #[test]
-fn a_sudden_growth_of_many_is_told_once() {
+fn sudden_growth_is_reported_once() {
     let mut trace = "7 process 1\n".to_owned();
     let mut address = 0x100;
     let mut alloc = |at: u64, count: u64| {
@@ -249,7 +248,7 @@ fn a_sudden_growth_of_many_is_told_once() {
             writeln!(trace, "7 alloc {address:#x} 2M device site3 @{}", at + number).unwrap();
         }
     };
-    // Two a second, and 400 in one of the seconds.
+    // Two per second, and 400 in one of the seconds.
     for second in 0..60_u64 {
         alloc((second << 30) + 50, if second == 45 { 400 } else { 2 });
     }

@@ -1,4 +1,4 @@
-//! What is listed, and in which order.
+//! Listed allocations and their order.
 
 use super::*;
 
@@ -18,14 +18,14 @@ fn order(snapshot: &Snapshot) -> Order {
 }
 
 #[test]
-fn by_size_the_biggest_come_first_and_the_older_among_equals() {
+fn sort_by_size_orders_by_size_then_age() {
     let one = vec![(1, vec![0x20, 0x10, 0x40]), (2, vec![0x30])];
     let two = vec![(3, vec![0x50, 0x60, 0x70])];
     assert_eq!(order(&after(TRACE)), [(1, one), (2, two)]);
 }
 
 #[test]
-fn by_age_the_oldest_come_first() {
+fn sort_by_age_orders_oldest_first() {
     let view = View { sort: Sort::Age, ..View::default() };
     let trace = format!("3.4 alloc 0x10 1K device \n {TRACE} \n 3.4 free 0x10 \n 4.4 free 0x10");
     let one = vec![(1, vec![0x10, 0x20, 0x40]), (2, vec![0x30])];
@@ -35,7 +35,7 @@ fn by_age_the_oldest_come_first() {
 }
 
 #[test]
-fn by_count_the_most_come_first_and_lists_are_by_size() {
+fn sort_by_count_orders_processes_not_lists() {
     let view = View { sort: Sort::Count, ..View::default() };
     let trace = format!("{TRACE} \n 1.1 free 0x40 \n 1.1 free 0x10");
     let two = vec![(3, vec![0x50, 0x60, 0x70])];
@@ -44,7 +44,7 @@ fn by_count_the_most_come_first_and_lists_are_by_size() {
 }
 
 #[test]
-fn the_top_is_cut_and_totals_are_not() {
+fn top_limits_lists_and_not_totals() {
     let view = View { top: 1, ..View::default() };
     let snapshot = seen(TRACE, 1000, &view);
     assert_eq!(lists(&snapshot.processes[0]), [(1, vec![0x20]), (2, vec![0x30])]);
@@ -54,8 +54,8 @@ fn the_top_is_cut_and_totals_are_not() {
 }
 
 #[test]
-fn small_and_young_allocations_can_be_left_out_in_every_order() {
-    // 0x10 was made at 10, 0x20 at 20 and so on; it is 100 now.
+fn size_and_age_filters_apply_in_every_order() {
+    // 0x10 was allocated at 10, 0x20 at 20 and so on; it is 100 now.
     let view = View { min_size: Bytes(2 * MIB), older: Nanos(50), ..View::default() };
     for sort in [Sort::Size, Sort::Age, Sort::Count] {
         let snapshot = seen(TRACE, 100, &View { sort, ..view });
@@ -68,7 +68,7 @@ fn small_and_young_allocations_can_be_left_out_in_every_order() {
 }
 
 #[test]
-fn an_allocation_is_shown_with_all_that_is_known_of_it() {
+fn allocation_view_has_all_known_fields() {
     let snapshot = seen("1.1 alloc h0x50 4M physical gpu2 site9", 100, &View::default());
     let allocation = only(&snapshot).threads[0].allocations[0];
     assert_eq!((allocation.key.value, allocation.bytes), (0x50, Bytes(4 * MIB)));
@@ -77,7 +77,7 @@ fn an_allocation_is_shown_with_all_that_is_known_of_it() {
 }
 
 #[test]
-fn ended_processes_come_after_those_that_run() {
+fn exited_processes_come_after_running_ones() {
     let trace = "1.1 alloc 0x10 9M device \n 1 exit \n 2.2 alloc 0x10 1M device";
     let snapshot = after(trace);
     let pids: Vec<_> = snapshot.processes.iter().map(|process| process.key.pid.0).collect();

@@ -1,4 +1,4 @@
-//! The catalogue keeps the rules of OpenMetrics.
+//! The metric catalog follows the rules of OpenMetrics.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use engine::metrics::catalogue::ALL;
 use engine::metrics::{Bound, Limits, Sort, most};
 
 #[test]
-fn names_are_what_prometheus_wants() {
+fn metric_names_follow_prometheus_conventions() {
     let mut names = BTreeSet::new();
     for metric in ALL {
         let name = metric.name;
-        assert!(names.insert(name), "{name} is there twice");
-        // The agent itself is a process as the client libraries of Prometheus have it.
+        assert!(names.insert(name), "{name} is listed twice");
+        // The agent's own process metrics have the names of the Prometheus client libraries.
         let is_own = ["process_start_time_seconds", "process_cpu_seconds_total"].contains(&name)
             || name == "process_resident_memory_bytes";
         assert!(name.starts_with("vramscope_") || is_own, "{name}");
@@ -23,13 +23,13 @@ fn names_are_what_prometheus_wants() {
         assert!(!metric.help.ends_with('.') && !metric.help.contains('\n'), "{name}");
         let labels: BTreeSet<_> = metric.labels.iter().collect();
         assert_eq!(labels.len(), metric.labels.len(), "{name}");
-        // Memory is asked for and given back at addresses without end.
+        // Addresses are unbounded.
         assert!(!labels.contains(&"address"), "{name}");
     }
 }
 
 #[test]
-fn what_is_bounded_by_gpus_or_processes_is_labelled_so() {
+fn labels_match_the_cardinality_bound() {
     for metric in ALL {
         let has = |label: &str| metric.labels.contains(&label);
         match metric.bound {
@@ -44,8 +44,8 @@ fn what_is_bounded_by_gpus_or_processes_is_labelled_so() {
 }
 
 #[test]
-fn the_limit_is_the_sum_that_the_page_tells() {
-    // By hand, without processes and so on: `other` of each stays, on each GPU and on none.
+fn sample_limit_matches_the_documented_formula() {
+    // Computed by hand: with all limits 0, `other` of each remains, on each GPU and on none.
     let none = Limits { processes: 0, containers: 0, sites: 0, suspects: 0 };
     let by = |wanted: fn(&Bound) -> bool| ALL.iter().filter(|m| wanted(&m.bound)).count();
     let fixed: usize = ALL

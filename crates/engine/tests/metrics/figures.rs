@@ -1,4 +1,4 @@
-//! Values: of GPUs, sites, suspects, caches, and of the agent itself.
+//! Values of GPUs, sites, suspects, caches and the agent itself.
 
 use engine::event::{Allocate, Failed, What};
 use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid};
@@ -14,27 +14,27 @@ use engine::work::{Copies, Direction, Work};
 use super::stage::{Stage, find, whole};
 
 #[test]
-fn a_gpu_is_told_by_the_drivers_account_and_by_what_is_live() {
+fn gpu_metrics_combine_driver_usage_and_live_memory() {
     let mut stage = Stage::new(Limits::default());
     stage.begin(1, 1, "p");
     stage.allocate(1, 0x1000, 300);
     stage.allocate_at(1, 0x2000, 50, 1, None);
-    stage.tell(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
-    stage.tell(1, What::DriverAccount { gpu: GpuId(0), bytes: 380, only: false });
-    let figures = stage.figures();
-    let gpu = |name: &str, uuid: &str| find(&figures, &format!("vramscope_gpu_{name}"), &[uuid]);
+    stage.apply(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
+    stage.apply(1, What::DriverAccount { gpu: GpuId(0), bytes: 380, only: false });
+    let metrics = stage.metrics();
+    let gpu = |name: &str, uuid: &str| find(&metrics, &format!("vramscope_gpu_{name}"), &[uuid]);
     assert_eq!(gpu("total_bytes", "GPU-0"), Some(Value::Whole(1000)));
     assert_eq!(gpu("free_bytes", "GPU-0"), Some(Value::Whole(600)));
     assert_eq!(gpu("used_bytes", "GPU-0"), Some(Value::Whole(400)));
     assert_eq!(gpu("live_bytes", "GPU-0"), Some(Value::Whole(300)));
     assert_eq!(gpu("untracked_bytes", "GPU-0"), Some(Value::Whole(100)));
     assert_eq!(gpu("live_bytes", "GPU-1"), Some(Value::Whole(50)));
-    // Nobody asked the driver for the other one.
+    // The driver did not report the other one.
     assert_eq!(gpu("free_bytes", "GPU-1"), None);
     assert_eq!(gpu("untracked_bytes", "GPU-1"), None);
-    assert_eq!(whole(&figures, "vramscope_process_used_bytes", &["GPU-0"]), 380);
-    assert_eq!(whole(&figures, "vramscope_process_untracked_bytes", &["GPU-0"]), 80);
-    assert_eq!(whole(&figures, "vramscope_live_bytes", &["device"]), 350);
+    assert_eq!(whole(&metrics, "vramscope_process_used_bytes", &["GPU-0"]), 380);
+    assert_eq!(whole(&metrics, "vramscope_process_untracked_bytes", &["GPU-0"]), 80);
+    assert_eq!(whole(&metrics, "vramscope_live_bytes", &["device"]), 350);
 }
 
 #[test]
@@ -52,44 +52,44 @@ fn memory_on_an_unknown_gpu_is_not_untracked() {
         stream: None,
         site: None,
     };
-    stage.tell(1, What::Allocate(unknown));
-    stage.tell(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
-    let figures = stage.figures();
-    // A sample of its own, without index and UUID.
-    assert_eq!(whole(&figures, "vramscope_gpu_live_bytes", &[""]), 50);
-    assert_eq!(whole(&figures, "vramscope_gpu_untracked_bytes", &["GPU-0"]), 50);
+    stage.apply(1, What::Allocate(unknown));
+    stage.apply(1, What::GpuFree { gpu: GpuId(0), bytes: 600 });
+    let metrics = stage.metrics();
+    // A separate sample, without index and UUID.
+    assert_eq!(whole(&metrics, "vramscope_gpu_live_bytes", &[""]), 50);
+    assert_eq!(whole(&metrics, "vramscope_gpu_untracked_bytes", &["GPU-0"]), 50);
 }
 
 #[test]
-fn memory_that_ran_out_is_counted_by_gpu_from_zero_on() {
+fn out_of_memory_is_counted_by_gpu_starting_at_zero() {
     let mut stage = Stage::new(Limits::default());
     let name = "vramscope_out_of_memory_total";
-    let figures = stage.figures();
-    assert_eq!(figures.of(name).len(), 3);
-    assert_eq!(whole(&figures, name, &["GPU-1"]), 0);
+    let metrics = stage.metrics();
+    assert_eq!(metrics.of(name).len(), 3);
+    assert_eq!(whole(&metrics, name, &["GPU-1"]), 0);
     stage.begin(1, 1, "p");
     stage.run_out(1, Some(1));
     stage.run_out(1, Some(1));
     stage.run_out(1, None);
-    // More than a snapshot lists are counted all the same.
+    // Errors beyond those that a snapshot lists are also counted.
     stage.begin(2, 2, "q");
     for _ in 0..100 {
         stage.run_out(2, Some(0));
     }
-    stage.tell(2, What::Exit);
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, name, &["GPU-1"]), 2);
-    assert_eq!(whole(&figures, name, &["GPU-0"]), 100);
-    let all: u64 = figures.of(name).iter().map(|sample| sample.value.real() as u64).sum();
+    stage.apply(2, What::Exit);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, name, &["GPU-1"]), 2);
+    assert_eq!(whole(&metrics, name, &["GPU-0"]), 100);
+    let all: u64 = metrics.of(name).iter().map(|sample| sample.value.real() as u64).sum();
     assert_eq!(all, 103);
-    assert_eq!(whole(&figures, "vramscope_process_out_of_memory_total", &["1"]), 3);
-    assert_eq!(whole(&figures, "vramscope_failed_allocations_total", &[]), 103);
-    let again = stage.figures();
-    assert_eq!(again.of(name), figures.of(name));
+    assert_eq!(whole(&metrics, "vramscope_process_out_of_memory_total", &["1"]), 3);
+    assert_eq!(whole(&metrics, "vramscope_failed_allocations_total", &[]), 103);
+    let again = stage.metrics();
+    assert_eq!(again.of(name), metrics.of(name));
 }
 
 #[test]
-fn host_memory_that_was_refused_is_no_gpus_fault() {
+fn failed_host_allocations_are_not_counted_by_gpu() {
     let mut stage = Stage::new(Limits::default());
     stage.begin(1, 1, "p");
     for kind in [Kind::Pinned, Kind::Managed, Kind::Device] {
@@ -102,53 +102,53 @@ fn host_memory_that_was_refused_is_no_gpus_fault() {
             context: None,
             site: None,
         };
-        stage.tell(1, What::Failed(failed));
+        stage.apply(1, What::Failed(failed));
     }
-    let figures = stage.figures();
+    let metrics = stage.metrics();
     let name = "vramscope_out_of_memory_total";
-    assert_eq!(whole(&figures, name, &["GPU-0"]), 1);
-    let all: u64 = figures.of(name).iter().map(|sample| sample.value.real() as u64).sum();
+    assert_eq!(whole(&metrics, name, &["GPU-0"]), 1);
+    let all: u64 = metrics.of(name).iter().map(|sample| sample.value.real() as u64).sum();
     assert_eq!(all, 3);
 }
 
 #[test]
-fn sites_have_lasting_names_and_the_small_ones_are_one() {
+fn sites_have_stable_ids_and_small_ones_are_merged() {
     let mut stage = Stage::new(Limits { sites: 2, ..Limits::default() });
     stage.begin(1, 1, "p");
     for (site, bytes) in [(1, 100), (2, 200), (3, 30), (4, 4), (9, 1)] {
         stage.allocate_at(1, u64::from(site) << 12, bytes, 0, Some(site));
     }
-    // Two addresses that look the same are one site; one is not told yet.
+    // Two addresses with equal frames are one site; one is not resolved yet.
     for (site, function) in [(1, "f"), (2, "g"), (3, "f"), (4, "h")] {
         stage.name_site(site, function);
     }
     let snapshot = stage.snapshot();
     let f = snapshot.sites.iter().find(|site| &*site.frames[0].function == "f").unwrap();
     let name = format!("{:016x}", site_name(&f.frames));
-    let figures = stage.observe(&snapshot);
+    let metrics = stage.observe(&snapshot);
     let live = "vramscope_site_live_bytes";
-    assert_eq!(figures.of(live).len(), 3);
-    assert_eq!(whole(&figures, live, &[&name, "f"]), 130);
-    assert_eq!(whole(&figures, live, &["g"]), 200);
-    assert_eq!(whole(&figures, live, &["other"]), 5);
-    assert_eq!(whole(&figures, "vramscope_site_live_allocations", &[&name]), 2);
-    assert_eq!(whole(&figures, "vramscope_site_live_allocations", &["other"]), 2);
+    assert_eq!(metrics.of(live).len(), 3);
+    assert_eq!(whole(&metrics, live, &[&name, "f"]), 130);
+    assert_eq!(whole(&metrics, live, &["g"]), 200);
+    assert_eq!(whole(&metrics, live, &["other"]), 5);
+    assert_eq!(whole(&metrics, "vramscope_site_live_allocations", &[&name]), 2);
+    assert_eq!(whole(&metrics, "vramscope_site_live_allocations", &["other"]), 2);
 }
 
 #[test]
-fn stacks_that_are_not_told_yet_are_one_series() {
+fn pending_sites_are_one_series() {
     let mut stage = Stage::new(Limits::default());
     stage.begin(1, 1, "p");
     for site in 1..=50 {
         stage.allocate_at(1, u64::from(site) << 12, 10, 0, Some(site));
     }
     stage.allocate_at(1, 0xfff_0000, 7, 0, None);
-    let figures = stage.figures();
+    let metrics = stage.metrics();
     let live = "vramscope_site_live_bytes";
-    assert_eq!(figures.of(live).len(), 3);
-    assert_eq!(whole(&figures, live, &["pending"]), 500);
-    assert_eq!(whole(&figures, live, &["none"]), 7);
-    assert_eq!(whole(&figures, live, &["other"]), 0);
+    assert_eq!(metrics.of(live).len(), 3);
+    assert_eq!(whole(&metrics, live, &["pending"]), 500);
+    assert_eq!(whole(&metrics, live, &["none"]), 7);
+    assert_eq!(whole(&metrics, live, &["other"]), 0);
 }
 
 fn suspect(subject: Subject, device: Option<u16>, live: u64, full_in: Option<u64>) -> Judgement {
@@ -172,7 +172,7 @@ fn suspect(subject: Subject, device: Option<u16>, live: u64, full_in: Option<u64
 }
 
 #[test]
-fn suspects_are_told_each_once_and_the_soonest_fills_its_gpu() {
+fn gpu_time_until_full_is_that_of_its_fastest_suspect() {
     let mut stage = Stage::new(Limits { suspects: 3, ..Limits::default() });
     stage.begin(1, 1, "p");
     stage.allocate(1, 0x1000, 300);
@@ -186,27 +186,27 @@ fn suspects_are_told_each_once_and_the_soonest_fills_its_gpu() {
         suspect(Subject::Memory(Kind::Device), Some(0), 1, Some(80)),
         suspect(Subject::Tensors, Some(1), 5, Some(7)),
     ];
-    let figures = stage.observe(&snapshot);
+    let metrics = stage.observe(&snapshot);
     let live = "vramscope_suspect_live_bytes";
-    assert_eq!(figures.of(live).len(), 2);
-    assert_eq!(whole(&figures, live, &["device", "GPU-0", "0000000000000007"]), 101);
-    assert_eq!(whole(&figures, live, &["graph"]), 20);
+    assert_eq!(metrics.of(live).len(), 2);
+    assert_eq!(whole(&metrics, live, &["device", "GPU-0", "0000000000000007"]), 101);
+    assert_eq!(whole(&metrics, live, &["graph"]), 20);
     let objects = "vramscope_suspect_live_objects";
-    assert_eq!(figures.of(objects).len(), 1);
-    assert_eq!(whole(&figures, objects, &["graph_objects", ""]), 3);
-    let growth = find(&figures, "vramscope_suspect_growth_bytes_per_second", &["device"]);
+    assert_eq!(metrics.of(objects).len(), 1);
+    assert_eq!(whole(&metrics, objects, &["graph_objects", ""]), 3);
+    let growth = find(&metrics, "vramscope_suspect_growth_bytes_per_second", &["device"]);
     assert_eq!(growth, Some(Value::Real(1010.0 / 3600.0)));
-    let growth = find(&figures, "vramscope_suspect_growth_objects_per_second", &["graph_objects"]);
+    let growth = find(&metrics, "vramscope_suspect_growth_objects_per_second", &["graph_objects"]);
     assert_eq!(growth, Some(Value::Real(30.0 / 3600.0)));
     let seconds = "vramscope_suspect_time_until_full_seconds";
-    assert_eq!(find(&figures, seconds, &["device"]), Some(Value::Real(80.0)));
-    assert_eq!(find(&figures, seconds, &["graph_objects"]), None);
+    assert_eq!(find(&metrics, seconds, &["device"]), Some(Value::Real(80.0)));
+    assert_eq!(find(&metrics, seconds, &["graph_objects"]), None);
     let full = "vramscope_gpu_time_until_full_seconds";
-    assert_eq!(find(&figures, full, &["GPU-0"]), Some(Value::Real(60.0)));
-    // Also by one that has no series of its own.
-    assert_eq!(find(&figures, full, &["GPU-1"]), Some(Value::Real(7.0)));
-    assert_eq!(whole(&figures, "vramscope_suspects", &["likely"]), 5);
-    assert_eq!(whole(&figures, "vramscope_suspects", &["certain"]), 0);
+    assert_eq!(find(&metrics, full, &["GPU-0"]), Some(Value::Real(60.0)));
+    // Suspects without a series also count.
+    assert_eq!(find(&metrics, full, &["GPU-1"]), Some(Value::Real(7.0)));
+    assert_eq!(whole(&metrics, "vramscope_suspects", &["likely"]), 5);
+    assert_eq!(whole(&metrics, "vramscope_suspects", &["certain"]), 0);
 }
 
 fn cache(device: u16, fragmentation: Result<Fragmentation, NoFragmentation>) -> TorchDeviceView {
@@ -227,27 +227,28 @@ fn cache(device: u16, fragmentation: Result<Fragmentation, NoFragmentation>) -> 
 }
 
 #[test]
-fn fragmentation_is_told_where_it_is_known() {
+fn fragmentation_ratio_is_exported_only_if_known() {
     let mut stage = Stage::new(Limits::default());
     stage.begin(1, 1, "p");
     stage.allocate(1, 0x1000, 100);
     stage.allocate_at(1, 0x2000, 100, 1, None);
     let mut snapshot = stage.snapshot();
-    let lies = Fragmentation { whole: Bytes(15), fragmented: Bytes(25), largest_gap: Bytes(9) };
-    let devices = vec![cache(0, Ok(lies)), cache(1, Err(NoFragmentation::TooMany))];
+    let fragmentation =
+        Fragmentation { whole: Bytes(15), fragmented: Bytes(25), largest_gap: Bytes(9) };
+    let devices = vec![cache(0, Ok(fragmentation)), cache(1, Err(NoFragmentation::TooMany))];
     snapshot.processes[0].torch = Some(TorchView { devices, ..TorchView::default() });
-    let figures = stage.observe(&snapshot);
+    let metrics = stage.observe(&snapshot);
     let ratio = "vramscope_process_torch_fragmentation_ratio";
-    assert_eq!(find(&figures, ratio, &["GPU-0"]), Some(Value::Real(0.25)));
-    assert_eq!(find(&figures, ratio, &["GPU-1"]), None);
-    assert_eq!(whole(&figures, "vramscope_process_torch_allocated_bytes", &["GPU-1"]), 60);
-    assert_eq!(whole(&figures, "vramscope_process_torch_reserved_bytes", &["GPU-0"]), 100);
+    assert_eq!(find(&metrics, ratio, &["GPU-0"]), Some(Value::Real(0.25)));
+    assert_eq!(find(&metrics, ratio, &["GPU-1"]), None);
+    assert_eq!(whole(&metrics, "vramscope_process_torch_allocated_bytes", &["GPU-1"]), 60);
+    assert_eq!(whole(&metrics, "vramscope_process_torch_reserved_bytes", &["GPU-0"]), 100);
 }
 
 #[test]
-fn launches_and_copies_are_told_once_they_are_counted() {
+fn activity_metrics_appear_after_first_launch() {
     let mut stage = Stage::new(Limits::default());
-    assert!(stage.figures().of("vramscope_copied_bytes_total").is_empty());
+    assert!(stage.metrics().of("vramscope_copied_bytes_total").is_empty());
     stage.begin(1, 1, "p");
     for (asynchronous, bytes) in [(false, 100), (true, 20)] {
         let copies = Copies {
@@ -259,42 +260,42 @@ fn launches_and_copies_are_told_once_they_are_counted() {
             nanos: 1,
             bandwidths: Vec::new(),
         };
-        stage.tell(1, What::Work(Work::Copies(Box::new(copies))));
+        stage.apply(1, What::Work(Work::Copies(Box::new(copies))));
     }
-    stage.figures();
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, "vramscope_copied_bytes_total", &["H2D"]), 120);
-    assert_eq!(whole(&figures, "vramscope_copied_bytes_total", &["D2H"]), 0);
-    assert_eq!(whole(&figures, "vramscope_launches_total", &[]), 0);
+    stage.metrics();
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, "vramscope_copied_bytes_total", &["H2D"]), 120);
+    assert_eq!(whole(&metrics, "vramscope_copied_bytes_total", &["D2H"]), 0);
+    assert_eq!(whole(&metrics, "vramscope_launches_total", &[]), 0);
 }
 
 #[test]
-fn the_agent_tells_of_itself() {
+fn agent_exports_its_own_metrics() {
     let mut stage = Stage::new(Limits::default());
     stage.own.version = "1.2.3".into();
     stage.own.http = [0, 7, 0, 2, 1];
     stage.own.alerts = vec![("warning".into(), 2), ("made up".into(), 9)];
     stage.own.notifications = vec![(("webhook", "sent"), 4)];
     stage.own.unlisted_ends = 3;
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, "vramscope_build_info", &["1.2.3"]), 1);
-    assert_eq!(whole(&figures, "vramscope_http_requests_total", &["4xx"]), 2);
-    assert_eq!(whole(&figures, "vramscope_alerts_firing", &["warning"]), 2);
-    assert_eq!(figures.of("vramscope_alerts_firing").len(), 3);
-    assert_eq!(whole(&figures, "vramscope_notifications_total", &["webhook", "sent"]), 4);
-    assert_eq!(whole(&figures, "vramscope_processes_ended_total", &[]), 3);
-    assert_eq!(whole(&figures, "vramscope_exact", &[]), 1);
-    assert_eq!(figures.of("vramscope_lost_events_total").len(), 9);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, "vramscope_build_info", &["1.2.3"]), 1);
+    assert_eq!(whole(&metrics, "vramscope_http_requests_total", &["4xx"]), 2);
+    assert_eq!(whole(&metrics, "vramscope_alerts_firing", &["warning"]), 2);
+    assert_eq!(metrics.of("vramscope_alerts_firing").len(), 3);
+    assert_eq!(whole(&metrics, "vramscope_notifications_total", &["webhook", "sent"]), 4);
+    assert_eq!(whole(&metrics, "vramscope_processes_ended_total", &[]), 3);
+    assert_eq!(whole(&metrics, "vramscope_exact", &[]), 1);
+    assert_eq!(metrics.of("vramscope_lost_events_total").len(), 9);
 }
 
 #[test]
-fn a_gpu_that_the_host_does_not_list_is_not_known() {
+fn unlisted_gpu_has_empty_labels() {
     let mut stage = Stage::new(Limits::default());
     stage.begin(1, 1, "p");
-    stage.tell(1, What::Gpus([Some(GpuId(500))].into()));
+    stage.apply(1, What::Gpus([Some(GpuId(500))].into()));
     stage.allocate(1, 0x1000, 9);
-    let figures = stage.figures();
-    let sample = &figures.of("vramscope_process_live_bytes")[0];
+    let metrics = stage.metrics();
+    let sample = &metrics.of("vramscope_process_live_bytes")[0];
     assert_eq!((&*sample.labels[0], &*sample.labels[1]), ("", ""));
     assert_eq!(sample.value, Value::Whole(9));
 }

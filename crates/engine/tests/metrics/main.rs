@@ -1,4 +1,4 @@
-//! Figures out of snapshots: which series there are, and that counters only grow.
+//! Metrics from snapshots: which series exist, and that counters only grow.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -7,10 +7,10 @@ use std::path::Path;
 use engine::metrics::catalogue::ALL;
 use engine::metrics::{Bound, Limits, Metric, Sort, most};
 
-/// The host that the page counts series for.
+/// GPUs of the host in the example of the page.
 const GPUS: usize = 8;
 
-fn sort(metric: &Metric) -> &'static str {
+fn metric_type(metric: &Metric) -> &'static str {
     match metric.sort {
         Sort::Gauge => "gauge",
         Sort::Counter => "counter",
@@ -32,7 +32,7 @@ fn bound(metric: &Metric) -> String {
     }
 }
 
-/// How many metrics are bounded in one way.
+/// Returns the number of metrics for each cardinality bound, as a formula.
 fn formula() -> String {
     let mut kinds: Vec<(String, usize)> = Vec::new();
     let mut fixed = 0;
@@ -104,7 +104,7 @@ fn page() -> String {
             page,
             "| `{}` | {} | {} | {} | {} |",
             metric.name,
-            sort(metric),
+            metric_type(metric),
             labels.join(", "),
             bound(metric),
             metric.help
@@ -115,7 +115,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_of_metrics_is_fresh() {
+fn metrics_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let page = page();
     if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {

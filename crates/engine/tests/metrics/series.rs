@@ -1,4 +1,4 @@
-//! Series of processes and containers: who has them, and for how long.
+//! Series of processes and containers: which exist, and for how long.
 
 use std::sync::Arc;
 
@@ -16,33 +16,33 @@ fn two() -> Limits {
     Limits { processes: 2, containers: 2, sites: 2, suspects: 2 }
 }
 
-fn pids(figures: &Figures) -> Vec<String> {
-    let samples = figures.of(ALLOCATIONS).iter();
+fn pids(metrics: &Figures) -> Vec<String> {
+    let samples = metrics.of(ALLOCATIONS).iter();
     let mut pids: Vec<_> = samples.map(|sample| sample.labels[0].to_string()).collect();
     pids.sort();
     pids
 }
 
 #[test]
-fn the_biggest_processes_have_series_and_keep_them_until_they_end() {
+fn largest_processes_keep_their_series_until_exit() {
     let mut stage = Stage::new(two());
     for (pid, bytes) in [(1, 10), (2, 30), (3, 20)] {
         stage.begin(pid, u64::from(pid), "p");
         stage.allocate(pid, 0x1000, bytes);
     }
-    let figures = stage.figures();
-    assert_eq!(pids(&figures), ["2", "3", "other"]);
-    assert_eq!(whole(&figures, LIVE, &["2", "GPU-0"]), 30);
-    assert_eq!(whole(&figures, LIVE, &["other", "GPU-0"]), 10);
-    // The one without becomes the biggest: it has to wait.
+    let metrics = stage.metrics();
+    assert_eq!(pids(&metrics), ["2", "3", "other"]);
+    assert_eq!(whole(&metrics, LIVE, &["2", "GPU-0"]), 30);
+    assert_eq!(whole(&metrics, LIVE, &["other", "GPU-0"]), 10);
+    // The process without series becomes the largest, but has to wait.
     stage.allocate(1, 0x2000, 500);
-    assert_eq!(pids(&stage.figures()), ["2", "3", "other"]);
-    stage.tell(2, What::Exit);
-    assert_eq!(pids(&stage.figures()), ["1", "3", "other"]);
+    assert_eq!(pids(&stage.metrics()), ["2", "3", "other"]);
+    stage.apply(2, What::Exit);
+    assert_eq!(pids(&stage.metrics()), ["1", "3", "other"]);
 }
 
 #[test]
-fn a_process_that_gets_series_later_counts_from_then_on() {
+fn process_with_late_series_counts_from_then_on() {
     let mut stage = Stage::new(Limits { processes: 1, ..two() });
     stage.begin(1, 1, "first");
     stage.allocate(1, 0x1000, 100);
@@ -50,78 +50,78 @@ fn a_process_that_gets_series_later_counts_from_then_on() {
     for address in 1..=5 {
         stage.allocate(2, address * 0x1000, 1);
     }
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, ALLOCATIONS, &["1"]), 1);
-    assert_eq!(whole(&figures, ALLOCATIONS, &["other"]), 5);
-    stage.tell(1, What::Exit);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["1"]), 1);
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 5);
+    stage.apply(1, What::Exit);
     stage.allocate(2, 0x9000, 1);
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, ALLOCATIONS, &["2"]), 1);
-    assert_eq!(whole(&figures, ALLOCATIONS, &["other"]), 5);
-    assert_eq!(whole(&figures, "vramscope_allocations_total", &[]), 7);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["2"]), 1);
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 5);
+    assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 7);
     stage.allocate(2, 0xa000, 1);
-    assert_eq!(whole(&stage.figures(), ALLOCATIONS, &["2"]), 2);
+    assert_eq!(whole(&stage.metrics(), ALLOCATIONS, &["2"]), 2);
 }
 
 #[test]
-fn what_short_processes_did_is_counted_once_whoever_saw_them() {
+fn short_lived_processes_are_counted_once() {
     let mut stage = Stage::new(two());
     stage.begin(1, 1, "long");
     stage.allocate(1, 0x1000, 8);
-    stage.figures();
-    // One that begins and ends between two snapshots, one that is seen before it ends.
+    stage.metrics();
+    // One starts and exits between two snapshots, one is seen before it exits.
     stage.begin(2, 2, "short");
     stage.allocate(2, 0x1000, 8);
     stage.free(2, 0x1000);
-    stage.tell(2, What::Exit);
+    stage.apply(2, What::Exit);
     stage.begin(3, 3, "seen");
     stage.allocate(3, 0x1000, 8);
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, ALLOCATIONS, &["other"]), 1);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 1);
     stage.allocate(3, 0x2000, 8);
-    stage.tell(3, What::Exit);
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, "vramscope_allocations_total", &[]), 4);
-    assert_eq!(whole(&figures, "vramscope_frees_total", &[]), 1);
-    assert_eq!(whole(&figures, "vramscope_processes_ended_total", &[]), 2);
-    assert_eq!(whole(&figures, "vramscope_not_freed_bytes_total", &[]), 16);
-    assert_eq!(whole(&figures, "vramscope_processes", &[]), 1);
-    assert_eq!(pids(&figures), ["1", "other"]);
-    // And not again.
-    assert_eq!(whole(&stage.figures(), "vramscope_allocations_total", &[]), 4);
+    stage.apply(3, What::Exit);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 4);
+    assert_eq!(whole(&metrics, "vramscope_frees_total", &[]), 1);
+    assert_eq!(whole(&metrics, "vramscope_processes_ended_total", &[]), 2);
+    assert_eq!(whole(&metrics, "vramscope_not_freed_bytes_total", &[]), 16);
+    assert_eq!(whole(&metrics, "vramscope_processes", &[]), 1);
+    assert_eq!(pids(&metrics), ["1", "other"]);
+    // They are not counted again.
+    assert_eq!(whole(&stage.metrics(), "vramscope_allocations_total", &[]), 4);
 }
 
 #[test]
-fn a_number_that_is_used_again_is_another_process() {
+fn reused_pid_is_another_process() {
     let mut stage = Stage::new(two());
     stage.begin(1, 1, "old");
     stage.allocate(1, 0x1000, 8);
     stage.allocate(1, 0x2000, 8);
-    stage.figures();
-    stage.tell(1, What::Exit);
+    stage.metrics();
+    stage.apply(1, What::Exit);
     stage.begin(1, 99, "new");
     stage.allocate(1, 0x1000, 8);
-    let figures = stage.figures();
-    assert_eq!(pids(&figures), ["1"]);
-    assert_eq!(whole(&figures, ALLOCATIONS, &["1", "new"]), 1);
-    assert_eq!(whole(&figures, "vramscope_allocations_total", &[]), 3);
+    let metrics = stage.metrics();
+    assert_eq!(pids(&metrics), ["1"]);
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["1", "new"]), 1);
+    assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 3);
 }
 
 #[test]
-fn a_program_that_replaces_itself_is_counted_whole() {
+fn exec_does_not_lose_counts() {
     let mut stage = Stage::new(two());
     stage.begin(1, 1, "shell");
     stage.allocate(1, 0x1000, 8);
-    stage.figures();
+    stage.metrics();
     stage.allocate(1, 0x2000, 8);
-    stage.tell(1, What::Exec);
+    stage.apply(1, What::Exec);
     stage.allocate(1, 0x1000, 8);
-    let figures = stage.figures();
-    assert_eq!(whole(&figures, "vramscope_allocations_total", &[]), 3);
-    assert_eq!(whole(&figures, ALLOCATIONS, &["1"]), 1);
-    assert_eq!(whole(&figures, LIVE, &["1"]), 8);
+    let metrics = stage.metrics();
+    assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 3);
+    assert_eq!(whole(&metrics, ALLOCATIONS, &["1"]), 1);
+    assert_eq!(whole(&metrics, LIVE, &["1"]), 8);
     stage.allocate(1, 0x3000, 8);
-    assert_eq!(whole(&stage.figures(), "vramscope_allocations_total", &[]), 4);
+    assert_eq!(whole(&stage.metrics(), "vramscope_allocations_total", &[]), 4);
 }
 
 fn container(id: &str, pod: Option<&str>) -> Arc<Container> {
@@ -140,7 +140,7 @@ fn container(id: &str, pod: Option<&str>) -> Arc<Container> {
 }
 
 #[test]
-fn containers_are_sums_of_their_processes_and_bounded_too() {
+fn containers_sum_their_processes_and_are_limited() {
     let mut stage = Stage::new(Limits { containers: 1, ..two() });
     for pid in 1..=4 {
         stage.begin(pid, u64::from(pid), "p");
@@ -149,7 +149,7 @@ fn containers_are_sums_of_their_processes_and_bounded_too() {
     let name = "vramscope_container_live_bytes";
     let mut snapshot = stage.snapshot();
     for process in &mut snapshot.processes {
-        // The first and the second are the same to people: a container that was started again.
+        // The first and second have equal labels: a restarted container.
         process.container = match process.key.pid.0 {
             1 => Some(container("aaa", Some("web"))),
             2 => Some(container("bbb", Some("web"))),
@@ -157,22 +157,22 @@ fn containers_are_sums_of_their_processes_and_bounded_too() {
             _ => None,
         };
     }
-    let figures = stage.observe(&snapshot);
-    assert_eq!(whole(&figures, name, &["0123456789ab", "GPU-0"]), 30);
-    assert_eq!(whole(&figures, name, &["other", "GPU-0"]), 30);
-    assert_eq!(figures.of(name).len(), 2);
-    let labels = &figures.of(LIVE)[0].labels;
+    let metrics = stage.observe(&snapshot);
+    assert_eq!(whole(&metrics, name, &["0123456789ab", "GPU-0"]), 30);
+    assert_eq!(whole(&metrics, name, &["other", "GPU-0"]), 30);
+    assert_eq!(metrics.of(name).len(), 2);
+    let labels = &metrics.of(LIVE)[0].labels;
     assert_eq!(labels.len(), 7);
-    // It keeps its place, although the others are bigger now.
+    // It keeps its series, although the others are larger now.
     for process in &mut snapshot.processes {
         if process.key.pid.0 == 2 {
             process.devices[0].live_bytes.0 = 500;
         }
     }
-    let figures = stage.observe(&snapshot);
-    assert_eq!(whole(&figures, name, &["other", "GPU-0"]), 510);
+    let metrics = stage.observe(&snapshot);
+    assert_eq!(whole(&metrics, name, &["other", "GPU-0"]), 510);
     snapshot.processes.retain(|process| process.key.pid.0 != 3);
-    let figures = stage.observe(&snapshot);
-    assert_eq!(whole(&figures, name, &["main", "web", "team", "GPU-0"]), 510);
-    assert!(find(&figures, name, &["other"]).is_none());
+    let metrics = stage.observe(&snapshot);
+    assert_eq!(whole(&metrics, name, &["main", "web", "team", "GPU-0"]), 510);
+    assert!(find(&metrics, name, &["other"]).is_none());
 }

@@ -1,4 +1,4 @@
-//! A ledger and a board, told what happens.
+//! A ledger and a metrics collector that tests feed with events.
 
 use engine::event::{Allocate, Event, Failed, Free, FreeBy, ProcessFacts, SiteFacts, What};
 use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, SiteId, Tid};
@@ -16,7 +16,7 @@ pub(crate) struct Stage {
     at: u64,
 }
 
-/// Two GPUs of 1000 bytes.
+/// Returns two GPUs of 1000 bytes.
 pub(crate) fn gpus() -> Vec<Gpu> {
     let gpu = |id: u16| Gpu {
         id: GpuId(id),
@@ -33,17 +33,17 @@ impl Stage {
         Self { ledger, board: Board::new(limits), own: Own::default(), at: 0 }
     }
 
-    pub(crate) fn tell(&mut self, pid: u32, what: What) {
+    pub(crate) fn apply(&mut self, pid: u32, what: What) {
         self.at += 1_000_000;
         let at = Moment(self.at);
         self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
     }
 
-    /// A process whose device 0 is GPU 0 and so on.
+    /// Starts a process whose device 0 is GPU 0 and so on.
     pub(crate) fn begin(&mut self, pid: u32, start: u64, name: &str) {
         let facts = ProcessFacts { start, uid: 0, name: name.into(), before_trace: false };
-        self.tell(pid, What::Process(facts));
-        self.tell(pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
+        self.apply(pid, What::Process(facts));
+        self.apply(pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
     }
 
     pub(crate) fn allocate(&mut self, pid: u32, address: u64, bytes: u64) {
@@ -68,12 +68,12 @@ impl Stage {
             stream: None,
             site: site.map(SiteId),
         };
-        self.tell(pid, What::Allocate(allocate));
+        self.apply(pid, What::Allocate(allocate));
     }
 
     pub(crate) fn free(&mut self, pid: u32, address: u64) {
         let free = Free { key: Key::address(address), by: FreeBy::Free, stream: None };
-        self.tell(pid, What::Free(free));
+        self.apply(pid, What::Free(free));
     }
 
     pub(crate) fn run_out(&mut self, pid: u32, device: Option<u16>) {
@@ -86,14 +86,14 @@ impl Stage {
             context: None,
             site: None,
         };
-        self.tell(pid, What::Failed(failed));
+        self.apply(pid, What::Failed(failed));
     }
 
     pub(crate) fn name_site(&mut self, site: u32, function: &str) {
         let file = Some("/srv/ann/train.py".into());
         let frame = Frame { function: function.into(), file, line: 7, ..Frame::default() };
         let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
-        self.tell(0, What::Site(facts));
+        self.apply(0, What::Site(facts));
     }
 
     pub(crate) fn snapshot(&mut self) -> Snapshot {
@@ -112,26 +112,26 @@ impl Stage {
         })
     }
 
-    pub(crate) fn figures(&mut self) -> Figures {
+    pub(crate) fn metrics(&mut self) -> Figures {
         let snapshot = self.snapshot();
         self.observe(&snapshot)
     }
 }
 
-/// The value of the one sample that has all of these labels.
-pub(crate) fn find(figures: &Figures, name: &str, labels: &[&str]) -> Option<Value> {
+/// Returns the value of the only sample with all of these labels.
+pub(crate) fn find(metrics: &Figures, name: &str, labels: &[&str]) -> Option<Value> {
     let has = |value: &&str, all: &[Box<str>]| all.iter().any(|one| &**one == *value);
-    let mut found = figures
+    let mut found = metrics
         .of(name)
         .iter()
         .filter(|sample| labels.iter().all(|label| has(label, &sample.labels)));
     let first = found.next().map(|sample| sample.value);
-    assert!(found.next().is_none(), "{name} {labels:?} is not one sample");
+    assert!(found.next().is_none(), "{name} {labels:?} matches more than one sample");
     first
 }
 
-pub(crate) fn whole(figures: &Figures, name: &str, labels: &[&str]) -> u64 {
-    match find(figures, name, labels) {
+pub(crate) fn whole(metrics: &Figures, name: &str, labels: &[&str]) -> u64 {
+    match find(metrics, name, labels) {
         Some(Value::Whole(whole)) => whole,
         other => panic!("{name} {labels:?} is {other:?}"),
     }

@@ -1,4 +1,4 @@
-//! The live set that changes give when they are applied to an empty map, one after the other.
+//! The live set that results from applying changes to an empty map, one after the other.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use engine::snapshot::Snapshot;
 use engine::units::Moment;
 use proptest::prelude::*;
 
-/// What changes say of a live allocation.
+/// The fields of a live allocation that changes carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
     pub(crate) began: Moment,
@@ -20,18 +20,18 @@ pub(crate) struct Held {
     pub(crate) site: Option<SiteId>,
 }
 
-/// See the module.
+/// Live allocations reconstructed from the change log.
 #[derive(Default)]
 pub(crate) struct Followed {
     pub(crate) live: BTreeMap<(Pid, Key), Held>,
     latest: Moment,
-    /// Ends by a free, and with a context, by process; an exit clears them.
+    /// Frees and context releases by process; an exit clears them.
     freed: BTreeMap<Pid, u64>,
     released: BTreeMap<Pid, u64>,
 }
 
 impl Followed {
-    /// Applies what a ledger has to tell.
+    /// Applies the changes that the ledger logged.
     pub(crate) fn apply(&mut self, ledger: &mut Ledger) -> Result<(), TestCaseError> {
         let mut changes = Vec::new();
         ledger.take_changes(&mut changes);
@@ -49,7 +49,7 @@ impl Followed {
         let now = |began| Held { began, tid, kind, known: change.known(), site };
         match change.what {
             Turn::Began => {
-                // Events of the model come in the order of time.
+                // Events of the model are in time order.
                 prop_assert_eq!(self.live.insert(name, now(change.at)), None);
             }
             Turn::Ended { began, how } => {
@@ -69,7 +69,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Sums and lists of what runs are those of a snapshot.
+    /// Checks that the totals and lists of running processes match a snapshot.
     pub(crate) fn check(&mut self, snapshot: &Snapshot) -> Result<(), TestCaseError> {
         let device_bytes = |held: &Held| {
             if held.kind.takes_device_memory() { held.known.bytes } else { 0 }

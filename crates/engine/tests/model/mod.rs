@@ -1,6 +1,6 @@
-//! Two models to hold the ledger against: [`naive`] follows the same rules without any clever data
-//! structure, [`world`] is a driver that knows what is really live. [`steps`] are events to feed the
-//! first one with; [`followed`] is the set that the ledger's changes give.
+//! Two models to compare the ledger with: [`naive`] follows the same rules with plain data
+//! structures, [`world`] is a driver that knows the actual live memory. [`steps`] generates events
+//! for the naive model; [`followed`] is the live set reconstructed from the ledger's changes.
 
 pub(crate) mod followed;
 pub(crate) mod naive;

@@ -1,4 +1,4 @@
-//! Events of any sort, from few names, so that they meet.
+//! Random events with few names, so that they interact.
 
 use engine::container::{Container, Pod, Runtime};
 use engine::event::{
@@ -17,10 +17,10 @@ use engine::units::{Bytes, Nanos};
 use proptest::option;
 use proptest::prelude::*;
 
-/// One thing to do with a ledger.
+/// One step of a test.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// What, in which process and thread, and how long the call took.
+    /// Pid, tid, duration of the call, and the event.
     Event(u32, u32, u64, What),
     Look(View),
 }
@@ -38,10 +38,10 @@ fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
         4 => Just(Kind::Device),
         4 => Just(Kind::Async),
-        // The driver gives out no blocks of a cache: those are told by events of their own.
+        // The driver does not allocate cache blocks: those have separate events.
         4 => (0..Kind::COUNT)
             .prop_map(|index| Kind::ALL[index])
-            .prop_filter("a kind of the driver's", |kind| *kind != Kind::Torch),
+            .prop_filter("a driver kind", |kind| *kind != Kind::Torch),
     ]
 }
 
@@ -72,7 +72,7 @@ fn stream() -> impl Strategy<Value = StreamId> {
     (1..5_u64).prop_map(StreamId)
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn location() -> impl Strategy<Value = Place> {
     prop_oneof![3 => device().prop_map(Place::Device), 1 => Just(Place::Host)]
 }
 
@@ -95,7 +95,7 @@ fn vmm() -> impl Strategy<Value = What> {
     let range = || (0..12_u64, 0..7_u64);
     let site = option::of((0..3_u32).prop_map(SiteId));
     let call = prop_oneof![
-        4 => (handle(), size(), place(), site).prop_map(|(handle, bytes, place, site)| {
+        4 => (handle(), size(), location(), site).prop_map(|(handle, bytes, place, site)| {
             VmmCall::Create { handle, bytes, place, site }
         }),
         2 => handle().prop_map(|handle| VmmCall::Import { handle }),
@@ -115,7 +115,7 @@ fn vmm() -> impl Strategy<Value = What> {
 fn pool() -> impl Strategy<Value = What> {
     let pool = || id().prop_map(PoolId);
     let call = prop_oneof![
-        (pool(), option::weighted(0.8, place()))
+        (pool(), option::weighted(0.8, location()))
             .prop_map(|(pool, place)| PoolCall::Created { pool, place }),
         pool().prop_map(|pool| PoolCall::Destroyed { pool }),
         pool().prop_map(|pool| PoolCall::Trimmed { pool, keep: 0 }),
@@ -135,7 +135,7 @@ fn graph() -> impl Strategy<Value = What> {
             .prop_map(|(stream, graph)| GraphCall::CaptureBegan { stream, graph }),
         4 => (stream(), option::weighted(0.8, graph()))
             .prop_map(|(stream, graph)| GraphCall::CaptureEnded { stream, graph }),
-        5 => (graph(), address(), size(), place()).prop_map(|(graph, address, bytes, place)| {
+        5 => (graph(), address(), size(), location()).prop_map(|(graph, address, bytes, place)| {
             GraphCall::AllocNode { graph, address, bytes, place }
         }),
         4 => (graph(), address())
@@ -209,7 +209,7 @@ fn failed() -> impl Strategy<Value = What> {
     )
 }
 
-/// What a site looks like; some look the same.
+/// The frames of a site; some sites have equal frames.
 fn site() -> impl Strategy<Value = What> {
     (0..4_u32, prop::collection::vec("[fg]", 0..2)).prop_map(|(site, functions)| {
         let frame = |name: &String| Frame { function: name.as_str().into(), ..Frame::default() };

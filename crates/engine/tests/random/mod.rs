@@ -1,4 +1,4 @@
-//! Property tests whose failures can be repeated: see [`run`].
+//! Property tests with reproducible failures: see [`run`].
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test uses a part of it")]
 
 #[path = "run.rs"]
@@ -10,15 +10,15 @@ use std::any::Any;
 
 use proptest::test_runner::{Config, FailurePersistence, PersistedSeed, RngSeed, TestRunner};
 
-/// Cases of a property where nothing else is said. `PROPTEST_CASES` overrides it everywhere.
+/// Default number of cases of a property. `PROPTEST_CASES` overrides it everywhere.
 pub const CASES: u32 = 256;
 
-/// A property with this number of random cases.
+/// Returns a configuration with this number of random cases.
 pub fn config(cases: u32) -> Config {
     config_after(cases, &[])
 }
 
-/// The same, after the cases that failed once, as a failure names them.
+/// Returns a configuration that runs cases that failed before first, as a failure prints them.
 #[allow(clippy::print_stderr, reason = "shown where the test fails")]
 pub fn config_after(cases: u32, failed: &'static [&'static str]) -> Config {
     let mut config = Config::default();
@@ -31,12 +31,12 @@ pub fn config_after(cases: u32, failed: &'static [&'static str]) -> Config {
     config
 }
 
-/// Makes values of a strategy outside a property.
+/// Returns a runner that generates values outside a property.
 pub fn runner() -> TestRunner {
     TestRunner::new(config(CASES))
 }
 
-/// Cases that failed once, in the source instead of a file that each run would write.
+/// Cases that failed before, kept in the source instead of a file that each run would write.
 #[derive(Clone, PartialEq, Debug)]
 struct Failed(&'static [&'static str]);
 
@@ -44,7 +44,7 @@ impl FailurePersistence for Failed {
     fn load_persisted_failures2(&self, _source_file: Option<&'static str>) -> Vec<PersistedSeed> {
         let parse = |text: &&str| text.parse();
         let parsed: Result<_, _> = self.0.iter().map(parse).collect();
-        assert!(parsed.is_ok(), "one of {:?} is not the seed of a case", self.0);
+        assert!(parsed.is_ok(), "one of {:?} is not a case seed", self.0);
         parsed.unwrap_or_default()
     }
 

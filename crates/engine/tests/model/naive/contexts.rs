@@ -1,4 +1,4 @@
-//! Contexts begin and end.
+//! Creation and end of contexts.
 
 use engine::event::{ContextChange, Event};
 use engine::ids::{ContextId, DeviceId, Space};
@@ -16,30 +16,31 @@ impl Process {
         while let Some(position) = self.live.iter().position(gone) {
             self.released_total += self.end(position, false).openings;
         }
-        self.settle_released(context, until);
+        self.end_released(context, until);
         self.release_objects(context, until);
     }
 
-    /// What was there when a context's end began, and made room since then, has ended with it.
-    fn settle_released(&mut self, context: ContextId, entered: Moment) {
+    /// Memory that existed when the end of its context began, and was replaced since, ended with
+    /// it.
+    fn end_released(&mut self, context: ContextId, entered: Moment) {
         let owed = self.superseded.len();
         self.superseded
             .retain(|old| old.context != Some(context) || old.began > entered || old.at < entered);
         self.released_total += (owed - self.superseded.len()) as u64;
     }
 
-    pub(super) fn place(&mut self, context: ContextId, device: DeviceId) {
+    pub(super) fn set_device(&mut self, context: ContextId, device: DeviceId) {
         self.sees_more |= device.0 != 0;
         self.contexts.entry(context).or_default().device = Some(device);
-        self.place_live(Some(context), device);
+        self.set_live_device(Some(context), device);
         let on = |known: &Context| known.device == Some(device);
         if !self.unowned && !self.any_ended && self.contexts.values().all(on) && !self.broken() {
-            self.settle_peak(device);
+            self.merge_peak(device);
         }
     }
 
-    /// Memory of a context, or of none, is on a device.
-    pub(super) fn place_live(&mut self, context: Option<ContextId>, device: DeviceId) {
+    /// Sets the device of memory of a context, or of no context.
+    pub(super) fn set_live_device(&mut self, context: Option<ContextId>, device: DeviceId) {
         for at in 0..self.live.len() {
             let live = &self.live[at];
             if live.context != context || live.orphan {
@@ -54,7 +55,7 @@ impl Process {
         }
     }
 
-    /// Returns the number of objects that are in doubt since.
+    /// Returns the number of objects that became uncertain.
     pub(super) fn change(&mut self, event: &Event, change: ContextChange) -> u64 {
         let ends = match change {
             ContextChange::Destroyed { .. } => true,
@@ -75,7 +76,7 @@ impl Process {
         if ends { self.doubt_objects() } else { 0 }
     }
 
-    /// Without a loss, what is in any context is in doubt when one ends that is not known.
+    /// Without a loss, memory of any context is in doubt when an unknown one ends.
     fn doubt_all(&mut self, event: &Event) {
         if !self.broken() {
             self.doubt.1 = event.at.max(self.newest);
@@ -111,7 +112,7 @@ impl Process {
                 self.release(context, event.at);
                 self.orphan(context);
                 self.primaries.retain(|_, (primary, _)| *primary != context);
-                self.place(context, device);
+                self.set_device(context, device);
                 self.contexts.entry(context).or_default().created_at = Some(event.at);
             }
             ContextChange::Destroyed { context } => {
@@ -127,7 +128,7 @@ impl Process {
                     self.any_ended = true;
                     self.release(primary, event.at);
                 }
-                self.place(context, device);
+                self.set_device(context, device);
             }
             ContextChange::PrimaryReleased { device } => {
                 self.any_ended = true;
@@ -147,14 +148,14 @@ impl Process {
                 self.any_ended = true;
                 self.reset(event, device);
             }
-            ContextChange::Learned { context, device } => self.place(context, device),
+            ContextChange::Learned { context, device } => self.set_device(context, device),
         }
     }
 
     fn destroy(&mut self, event: &Event, context: ContextId) {
         let known = self.contexts.get(&context).copied();
         if known.is_none_or(|known| known.created_at.is_some_and(|at| event.entered < at)) {
-            self.settle_released(context, event.entered);
+            self.end_released(context, event.entered);
             self.release_objects(context, event.entered);
             return;
         }
@@ -163,7 +164,7 @@ impl Process {
         if self.primaries.values().any(|(primary, _)| *primary == context) {
             return;
         }
-        // A newer one of the same name may hold something: its device is not known.
+        // A newer context with the same handle may hold memory: its device is unknown.
         self.contexts.insert(context, Context::default());
     }
 
@@ -179,7 +180,7 @@ impl Process {
         }
     }
 
-    /// The only context of a device that can be its primary one.
+    /// Returns the only context of a device that can be its primary one.
     fn guess(&self, device: DeviceId) -> Option<ContextId> {
         let on = |(_, known): &(&ContextId, &Context)| {
             known.device == Some(device) && known.created_at.is_none()
@@ -188,7 +189,7 @@ impl Process {
         if let [only] = candidates[..] { Some(only) } else { None }
     }
 
-    /// Nobody will tell the device of stream-ordered memory of a context that is gone.
+    /// The device of stream-ordered memory of a destroyed context stays unknown.
     fn orphan(&mut self, context: ContextId) {
         for live in self.live.iter_mut().filter(|live| live.kind.is_pooled()) {
             live.orphan |= live.context.take_if(|id| *id == context).is_some();

@@ -1,4 +1,4 @@
-//! Which GPUs devices are, and what follows from that for memory whose device is not known.
+//! Mapping of devices to GPUs, and its effect on memory whose device is unknown.
 
 use engine::ids::{DeviceId, GpuId};
 use engine::kind::Kind;
@@ -13,13 +13,19 @@ impl Process {
         self.sees_more = self.device_peaks.keys().flatten().any(other)
             || self.contexts.values().filter_map(|known| known.device).any(|on| other(&on));
         if let Some(device) = self.only() {
-            self.place_rest(device, None);
-            self.settle_peak(device);
+            self.set_rest_device(device, None);
+            self.merge_peak(device);
         }
     }
 
-    pub(super) fn account(&mut self, entered: Moment, gpu: GpuId, bytes: Bytes, only: bool) {
-        self.accounts.insert(gpu, bytes);
+    pub(super) fn set_driver_usage(
+        &mut self,
+        entered: Moment,
+        gpu: GpuId,
+        bytes: Bytes,
+        only: bool,
+    ) {
+        self.driver_usage.insert(gpu, bytes);
         self.unplaced_on = self.unplaced_on.filter(|_| bytes.0 == 0);
         let unplaced = |live: &Live| live.device.is_none() && live.device_bytes() > 0;
         if !only || !self.live.iter().any(unplaced) {
@@ -32,13 +38,13 @@ impl Process {
             return;
         };
         let device = DeviceId(ordinal as u16);
-        self.place_rest(device, Some(entered));
+        self.set_rest_device(device, Some(entered));
         if !self.any_ended && !self.broken() {
-            self.settle_peak(device);
+            self.merge_peak(device);
         }
     }
 
-    fn place_rest(&mut self, device: DeviceId, until: Option<Moment>) {
+    fn set_rest_device(&mut self, device: DeviceId, until: Option<Moment>) {
         let waits = |live: &Live| {
             live.device.is_none()
                 && until.is_none_or(|until| live.at <= until)
@@ -48,18 +54,18 @@ impl Process {
         let own = waiting.iter().filter(|live| !live.kind.is_pooled());
         let mut contexts: Vec<_> = own.filter_map(|live| live.context).collect();
         if until.is_none() {
-            self.place_live(None, device);
+            self.set_live_device(None, device);
             let known = self.contexts.iter().filter(|(_, known)| known.device.is_none());
             contexts.extend(known.map(|(context, _)| *context));
         }
-        contexts.into_iter().for_each(|context| self.place(context, device));
+        contexts.into_iter().for_each(|context| self.set_device(context, device));
         for live in self.live.iter_mut().filter(|live| waits(live)) {
             live.device = Some(device);
         }
     }
 
     /// All device memory has been on this device: its peak is that of the process.
-    pub(super) fn settle_peak(&mut self, device: DeviceId) {
+    pub(super) fn merge_peak(&mut self, device: DeviceId) {
         let only = |on: &Option<DeviceId>| on.is_none_or(|on| on == device);
         if !self.device_peaks.is_empty() && self.device_peaks.keys().all(only) {
             self.device_peaks.insert(Some(device), self.peak.0);

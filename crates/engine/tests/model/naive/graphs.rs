@@ -74,7 +74,7 @@ impl Process {
                 }
             }
             GraphCall::ExecDestroyed { exec } => {
-                // One without lasting effect is not there, for all the difference it makes.
+                // An exec without lasting effect need not be removed.
                 self.execs.retain(|id, known| *id != exec || known.since > entered);
             }
             GraphCall::GraphDestroyed { graph } => {
@@ -156,7 +156,7 @@ impl Process {
                 && !exec.allocates(*address)
                 && !self.free_by_graph(event, *address)
             {
-                self.settle(event, Key::address(*address));
+                self.match_pending_free(event, Key::address(*address));
             }
         }
         let mut left: Vec<(u64, u64, Option<Place>, Option<SiteId>)> = Vec::new();

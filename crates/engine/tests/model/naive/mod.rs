@@ -1,4 +1,4 @@
-//! The ledger's rules over plain lists: everything is searched, summed and sorted anew.
+//! The ledger's rules over plain lists: everything is searched, summed and sorted from scratch.
 
 mod contexts;
 mod gpus;
@@ -33,15 +33,16 @@ struct Live {
     bytes: u64,
     at: Moment,
     tid: Tid,
-    /// Where it was allocated. Stream-ordered memory outlives it; it only may tell the device.
+    /// Context of the allocation. Stream-ordered memory outlives it and only takes its device from
+    /// it.
     context: Option<ContextId>,
     device: Option<DeviceId>,
     site: Option<SiteId>,
-    /// The number of its pool, where that is known.
+    /// Index of its pool, if known.
     pool: Option<usize>,
-    /// The context that it was allocated in is gone.
+    /// The context of the allocation has been destroyed.
     orphan: bool,
-    /// How often it is open.
+    /// Number of times it is open.
     openings: u64,
 }
 
@@ -62,7 +63,7 @@ impl Live {
         }
     }
 
-    /// Made by a launch; host memory without a pool can be nothing else.
+    /// Whether it was allocated by a launch; host memory without a pool can be nothing else.
     fn of_graph(&self) -> bool {
         self.kind == Kind::Graph || (self.kind == Kind::HostAsync && self.pool.is_none())
     }
@@ -72,7 +73,7 @@ impl Live {
     }
 }
 
-/// See the module.
+/// The naive ledger.
 #[derive(Default)]
 pub(crate) struct Naive {
     free: BTreeMap<GpuId, Bytes>,
@@ -81,7 +82,7 @@ pub(crate) struct Naive {
     out_of_memory: Vec<OutOfMemory>,
     ran_out: Vec<Option<GpuId>>,
     lost: Loss,
-    told: BTreeMap<SiteId, Vec<Frame>>,
+    frames: BTreeMap<SiteId, Vec<Frame>>,
     /// Processes that were in a snapshot as ended.
     past: Vec<Process>,
     began: Option<Moment>,
@@ -111,7 +112,7 @@ impl Naive {
                     process.end_captures_of(event.tid);
                 }
             }
-            What::Lost(lost) => self.lose(event, lost),
+            What::Lost(lost) => self.record_loss(event, lost),
             What::Work(_) | What::Tensor(_) | What::Torch(_) => {}
             What::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
@@ -121,15 +122,15 @@ impl Naive {
             What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
             What::DriverAccountLost => {
                 self.free.clear();
-                self.running.values_mut().for_each(|process| process.accounts.clear());
+                self.running.values_mut().for_each(|process| process.driver_usage.clear());
             }
             What::Object(call) => self.called(event).object(event, *call),
             What::Site(facts) => {
-                self.told.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
+                self.frames.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
             }
             What::Failed(failed) => {
                 self.called(event).fail(failed);
-                self.note_out_of_memory(event, failed);
+                self.record_oom(event, failed);
             }
             What::ThreadName(name) => {
                 let process = self.called(event);
@@ -149,7 +150,7 @@ impl Naive {
             What::Context(change) => {
                 let objects = self.called(event).change(event, *change);
                 if objects > 0 {
-                    self.lose(event, &Lost { objects, ..Lost::default() });
+                    self.record_loss(event, &Lost { objects, ..Lost::default() });
                 }
             }
             What::Gpus(gpus) => {
@@ -159,7 +160,7 @@ impl Naive {
             }
             What::DriverAccount { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.account(event.entered, *gpu, Bytes(*bytes), *only);
+                    process.set_driver_usage(event.entered, *gpu, Bytes(*bytes), *only);
                 }
             }
         }
@@ -168,7 +169,7 @@ impl Naive {
         }
     }
 
-    /// The snapshot; bounds are those of a ledger without losses.
+    /// Returns the snapshot; bounds are those of a ledger without losses.
     pub(crate) fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
         let running: Vec<_> = self.running.values().filter(|p| !p.silent).cloned().collect();
         let total = Bytes(running.iter().map(Process::live_bytes).sum());
@@ -232,7 +233,7 @@ impl Naive {
         snapshot
     }
 
-    /// Everything that is live, as changes tell it.
+    /// Returns all live memory, as changes describe it.
     pub(crate) fn live(&self) -> BTreeMap<(Pid, Key), Held> {
         let of = |process: &Process| {
             let pid = process.key.pid;
@@ -301,7 +302,7 @@ impl Naive {
         }
     }
 
-    fn lose(&mut self, event: &Event, lost: &Lost) {
+    fn record_loss(&mut self, event: &Event, lost: &Lost) {
         add(&mut self.lost, lost, event.at);
         let ended = self.ended.iter_mut().rev().find(|process| process.key.pid == event.pid);
         let owner = self.running.get_mut(&event.pid).or(ended);
@@ -316,7 +317,7 @@ impl Naive {
         }
     }
 
-    fn note_out_of_memory(&mut self, event: &Event, failed: &Failed) {
+    fn record_oom(&mut self, event: &Event, failed: &Failed) {
         let process = &self.running[&event.pid];
         if failed.code != 2 {
             return;
@@ -359,7 +360,7 @@ impl Naive {
     }
 }
 
-/// Memory of a GPU.
+/// Kinds of GPU memory.
 const OF_GPU: [Kind; 6] =
     [Kind::Device, Kind::Array, Kind::Physical, Kind::Graph, Kind::Static, Kind::Async];
 

@@ -1,4 +1,4 @@
-//! Objects that are no memory, out of a log of everything.
+//! CUDA objects other than memory, computed from a complete log.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Object {
     context: Option<ContextId>,
     site: Option<SiteId>,
     at: Moment,
-    /// A context ended since, and the object's context is not known.
+    /// A context ended since, and the object's context is unknown.
     doubtful: bool,
 }
 
@@ -27,13 +27,13 @@ pub(super) enum Turn {
     Destroyed,
     Replaced,
     Released,
-    /// Destroyed, but not live: it had been replaced.
+    /// Destroyed but not live: it had been replaced.
     Late,
-    /// Destroyed, and never seen.
+    /// Destroyed, and its creation was not seen.
     Unknown,
 }
 
-/// Something that happened to an object of a site.
+/// A log line about an object of a site.
 #[derive(Clone, Copy)]
 pub(super) struct ObjectLine {
     pub(super) at: Moment,
@@ -42,8 +42,8 @@ pub(super) struct ObjectLine {
     pub(super) turn: Turn,
 }
 
-/// Live ones after each line.
-fn course(lines: &[ObjectLine]) -> Vec<u64> {
+/// Returns the number of live objects after each line.
+fn live_counts(lines: &[ObjectLine]) -> Vec<u64> {
     let mut live = 0_u64;
     let mut all = vec![0];
     for line in lines {
@@ -61,7 +61,7 @@ fn number(lines: &[ObjectLine], turns: &[Turn]) -> u64 {
     lines.iter().filter(|line| turns.contains(&line.turn)).count() as u64
 }
 
-/// Lines by kind.
+/// Groups lines by kind.
 fn by_kind<'a>(
     lines: impl Iterator<Item = &'a ObjectLine>,
 ) -> BTreeMap<ObjectKind, Vec<ObjectLine>> {
@@ -70,11 +70,11 @@ fn by_kind<'a>(
     kinds
 }
 
-/// What a site says of objects.
+/// Returns the objects of a site.
 pub(super) fn of_site(lines: &[ObjectLine]) -> Vec<SiteObjectView> {
     let view = |(kind, lines): (ObjectKind, Vec<ObjectLine>)| SiteObjectView {
         kind,
-        live: course(&lines).last().copied().unwrap_or(0),
+        live: live_counts(&lines).last().copied().unwrap_or(0),
         created: number(&lines, &[Turn::Created]),
         destroyed: number(&lines, &[Turn::Destroyed, Turn::Replaced]),
     };
@@ -149,16 +149,16 @@ impl Process {
             created: number(&lines, &[Turn::Created]),
             destroyed: number(&lines, &[Turn::Destroyed, Turn::Late]),
             released: number(&lines, &[Turn::Released]),
-            peak: course(&lines).into_iter().max().unwrap_or(0),
+            peak: live_counts(&lines).into_iter().max().unwrap_or(0),
             unknown_destroys: number(&lines, &[Turn::Unknown]),
             untracked: 0,
         };
         by_kind(self.object_log.iter()).into_iter().map(view).collect()
     }
 
-    /// Lines of objects that have a place in the tables of sites.
+    /// Returns the lines of objects that are in the site tables.
     pub(super) fn object_lines(&self) -> impl Iterator<Item = &ObjectLine> {
-        let placed = |line: &&ObjectLine| !matches!(line.turn, Turn::Late | Turn::Unknown);
-        self.object_log.iter().filter(placed)
+        let in_site_table = |line: &&ObjectLine| !matches!(line.turn, Turn::Late | Turn::Unknown);
+        self.object_log.iter().filter(in_site_table)
     }
 }

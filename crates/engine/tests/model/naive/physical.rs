@@ -72,7 +72,7 @@ impl Process {
     }
 
     fn open(&mut self, event: &Event, handle: HandleId, memory: bool) {
-        self.forget(handle);
+        self.remove_handle(handle);
         self.handle_count += 1;
         let new = Handle { number: self.handle_count, since: event.at, references: 1, memory };
         self.handles.insert(handle, new);
@@ -83,15 +83,15 @@ impl Process {
         let Some(handle) = self.handles.get_mut(&id) else {
             if let Some(position) = owed {
                 self.owed_releases.remove(position);
-                self.settle(event, key(id));
+                self.match_pending_free(event, key(id));
             } else {
-                self.give_back(event, key(id), None);
+                self.free_key(event, key(id), None);
             }
             return;
         };
         if event.entered < handle.since {
             owed.map(|position| self.owed_releases.remove(position));
-            self.settle(event, key(id));
+            self.match_pending_free(event, key(id));
         } else if handle.references == 0 {
             self.unknown_frees += 1;
         } else {
@@ -117,11 +117,11 @@ impl Process {
                 self.end(position, true);
             }
         }
-        self.forget(id);
+        self.remove_handle(id);
     }
 
-    /// Releases of a handle that is gone are no surprise.
-    pub(super) fn forget(&mut self, id: HandleId) {
+    /// Removes a handle; later releases of it are expected.
+    pub(super) fn remove_handle(&mut self, id: HandleId) {
         if let Some(handle) = self.handles.remove(&id) {
             self.owed_releases.extend((0..handle.references).map(|_| id));
         }
@@ -154,7 +154,7 @@ impl Process {
             if known.is_some_and(|handle| handle.number == mapping.number) {
                 self.end_if_unused(mapping.handle);
             } else {
-                self.settle(event, key(mapping.handle));
+                self.match_pending_free(event, key(mapping.handle));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Pools, and which of them memory comes from.
+//! Pools, and which of them an allocation comes from.
 
 use engine::event::{Event, Place, PoolCall};
 use engine::ids::{DeviceId, PoolId};
@@ -12,7 +12,7 @@ use super::{Live, Process};
 pub(super) struct Pool {
     pub(super) id: Option<PoolId>,
     pub(super) place: Option<Place>,
-    pub(super) told: Option<Told>,
+    pub(super) reserved: Option<Told>,
     pub(super) destroyed: bool,
     created_at: Option<Moment>,
 }
@@ -35,12 +35,12 @@ impl Process {
             }
             PoolCall::Trimmed { pool, .. } => {
                 if let Some(number) = self.named.get(&pool) {
-                    self.pools[*number].told = None;
+                    self.pools[*number].reserved = None;
                 }
             }
             PoolCall::ToldReserved { pool, bytes } => {
                 let number = self.name(pool);
-                self.pools[number].told = Some(Told { bytes: Bytes(bytes), at: event.at });
+                self.pools[number].reserved = Some(Told { bytes: Bytes(bytes), at: event.at });
             }
             PoolCall::OfDevice { pool, device, current } => self.own(pool, device, current),
         }
@@ -95,7 +95,7 @@ impl Process {
         self.pools.len() - 1
     }
 
-    /// Finds the pool of an allocation, and what follows from it.
+    /// Finds the pool of an allocation, and sets the fields that follow from it.
     pub(super) fn find_pool(&mut self, live: &mut Live, named: Option<PoolId>) {
         live.pool = match (named.filter(|id| id.0 != 0), live.device) {
             (Some(id), _) => Some(self.name(id)),

@@ -1,4 +1,4 @@
-//! One process: memory begins, ends and fails to.
+//! One process: allocations, frees and failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub(super) struct Context {
     pub(super) created_at: Option<Moment>,
 }
 
-/// What had to make room.
+/// An allocation that was replaced by a new one at its address.
 #[derive(Clone, Copy)]
 pub(super) struct Superseded {
     key: Key,
@@ -45,7 +45,7 @@ pub(super) struct Process {
     pub(super) before_trace: bool,
     pub(super) anonymous: bool,
     pub(super) silent: bool,
-    /// Every retain was seen.
+    /// Whether every retain is known.
     pub(super) counted: bool,
     pub(super) ended: Option<(End, Moment)>,
     pub(super) live: Vec<Live>,
@@ -69,15 +69,15 @@ pub(super) struct Process {
     pub(super) execs: BTreeMap<ExecId, Exec>,
     pub(super) graph_reserved: BTreeMap<DeviceId, Told>,
     pub(super) gpus: Vec<Option<GpuId>>,
-    /// It uses another device than the only one that it should see.
+    /// It uses another device than the only visible one.
     pub(super) sees_more: bool,
-    /// The GPU of all memory whose device is not known.
+    /// GPU of all memory whose device is unknown.
     pub(super) unplaced_on: Option<GpuId>,
     /// Memory was allocated without a context and a device.
     pub(super) unowned: bool,
     /// A context may have ended.
     pub(super) any_ended: bool,
-    pub(super) accounts: BTreeMap<GpuId, Bytes>,
+    pub(super) driver_usage: BTreeMap<GpuId, Bytes>,
     pub(super) failures: BTreeMap<(FunctionId, i32), u64>,
     pub(super) mistakes: Mistakes,
     pub(super) peak: (u64, Moment),
@@ -90,18 +90,18 @@ pub(super) struct Process {
     pub(super) received: ReceivedCalls,
     pub(super) lost: Loss,
     pub(super) shared_other: u64,
-    /// What sites did, and how much of that was in a snapshot.
+    /// Log of all sites, and the length of the part that was in a snapshot.
     pub(super) log: Vec<Line>,
     pub(super) shown: usize,
     pub(super) objects: Vec<Object>,
     pub(super) object_log: Vec<ObjectLine>,
     pub(super) owed_objects: Vec<(ObjectKind, u64)>,
-    /// What is in contexts that are not known, and in others, is in doubt up to these moments.
+    /// Memory in unknown contexts, and in known ones, is in doubt up to these times.
     pub(super) doubt: (Moment, Moment),
-    /// What was in doubt when its address was allocated again.
+    /// Number of allocations that were in doubt when their address was reused.
     pub(super) open: u64,
     pub(super) newest: Moment,
-    /// The moment of the call that is applied.
+    /// Time of the current call.
     pub(super) now: Moment,
 }
 
@@ -143,7 +143,7 @@ impl Process {
             unplaced_on: None,
             unowned: false,
             any_ended: false,
-            accounts: BTreeMap::new(),
+            driver_usage: BTreeMap::new(),
             failures: BTreeMap::new(),
             mistakes: Mistakes::default(),
             peak: (0, at),
@@ -179,12 +179,12 @@ impl Process {
         self.gpus.get(device.0 as usize).copied().flatten()
     }
 
-    /// The GPU of memory on a device; of that on none that is known, where it is on one.
+    /// Returns the GPU of memory on a device; of memory on an unknown device, if it is on one GPU.
     pub(super) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
         device.map_or(self.unplaced_on, |device| self.gpu(device))
     }
 
-    /// The only device that it can see.
+    /// Returns the only visible device.
     pub(super) fn only(&self) -> Option<DeviceId> {
         (self.gpus.len() == 1 && !self.sees_more).then_some(DeviceId(0))
     }
@@ -243,7 +243,7 @@ impl Process {
         self.live.push(Live { at: event.at, tid: event.tid, ..live });
     }
 
-    /// What is live under a name that is given out again is owed its free.
+    /// Replaces the live allocation at a reused address; its free is still expected.
     pub(super) fn make_room(&mut self, key: Key, at: Moment) {
         if let Some(position) = self.find(key) {
             self.open += u64::from(self.is_in_doubt(&self.live[position]));
@@ -263,25 +263,25 @@ impl Process {
         self.log.push(Line { at: self.now, site, kind, what });
     }
 
-    /// Ends an allocation; `freed`: by a call, seen or not.
+    /// Ends an allocation; `freed`: by a call, even if it was not received.
     pub(super) fn end(&mut self, position: usize, freed: bool) -> Live {
         let old = self.live.remove(position);
         let Live { bytes, at: began, openings, site, kind, .. } = old;
         let did = if freed { Did::Free { bytes, began, openings } } else { Did::Release { bytes } };
         self.write(site, kind, did);
         if old.key.space == Space::Handle {
-            self.forget(HandleId(old.key.value));
+            self.remove_handle(HandleId(old.key.value));
         }
         old
     }
 
     pub(super) fn free(&mut self, event: &Event, free: &Free) {
         if free.by != FreeBy::FreeAsync || !self.capture_free(event, free) {
-            self.give_back(event, free.key, Some(free.by));
+            self.free_key(event, free.key, Some(free.by));
         }
     }
 
-    pub(super) fn give_back(&mut self, event: &Event, key: Key, by: Option<FreeBy>) {
+    pub(super) fn free_key(&mut self, event: &Event, key: Key, by: Option<FreeBy>) {
         self.freed.push(key);
         let own = |live: &Live| live.key == key && live.at <= event.entered;
         if let Some(position) = self.live.iter().position(own) {
@@ -295,13 +295,13 @@ impl Process {
             } else {
                 self.end(position, true);
             }
-        } else if !self.settle(event, key) {
+        } else if !self.match_pending_free(event, key) {
             self.unknown_frees += 1;
         }
     }
 
-    /// A free that was owed arrived.
-    pub(super) fn settle(&mut self, event: &Event, key: Key) -> bool {
+    /// Matches a free with a replaced allocation.
+    pub(super) fn match_pending_free(&mut self, event: &Event, key: Key) -> bool {
         let own = |old: &Superseded| old.key == key && old.began <= event.entered;
         let owed = self.superseded.iter().rposition(own);
         if let Some(position) = owed {

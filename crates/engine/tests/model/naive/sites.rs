@@ -1,4 +1,4 @@
-//! Where memory came from, out of a log of everything: each figure is a scan of it.
+//! Allocation sites, computed by scanning a complete log.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use engine::units::{Bytes, Moment, Nanos};
 use super::objects::{self, ObjectLine, Turn};
 use super::{Naive, Process};
 
-/// Something that an allocation of a site did.
+/// A log line about an allocation of a site.
 #[derive(Clone, Copy)]
 pub(super) struct Line {
     pub(super) at: Moment,
@@ -26,7 +26,7 @@ pub(super) enum Did {
     Begin(u64),
     OpenAgain,
     Close,
-    /// The size grew by `more`, from 0 where `first`.
+    /// The size grew by `more`, from 0 if `first`.
     Learn {
         more: u64,
         first: bool,
@@ -93,7 +93,7 @@ fn freed(log: &[Line]) -> u64 {
     log.iter().map(one).sum()
 }
 
-/// The highest that was reached, and when first.
+/// Returns the peak and the first time it was reached.
 fn peak(log: &[Line]) -> (u64, Option<Moment>) {
     let mut best = (0, None);
     for end in 1..=log.len() {
@@ -105,7 +105,7 @@ fn peak(log: &[Line]) -> (u64, Option<Moment>) {
     best
 }
 
-/// The log of one process, site and kind, and how long it was at the last snapshot.
+/// The log of one process, site and kind, and its length at the last snapshot.
 struct Part {
     owner: usize,
     pid: Pid,
@@ -115,7 +115,7 @@ struct Part {
 }
 
 impl Naive {
-    /// The sites of some processes.
+    /// Returns the sites of some processes.
     pub(super) fn sites(
         &self,
         processes: &[(&Process, bool)],
@@ -181,13 +181,13 @@ impl Naive {
 
     pub(super) fn site_name(&self, site: Option<SiteId>) -> SiteName {
         let Some(site) = site else { return SiteName::Unknown };
-        let frames: Option<&Vec<Frame>> = self.told.get(&site);
+        let frames: Option<&Vec<Frame>> = self.frames.get(&site);
         frames.map_or(SiteName::Pending(site), |frames| SiteName::Told(site_name(frames)))
     }
 
     pub(super) fn frames_of(&self, name: SiteName) -> Vec<Frame> {
-        let mut told = self.told.iter();
-        let found = told.find(|(site, _)| self.site_name(Some(**site)) == name);
+        let mut resolved = self.frames.iter();
+        let found = resolved.find(|(site, _)| self.site_name(Some(**site)) == name);
         found.map(|(_, frames)| frames.clone()).unwrap_or_default()
     }
 
@@ -228,7 +228,7 @@ impl Naive {
         }
     }
 
-    /// What was live at the end of each window: twice as long as those before, until 32 are enough.
+    /// Returns live memory at the end of each window; windows double in length until 32 suffice.
     fn growth(&self, parts: &[&Part], at: Moment) -> Growth {
         let start = self.began.unwrap_or_default();
         let mut window = 1 << 20;
@@ -261,13 +261,13 @@ fn kind_view(kind: Kind, parts: &[Part]) -> Option<SiteKindView> {
     })
 }
 
-/// Live objects of a site, and all that were ever made.
+/// Returns live objects of a site, and all that were ever created.
 fn made(site: &SiteView) -> (u64, u64) {
     let objects = || site.objects.iter();
     (objects().map(|view| view.live).sum(), objects().map(|view| view.created).sum())
 }
 
-/// `alone`: the site has no memory.
+/// Adds objects; `alone`: the site has no memory.
 fn add_objects(site: &mut SiteView, objects: &[(usize, Pid, ObjectLine)], alone: bool) {
     let lines: Vec<_> = objects.iter().map(|(_, _, line)| *line).collect();
     site.objects = objects::of_site(&lines);
@@ -277,7 +277,7 @@ fn add_objects(site: &mut SiteView, objects: &[(usize, Pid, ObjectLine)], alone:
     }
 }
 
-/// What one process holds of one kind, if anything.
+/// Returns what one process holds of one kind, if anything.
 fn kind_of(parts: &[Part], owner: usize, kind: Kind) -> Option<KindView> {
     let held = || parts.iter().filter(|part| part.owner == owner && part.kind == kind);
     let view = KindView {

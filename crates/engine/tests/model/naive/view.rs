@@ -1,4 +1,4 @@
-//! What a snapshot shows of a process.
+//! The view of a process in a snapshot.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -73,12 +73,12 @@ impl Process {
         devices.extend(self.graph_reserved.keys());
         let ordinals = (0..self.gpus.len()).map(|ordinal| DeviceId(ordinal as u16));
         devices.extend(ordinals.filter(|device| {
-            self.gpu(*device).is_some_and(|gpu| self.accounts.contains_key(&gpu))
+            self.gpu(*device).is_some_and(|gpu| self.driver_usage.contains_key(&gpu))
         }));
         let mut rows: Vec<_> = devices.into_iter().map(|device| self.row(Some(device))).collect();
         rows.extend(Some(self.row(None)).filter(|row| row.live_bytes.0 > 0));
         let listed: Vec<_> = rows.iter().filter_map(|row| row.gpu).collect();
-        let unknown = self.accounts.iter().filter(|(gpu, _)| !listed.contains(gpu));
+        let unknown = self.driver_usage.iter().filter(|(gpu, _)| !listed.contains(gpu));
         rows.extend(unknown.map(|(gpu, bytes)| DeviceView {
             device: None,
             live_bytes: Bytes(0),
@@ -100,15 +100,15 @@ impl Process {
             live_bytes: Bytes(held.map(Live::device_bytes).sum()),
             peak_bytes: Bytes(self.device_peaks.get(&device).copied().unwrap_or(0)),
             gpu,
-            driver_bytes: gpu.and_then(|gpu| self.accounts.get(&gpu).copied()),
+            driver_bytes: gpu.and_then(|gpu| self.driver_usage.get(&gpu).copied()),
             driver_traced: None,
             driver_unplaced: Bytes(0),
             graph_reserved: device.and_then(|device| self.graph_reserved.get(&device).copied()),
         }
     }
 
-    /// Pools in use or that told something: by device and handle, in the order they came; what
-    /// could not be attributed to any is one row.
+    /// Returns pools that are in use or have reported their size, by device, handle and age; memory
+    /// without a known pool is one row.
     fn pools(&self) -> Vec<PoolView> {
         let row = |number: Option<usize>| {
             let live = self.live.iter().filter(|live| live.kind.is_pooled() && !live.of_graph());
@@ -122,7 +122,7 @@ impl Process {
                 }),
                 used: Bytes(held.iter().map(|live| live.bytes).sum()),
                 allocations: held.len() as u64,
-                reserved: pool.and_then(|pool| pool.told),
+                reserved: pool.and_then(|pool| pool.reserved),
                 destroyed: pool.is_some_and(|pool| pool.destroyed),
             };
             let idle = view.allocations == 0 && (view.reserved.is_none() || view.destroyed);
@@ -131,7 +131,7 @@ impl Process {
         let mut views: Vec<_> =
             (0..self.pools.len()).filter_map(|number| row(Some(number))).collect();
         views.sort_by_key(|view| (view.device.is_none(), view.device, view.pool));
-        // Host memory of no pool is in no row.
+        // Host memory without a pool is not listed.
         views.extend(row(None));
         views
     }
@@ -177,7 +177,7 @@ pub(super) fn rank(held: &[&Live], view: &View) -> (Reverse<u64>, u64) {
     }
 }
 
-/// Sums by kind.
+/// Returns totals by kind.
 fn kinds<'a>(live: impl Iterator<Item = &'a Live> + Clone) -> Vec<KindView> {
     let row = |kind: Kind| {
         let held = || live.clone().filter(|live| live.kind == kind);

@@ -1,4 +1,4 @@
-//! Contexts begin and end.
+//! Creation and end of contexts.
 
 use engine::event::{ContextChange, What};
 use engine::ids::{ContextId, DeviceId, Pid, Tid};
@@ -71,8 +71,8 @@ impl World {
         }
     }
 
-    /// The program asks for the device of a context.
-    pub(super) fn ask(&mut self, pid: Pid, dice: Dice) {
+    /// The program queries the device of a context.
+    pub(super) fn query_device(&mut self, pid: Pid, dice: Dice) {
         let program = self.program(pid);
         let count = program.created.len().max(1);
         let chosen = program.created.iter().nth(dice.2 as usize % count);

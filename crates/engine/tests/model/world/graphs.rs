@@ -1,4 +1,4 @@
-//! Captures and graphs. Names of graphs and addresses of nodes are used once.
+//! Captures and graphs. Graph handles and node addresses are used only once.
 
 use engine::event::{Free, FreeBy, GraphCall, Place, What};
 use engine::ids::{DeviceId, ExecId, GraphId, Key, Pid, StreamId, Tid};
@@ -14,12 +14,12 @@ struct Node {
     device: DeviceId,
 }
 
-/// What a graph does.
+/// The nodes of a graph.
 #[derive(Clone, Default)]
 pub(super) struct Nodes {
     allocates: Vec<Node>,
     frees: Vec<u64>,
-    /// A record of its making was lost that nothing can make up for: it is not launched.
+    /// A record of its construction was lost and cannot be reconstructed: it is not launched.
     unknown: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Exec {
 }
 
 impl Program {
-    /// What a call on a stream is captured by: streams that a capturing thread uses have joined.
+    /// Returns the capture of a call on a stream: streams that a capturing thread uses have joined.
     pub(super) fn capture(&mut self, stream: StreamId, tid: Tid) -> Option<&mut Capture> {
         let own = self.captures.iter().position(|capture| capture.stream == stream);
         let of_thread = || self.captures.iter().rposition(|capture| capture.tid == tid);
@@ -74,7 +74,7 @@ impl Program {
         self.live.iter().any(|memory| memory.key == Key::address(address))
     }
 
-    fn give_back(&mut self, address: u64) {
+    fn free(&mut self, address: u64) {
         let before = self.live.len();
         self.live.retain(|memory| memory.key != Key::address(address));
         self.totals.frees += (before - self.live.len()) as u64;
@@ -95,7 +95,7 @@ impl Program {
         };
         self.totals.overtaken += self.under_way.iter().filter(overtaken).count() as u64;
         for address in taken.into_iter().chain(left.iter().map(|node| node.address)) {
-            self.give_back(address);
+            self.free(address);
         }
         self.totals.allocations += left.len() as u64;
         self.live.extend(left.into_iter().map(|node| Memory {
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Frees in a capture: what it allocates itself, or what another graph left.
+    /// Frees in a capture: memory that it allocates itself, or that another graph left.
     fn capture_free(&mut self, pid: Pid, dice: Dice) {
         let program = self.program(pid);
         let Some(index) = pick(program.captures.len(), dice.2) else { return };
@@ -172,7 +172,7 @@ impl World {
         self.called_by(pid, tid, dice, What::Free(free));
     }
 
-    /// Adds to one of the graphs, or to a new one.
+    /// Chooses an existing graph or adds one.
     fn choose_graph(&mut self, pid: Pid, die: u8) -> usize {
         let id = GraphId(self.unique());
         let graphs = &mut self.program(pid).graphs;
@@ -216,7 +216,7 @@ impl World {
         let Some(index) = pick(program.graphs.len(), dice.2) else { return };
         let Graph { id, nodes } = &program.graphs[index];
         let (graph, nodes) = (*id, nodes.clone());
-        // What is allocated and not freed can be in one launchable graph only.
+        // A node that is allocated and not freed can be in one graph exec only.
         let mut others = program.execs.iter().flat_map(|exec| exec.nodes.left());
         if others.any(|other| nodes.left().iter().any(|node| node.address == other.address)) {
             return;

@@ -8,7 +8,7 @@ use engine::kind::Kind;
 
 use super::{DEVICES, Dice, Program, World, pick, thread};
 
-/// The pool that a device has from the beginning.
+/// Returns the default pool of a device.
 fn default_of(device: DeviceId) -> PoolId {
     PoolId(50 + u64::from(device.0))
 }
@@ -17,7 +17,7 @@ pub(super) struct Memory {
     pub(super) key: Key,
     pub(super) kind: Kind,
     pub(super) bytes: u64,
-    /// What takes it along when it ends.
+    /// The context that releases it.
     pub(super) context: Option<ContextId>,
     pub(super) device: DeviceId,
     pub(super) pool: Option<PoolId>,
@@ -32,7 +32,7 @@ pub(super) struct Pool {
 }
 
 impl Program {
-    /// What is allocated from the pools that the program made.
+    /// Returns the bytes allocated from pools that the program created.
     pub(super) fn used(&self) -> BTreeMap<PoolId, u64> {
         let mut used = BTreeMap::new();
         for memory in &self.live {
@@ -43,14 +43,14 @@ impl Program {
         used
     }
 
-    /// One of few addresses, so that they are given out again soon.
+    /// Returns one of a few addresses, so that they are reused soon.
     fn unused_address(&self, die: u8) -> Option<Key> {
         (1..=12).map(Key::address).find(|key| {
             key.value % 4 >= u64::from(die % 4) && self.live.iter().all(|m| m.key != *key)
         })
     }
 
-    /// Pools whose last allocation is freed are gone, if they were destroyed.
+    /// Removes destroyed pools without allocations.
     fn tidy_pools(&mut self) {
         let used = self.used();
         self.pools.retain(|pool| !pool.destroyed || used.contains_key(&pool.id));
@@ -80,7 +80,7 @@ impl World {
         ];
         let kind = kinds[usize::from(a / 3) % kinds.len()];
         if kind == Kind::Imported {
-            // At an address that is used again it could not be told from being opened again.
+            // At a reused address it could not be distinguished from a second open.
             key = fresh;
         }
         if kind == Kind::Array {
@@ -100,7 +100,7 @@ impl World {
         self.called(pid, dice, What::Allocate(allocate));
     }
 
-    /// Imported memory that is open is opened once more.
+    /// Opens imported memory once more.
     fn open_again(&mut self, pid: Pid, dice: Dice) {
         let program = self.program(pid);
         let imported = program.live.iter_mut().find(|memory| memory.kind == Kind::Imported);
@@ -225,7 +225,7 @@ impl World {
 }
 
 impl Program {
-    /// A function that fits, and a stream that does not capture.
+    /// Returns a matching free function and a stream without a capture.
     fn way_to_free(&self, index: usize, tid: Tid, dice: Dice) -> (FreeBy, Option<StreamId>) {
         let stream = StreamId(3 + u64::from(dice.2 % 3));
         match self.live[index].kind {

@@ -1,5 +1,5 @@
-//! A driver and the programs that use it, with the truth at hand. Every call becomes an event, in
-//! the order in which returns are seen; some of them are lost and counted instead.
+//! A driver and the programs that use it, with the actual state. Every call becomes an event, in
+//! the order of the returns; some are lost and only counted.
 
 mod contexts;
 mod graphs;
@@ -18,12 +18,12 @@ use graphs::{Capture, Exec, Graph};
 use memory::{Memory, Pool};
 use physical::Handle;
 
-/// Numbers that choose what happens next.
+/// Random numbers that select the next step.
 pub(crate) type Dice = (u8, u8, u8, u8);
 
 const DEVICES: u8 = 2;
 
-/// A call whose work is done and whose return is not seen yet.
+/// A call that has taken effect and has not returned yet.
 struct UnderWay {
     tid: Tid,
     entered: Moment,
@@ -33,51 +33,51 @@ struct UnderWay {
 #[derive(Default)]
 struct Program {
     live: Vec<Memory>,
-    /// Contexts by `cuCtxCreate`.
+    /// Contexts of `cuCtxCreate`.
     created: BTreeMap<ContextId, DeviceId>,
-    /// Users of the primary contexts.
+    /// Retain counts of the primary contexts.
     users: BTreeMap<DeviceId, u64>,
     handles: Vec<Handle>,
-    /// Which handle is mapped in a place.
+    /// Mapped handle by slot.
     mapped: BTreeMap<u64, u64>,
     pools: Vec<Pool>,
-    /// The pools that devices were told to take from.
+    /// Current pools that the program set.
     current: BTreeMap<DeviceId, PoolId>,
     captures: Vec<Capture>,
     graphs: Vec<Graph>,
     execs: Vec<Exec>,
     under_way: Vec<UnderWay>,
-    /// A program that was just started calls nothing before its first event.
+    /// A new program makes no calls before its first event.
     totals: Totals,
 }
 
-/// What a program did.
+/// Call counts of a program.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) unknown_frees: u64,
-    /// Frees that were under way when a context ended, or when a launch that frees what the one
-    /// before left: the end is seen first and takes their memory along.
+    /// Frees in flight when a context ended, or when a launch freed memory of the previous one: the
+    /// end arrives first and ends their memory.
     pub(crate) overtaken: u64,
 }
 
 impl Program {
-    /// Ends what is in a context.
+    /// Ends the memory of a context.
     fn drop_context(&mut self, context: ContextId) {
         let frees = self.under_way.iter().filter(|call| matches!(call.what, What::Free(_)));
         self.totals.overtaken += frees.count() as u64;
         self.live.retain(|memory| memory.context != Some(context));
     }
 
-    /// Every context that memory can be allocated in, with its device.
+    /// Returns every context that memory can be allocated in, with its device.
     fn contexts(&self) -> Vec<(ContextId, DeviceId)> {
         let primary = self.users.iter().filter(|(_, users)| **users > 0);
         let primary = primary.map(|(device, _)| (primary_of(*device), *device));
         self.created.iter().map(|(id, device)| (*id, *device)).chain(primary).collect()
     }
 
-    /// Device memory by device.
+    /// Returns device memory by device.
     fn held(&self) -> BTreeMap<DeviceId, u64> {
         let mut held = BTreeMap::new();
         for memory in self.live.iter().filter(|memory| memory.kind.takes_device_memory()) {
@@ -97,12 +97,12 @@ fn primary_of(device: DeviceId) -> ContextId {
     ContextId(100 + u64::from(device.0))
 }
 
-/// One of a number of things.
+/// Picks one of `count` items.
 fn pick(count: usize, die: u8) -> Option<usize> {
     (count > 0).then(|| die as usize % count)
 }
 
-/// See the module.
+/// A driver and the programs that use it.
 pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) losses: u64,
@@ -110,13 +110,13 @@ pub(crate) struct World {
     lost: BTreeMap<Pid, Lost>,
     now: u64,
     starts: u64,
-    /// The last name or address that is used only once.
+    /// The last handle or address that is used only once.
     unique: u64,
-    /// Everything that happened, and whether it was delivered.
-    story: Vec<(Event, bool)>,
+    /// All events, and whether they were delivered.
+    log: Vec<(Event, bool)>,
     /// An event is lost when its die is below this.
     loss_below: u8,
-    /// The context of an allocation is not known when its die is below this.
+    /// The context of an allocation is unknown if its die is below this.
     unknown_below: u8,
 }
 
@@ -130,7 +130,7 @@ impl World {
             now: 0,
             starts: 0,
             unique: 1000,
-            story: Vec::new(),
+            log: Vec::new(),
             loss_below,
             unknown_below: 0,
         }
@@ -144,37 +144,37 @@ impl World {
         self.unknown_below == 0
     }
 
-    /// The device memory that a process really holds, by device.
+    /// Returns the device memory that a process actually holds, by device.
     pub(crate) fn held(&self, pid: Pid) -> BTreeMap<DeviceId, u64> {
         self.programs.get(&pid).map(Program::held).unwrap_or_default()
     }
 
-    /// What a process really has allocated from the pools it made.
+    /// Returns the bytes that a process actually has allocated from its own pools.
     pub(crate) fn used(&self, pid: Pid) -> BTreeMap<PoolId, u64> {
         self.programs.get(&pid).map(Program::used).unwrap_or_default()
     }
 
-    /// The device memory of all processes.
-    pub(crate) fn truth_of_all(&self) -> u64 {
+    /// Returns the device memory of all processes.
+    pub(crate) fn total_held(&self) -> u64 {
         self.programs.keys().flat_map(|pid| self.held(*pid).into_values()).sum()
     }
 
-    /// What a process's program did.
+    /// Returns the call counts of a process.
     pub(crate) fn totals(&self, pid: Pid) -> Totals {
         self.programs.get(&pid).map(|program| program.totals).unwrap_or_default()
     }
 
-    /// Lets every call return and tells of every loss.
-    pub(crate) fn settle(&mut self) -> Moment {
+    /// Lets every call return and reports every loss.
+    pub(crate) fn finish_all(&mut self) -> Moment {
         let pids: Vec<_> = self.programs.keys().copied().collect();
         for pid in pids {
             while self.finish(pid, 0, (0, 0, 0, u8::MAX)) {}
         }
-        self.tell_losses();
+        self.report_losses();
         self.tick()
     }
 
-    /// Something happens.
+    /// Performs a random step.
     pub(crate) fn step(&mut self, dice: Dice) {
         let (choice, a, b, _) = dice;
         let pid = Pid(1 + u32::from(a % 3));
@@ -199,9 +199,9 @@ impl World {
             89..=91 => self.retain(pid, dice),
             92 => self.release(pid, dice),
             93 => self.reset(pid, dice),
-            94 => self.ask(pid, dice),
+            94 => self.query_device(pid, dice),
             95 => self.fail(pid, dice),
-            96..=97 => self.tell_losses(),
+            96..=97 => self.report_losses(),
             98 if b < 64 => self.end(pid, dice),
             99 if b < 64 => self.start(pid),
             _ => self.allocate(pid, dice),
@@ -222,12 +222,12 @@ impl World {
         let at = self.tick();
         let event = Event { pid, tid, entered: entered.min(at), at, what };
         self.ledger.apply(&event);
-        self.story.push((event, true));
+        self.log.push((event, true));
     }
 
-    /// What happened in a process, for who wants to know why.
-    pub(crate) fn story(&self, pid: Pid) -> String {
-        let of = self.story.iter().filter(|(event, _)| event.pid == pid || event.pid == Pid(0));
+    /// Formats the events of a process, for failure messages.
+    pub(crate) fn log(&self, pid: Pid) -> String {
+        let of = self.log.iter().filter(|(event, _)| event.pid == pid || event.pid == Pid(0));
         let line = |(event, seen): &(Event, bool)| {
             let Event { tid, entered, at, what, .. } = event;
             let lost = if *seen { "" } else { " (lost)" };
@@ -236,8 +236,7 @@ impl World {
         of.map(line).collect()
     }
 
-    /// A call that was entered and has returned now; its record may be lost. Says whether it was
-    /// delivered.
+    /// Completes a call that was entered; its record may be lost. Returns whether it was delivered.
     fn called(&mut self, pid: Pid, dice: Dice, what: What) -> bool {
         self.called_by(pid, thread(dice), dice, what)
     }
@@ -254,7 +253,7 @@ impl World {
         }
         self.losses += 1;
         let at = self.tick();
-        self.story.push((Event { pid, tid, entered, at, what: what.clone() }, false));
+        self.log.push((Event { pid, tid, entered, at, what: what.clone() }, false));
         let pid = if dice.3.is_multiple_of(2) { pid } else { Pid(0) };
         let lost = self.lost.entry(pid).or_default();
         match what {
@@ -276,14 +275,14 @@ impl World {
         false
     }
 
-    /// A call that does its work now and returns later.
+    /// A call that takes effect now and returns later.
     fn begin_slowly(&mut self, pid: Pid, dice: Dice, what: What) {
         let call = UnderWay { tid: thread(dice), entered: Moment(self.now + 5), what };
         self.program(pid).under_way.push(call);
         self.tick();
     }
 
-    /// The return of one call under way is seen.
+    /// Completes one call in flight.
     fn finish(&mut self, pid: Pid, which: u8, dice: Dice) -> bool {
         let under_way = &mut self.program(pid).under_way;
         if under_way.is_empty() {
@@ -294,7 +293,7 @@ impl World {
         true
     }
 
-    fn tell_losses(&mut self) {
+    fn report_losses(&mut self) {
         for (pid, lost) in std::mem::take(&mut self.lost) {
             let entered = Moment(self.now);
             self.deliver(pid, Tid(0), entered, What::Lost(lost));
@@ -305,7 +304,7 @@ impl World {
         self.programs.entry(pid).or_default()
     }
 
-    /// A process starts; one that has the pid already is gone.
+    /// Starts a process; an existing one with the pid is gone.
     fn start(&mut self, pid: Pid) {
         self.starts += 1;
         self.programs.insert(pid, Program::default());

@@ -5,24 +5,24 @@ use engine::ids::{DeviceId, HandleId, Pid};
 
 use super::{DEVICES, Dice, Program, World, pick};
 
-/// How far places to map to are apart, and how big a mapping is.
+/// Distance of mapping slots, and size of a mapping.
 const STRIDE: u64 = 16;
 
-/// How many places there are.
-const PLACES: u64 = 6;
+/// Number of mapping slots.
+const SLOTS: u64 = 6;
 
 pub(super) struct Handle {
     id: u64,
     pub(super) bytes: u64,
-    /// What it takes memory of, if it does.
+    /// The device whose memory it uses, if any.
     pub(super) device: Option<DeviceId>,
     references: u64,
-    /// It is no multicast object.
+    /// False for a multicast object.
     memory: bool,
 }
 
 impl Program {
-    /// Ends handles that nothing keeps.
+    /// Ends handles without references and mappings.
     fn tidy_handles(&mut self) {
         let mapped: Vec<_> = self.mapped.values().copied().collect();
         let kept = |handle: &Handle| handle.references > 0 || mapped.contains(&handle.id);
@@ -36,7 +36,7 @@ impl World {
     pub(super) fn physical(&mut self, pid: Pid, dice: Dice) {
         let (_, a, b, _) = dice;
         let program = self.program(pid);
-        let place = u64::from(b) % PLACES;
+        let slot = u64::from(b) % SLOTS;
         let good = program.handles.iter_mut().filter(|handle| handle.references > 0);
         let mut good: Vec<_> = good.collect();
         let chosen = pick(good.len(), a);
@@ -44,16 +44,16 @@ impl World {
             0..=4 => self.create(pid, dice),
             5..=8 => {
                 let Some(index) = chosen else { return };
-                if program.mapped.contains_key(&place) {
+                if program.mapped.contains_key(&slot) {
                     return;
                 }
                 let id = good[index].id;
-                program.mapped.insert(place, id);
-                let (address, bytes, handle) = (place * STRIDE, STRIDE, HandleId(id));
+                program.mapped.insert(slot, id);
+                let (address, bytes, handle) = (slot * STRIDE, STRIDE, HandleId(id));
                 self.called(pid, dice, What::Vmm(VmmCall::Map { address, bytes, handle }));
             }
             9 => {
-                let Some(id) = program.mapped.get(&place).copied() else { return };
+                let Some(id) = program.mapped.get(&slot).copied() else { return };
                 let handle = program.handles.iter_mut().find(|handle| handle.id == id);
                 let Some(handle) = handle else { return };
                 handle.references += 1;
@@ -68,16 +68,16 @@ impl World {
                 self.ended(pid, dice, VmmCall::Release { handle });
             }
             _ => {
-                let end = (place + 1 + u64::from(b / 64)).min(PLACES);
-                program.mapped.retain(|mapped, _| *mapped < place || *mapped >= end);
+                let end = (slot + 1 + u64::from(b / 64)).min(SLOTS);
+                program.mapped.retain(|mapped, _| *mapped < slot || *mapped >= end);
                 program.tidy_handles();
-                let (address, bytes) = (place * STRIDE, (end - place) * STRIDE);
+                let (address, bytes) = (slot * STRIDE, (end - slot) * STRIDE);
                 self.ended(pid, dice, VmmCall::Unmap { address, bytes });
             }
         }
     }
 
-    /// A call that may have ended memory, and may take its time to return.
+    /// A call that may have ended memory, and may return later.
     fn ended(&mut self, pid: Pid, dice: Dice, call: VmmCall) {
         if dice.2.is_multiple_of(3) {
             self.begin_slowly(pid, dice, What::Vmm(call));
