@@ -302,12 +302,12 @@ impl Agent {
 
     /// Applies degradation steps if the agent exceeds its budget.
     fn apply_budget(&mut self, live: &Live) {
-        let answering = &self.shared.answering;
-        let usage = Usage::now(self.start.0.elapsed(), answering.used_seconds());
+        let http_cpu = &self.shared.http_cpu;
+        let usage = Usage::now(self.start.0.elapsed(), http_cpu.used_seconds());
         let change = self.budget.observe(usage);
-        answering.allow(self.budget.for_answers());
+        http_cpu.allow(self.budget.for_answers());
         if let Some(change) = change {
-            output::complain(&change.words);
+            output::complain(&change.message);
             let has = |step| change.steps.contains(&step);
             live.limit_stacks(match (has(Step::NoStacks), has(Step::CheapStacks)) {
                 (true, _) => Stacks::Off,
@@ -369,7 +369,7 @@ impl Agent {
             end_capture(&mut snapshot, at);
         }
         self.shared.pods.name(&mut snapshot);
-        let figures = self.metrics.observe(&Input {
+        let metrics = self.metrics.observe(&Input {
             snapshot: &snapshot,
             gpus: &self.gpus,
             own: &figures::own(&own, self.ledger.unlisted_ends(), &self.shared),
@@ -379,7 +379,7 @@ impl Agent {
             sequence: self.sequence,
             snapshot,
             names: Arc::clone(&self.names),
-            figures,
+            metrics,
             own,
         });
         self.collector.published(&published, &self.ledger);

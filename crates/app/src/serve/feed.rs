@@ -1,4 +1,4 @@
-//! What the engine thread knows, handed to whoever reads it: immutable, the newest at any time.
+//! Snapshots published by the engine thread: immutable, read by any worker, always the latest.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,94 +10,96 @@ use formats::export::Names;
 use super::budget::Standing;
 use crate::fault;
 
-/// Everything at one moment. One a second, and one at once when something ran out of memory.
+/// A snapshot with its metrics. One is published every second, and one at once after an
+/// out-of-memory error.
 pub(crate) struct Published {
     /// Counts up from 1.
     pub(crate) sequence: u64,
-    /// Who holds what. Lists of what happened "since the last snapshot" are since the last of these.
+    /// State of the ledger. Lists of what happened "since the last snapshot" refer to the previous
+    /// publication.
     pub(crate) snapshot: Snapshot,
-    /// Names of GPUs and functions, times of day.
+    /// Names of GPUs and functions, and the wall clock.
     pub(crate) names: Arc<Names>,
-    /// The same as metrics.
-    pub(crate) figures: Figures,
-    /// What the agent itself takes, and what it gave up for that.
+    /// The same state as metrics.
+    pub(crate) metrics: Figures,
+    /// Usage of the agent itself, and its degradation steps.
     pub(crate) own: Standing,
 }
 
-/// The newest of them, and a way to wait for a newer one.
+/// The latest snapshot, and a way to wait for the next one.
 #[derive(Default)]
 pub(crate) struct Feed {
-    newest: Mutex<Newest>,
-    news: Condvar,
+    latest: Mutex<Newest>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct Newest {
     published: Option<Arc<Published>>,
-    /// When that was published.
+    /// Time of its publication.
     at: Option<Instant>,
     closed: bool,
 }
 
 impl Feed {
-    /// Makes it the newest.
+    /// Publishes a snapshot.
     pub(crate) fn publish(&self, published: Published) -> Arc<Published> {
         self.publish_at(published, Instant::now())
     }
 
-    /// The same, at a given time.
+    /// Publishes a snapshot with a given publication time.
     pub(crate) fn publish_at(&self, published: Published, at: Instant) -> Arc<Published> {
         let published = Arc::new(published);
-        let mut newest = self.lock();
-        (newest.published, newest.at) = (Some(Arc::clone(&published)), Some(at));
-        drop(newest);
-        self.news.notify_all();
+        let mut latest = self.lock();
+        (latest.published, latest.at) = (Some(Arc::clone(&published)), Some(at));
+        drop(latest);
+        self.changed.notify_all();
         published
     }
 
-    /// How long ago the newest was published, once there is one.
+    /// Time since the latest publication, if there was one.
     pub(crate) fn age(&self) -> Option<Duration> {
         Some(self.lock().at?.elapsed())
     }
 
-    /// Nothing follows: whoever waits stops waiting.
+    /// Ends the feed: waiting readers return.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
-        self.news.notify_all();
+        self.changed.notify_all();
     }
 
-    /// The newest, once there is one.
+    /// The latest snapshot, if there is one.
     pub(crate) fn newest(&self) -> Option<Arc<Published>> {
         self.lock().published.clone()
     }
 
-    /// Whether nothing follows.
+    /// Whether no more snapshots follow.
     pub(crate) fn is_closed(&self) -> bool {
         fault::point();
         self.lock().closed
     }
 
-    /// One with a higher number than `seen`, when there is one within `timeout`. Those in between are
-    /// passed over: a slow reader never holds up the engine thread.
+    /// Waits up to `timeout` for a snapshot with a higher number than `seen`. Older ones are
+    /// skipped: a slow reader never blocks the engine thread.
     pub(crate) fn newer(&self, seen: u64, timeout: Duration) -> Option<Arc<Published>> {
         fault::point();
         let end = Instant::now() + timeout;
-        let mut newest = self.lock();
+        let mut latest = self.lock();
         loop {
-            let found = newest.published.as_ref().filter(|found| found.sequence > seen);
+            let found = latest.published.as_ref().filter(|found| found.sequence > seen);
             if let Some(found) = found {
                 return Some(Arc::clone(found));
             }
-            let left = end.saturating_duration_since(Instant::now());
-            if newest.closed || left.is_zero() {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if latest.closed || remaining.is_zero() {
                 return None;
             }
-            let woken = self.news.wait_timeout(newest, left);
-            newest = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.changed.wait_timeout(latest, remaining);
+            latest = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Newest> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What the engine thread tells its board of metrics besides the snapshot.
+//! Inputs of the metrics collector other than the snapshot.
 
 use engine::metrics::{Gpu, Own};
 use engine::units::Bytes;
@@ -7,7 +7,7 @@ use formats::export::Names;
 use super::Shared;
 use super::budget::Standing;
 
-/// The GPUs of the host.
+/// Returns the GPUs of the host.
 pub(crate) fn gpus(names: &Names) -> Vec<Gpu> {
     let gpu = |gpu: &formats::export::GpuName| Gpu {
         id: gpu.id,
@@ -18,8 +18,8 @@ pub(crate) fn gpus(names: &Names) -> Vec<Gpu> {
     names.gpus.iter().map(gpu).collect()
 }
 
-/// What the agent tells of itself.
-pub(crate) fn own(standing: &Standing, unlisted_ends: u64, shared: &Shared) -> Own {
+/// Returns the agent's own values.
+pub(crate) fn own(usage: &Standing, unlisted_ends: u64, shared: &Shared) -> Own {
     let mut alerts: Vec<(Box<str>, u64)> = Vec::new();
     for alert in shared.alerts.list().into_iter().filter(|alert| alert.resolved.is_none()) {
         match alerts.iter_mut().find(|(severity, _)| **severity == *alert.severity) {
@@ -29,12 +29,12 @@ pub(crate) fn own(standing: &Standing, unlisted_ends: u64, shared: &Shared) -> O
     }
     Own {
         version: env!("CARGO_PKG_VERSION").into(),
-        started: standing.started,
-        ready: standing.tracing,
-        cpu_seconds: standing.cpu_seconds,
-        memory: standing.memory,
-        degraded: standing.steps.len() as u64,
-        events: standing.events,
+        started: usage.started,
+        ready: usage.tracing,
+        cpu_seconds: usage.cpu_seconds,
+        memory: usage.memory,
+        degraded: usage.steps.len() as u64,
+        events: usage.events,
         unlisted_ends,
         http: shared.requests.classes(),
         alerts,

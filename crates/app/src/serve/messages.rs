@@ -1,5 +1,5 @@
-//! Messages of the agent: a thread of their own writes them, so that nobody waits for whoever should read
-//! them. A full pipe, or a log driver that hangs, would hold up the engine otherwise.
+//! Log messages of the agent. A separate thread writes them, so a full pipe or a log driver that
+//! hangs never blocks the engine.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,31 +14,31 @@ use super::rights;
 use crate::threads::Worker;
 use crate::{fault, output};
 
-/// Messages that may wait; beyond, they are dropped, and counted.
+/// Maximum number of queued messages; more are dropped and counted.
 const QUEUE: usize = 256;
 
-/// See the module.
+/// A queue of log messages and the thread that writes them.
 pub(crate) struct Messages {
     queue: SyncSender<String>,
     counts: Arc<Counts>,
-    /// Until its end was noticed.
+    /// None after its exit was noticed.
     thread: Mutex<Option<Worker>>,
 }
 
 #[derive(Default)]
 struct Counts {
-    /// Handed over, and not written yet.
+    /// Queued and not written yet.
     waiting: AtomicU64,
-    /// There was no room for them.
+    /// Dropped because the queue was full.
     dropped: AtomicU64,
 }
 
 impl Messages {
-    /// From now on messages of this process go through it.
+    /// Redirects all log messages of this process to a new queue.
     pub(crate) fn divert() -> Result<Arc<Self>> {
         let messages = Arc::new(Self::start(io::stderr())?);
-        let kept = Arc::clone(&messages);
-        output::divert(move |line| kept.tell(line));
+        let queue = Arc::clone(&messages);
+        output::divert(move |line| queue.push(line));
         Ok(messages)
     }
 
@@ -47,7 +47,7 @@ impl Messages {
         let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
         let thread = Worker::spawn("messages", move || {
-            // It keeps no right; one that cannot be given up does not make messages worse.
+            // It needs no capabilities; failing to drop them does not affect logging.
             let _ = rights::only(CapabilitySet::empty());
             write(&lines, to, &shared);
             Ok(())
@@ -55,28 +55,29 @@ impl Messages {
         Ok(Self { queue, counts, thread: Mutex::new(Some(thread)) })
     }
 
-    fn tell(&self, line: String) {
+    fn push(&self, line: String) {
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-        let refused = self.queue.try_send(line);
-        if let Err(refused) = refused {
+        let sent = self.queue.try_send(line);
+        if let Err(error) = sent {
             self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
-            match refused {
+            match error {
                 TrySendError::Full(_) => drop(self.counts.dropped.fetch_add(1, Ordering::Relaxed)),
-                // The agent is about to end for it; its last messages may be worth waiting for.
+                // The log thread has failed and the agent is about to exit: write the last messages
+                // directly.
                 TrySendError::Disconnected(line) => drop(writeln!(io::stderr(), "{line}")),
             }
         }
     }
 
-    /// Why the thread that writes ended, if it did.
+    /// Returns the reason why the log thread exited, if it did.
     pub(crate) fn failure(&self) -> Option<anyhow::Error> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         Some(thread.take_if(|thread| thread.is_finished())?.failure())
     }
 
-    /// Waits until everything is written, but not for longer than that.
-    pub(crate) fn finish(&self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// Waits until all messages are written, at most `timeout`.
+    pub(crate) fn finish(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         while self.counts.waiting.load(Ordering::Relaxed) > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -86,7 +87,7 @@ impl Messages {
 fn write(lines: &Receiver<String>, mut to: impl Write, counts: &Counts) {
     for line in lines {
         fault::point();
-        // A closed stderr is nobody's problem.
+        // Nothing can be done about a closed stderr.
         let _ = writeln!(to, "{line}");
         let dropped = counts.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that takes nothing while it is locked.
+    /// A reader that blocks while it is locked.
     #[derive(Clone, Default)]
     struct Slow(Arc<Mutex<Vec<u8>>>);
 
@@ -117,19 +118,19 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_whoever_does_not_read_and_what_is_dropped_is_counted() {
+    fn slow_reader_does_not_block_and_drops_are_counted() {
         let reader = Slow::default();
-        let held = reader.0.lock().unwrap();
+        let locked = reader.0.lock().unwrap();
         let messages = Messages::start(reader.clone()).unwrap();
         for number in 0..1000 {
-            messages.tell(format!("message {number}"));
+            messages.push(format!("message {number}"));
         }
         messages.finish(Duration::from_millis(50));
-        assert!(held.is_empty());
-        drop(held);
+        assert!(locked.is_empty());
+        drop(locked);
         messages.finish(Duration::from_secs(20));
         let text = String::from_utf8(reader.0.lock().unwrap().clone()).unwrap();
-        let whole = text.lines().filter(|line| line.starts_with("message ")).count() as u64;
+        let written = text.lines().filter(|line| line.starts_with("message ")).count() as u64;
         let dropped: u64 = text
             .lines()
             .filter_map(|line| {
@@ -137,7 +138,7 @@ mod tests {
             })
             .map(|(count, _)| count.parse::<u64>().unwrap())
             .sum();
-        assert_eq!(whole + dropped, 1000, "{text}");
-        assert!(whole >= QUEUE as u64, "{whole}");
+        assert_eq!(written + dropped, 1000, "{text}");
+        assert!(written >= QUEUE as u64, "{written}");
     }
 }

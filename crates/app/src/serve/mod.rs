@@ -1,5 +1,5 @@
-//! The agent: it watches while nobody looks. Its parts read what the engine thread publishes, each on
-//! a thread of its own, and never see capture.
+//! The agent. Its workers read the snapshots that the engine thread publishes, each on its own
+//! thread, and never use capture.
 
 pub(crate) mod actions;
 pub(crate) mod alerts;
@@ -30,22 +30,22 @@ use std::sync::Arc;
 
 use config::Config;
 
-/// What the parts of the agent share.
+/// State that the workers of the agent share.
 pub(crate) struct Shared {
-    /// What was asked for.
+    /// Configuration.
     pub(crate) config: Config,
-    /// What the engine thread publishes.
+    /// Snapshots published by the engine thread.
     pub(crate) feed: Feed,
-    /// Built-in alerts, as they stand.
+    /// Current alerts.
     pub(crate) alerts: alerts::Board,
-    /// Snapshots that were taken, and how that went.
+    /// Recent incidents and their counts.
     pub(crate) incidents: incidents::Shelf,
-    /// Names of pods, as the kubelet told them.
+    /// Pod names from the kubelet.
     pub(crate) pods: kubernetes::Directory,
-    /// Answered requests.
+    /// Number of served requests.
     pub(crate) requests: http::Requests,
-    /// Processor time for answers.
-    pub(crate) answering: http::Allowance,
+    /// CPU share of HTTP responses.
+    pub(crate) http_cpu: http::Allowance,
     /// Exports by exporter and outcome: `sent`, `failed`, or `dropped` for an older one.
     pub(crate) onward: Tally,
 }
@@ -59,7 +59,7 @@ impl Shared {
             incidents: incidents::Shelf::default(),
             pods: kubernetes::Directory::default(),
             requests: http::Requests::default(),
-            answering: http::Allowance::default(),
+            http_cpu: http::Allowance::default(),
             onward: Tally::default(),
         })
     }

@@ -1,4 +1,4 @@
-//! A part of the agent: a thread with a name, that ends when nothing is published any more.
+//! A worker: a named thread of the agent that exits when the feed is closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,14 +9,15 @@ use rustix::thread::CapabilitySet;
 use super::{Shared, rights};
 use crate::threads::Worker;
 
-/// How often the end of a part is checked for.
+/// How often the exit of a worker is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A part that runs.
+/// A running worker.
 pub(crate) struct Part(Worker);
 
 impl Part {
-    /// Starts it, without any rights. It must end soon after the feed is closed, and not before.
+    /// Starts it without any capabilities. It must exit soon after the feed is closed, and not
+    /// before.
     pub(crate) fn spawn(
         name: &'static str,
         shared: &Arc<Shared>,
@@ -25,7 +26,7 @@ impl Part {
         Self::spawn_with(CapabilitySet::empty(), name, shared, work)
     }
 
-    /// The same for a part that needs a right.
+    /// Starts a worker that needs capabilities.
     pub(crate) fn spawn_with(
         kept: CapabilitySet,
         name: &'static str,
@@ -40,17 +41,17 @@ impl Part {
         Worker::spawn(name, run).map(Self)
     }
 
-    /// Whether it has ended.
+    /// Whether it has exited.
     pub(crate) fn is_finished(&self) -> bool {
         self.0.is_finished()
     }
 
-    /// The reason of an end before the feed was closed.
+    /// Returns the reason of an exit before the feed was closed.
     pub(crate) fn failure(self) -> anyhow::Error {
         self.0.failure()
     }
 
-    /// Waits for its end, but not for longer than that. A panic, and a thread that does not end, are errors.
+    /// Waits for its exit until `deadline`. A panic, or a thread that does not exit, is an error.
     pub(crate) fn join_until(self, deadline: Instant) -> Result<()> {
         while !self.0.is_finished() {
             if Instant::now() >= deadline {
@@ -68,22 +69,22 @@ mod tests {
     use crate::serve::config::Config;
 
     #[test]
-    fn part_that_does_not_end_is_left_with_an_error() {
+    fn worker_that_does_not_exit_is_an_error() {
         let shared = Shared::new(Config::default());
         let (release, wait) = std::sync::mpsc::channel::<()>();
-        let part = Part::spawn("slow", &shared, move |_| {
+        let worker = Part::spawn("slow", &shared, move |_| {
             let _ = wait.recv();
             Ok(())
         });
-        let error = part.unwrap().join_until(Instant::now()).unwrap_err().to_string();
+        let error = worker.unwrap().join_until(Instant::now()).unwrap_err().to_string();
         assert_eq!(error, "the thread `slow` does not end; the agent ends without it");
         drop(release);
     }
 
     #[test]
-    fn part_that_fails_holds_its_name_and_reason() {
+    fn worker_failure_has_name_and_reason() {
         let shared = Shared::new(Config::default());
-        let part = Part::spawn("http", &shared, |_| bail!("no port")).unwrap();
-        assert_eq!(format!("{:#}", part.failure()), "the thread `http` failed: no port");
+        let worker = Part::spawn("http", &shared, |_| bail!("no port")).unwrap();
+        assert_eq!(format!("{:#}", worker.failure()), "the thread `http` failed: no port");
     }
 }

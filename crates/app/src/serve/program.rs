@@ -1,6 +1,6 @@
-//! Programs that the configuration names: no shell, a process group of their own in `/`, hardly any
-//! environment, and an end to each, at the latest that of the agent. Of what they print on standard
-//! error the beginning is kept.
+//! Programs that the configuration names: no shell, a process group of their own, working directory
+//! `/`, a minimal environment and a timeout; all are killed when the agent exits. The beginning of
+//! their standard error is kept.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,36 +12,36 @@ use std::time::{Duration, Instant};
 use formats::plain::{plain, plain_up_to};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What a program keeps of the agent's environment.
+/// Environment variables that a program inherits from the agent.
 const KEPT: [&str; 3] = ["PATH", "HOME", "LANG"];
 
-/// What is kept of its words.
+/// Maximum bytes of standard error that are kept.
 const WORDS: usize = 4 << 10;
 
-/// What is read of its words at a time: the rest can wait, and so can the program.
+/// Maximum bytes of standard error read per poll, so a flood of output cannot block the agent.
 const AT_A_TIME: usize = 1 << 20;
 
-/// A program that runs, or has ended.
+/// A running or ended program.
 pub(crate) struct Running {
     child: Child,
     stderr: Option<ChildStderr>,
-    said: Vec<u8>,
-    /// There was more than is kept.
-    is_cut: bool,
+    stderr_start: Vec<u8>,
+    /// More output followed than is kept.
+    is_truncated: bool,
     end: Instant,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl Running {
-    /// Starts a program with its arguments, these facts in its environment and this on its input. It
-    /// has so long.
+    /// Starts a program with arguments, additional environment variables and an input, to be killed
+    /// after `timeout`.
     pub(crate) fn start(
         command: &[String],
         facts: Vec<(String, String)>,
         input: &str,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let [program, arguments @ ..] = command else { return Err("no program is named".into()) };
+        let [program, arguments @ ..] = command else { return Err("no program given".into()) };
         let mut child = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -54,26 +54,26 @@ impl Running {
             .process_group(0)
             .spawn()
             .map_err(|error| format!("cannot start {}: {error}", plain(program)))?;
-        // A message is smaller than a pipe, and whoever does not read it need not.
+        // The input is smaller than a pipe, and the program need not read it.
         if let Some(mut pipe) = child.stdin.take() {
             let _ = pipe.write_all(input.as_bytes());
         }
-        // A pipe that could make the agent wait is not read.
+        // A pipe that could block the agent is not read.
         let stderr =
             child.stderr.take().filter(|pipe| rustix::io::ioctl_fionbio(pipe, true).is_ok());
         Ok(Self {
             child,
             stderr,
-            said: Vec::new(),
-            is_cut: false,
+            stderr_start: Vec::new(),
+            is_truncated: false,
             end: Instant::now() + timeout,
-            is_over: false,
+            has_ended: false,
         })
     }
 
-    /// How it ended, once it has; by force, when its time is over.
+    /// Returns the outcome once the program has ended; kills it after its timeout.
     pub(crate) fn outcome(&mut self) -> Option<Result<(), String>> {
-        self.listen();
+        self.read_stderr();
         let outcome = match self.child.try_wait() {
             Ok(None) if Instant::now() < self.end => return None,
             Ok(None) => {
@@ -84,32 +84,33 @@ impl Running {
             Ok(Some(status)) => Err(status.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        self.is_over = true;
-        self.listen();
+        self.has_ended = true;
+        self.read_stderr();
         Some(outcome)
     }
 
-    /// It must end by then.
-    pub(crate) fn hurry(&mut self, latest: Instant) {
-        self.end = self.end.min(latest);
+    /// Kills the program no later than this.
+    pub(crate) fn hurry(&mut self, deadline: Instant) {
+        self.end = self.end.min(deadline);
     }
 
-    /// What it said on standard error, in a line; nothing where it was silent.
+    /// Returns its standard error in one line, if there is any.
     pub(crate) fn words(&self) -> Option<String> {
-        let text = String::from_utf8_lossy(&self.said);
+        let text = String::from_utf8_lossy(&self.stderr_start);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let more = if self.is_cut { " (and more)" } else { "" };
-        let words = lines.join("; ");
-        (!words.is_empty()).then(|| format!("{}{more}", plain_up_to(&words, WORDS)))
+        let more = if self.is_truncated { " (and more)" } else { "" };
+        let excerpt = lines.join("; ");
+        (!excerpt.is_empty()).then(|| format!("{}{more}", plain_up_to(&excerpt, WORDS)))
     }
 
-    /// Reads what it has said since; what is not kept is read all the same, so that it can go on.
-    fn listen(&mut self) {
+    /// Reads new output; bytes that are not kept are read as well, so that the program is not
+    /// blocked.
+    fn read_stderr(&mut self) {
         let Some(pipe) = &mut self.stderr else { return };
-        let mut piece = vec![0; 64 << 10];
-        let mut left = AT_A_TIME;
-        while left > 0 {
-            match pipe.read(&mut piece) {
+        let mut buffer = vec![0; 64 << 10];
+        let mut remaining = AT_A_TIME;
+        while remaining > 0 {
+            match pipe.read(&mut buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => {
@@ -117,16 +118,16 @@ impl Running {
                     return;
                 }
                 Ok(read) => {
-                    left = left.saturating_sub(read);
-                    let kept = read.min(WORDS - self.said.len().min(WORDS));
-                    self.said.extend(piece.iter().take(kept));
-                    self.is_cut |= kept < read;
+                    remaining = remaining.saturating_sub(read);
+                    let kept = read.min(WORDS - self.stderr_start.len().min(WORDS));
+                    self.stderr_start.extend(buffer.iter().take(kept));
+                    self.is_truncated |= kept < read;
                 }
             }
         }
     }
 
-    /// Ends it and everything that it started, before its number can be anybody else's.
+    /// Kills the process group, before the pid can be reused.
     fn kill(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.kill();
@@ -136,13 +137,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.has_ended {
             self.kill();
         }
     }
 }
 
-/// What is wrong with a program and its arguments, as the settings have them.
+/// Checks a program and its arguments from the configuration.
 pub(crate) fn check(command: &[String]) -> Result<(), String> {
     let program = command.first().map(Path::new);
     let Some(program) = program.filter(|program| program.is_absolute()) else {
@@ -181,28 +182,28 @@ mod tests {
             if let Some(outcome) = running.outcome() {
                 return outcome;
             }
-            assert!(Instant::now() < deadline, "it never ended");
+            assert!(Instant::now() < deadline, "it never exited");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     #[test]
-    fn of_a_flood_of_words_the_beginning_is_kept_in_plain_letters() {
-        // Ten times what a pipe holds.
+    fn start_of_long_stderr_is_kept_and_escaped() {
+        // Ten times the size of a pipe.
         let script = "printf 'a\\033[31mred\\nline\\n' >&2; head -c 655360 /dev/zero >&2; exit 3";
         let mut running = shell(script, Duration::from_secs(60));
         assert_eq!(wait(&mut running), Err("exit status: 3".into()));
-        let words = running.words().unwrap();
-        assert!(words.starts_with("a\\u{1b}[31mred; line; "), "{words}");
-        assert!(words.ends_with("(and more)") && words.len() < 2 * WORDS, "{}", words.len());
+        let excerpt = running.words().unwrap();
+        assert!(excerpt.starts_with("a\\u{1b}[31mred; line; "), "{excerpt}");
+        assert!(excerpt.ends_with("(and more)") && excerpt.len() < 2 * WORDS, "{}", excerpt.len());
         let mut silent = shell("exit 0", Duration::from_secs(60));
         assert_eq!((wait(&mut silent), silent.words()), (Ok(()), None));
     }
 
     #[test]
-    fn whoever_lets_go_of_a_program_ends_it_with_all_that_it_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("child");
+    fn drop_kills_the_process_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("child");
         let script =
             format!("sleep 300 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display());
         let mut running = shell(&script, Duration::from_secs(300));
@@ -221,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cannot_be_run_is_told() {
-        let wrong = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).into()).collect();
-            check(&words).err().unwrap_or_default()
+    fn invalid_programs_are_rejected() {
+        let error = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|word| (*word).into()).collect();
+            check(&command).err().unwrap_or_default()
         };
-        assert!(wrong(&[]).contains("no shell") && wrong(&["sh"]).contains("the absolute path"));
-        assert!(wrong(&["/no/such"]).contains("no program /no/such"));
-        assert!(wrong(&["/etc/passwd"]).contains("chmod +x"));
-        assert!(wrong(&["/usr"]).contains("is not executable"));
-        assert!(wrong(&["/bin/sh", "a\0b"]).contains("zero byte"));
-        assert_eq!(wrong(&["/bin/sh", "-c"]), "");
+        assert!(error(&[]).contains("no shell") && error(&["sh"]).contains("the absolute path"));
+        assert!(error(&["/no/such"]).contains("no program /no/such"));
+        assert!(error(&["/etc/passwd"]).contains("chmod +x"));
+        assert!(error(&["/usr"]).contains("is not executable"));
+        assert!(error(&["/bin/sh", "a\0b"]).contains("zero byte"));
+        assert_eq!(error(&["/bin/sh", "-c"]), "");
     }
 }

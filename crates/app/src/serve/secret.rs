@@ -1,8 +1,8 @@
-//! Secrets and certificates, which come from files only. Every secret is read here, by one rule:
-//!
-//! - other users have no access to the file, and its group does not write to it: `chmod 600`, or `640` for a
-//!   group that is meant to read it;
-//! - except on a read-only tmpfs: so Kubernetes mounts Secrets, with mode 0644, where no other user is.
+//! Secrets and certificates, which come from files only. One rule applies to every secret:
+//! | - other users have no access to the file, and its group cannot write to it: `chmod 600`, or
+//! `640` for a group that may read it;
+//! - except on a read-only tmpfs, which is how Kubernetes mounts Secrets (with mode 0644, in a
+//!   container without other users).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -16,13 +16,13 @@ use ureq::tls::{Certificate, PemItem};
 
 use super::trust;
 
-/// The largest file that is read.
+/// Maximum size of a file.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Permissions by which another user could read a secret, or change it.
+/// Mode bits by which other users could read or change a secret.
 const EXPOSED: u32 = 0o027;
 
-/// The kernel's numbers for file systems in memory.
+/// Magic numbers of file systems in memory.
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
@@ -30,7 +30,8 @@ fn shown(path: &Path) -> String {
     plain(&path.to_string_lossy()).into_owned()
 }
 
-/// Opens a regular file. Anything else is an error: opening a pipe would wait for its writer.
+/// Opens a regular file. Anything else is an error: opening a pipe would block until it has a
+/// writer.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -51,12 +52,12 @@ fn contents(file: File, path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is not secret, such as certificates.
+/// Reads a file that is not secret, such as a certificate.
 pub(crate) fn public(path: &Path) -> Result<Vec<u8>> {
     contents(open(path).with_context(|| format!("cannot read {}", shown(path)))?, path)
 }
 
-/// A secret, such as a key.
+/// Reads a secret, such as a key.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", shown(path));
     let file = open(path).with_context(cannot)?;
@@ -71,13 +72,13 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>> {
     contents(file, path)
 }
 
-/// Whether it is on a read-only tmpfs, as Kubernetes mounts Secrets.
+/// Whether the file is on a read-only tmpfs, as Kubernetes mounts Secrets.
 fn is_mounted_secret(file: &File) -> bool {
     let kind = rustix::fs::fstatfs(file).map(|facts| facts.f_type as u64 & u64::from(u32::MAX));
     kind.is_ok_and(|kind| kind == TMPFS || kind == RAMFS) && trust::is_read_only(file)
 }
 
-/// A token, password or secret address: the one line of a file.
+/// Reads a token, password or secret URL: the single line of a file.
 pub(crate) fn line(path: &Path) -> Result<String> {
     let text = String::from_utf8(bytes(path)?).ok();
     let line = text.as_deref().map(str::trim_end).unwrap_or_default();
@@ -87,7 +88,7 @@ pub(crate) fn line(path: &Path) -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// Certificates in PEM; one at least.
+/// Reads PEM certificates; at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     let bytes = public(path)?;
     let mut found = Vec::new();

@@ -1,27 +1,27 @@
-//! How often something went how.
+//! Counters by outcome.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Counts by what was done and how that went. There are few of both.
+/// Counts by subject and outcome. There are few of both.
 #[derive(Default)]
 pub(crate) struct Tally {
     counts: Mutex<Vec<((&'static str, &'static str), u64)>>,
 }
 
 impl Tally {
-    /// Counts some more.
-    pub(crate) fn count(&self, what: &'static str, outcome: &'static str, more: u64) {
+    /// Adds to a count.
+    pub(crate) fn count(&self, subject: &'static str, outcome: &'static str, more: u64) {
         if more == 0 {
             return;
         }
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.iter_mut().find(|(key, _)| *key == (what, outcome)) {
+        match counts.iter_mut().find(|(key, _)| *key == (subject, outcome)) {
             Some((_, count)) => *count = count.saturating_add(more),
-            None => counts.push(((what, outcome), more)),
+            None => counts.push(((subject, outcome), more)),
         }
     }
 
-    /// The counts.
+    /// Returns all counts.
     pub(crate) fn counts(&self) -> Vec<((&'static str, &'static str), u64)> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_by_what_was_done_and_its_outcome() {
+    fn counts_are_kept_by_subject_and_outcome() {
         let tally = Tally::default();
         tally.count("otlp", "sent", 2);
         tally.count("otlp", "sent", 1);

@@ -1,9 +1,9 @@
 //! Files and directories that only root and the agent's own user can change.
 //!
-//! Each component of a path is opened without following links and checked before the next one: what another
-//! user owns, or can write to, is refused. Links of root and of the agent's user are followed, as systemd
-//! and Kubernetes make them. No other user can then replace what was checked, so that later uses of the
-//! path are as safe as the descriptor.
+//! Each component of a path is opened without following links and is checked before the next one:
+//! anything that another user owns or can write to is refused. Links owned by root and by the
+//! agent's user are followed, because systemd and Kubernetes create them. No other user can then
+//! replace what was checked, so later uses of the path are as safe as the descriptor.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -18,20 +18,20 @@ use rustix::fs::{self, Dir, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
-/// The most links in a path, as in the kernel.
+/// Maximum number of links in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// A flag to open files with: a link is an error.
+/// Open flag: a link is an error.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
-/// Why a path is not used.
+/// Reason why a path is not used.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Another user owns it: in words, with what to do.
+    /// Another user owns it. Message with advice.
     Foreign(String),
-    /// Others can write to it, or it is a link that the agent did not make: in words, with what to do.
+    /// Others can write to it, or it is a link that the agent did not create. Message with advice.
     Exposed(String),
-    /// It cannot be opened, or made.
+    /// It cannot be opened or created.
     Failed(io::Error),
 }
 
@@ -41,9 +41,9 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Checks a directory. With `create` it is made where it is missing, for its owner alone, and an empty one of
-/// the agent's own user that others can write to, as a fresh volume of Kubernetes is, is made private.
-/// Returns whether it is private now.
+/// Checks a directory. With `create`, a missing directory is created for its owner alone, and an
+/// empty one of the agent's own user that others can write to, such as a fresh Kubernetes volume,
+/// is made private. Returns whether it is private now.
 pub(crate) fn directory(path: &Path, create: bool) -> Result<bool, Refusal> {
     let mut walk = Walk::begin(path)?;
     while let Some(name) = walk.rest.pop_front() {
@@ -59,7 +59,8 @@ pub(crate) fn directory(path: &Path, create: bool) -> Result<bool, Refusal> {
     if can_be { Ok(create) } else { Err(exposed(&walk.path)) }
 }
 
-/// Checks a directory inside of one that was checked. It is never a link: the agent makes it itself.
+/// Checks a directory inside a checked one. It is never a link, because the agent creates it
+/// itself.
 pub(crate) fn subdirectory(parent: &Path, name: &str, create: bool) -> Result<bool, Refusal> {
     let path = parent.join(name);
     if path.is_symlink() {
@@ -71,7 +72,7 @@ pub(crate) fn subdirectory(parent: &Path, name: &str, create: bool) -> Result<bo
     directory(&path, create)
 }
 
-/// Opens a file to read. It is not written to by others, neither now nor by replacing it.
+/// Opens a file for reading. Other users can neither write to it nor replace it.
 pub(crate) fn file(path: &Path) -> Result<File, Refusal> {
     let mut walk = Walk::begin(&std::path::absolute(path).map_err(Refusal::Failed)?)?;
     while let Some(name) = walk.rest.pop_front() {
@@ -90,7 +91,7 @@ pub(crate) fn file(path: &Path) -> Result<File, Refusal> {
 /// A path that is followed component by component.
 struct Walk {
     dir: OwnedFd,
-    /// Of the directory, without links.
+    /// Path of the directory, without links.
     path: PathBuf,
     rest: VecDeque<OsString>,
     links: usize,
@@ -118,17 +119,17 @@ impl Walk {
     fn enter(&mut self, name: &OsStr, create: bool) -> Result<Option<OwnedFd>, Refusal> {
         let found = self.open(name, create)?;
         let facts = fs::fstat(&found)?;
-        let place = if name == ".." { self.parent() } else { self.path.join(name) };
-        require_owner(&facts, &place)?;
+        let path = if name == ".." { self.parent() } else { self.path.join(name) };
+        require_owner(&facts, &path)?;
         match FileType::from_raw_mode(facts.st_mode) {
             FileType::Directory => {
                 let is_last = self.rest.is_empty();
                 let is_sticky = facts.st_mode & Mode::SVTX.as_raw_mode() != 0;
-                // Volumes of Kubernetes are for everybody by their mode, and mounted read-only.
+                // Kubernetes volumes are world-writable by their mode, and mounted read-only.
                 if !is_last && !is_sticky && is_exposed(&facts) && !is_read_only(&found) {
-                    return Err(exposed(&place));
+                    return Err(exposed(&path));
                 }
-                (self.dir, self.path) = (found, place);
+                (self.dir, self.path) = (found, path);
                 Ok(None)
             }
             FileType::Symlink => {
@@ -197,7 +198,7 @@ fn require_owner(facts: &Stat, path: &Path) -> Result<(), Refusal> {
     )))
 }
 
-/// Whether users besides root and the owner can write to it.
+/// Whether users other than root and the owner can write to it.
 fn is_exposed(facts: &Stat) -> bool {
     let own_group = facts.st_gid == 0 || facts.st_gid == getegid().as_raw();
     let by_group = facts.st_mode & Mode::WGRP.as_raw_mode() != 0 && !own_group;
@@ -205,13 +206,13 @@ fn is_exposed(facts: &Stat) -> bool {
     by_group || by_others
 }
 
-/// Whether a file is on a file system that is mounted read-only.
+/// Whether a file is on a read-only mount.
 pub(crate) fn is_read_only(file: impl AsFd) -> bool {
     fs::fstatvfs(file).is_ok_and(|facts| facts.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Makes an empty directory of the agent's own user private; whether that can be, or was, done. What others
-/// put into it before stays a reason not to use it.
+/// Makes an empty directory of the agent's own user private. Returns whether that can be, or was,
+/// done. A directory to which others have already added files is not used.
 fn make_private(dir: &OwnedFd, facts: &Stat, change: bool) -> Result<bool, Refusal> {
     if facts.st_uid != geteuid().as_raw() {
         return Ok(false);

@@ -1,4 +1,5 @@
-//! Who comes into question: everybody that holds memory of the device, by the newest snapshot.
+//! Candidates for an action: the processes that hold memory on the device, from the latest
+//! snapshot.
 
 use engine::holding::Where;
 use engine::ids::{Pid, ProcessKey};
@@ -7,28 +8,28 @@ use engine::units::{Bytes, Nanos};
 
 use crate::advising;
 
-/// Somebody to whom something might be done.
+/// A process on which an action may be taken.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Candidate {
     pub(super) key: ProcessKey,
-    /// What its end would give back.
+    /// Memory that its exit would free.
     pub(super) bytes: Bytes,
     pub(super) idle: Option<Nanos>,
 }
 
-/// Those who hold something there, but for one. Who has been idle for long comes first, then who holds
-/// most.
+/// Returns the processes that hold memory on the device, except `exclude`: idle ones first, then by
+/// size.
 pub(super) fn candidates(
     snapshot: &Snapshot,
-    place: Where,
-    but: Option<Pid>,
+    device: Where,
+    exclude: Option<Pid>,
     idle: &dyn Fn(&ProcessView) -> Option<Nanos>,
 ) -> Vec<Candidate> {
     let running = snapshot.processes.iter().filter(|one| one.ended.is_none());
-    let others = running.filter(|one| Some(one.key.pid) != but);
+    let others = running.filter(|one| Some(one.key.pid) != exclude);
     let mut all: Vec<Candidate> = others
         .filter_map(|process| {
-            let bytes = held(process, place);
+            let bytes = held(process, device);
             let is_wanted = bytes.0 > 0 && !advising::is_protected(process);
             is_wanted.then(|| Candidate { key: process.key, bytes, idle: idle(process) })
         })
@@ -38,23 +39,23 @@ pub(super) fn candidates(
     all
 }
 
-/// What was traced, and what the driver's account has beyond that: also what was there before the agent.
-fn held(process: &ProcessView, place: Where) -> Bytes {
-    let views = process.devices.iter().filter(|view| lies(view, place));
+/// Traced memory plus untracked memory, which includes allocations from before the agent.
+fn held(process: &ProcessView, device: Where) -> Bytes {
+    let views = process.devices.iter().filter(|view| matches(view, device));
     let bytes = |view: &DeviceView| {
         view.live_bytes.0.saturating_add(view.untracked().unwrap_or_default().0)
     };
     Bytes(views.map(bytes).fold(0, u64::saturating_add))
 }
 
-fn lies(view: &DeviceView, place: Where) -> bool {
-    match place {
+fn matches(view: &DeviceView, device: Where) -> bool {
+    match device {
         Where::Anywhere => true,
         Where::Gpu(gpu) => view.gpu == Some(gpu),
-        // Processes count devices as they like; where the GPU is known, that tells.
-        Where::Device(device, gpu) => match (view.gpu, gpu) {
+        // Device ordinals differ between processes, so the GPU decides if it is known.
+        Where::Device(ordinal, gpu) => match (view.gpu, gpu) {
             (Some(one), Some(other)) => one == other,
-            _ => view.device == Some(device),
+            _ => view.device == Some(ordinal),
         },
     }
 }

@@ -1,4 +1,4 @@
-//! The log of decisions: a JSON object a line, for its owner alone, of bounded size.
+//! The log of decisions: one JSON object per line, private to its owner, of bounded size.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::serve::trust;
 
-/// From this size on the log begins anew; the old one stays beside it.
+/// Size at which the log is rotated; one old file is kept.
 const LARGEST: u64 = 8 << 20;
 
 /// One decision.
@@ -31,7 +31,7 @@ struct Line<'a> {
     entry: &'a Entry<'a>,
 }
 
-/// The file.
+/// The log file.
 pub(super) struct Log {
     path: PathBuf,
 }
@@ -46,8 +46,8 @@ impl Log {
     }
 
     pub(super) fn add(&self, entry: &Entry<'_>) -> io::Result<()> {
-        if let Some(folder) = self.path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        if let Some(dir) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
         if fs::metadata(&self.path).is_ok_and(|file| file.len() > LARGEST) {
             fs::rename(&self.path, self.path.with_extension("log.old"))?;

@@ -1,5 +1,5 @@
-//! What the agent does without asking: nothing, unless the configuration allows it, and then as
-//! a dry run, unless they say otherwise. Every decision is written down.
+//! Automatic actions. Nothing is done unless the configuration allows it, and by default only as a
+//! dry run. Every decision is logged.
 
 mod choose;
 mod log;
@@ -31,49 +31,49 @@ use crate::{advising, output};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// From here on suspects that are gone are forgotten.
+/// Number of suspects beyond which those of exited processes are forgotten.
 const KNOWN: usize = 4096;
 
-/// Refusals of which it is not clear yet what came of them.
+/// Maximum number of out-of-memory errors that may still recover.
 const WAITING: usize = 64;
 
-/// How long a program of a rule may run, and how long when the agent ends.
+/// Timeout of a rule's command, and its timeout at shutdown.
 const PATIENCE: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Programs of rules that run at the same time.
+/// Maximum number of concurrent commands.
 const CHILDREN: usize = 8;
 
-/// Decides and acts.
+/// Decides on actions and runs them.
 pub(crate) struct Actor {
     config: Actions,
     log: Log,
     done: VecDeque<Instant>,
-    /// What was decided about suspects.
+    /// Decisions about suspects.
     suspects: HashMap<ProcessKey, Answer>,
-    refusals: VecDeque<Refusal>,
+    ooms: VecDeque<Refusal>,
     children: Vec<(Running, String)>,
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    /// Something was done, or nothing ever will be.
+    /// An action was taken, or none ever will be.
     Final,
-    /// It holds too little, so far.
+    /// It holds less than `min_bytes`, so far.
     TooLittle,
-    /// Too much was done in this hour.
-    HeldBack,
+    /// The hourly limit is reached.
+    RateLimited,
 }
 
-/// Memory that was refused because the device is full.
+/// An allocation that failed because the device is full.
 struct Refusal {
     number: u64,
-    who: Who,
-    place: Where,
+    requester: Who,
+    device: Where,
     gpu: Option<GpuId>,
-    asked: Bytes,
-    /// There was time for the program to get it after all, and it did not.
+    requested: Bytes,
+    /// The program had time to recover and did not.
     is_settled: bool,
 }
 
@@ -88,114 +88,114 @@ impl Actor {
             log: Log::new(state),
             done: VecDeque::new(),
             suspects: HashMap::new(),
-            refusals: VecDeque::new(),
+            ooms: VecDeque::new(),
             children: Vec::new(),
         }
     }
 
-    /// Memory ran out, or a GPU is nearly full.
+    /// Handles an out-of-memory error or a nearly full GPU.
     pub(crate) fn incident(&mut self, job: &Job, cause: Option<Cause>, history: &History) {
-        let place = match (job.device, job.gpu) {
-            (Some(device), gpu) => Where::Device(device, gpu),
+        let device = match (job.device, job.gpu) {
+            (Some(ordinal), gpu) => Where::Device(ordinal, gpu),
             (None, Some(gpu)) => Where::Gpu(gpu),
             (None, None) => Where::Anywhere,
         };
         match (job.trigger, &job.who) {
             (Trigger::OutOfMemory, Some(who)) => {
-                let asked = job.call.as_ref().and_then(|call| call.failed.asked);
-                let refusal = Refusal {
+                let requested = job.call.as_ref().and_then(|call| call.failed.asked);
+                let oom = Refusal {
                     number: job.number,
-                    who: who.clone(),
-                    place,
+                    requester: who.clone(),
+                    device,
                     gpu: job.gpu,
-                    asked: Bytes(asked.map_or(0, |(_, bytes)| bytes)),
+                    requested: Bytes(requested.map_or(0, |(_, bytes)| bytes)),
                     is_settled: false,
                 };
-                self.refused(refusal, cause.unwrap_or(Cause::Unknown));
+                self.queue_oom(oom, cause.unwrap_or(Cause::Unknown));
             }
             (Trigger::Limit, None) if job.gpu.is_some() => {
                 let snapshot = &job.published.snapshot;
                 let idle = |process: &_| history.idle(process, snapshot.at);
-                self.decide(When::NearlyFull, &candidates(snapshot, place, None, &idle), None);
+                self.decide(When::NearlyFull, &candidates(snapshot, device, None, &idle), None);
             }
             _ => {}
         }
     }
 
-    /// Others can help only where the device is full. Whether that is needed shows soon: PyTorch gives
-    /// its cache back and asks again.
-    fn refused(&mut self, refusal: Refusal, cause: Cause) {
+    /// Queues an error if stopping another process can help, which requires a full device. It may
+    /// recover: PyTorch frees its cache and retries.
+    fn queue_oom(&mut self, oom: Refusal, cause: Cause) {
         if !self.is_allowed(When::OutOfMemory) {
             return;
         }
         if cause != Cause::DeviceExhausted {
             let why =
                 format!("the cause is {}: stopping other processes would not help", cause.name());
-            return self.pass_over(&refusal, &why);
+            return self.skip(&oom, &why);
         }
-        if refusal.place == Where::Anywhere {
-            return self.pass_over(&refusal, "GPU unknown");
+        if oom.device == Where::Anywhere {
+            return self.skip(&oom, "GPU unknown");
         }
-        if self.refusals.len() >= WAITING
-            && let Some(oldest) = self.refusals.pop_front()
+        if self.ooms.len() >= WAITING
+            && let Some(oldest) = self.ooms.pop_front()
         {
-            self.pass_over(&oldest, "too many failures at once");
+            self.skip(&oldest, "too many failures at once");
         }
-        self.refusals.push_back(refusal);
+        self.ooms.push_back(oom);
     }
 
-    /// The time is over in which a program that was refused memory could get it after all.
+    /// The time in which the program could recover from the error is over.
     pub(crate) fn settled(&mut self, number: u64, recovered: bool) {
-        let Some(at) = self.refusals.iter().position(|one| one.number == number) else { return };
-        if recovered && let Some(refusal) = self.refusals.remove(at) {
-            self.pass_over(&refusal, "recovered: no action needed");
-        } else if let Some(refusal) = self.refusals.get_mut(at) {
-            refusal.is_settled = true;
+        let Some(index) = self.ooms.iter().position(|one| one.number == number) else { return };
+        if recovered && let Some(oom) = self.ooms.remove(index) {
+            self.skip(&oom, "recovered: no action needed");
+        } else if let Some(oom) = self.ooms.get_mut(index) {
+            oom.is_settled = true;
         }
     }
 
-    /// Somebody may be suspected of a leak, or still be without memory.
+    /// Acts on unrecovered errors and on leak suspects.
     pub(crate) fn look(&mut self, snapshot: &Snapshot, history: &History) {
         let (due, waiting): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.refusals).into_iter().partition(|one| one.is_settled);
-        self.refusals = waiting;
-        for refusal in due {
-            let free = snapshot.gpus.iter().find(|view| Some(view.gpu) == refusal.gpu);
-            match free.map(|view| view.free_bytes).filter(|_| refusal.asked.0 > 0) {
-                Some(free) if free >= refusal.asked => {
-                    self.pass_over(&refusal, &format!("{free} is free now: no action needed"));
+            std::mem::take(&mut self.ooms).into_iter().partition(|one| one.is_settled);
+        self.ooms = waiting;
+        for oom in due {
+            let free = snapshot.gpus.iter().find(|view| Some(view.gpu) == oom.gpu);
+            match free.map(|view| view.free_bytes).filter(|_| oom.requested.0 > 0) {
+                Some(free) if free >= oom.requested => {
+                    self.skip(&oom, &format!("{free} is free now: no action needed"));
                 }
                 _ => {
                     let idle = |process: &_| history.idle(process, snapshot.at);
-                    let but = Some(refusal.who.pid);
-                    let all = candidates(snapshot, refusal.place, but, &idle);
+                    let exclude = Some(oom.requester.pid);
+                    let all = candidates(snapshot, oom.device, exclude, &idle);
                     self.decide(When::OutOfMemory, &all, None);
                 }
             }
         }
         if self.is_allowed(When::Leak) {
-            self.suspect(snapshot);
+            self.check_suspects(snapshot);
         }
     }
 
-    fn suspect(&mut self, snapshot: &Snapshot) {
-        for judged in &snapshot.suspects {
+    fn check_suspects(&mut self, snapshot: &Snapshot) {
+        for suspect in &snapshot.suspects {
             let counts =
-                matches!(judged.subject, Subject::Memory(kind) if kind.takes_device_memory());
-            let Some(pid) = judged.pid.filter(|_| counts && judged.sureness >= Sureness::Likely)
+                matches!(suspect.subject, Subject::Memory(kind) if kind.takes_device_memory());
+            let Some(pid) = suspect.pid.filter(|_| counts && suspect.sureness >= Sureness::Likely)
             else {
                 continue;
             };
             let running = snapshot.processes.iter().find(|one| one.key.pid == pid);
             let Some(process) = running.filter(|one| one.ended.is_none()) else { continue };
-            let told = self.suspects.get(&process.key).copied();
-            if told == Some(Answer::Final) || advising::is_protected(process) {
+            let previous = self.suspects.get(&process.key).copied();
+            if previous == Some(Answer::Final) || advising::is_protected(process) {
                 continue;
             }
-            let bytes = Bytes(judged.evidence.live);
+            let bytes = Bytes(suspect.evidence.live);
             let candidate = Candidate { key: process.key, bytes, idle: None };
-            let answer = self.decide(When::Leak, &[candidate], told);
-            self.suspects.insert(process.key, answer);
+            let decision = self.decide(When::Leak, &[candidate], previous);
+            self.suspects.insert(process.key, decision);
         }
         if self.suspects.len() > KNOWN {
             let runs = |key: &ProcessKey| snapshot.processes.iter().any(|one| one.key == *key);
@@ -207,40 +207,40 @@ impl Actor {
         self.config.allow.iter().any(|allow| allow.trigger == when)
     }
 
-    /// Does what is allowed to the first who matches a rule; at most one of them. What was told before
-    /// is not told again.
-    fn decide(&mut self, when: When, candidates: &[Candidate], told: Option<Answer>) -> Answer {
-        let mut answer = Answer::Final;
+    /// Acts on the first candidate that matches a rule; at most one. A previous decision is not
+    /// logged again.
+    fn decide(&mut self, when: When, candidates: &[Candidate], previous: Option<Answer>) -> Answer {
+        let mut decision = Answer::Final;
         let rules: Vec<Allow> =
             self.config.allow.iter().filter(|allow| allow.trigger == when).cloned().collect();
         if rules.is_empty() {
-            return answer;
+            return decision;
         }
         for candidate in candidates {
-            let held = match Held::open(candidate.key) {
-                Ok(held) => held,
+            let process = match Held::open(candidate.key) {
+                Ok(process) => process,
                 Err(why) => {
-                    self.write_down(when, candidate, "", "skipped", &why);
+                    self.record(when, candidate, "", "skipped", &why);
                     continue;
                 }
             };
-            let matching: Vec<&Allow> = rules.iter().filter(|allow| held.matches(allow)).collect();
+            let matching: Vec<&Allow> = rules.iter().filter(|rule| process.matches(rule)).collect();
             if let Some(allow) = matching.iter().find(|allow| candidate.bytes >= allow.min_bytes.0)
             {
-                return self.act(when, candidate, allow, &held, told);
+                return self.act(when, candidate, allow, &process, previous);
             }
             let why = match matching.iter().map(|allow| allow.min_bytes.0).min() {
                 None => "no rule allows it".to_owned(),
-                Some(least) => {
-                    answer = Answer::TooLittle;
-                    format!("{} is less than min_bytes ({least})", candidate.bytes)
+                Some(minimum) => {
+                    decision = Answer::TooLittle;
+                    format!("{} is less than min_bytes ({minimum})", candidate.bytes)
                 }
             };
-            if told != Some(Answer::TooLittle) {
-                self.write_down(when, candidate, &held.name, "skipped", &why);
+            if previous != Some(Answer::TooLittle) {
+                self.record(when, candidate, &process.name, "skipped", &why);
             }
         }
-        answer
+        decision
     }
 
     fn act(
@@ -248,39 +248,40 @@ impl Actor {
         when: When,
         candidate: &Candidate,
         allow: &Allow,
-        held: &Held,
-        told: Option<Answer>,
+        process: &Held,
+        previous: Option<Answer>,
     ) -> Answer {
         let now = Instant::now();
         while self.done.front().is_some_and(|at| now.duration_since(*at) >= HOUR) {
             self.done.pop_front();
         }
-        let what = match allow.action {
+        let action = match allow.action {
             What::Stop => "stop (SIGTERM)".to_owned(),
             What::Signal => format!("signal {}", allow.signal.as_deref().unwrap_or_default()),
             What::Command => format!("command {}", allow.command.join(" ")),
         };
         if self.done.len() >= self.config.max_per_hour {
-            if told != Some(Answer::HeldBack) {
-                let why = format!("{what}: {} actions in the last hour already", self.done.len());
-                self.write_down(when, candidate, &held.name, "rate_limited", &why);
+            if previous != Some(Answer::RateLimited) {
+                let why = format!("{action}: {} actions in the last hour already", self.done.len());
+                self.record(when, candidate, &process.name, "rate_limited", &why);
             }
-            return Answer::HeldBack;
+            return Answer::RateLimited;
         }
         if self.config.dry_run {
-            let why = format!("{what}: not done (dry_run)");
-            self.write_down(when, candidate, &held.name, "dry_run", &why);
+            let why = format!("{action}: not done (dry_run)");
+            self.record(when, candidate, &process.name, "dry_run", &why);
             return Answer::Final;
         }
         self.done.push_back(now);
         let outcome = match allow.signal() {
-            Some(signal) => held.signal(signal),
+            Some(signal) => process.signal(signal),
             None => self.run(when, candidate, allow),
         };
         match outcome {
-            Ok(()) => self.write_down(when, candidate, &held.name, "done", &what),
+            Ok(()) => self.record(when, candidate, &process.name, "done", &action),
             Err(error) => {
-                self.write_down(when, candidate, &held.name, "failed", &format!("{what}: {error}"));
+                let why = format!("{action}: {error}");
+                self.record(when, candidate, &process.name, "failed", &why);
             }
         }
         Answer::Final
@@ -299,39 +300,39 @@ impl Actor {
         let facts = facts.map(|(name, fact)| (format!("VRAMSCOPE_{name}"), fact)).into();
         let running = Running::start(&allow.command, facts, "", PATIENCE)?;
         let program = allow.command.first().map(|word| plain(word)).unwrap_or_default();
-        let about = format!("{program} ({}, process {})", when.name(), candidate.key.pid);
-        self.children.push((running, about));
+        let label = format!("{program} ({}, process {})", when.name(), candidate.key.pid);
+        self.children.push((running, label));
         Ok(())
     }
 
-    /// Programs that ended are let go, and those that do not end are ended.
+    /// Drops commands that ended, and kills those that exceed their timeout.
     pub(crate) fn tend(&mut self) {
-        self.children.retain_mut(|(running, about)| {
+        self.children.retain_mut(|(running, label)| {
             let Some(outcome) = running.outcome() else { return true };
-            if let Some(words) = running.words() {
-                output::complain(&format!("command {about}: {words}"));
+            if let Some(stderr) = running.words() {
+                output::complain(&format!("command {label}: {stderr}"));
             }
             if let Err(why) = outcome {
-                output::complain(&format!("command {about} failed: {why}"));
+                output::complain(&format!("command {label} failed: {why}"));
             }
             false
         });
     }
 
-    /// Nothing is done about a refusal: told of the one who was refused.
-    fn pass_over(&mut self, refusal: &Refusal, why: &str) {
-        let key = ProcessKey { pid: refusal.who.pid, start: 0 };
-        let asker = Candidate { key, bytes: refusal.asked, idle: None };
-        self.write_down(When::OutOfMemory, &asker, &refusal.who.name, "skipped", why);
+    /// Logs that no action is taken for an error, under the process that requested the memory.
+    fn skip(&mut self, oom: &Refusal, why: &str) {
+        let key = ProcessKey { pid: oom.requester.pid, start: 0 };
+        let requester = Candidate { key, bytes: oom.requested, idle: None };
+        self.record(When::OutOfMemory, &requester, &oom.requester.name, "skipped", why);
     }
 
-    fn write_down(&mut self, when: When, on: &Candidate, name: &str, outcome: &str, why: &str) {
-        let pid: Pid = on.key.pid;
+    fn record(&mut self, when: When, candidate: &Candidate, name: &str, outcome: &str, why: &str) {
+        let pid: Pid = candidate.key.pid;
         let entry = Entry {
             trigger: when.name(),
             pid: pid.0,
             name: plain(name).into_owned(),
-            bytes: on.bytes.0,
+            bytes: candidate.bytes.0,
             outcome,
             reason: plain(why).into_owned(),
         };
@@ -340,7 +341,7 @@ impl Actor {
                 "action ({}): {} (pid {pid}), {} held: {}: {}",
                 when.name(),
                 entry.name,
-                on.bytes,
+                candidate.bytes,
                 outcome,
                 entry.reason
             ));
@@ -352,7 +353,7 @@ impl Actor {
 }
 
 impl Drop for Actor {
-    /// What still runs has a moment; then it is ended.
+    /// Gives running commands a short time, then kills them.
     fn drop(&mut self) {
         let end = Instant::now() + GRACE;
         self.children.iter_mut().for_each(|(running, _)| running.hurry(end));
@@ -363,12 +364,12 @@ impl Drop for Actor {
     }
 }
 
-/// What to say at the start of an agent that may not do what the configuration allows.
+/// Returns a warning if the agent lacks the capability for the configured actions.
 pub(crate) fn powerless(config: &Actions, may_signal: bool, own: u32) -> Option<String> {
     let signals = |allow: &&Allow| allow.action != What::Command;
-    let others = |allow: &&Allow| allow.user.as_deref().and_then(uid) != Some(own);
-    let is_in_vain = config.allow.iter().filter(signals).any(|allow| others(&allow));
-    (is_in_vain && !config.dry_run && !may_signal).then(|| {
+    let is_foreign = |allow: &&Allow| allow.user.as_deref().and_then(uid) != Some(own);
+    let would_fail = config.allow.iter().filter(signals).any(|allow| is_foreign(&allow));
+    (would_fail && !config.dry_run && !may_signal).then(|| {
         "[actions] allows signals, but the agent has no CAP_KILL: signals to processes of other users \
          will fail; give it that capability (under systemd in AmbientCapabilities= and \
          CapabilityBoundingSet=)"

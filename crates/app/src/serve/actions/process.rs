@@ -1,5 +1,4 @@
-//! A process that is held by a descriptor, so that nobody else can take its pid between the look at
-//! it and the signal.
+//! A process held by a pidfd, so that its pid cannot be reused between the check and the signal.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -10,10 +9,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::serve::config::actions::Allow;
 
-/// The kernel tells start times in `/proc` in ticks of so many nanoseconds.
+/// Nanoseconds per tick of the start times in `/proc`.
 const TICK: u64 = 10_000_000;
 
-/// A process as it is now.
+/// A process, as read from `/proc`.
 pub(super) struct Held {
     descriptor: OwnedFd,
     pub(super) name: String,
@@ -22,7 +21,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Takes hold of a process, if it is still the one that is meant.
+    /// Opens a process, if it is still the expected one.
     pub(super) fn open(key: ProcessKey) -> Result<Self, String> {
         let pid = key.pid;
         if pid.0 <= 1 || pid.0 == std::process::id() {
@@ -31,14 +30,14 @@ impl Held {
         let raw = i32::try_from(pid.0).ok().and_then(Pid::from_raw).ok_or("no such process")?;
         let descriptor = pidfd_open(raw, PidfdFlags::empty())
             .map_err(|error| format!("process exited: {error}"))?;
-        // From here on the descriptor is of whoever has the pid: the following says who that is.
+        // The pidfd refers to the current owner of the pid; the following reads identify it.
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{pid}/{file}"))
                 .map_err(|error| format!("process exited: {error}"))
         };
         let start = start_ticks(&read("stat")?).ok_or("cannot read its start time")?;
         match key.start {
-            // Whoever is older than the agent has had its pid ever since the agent looks at it.
+            // A process older than the agent has kept its pid since the agent started.
             0 if start < own_start()? => {}
             0 => {
                 return Err("start time unknown: the pid may have been reused".into());
@@ -56,16 +55,16 @@ impl Held {
         Ok(Self { descriptor, name, uid, cgroups })
     }
 
-    /// Whether it is allowed: everything that the rule gives has to be so.
+    /// Whether a rule allows the action: all of its conditions must match.
     pub(super) fn matches(&self, allow: &Allow) -> bool {
         let user = allow.user.as_deref().is_none_or(|user| uid(user) == Some(self.uid));
-        let name = allow.name.as_deref().is_none_or(|name| fits(name, &self.name));
+        let name = allow.name.as_deref().is_none_or(|name| name_matches(name, &self.name));
         let cgroup = allow
             .cgroup
             .as_deref()
-            .is_none_or(|wanted| self.cgroups.iter().any(|path| is_in(path, wanted)));
-        let given = allow.user.is_some() || allow.name.is_some() || allow.cgroup.is_some();
-        given && user && name && cgroup
+            .is_none_or(|expected| self.cgroups.iter().any(|path| is_in(path, expected)));
+        let has_condition = allow.user.is_some() || allow.name.is_some() || allow.cgroup.is_some();
+        has_condition && user && name && cgroup
     }
 
     /// Sends a signal.
@@ -75,34 +74,35 @@ impl Held {
     }
 }
 
-/// When the agent started, in ticks since boot.
+/// Returns the start time of the agent, in ticks since boot.
 fn own_start() -> Result<u64, String> {
     let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
     start_ticks(&stat).ok_or_else(|| "cannot read the start time of the agent".into())
 }
 
-/// When a process started, in ticks since boot: the 22nd field, behind a name that may hold anything.
+/// Returns the start time of a process, in ticks since boot: field 22, after a name that may
+/// contain anything.
 fn start_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(19)?.parse().ok()
 }
 
-/// Whether a name is the wanted one; a `*` at its end stands for anything.
-fn fits(wanted: &str, name: &str) -> bool {
-    wanted.strip_suffix('*').map_or(wanted == name, |begin| name.starts_with(begin))
+/// Whether a name matches; a trailing `*` matches anything.
+fn name_matches(expected: &str, name: &str) -> bool {
+    expected.strip_suffix('*').map_or(expected == name, |begin| name.starts_with(begin))
 }
 
-/// Whether a cgroup is the wanted one or below it.
-fn is_in(path: &str, wanted: &str) -> bool {
-    let wanted = wanted.trim_end_matches('/');
-    // The root has everybody in it.
-    if wanted.is_empty() {
+/// Whether a cgroup is the expected one or below it.
+fn is_in(path: &str, expected: &str) -> bool {
+    let expected = expected.trim_end_matches('/');
+    // The root contains every process.
+    if expected.is_empty() {
         return false;
     }
-    path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(expected).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The number of a user, by name or number.
+/// Returns the id of a user, by name or number.
 pub(crate) fn uid(user: &str) -> Option<u32> {
     if let Ok(number) = user.parse() {
         return Some(number);
@@ -118,15 +118,15 @@ mod tests {
 
     #[test]
     fn names_and_cgroups_match_as_written() {
-        assert!(fits("python", "python") && fits("pyth*", "python3"));
-        assert!(!fits("python", "python3") && !fits("pyth*", "cpython"));
+        assert!(name_matches("python", "python") && name_matches("pyth*", "python3"));
+        assert!(!name_matches("python", "python3") && !name_matches("pyth*", "cpython"));
         assert!(is_in("/user.slice/a", "/user.slice") && is_in("/user.slice", "/user.slice/"));
         assert!(!is_in("/user.slice", "//") && !is_in("/user.slice", ""));
         assert!(!is_in("/user.slice2", "/user.slice") && !is_in("/", "/user.slice"));
     }
 
     #[test]
-    fn a_start_time_is_found_behind_any_name() {
+    fn start_time_is_found_after_any_name() {
         let stat = "12 (a) b) (c) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
         assert_eq!(start_ticks(stat), Some(777));
         assert_eq!(start_ticks("12 (a"), None);

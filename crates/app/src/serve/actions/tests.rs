@@ -1,4 +1,4 @@
-//! With real processes.
+//! Tests of actions on real processes.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
@@ -15,7 +15,7 @@ use engine::verdict::{Evidence, Judgement, Verdict};
 use super::*;
 use crate::serve::config::Size;
 
-/// A process that can be stopped. Ended with the test.
+/// A process that can be stopped; killed with the test.
 struct Victim(Child);
 
 impl Victim {
@@ -25,7 +25,7 @@ impl Victim {
 
     fn candidate(&self, bytes: u64) -> Candidate {
         let pid = self.0.id();
-        // A process is another program before its exec.
+        // Before its exec the process has another name.
         let named = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         while named() != "sleep\n" {
             std::thread::yield_now();
@@ -37,7 +37,7 @@ impl Victim {
         Candidate { key, bytes: Bytes(bytes), idle: None }
     }
 
-    fn runs(&mut self) -> bool {
+    fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 
@@ -66,27 +66,27 @@ fn allow(name: Option<&str>, user: Option<&str>) -> Allow {
     }
 }
 
-fn me() -> String {
+fn own_uid() -> String {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").unwrap().uid().to_string()
 }
 
 struct Scene {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     actor: Actor,
 }
 
 impl Scene {
     fn new(dry_run: bool, allow: Vec<Allow>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let actor = Actor::with(Actions { dry_run, max_per_hour: 2, allow }, folder.path());
-        Self { folder, actor }
+        let dir = tempfile::tempdir().unwrap();
+        let actor = Actor::with(Actions { dry_run, max_per_hour: 2, allow }, dir.path());
+        Self { dir, actor }
     }
 
-    /// The reasons that were written down.
+    /// Returns the logged reasons.
     fn reasons(&self) -> Vec<String> {
         let text =
-            std::fs::read_to_string(self.folder.path().join("actions.log")).unwrap_or_default();
+            std::fs::read_to_string(self.dir.path().join("actions.log")).unwrap_or_default();
         let one = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             value["reason"].as_str().unwrap().to_owned()
@@ -94,10 +94,10 @@ impl Scene {
         text.lines().map(one).collect()
     }
 
-    /// The outcomes that were written down.
+    /// Returns the logged outcomes.
     fn outcomes(&self) -> Vec<(u32, String)> {
         let text =
-            std::fs::read_to_string(self.folder.path().join("actions.log")).unwrap_or_default();
+            std::fs::read_to_string(self.dir.path().join("actions.log")).unwrap_or_default();
         let one = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             let pid = value["pid"].as_u64().unwrap() as u32;
@@ -108,104 +108,104 @@ impl Scene {
 }
 
 #[test]
-fn the_allowed_one_is_stopped_and_the_others_are_not() {
+fn only_the_matching_process_is_stopped() {
     let (mut allowed, mut small) = (Victim::new(), Victim::new());
-    let rules = vec![allow(Some("nothing-is-called-this"), None), allow(Some("sle*"), Some(&me()))];
-    let mut scene = Scene::new(false, rules);
-    scene.actor.decide(When::OutOfMemory, &[small.candidate(99), allowed.candidate(100)], None);
+    let rules = vec![allow(Some("no-such-name"), None), allow(Some("sle*"), Some(&own_uid()))];
+    let mut fixture = Scene::new(false, rules);
+    fixture.actor.decide(When::OutOfMemory, &[small.candidate(99), allowed.candidate(100)], None);
     assert_eq!(allowed.ended_by(), Some(15));
-    assert!(small.runs(), "it would give back too little");
+    assert!(small.is_running(), "it holds less than min_bytes");
     let expected = [(small.0.id(), "skipped".to_owned()), (allowed.0.id(), "done".to_owned())];
-    assert_eq!(scene.outcomes(), expected);
+    assert_eq!(fixture.outcomes(), expected);
 }
 
 #[test]
-fn who_does_not_match_everything_is_left_alone() {
-    let mut victim = Victim::new();
+fn partial_matches_are_left_alone() {
+    let mut target = Victim::new();
     let mut elsewhere = allow(Some("sleep"), None);
     elsewhere.cgroup = Some("/nowhere.slice".into());
     let mut another_time = allow(Some("sleep"), None);
     another_time.trigger = When::NearlyFull;
     let rules = vec![
-        allow(Some("slee"), Some(&me())),
+        allow(Some("slee"), Some(&own_uid())),
         allow(Some("sleep"), Some("4294967294")),
         allow(None, None),
         elsewhere,
         another_time,
     ];
-    let mut scene = Scene::new(false, rules);
-    scene.actor.decide(When::OutOfMemory, &[victim.candidate(1000)], None);
-    assert!(victim.runs());
-    assert_eq!(scene.outcomes(), [(victim.0.id(), "skipped".to_owned())]);
+    let mut fixture = Scene::new(false, rules);
+    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+    assert!(target.is_running());
+    assert_eq!(fixture.outcomes(), [(target.0.id(), "skipped".to_owned())]);
 }
 
 #[test]
-fn a_dry_run_touches_nobody_and_writes_down_what_it_would_do() {
-    let mut victim = Victim::new();
-    let mut scene = Scene::new(true, vec![allow(Some("sleep"), None)]);
-    scene.actor.decide(When::OutOfMemory, &[victim.candidate(1000)], None);
-    assert!(victim.runs());
-    assert_eq!(scene.outcomes(), [(victim.0.id(), "dry_run".to_owned())]);
+fn dry_run_only_logs() {
+    let mut target = Victim::new();
+    let mut fixture = Scene::new(true, vec![allow(Some("sleep"), None)]);
+    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+    assert!(target.is_running());
+    assert_eq!(fixture.outcomes(), [(target.0.id(), "dry_run".to_owned())]);
 }
 
 #[test]
-fn another_process_with_the_same_pid_is_left_alone_and_so_are_we() {
-    let mut victim = Victim::new();
-    let mut scene = Scene::new(false, vec![allow(Some("*"), Some(&me()))]);
-    let mut later = victim.candidate(1000);
+fn reused_pids_and_the_agent_itself_are_left_alone() {
+    let mut target = Victim::new();
+    let mut fixture = Scene::new(false, vec![allow(Some("*"), Some(&own_uid()))]);
+    let mut later = target.candidate(1000);
     later.key.start += 10_000_000;
-    let mut unknown = victim.candidate(1000);
+    let mut unknown = target.candidate(1000);
     unknown.key.start = 0;
     let mut ourselves = later.clone();
     ourselves.key.pid = Pid(std::process::id());
     let mut first = later.clone();
     first.key.pid = Pid(1);
-    scene.actor.decide(When::OutOfMemory, &[later, unknown, ourselves, first], None);
-    assert!(victim.runs());
-    assert!(scene.outcomes().iter().all(|(_, outcome)| outcome == "skipped"));
-    assert_eq!(scene.outcomes().len(), 4);
+    fixture.actor.decide(When::OutOfMemory, &[later, unknown, ourselves, first], None);
+    assert!(target.is_running());
+    assert!(fixture.outcomes().iter().all(|(_, outcome)| outcome == "skipped"));
+    assert_eq!(fixture.outcomes().len(), 4);
 }
 
 #[test]
-fn no_more_is_done_in_an_hour_than_is_allowed() {
-    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
-    let mut scene = Scene::new(false, vec![allow(Some("sleep"), None)]);
-    for victim in &victims {
-        scene.actor.decide(When::OutOfMemory, &[victim.candidate(1000)], None);
+fn hourly_limit_is_enforced() {
+    let mut targets: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
+    let mut fixture = Scene::new(false, vec![allow(Some("sleep"), None)]);
+    for target in &targets {
+        fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
     }
-    assert_eq!((victims[0].ended_by(), victims[1].ended_by()), (Some(15), Some(15)));
-    assert!(victims[2].runs());
-    assert_eq!(scene.outcomes()[2].1, "rate_limited");
+    assert_eq!((targets[0].ended_by(), targets[1].ended_by()), (Some(15), Some(15)));
+    assert!(targets[2].is_running());
+    assert_eq!(fixture.outcomes()[2].1, "rate_limited");
 }
 
 #[test]
-fn a_command_gets_the_facts_and_nothing_else_of_the_environment() {
-    let mut victim = Victim::new();
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
+fn command_gets_a_minimal_environment() {
+    let mut target = Victim::new();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
     let mut rule = allow(Some("sleep"), None);
     rule.action = What::Command;
     let script = format!("env | sort > {}.part; mv {0}.part {0}", out.display());
     rule.command = vec!["/bin/sh".into(), "-c".into(), script];
-    let mut scene = Scene::new(false, vec![rule]);
-    scene.actor.decide(When::OutOfMemory, &[victim.candidate(1000)], None);
+    let mut fixture = Scene::new(false, vec![rule]);
+    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !out.exists() {
         assert!(Instant::now() < deadline, "the command wrote nothing");
         std::thread::sleep(Duration::from_millis(5));
     }
     let text = std::fs::read_to_string(&out).unwrap();
-    assert!(text.contains(&format!("VRAMSCOPE_PID={}\n", victim.0.id())), "{text}");
+    assert!(text.contains(&format!("VRAMSCOPE_PID={}\n", target.0.id())), "{text}");
     assert!(text.contains("VRAMSCOPE_TRIGGER=out_of_memory\n"), "{text}");
     assert!(text.contains("VRAMSCOPE_PROCESS_START_NS="), "{text}");
     assert!(text.contains("VRAMSCOPE_BYTES=1000\n") && !text.contains("CARGO"), "{text}");
-    assert!(victim.runs());
+    assert!(target.is_running());
 }
 
-/// A ledger in which somebody holds memory of the first GPU: of so much the agent saw the allocation,
-/// and of so much the driver tells.
-fn holds(ledger: &mut Ledger, victim: &Victim, traced: u64, driver: u64) {
-    let key = victim.candidate(0).key;
+/// Adds a process that holds memory on the first GPU: `traced` bytes seen by the agent, `driver`
+/// bytes reported by the driver.
+fn add_holder(ledger: &mut Ledger, target: &Victim, traced: u64, driver: u64) {
+    let key = target.candidate(0).key;
     let facts = ProcessFacts { start: key.start, uid: 1, name: "sleep".into(), before_trace: true };
     let allocate = Allocate {
         key: Key::address(u64::from(key.pid.0) << 8),
@@ -232,83 +232,83 @@ fn snapshot(ledger: &mut Ledger) -> Snapshot {
     ledger.snapshot(Moment(2_000_000_000), &View::default())
 }
 
-/// Process 7 was refused memory of the first GPU.
-fn refusal(number: u64) -> Refusal {
+/// Returns an out-of-memory error of process 7 on the first GPU.
+fn oom(number: u64) -> Refusal {
     Refusal {
         number,
-        who: Who { pid: Pid(7), tid: None, name: "asker".into() },
-        place: Where::Device(DeviceId(0), Some(GpuId(0))),
+        requester: Who { pid: Pid(7), tid: None, name: "requester".into() },
+        device: Where::Device(DeviceId(0), Some(GpuId(0))),
         gpu: Some(GpuId(0)),
-        asked: Bytes(5000),
+        requested: Bytes(5000),
         is_settled: false,
     }
 }
 
 #[test]
-fn only_a_full_device_is_a_reason_to_act_and_only_when_the_asker_got_nothing() {
-    let mut victim = Victim::new();
+fn only_unrecovered_errors_on_a_full_device_trigger_actions() {
+    let mut target = Victim::new();
     let mut ledger = Ledger::new();
-    holds(&mut ledger, &victim, 1000, 1500);
+    add_holder(&mut ledger, &target, 1000, 1500);
     let snapshot = snapshot(&mut ledger);
-    let mut scene = Scene::new(false, vec![allow(Some("sleep"), None)]);
+    let mut fixture = Scene::new(false, vec![allow(Some("sleep"), None)]);
     let others = Cause::ALL.into_iter().filter(|cause| *cause != Cause::DeviceExhausted);
     for (number, cause) in others.clone().enumerate() {
-        scene.actor.refused(refusal(number as u64), cause);
-        scene.actor.settled(number as u64, false);
+        fixture.actor.queue_oom(oom(number as u64), cause);
+        fixture.actor.settled(number as u64, false);
     }
-    scene.actor.look(&snapshot, &History::default());
-    assert!(victim.runs());
-    assert_eq!(scene.outcomes(), vec![(7, "skipped".to_owned()); Cause::ALL.len() - 1]);
-    for (why, cause) in scene.reasons().iter().zip(others) {
+    fixture.actor.look(&snapshot, &History::default());
+    assert!(target.is_running());
+    assert_eq!(fixture.outcomes(), vec![(7, "skipped".to_owned()); Cause::ALL.len() - 1]);
+    for (why, cause) in fixture.reasons().iter().zip(others) {
         assert!(why.contains(cause.name()), "{why}");
     }
-    // It may get its memory yet, and then it does.
-    scene.actor.refused(refusal(100), Cause::DeviceExhausted);
-    scene.actor.look(&snapshot, &History::default());
-    scene.actor.settled(100, true);
-    scene.actor.look(&snapshot, &History::default());
-    assert!(victim.runs());
-    assert!(scene.reasons().last().unwrap().contains("recovered"), "{:?}", scene.reasons());
-    // Somebody else made room.
-    let mut roomy = snapshot.clone();
-    roomy.gpus.push(engine::snapshot::GpuView { gpu: GpuId(0), free_bytes: Bytes(5000) });
-    scene.actor.refused(refusal(101), Cause::DeviceExhausted);
-    scene.actor.settled(101, false);
-    scene.actor.look(&roomy, &History::default());
-    assert!(victim.runs());
-    assert!(scene.reasons().last().unwrap().contains("is free now"), "{:?}", scene.reasons());
-    scene.actor.refused(refusal(102), Cause::DeviceExhausted);
-    scene.actor.settled(102, false);
-    scene.actor.look(&snapshot, &History::default());
-    assert_eq!(victim.ended_by(), Some(15));
-    assert_eq!(scene.outcomes().last().unwrap(), &(victim.0.id(), "done".to_owned()));
+    // The process may recover, and then it does.
+    fixture.actor.queue_oom(oom(100), Cause::DeviceExhausted);
+    fixture.actor.look(&snapshot, &History::default());
+    fixture.actor.settled(100, true);
+    fixture.actor.look(&snapshot, &History::default());
+    assert!(target.is_running());
+    assert!(fixture.reasons().last().unwrap().contains("recovered"), "{:?}", fixture.reasons());
+    // Another process freed memory.
+    let mut freed = snapshot.clone();
+    freed.gpus.push(engine::snapshot::GpuView { gpu: GpuId(0), free_bytes: Bytes(5000) });
+    fixture.actor.queue_oom(oom(101), Cause::DeviceExhausted);
+    fixture.actor.settled(101, false);
+    fixture.actor.look(&freed, &History::default());
+    assert!(target.is_running());
+    assert!(fixture.reasons().last().unwrap().contains("is free now"), "{:?}", fixture.reasons());
+    fixture.actor.queue_oom(oom(102), Cause::DeviceExhausted);
+    fixture.actor.settled(102, false);
+    fixture.actor.look(&snapshot, &History::default());
+    assert_eq!(target.ended_by(), Some(15));
+    assert_eq!(fixture.outcomes().last().unwrap(), &(target.0.id(), "done".to_owned()));
 }
 
 #[test]
-fn memory_that_only_the_driver_knows_of_counts() {
+fn untracked_memory_counts() {
     let (mut traced, mut untraced) = (Victim::new(), Victim::new());
     let mut ledger = Ledger::new();
-    holds(&mut ledger, &traced, 700, 800);
-    // From before the agent began.
-    holds(&mut ledger, &untraced, 0, 2000);
+    add_holder(&mut ledger, &traced, 700, 800);
+    // Allocated before the agent started.
+    add_holder(&mut ledger, &untraced, 0, 2000);
     let mut rule = allow(Some("sleep"), None);
     rule.min_bytes = Size(Bytes(1500));
-    let mut scene = Scene::new(false, vec![rule]);
-    scene.actor.refused(refusal(1), Cause::DeviceExhausted);
-    scene.actor.settled(1, false);
-    scene.actor.look(&snapshot(&mut ledger), &History::default());
+    let mut fixture = Scene::new(false, vec![rule]);
+    fixture.actor.queue_oom(oom(1), Cause::DeviceExhausted);
+    fixture.actor.settled(1, false);
+    fixture.actor.look(&snapshot(&mut ledger), &History::default());
     assert_eq!(untraced.ended_by(), Some(15));
-    assert!(traced.runs());
+    assert!(traced.is_running());
 }
 
 #[test]
-fn a_suspect_that_holds_too_little_is_told_once_and_met_when_it_holds_enough() {
-    let mut victim = Victim::new();
+fn suspect_below_min_bytes_is_logged_once_until_it_grows() {
+    let mut target = Victim::new();
     let mut ledger = Ledger::new();
-    holds(&mut ledger, &victim, 10, 10);
+    add_holder(&mut ledger, &target, 10, 10);
     let mut snapshot = snapshot(&mut ledger);
     snapshot.suspects.push(Judgement {
-        pid: Some(Pid(victim.0.id())),
+        pid: Some(Pid(target.0.id())),
         process: "sleep".into(),
         site: SiteName::Unknown,
         frames: [].into(),
@@ -321,28 +321,28 @@ fn a_suspect_that_holds_too_little_is_told_once_and_met_when_it_holds_enough() {
     });
     let mut rule = allow(Some("sleep"), None);
     rule.trigger = When::Leak;
-    let mut scene = Scene::new(false, vec![rule]);
+    let mut fixture = Scene::new(false, vec![rule]);
     for _ in 0..3 {
-        scene.actor.look(&snapshot, &History::default());
+        fixture.actor.look(&snapshot, &History::default());
     }
-    assert!(victim.runs());
-    assert_eq!(scene.outcomes(), [(victim.0.id(), "skipped".to_owned())]);
-    assert_eq!(scene.reasons(), ["99 B is less than min_bytes (100 B)"]);
+    assert!(target.is_running());
+    assert_eq!(fixture.outcomes(), [(target.0.id(), "skipped".to_owned())]);
+    assert_eq!(fixture.reasons(), ["99 B is less than min_bytes (100 B)"]);
     snapshot.suspects[0].evidence.live = 100;
     for _ in 0..3 {
-        scene.actor.look(&snapshot, &History::default());
+        fixture.actor.look(&snapshot, &History::default());
     }
-    assert_eq!(victim.ended_by(), Some(15));
-    assert_eq!(scene.outcomes().len(), 2, "{:?}", scene.outcomes());
+    assert_eq!(target.ended_by(), Some(15));
+    assert_eq!(fixture.outcomes().len(), 2, "{:?}", fixture.outcomes());
 }
 
 #[test]
-fn an_agent_that_may_not_signal_others_says_so() {
+fn missing_cap_kill_is_reported() {
     let rules = |dry_run, allow| Actions { dry_run, max_per_hour: 1, allow };
     let stop = rules(false, vec![allow(Some("python"), Some("1234"))]);
     assert!(powerless(&stop, false, 65534).unwrap().contains("CAP_KILL"));
     assert_eq!(powerless(&stop, true, 65534), None);
-    assert_eq!(powerless(&stop, false, 1234), None, "its own processes are nobody else's");
+    assert_eq!(powerless(&stop, false, 1234), None, "its own processes need no capability");
     assert_eq!(powerless(&rules(true, stop.allow.clone()), false, 65534), None);
     assert_eq!(powerless(&rules(false, Vec::new()), false, 65534), None);
     let mut command = allow(Some("python"), None);
@@ -351,17 +351,17 @@ fn an_agent_that_may_not_signal_others_says_so() {
 }
 
 #[test]
-fn a_program_of_a_rule_runs_in_the_root_and_ends_with_the_agent() {
-    let victim = Victim::new();
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
+fn command_runs_in_root_dir_and_ends_with_the_agent() {
+    let target = Victim::new();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
     let mut rule = allow(Some("sleep"), None);
     rule.action = What::Command;
     let script =
         format!("sleep 300 & (pwd; echo $!; env) > {}.part; mv {0}.part {0}; wait", out.display());
     rule.command = vec!["/bin/sh".into(), "-c".into(), script];
-    let mut scene = Scene::new(false, vec![rule]);
-    scene.actor.decide(When::OutOfMemory, &[victim.candidate(1000)], None);
+    let mut fixture = Scene::new(false, vec![rule]);
+    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !out.exists() {
         assert!(Instant::now() < deadline, "the command wrote nothing");
@@ -375,7 +375,7 @@ fn a_program_of_a_rule_runs_in_the_root_and_ends_with_the_agent() {
     for name in names.filter(|name| !name.starts_with("VRAMSCOPE_")) {
         assert!(["PATH", "HOME", "LANG", "PWD", "SHLVL", "_", "OLDPWD"].contains(&name), "{name}");
     }
-    drop(scene);
+    drop(fixture);
     let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-    assert!(stat.is_empty() || stat.contains(") Z "), "its child still runs: {stat}");
+    assert!(stat.is_empty() || stat.contains(") Z "), "its child is still running: {stat}");
 }

@@ -1,4 +1,4 @@
-//! `[actions]`: what may be done without asking; nothing, unless it is allowed here.
+//! `[actions]`: automatic actions; none unless allowed here.
 
 use engine::units::Bytes;
 use serde::Deserialize;
@@ -7,38 +7,38 @@ use super::Size;
 use super::incidents::Incidents;
 use crate::serve::program;
 
-/// `[actions]`: what may be done without asking; nothing, unless it is allowed here.
+/// `[actions]`: automatic actions; none unless allowed here.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Actions {
-    /// Nothing is done, and what would be done is written down.
+    /// Actions are only logged.
     pub(crate) dry_run: bool,
-    /// The most that is done in an hour.
+    /// Maximum number of actions per hour.
     pub(crate) max_per_hour: usize,
-    /// What may be done, and to whom.
+    /// Allowed actions.
     pub(crate) allow: Vec<Allow>,
 }
 
-/// What may be done, and to whom: a process has to match everything that is given.
+/// An allowed action: a process must match all conditions that are set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Allow {
-    /// The owner, by name or number.
+    /// Owner, by name or id.
     pub(crate) user: Option<String>,
-    /// The cgroup, or one above it: a path, such as `/user.slice`.
+    /// Cgroup of the process or one above it: a path, such as `/user.slice`.
     pub(crate) cgroup: Option<String>,
-    /// The name; a `*` at the end stands for anything.
+    /// Process name; a trailing `*` matches anything.
     pub(crate) name: Option<String>,
-    /// What to do.
+    /// The action.
     pub(crate) action: What,
-    /// Of `signal`: which.
+    /// For `signal`: its name.
     pub(crate) signal: Option<String>,
-    /// Of `command`: the program and its arguments.
+    /// For `command`: the program and its arguments.
     #[serde(default)]
     pub(crate) command: Vec<String>,
-    /// When.
+    /// The trigger.
     pub(crate) trigger: When,
-    /// Only if it gives back so much.
+    /// Minimum memory that its exit would free.
     #[serde(default = "nothing")]
     pub(crate) min_bytes: Size,
 }
@@ -47,32 +47,32 @@ const fn nothing() -> Size {
     Size(Bytes(0))
 }
 
-/// What is done.
+/// Kind of action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum What {
     /// SIGTERM.
     Stop,
-    /// Another signal.
+    /// The signal in `signal`.
     Signal,
-    /// A program is run, with the facts in its environment.
+    /// Runs a program with details in its environment.
     Command,
 }
 
-/// When something is done.
+/// Trigger of an action.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum When {
-    /// A process was refused memory.
+    /// An allocation failed.
     OutOfMemory,
-    /// A GPU is used to more than `gpu_used_above` of `[incidents]`.
+    /// Usage of a GPU is above `gpu_used_above` of `[incidents]`.
     NearlyFull,
-    /// A process is suspected of a leak.
+    /// A process is a leak suspect.
     Leak,
 }
 
 impl When {
-    /// The word for it.
+    /// Name in the configuration and the log.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::OutOfMemory => "out_of_memory",
@@ -82,12 +82,12 @@ impl When {
     }
 }
 
-/// Signals that may be named.
+/// Supported signals.
 pub(crate) const SIGNALS: [(&str, i32); 6] =
     [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10), ("USR2", 12), ("KILL", 9)];
 
 impl Allow {
-    /// The signal that is sent.
+    /// Returns the signal to send.
     pub(crate) fn signal(&self) -> Option<i32> {
         match self.action {
             What::Stop => Some(15),
@@ -101,54 +101,54 @@ impl Allow {
 }
 
 impl Actions {
-    /// What is wrong with it.
-    pub(super) fn check(&self, incidents: &Incidents, wrong: &mut Vec<String>) {
+    /// Adds the errors of this section.
+    pub(super) fn check(&self, incidents: &Incidents, errors: &mut Vec<String>) {
         for (number, allow) in self.allow.iter().enumerate() {
-            let mut say = |what: &str| {
-                wrong.push(format!("[[actions.allow]] number {}: {what}", number + 1));
+            let mut report = |problem: &str| {
+                errors.push(format!("[[actions.allow]] number {}: {problem}", number + 1));
             };
             if allow.user.is_none() && allow.cgroup.is_none() && allow.name.is_none() {
-                say("rule matches every process; set user, cgroup or name");
+                report("rule matches every process; set user, cgroup or name");
             }
             if allow.name.as_deref() == Some("*") && allow.user.is_none() && allow.cgroup.is_none()
             {
-                say("name * matches every process; set user or cgroup");
+                report("name * matches every process; set user or cgroup");
             }
             if allow.cgroup.as_deref().is_some_and(|path| !is_below_root(path)) {
-                say("cgroup must be a path below /, such as /user.slice");
+                report("cgroup must be a path below /, such as /user.slice");
             }
             if allow.name.as_deref() == Some("") {
-                say("no process has an empty name; omit it or set one");
+                report("no process has an empty name; omit it or set one");
             }
             if allow.trigger != When::Leak && !incidents.enabled {
-                say("never triggers with [incidents] enabled = false");
+                report("never triggers with [incidents] enabled = false");
             } else if allow.trigger == When::NearlyFull && incidents.gpu_used_above.is_none() {
-                say("trigger nearly_full requires gpu_used_above in [incidents]");
+                report("trigger nearly_full requires gpu_used_above in [incidents]");
             }
             let is_signal = allow.action == What::Signal;
             if is_signal != allow.signal.is_some() {
-                say("signal requires action = \"signal\", and vice versa");
+                report("signal requires action = \"signal\", and vice versa");
             } else if is_signal && allow.signal().is_none() {
-                say("signal must be one of TERM, INT, HUP, USR1, USR2 and KILL");
+                report("signal must be one of TERM, INT, HUP, USR1, USR2 and KILL");
             }
             if (allow.action == What::Command) == allow.command.is_empty() {
-                say("command requires action = \"command\", and vice versa");
+                report("command requires action = \"command\", and vice versa");
             }
-            if let Some(Err(why)) =
+            if let Some(Err(reason)) =
                 (!allow.command.is_empty()).then(|| program::check(&allow.command))
             {
-                say(&why);
+                report(&reason);
             }
             if let Some(user) = &allow.user
                 && super::super::actions::uid(user).is_none()
             {
-                say(&format!("no such user: {user}; use the numeric id"));
+                report(&format!("no such user: {user}; use the numeric id"));
             }
         }
     }
 }
 
-/// Whether a cgroup is a path that leads somewhere below the root, and straight there.
+/// Whether a cgroup path is below the root and normalized.
 fn is_below_root(path: &str) -> bool {
     let Some(path) = path.trim_end_matches('/').strip_prefix('/') else { return false };
     path.split('/').all(|part| !part.trim().is_empty() && part != "." && part != "..")
@@ -164,18 +164,18 @@ impl Default for Actions {
 mod tests {
     use super::super::Config;
 
-    fn wrong(settings: &str) -> Vec<String> {
-        toml::from_str::<Config>(settings).unwrap().check()
+    fn errors(config: &str) -> Vec<String> {
+        toml::from_str::<Config>(config).unwrap().check()
     }
 
-    fn rule(settings: &str) -> Vec<String> {
+    fn rule(config: &str) -> Vec<String> {
         let state = tempfile::tempdir().unwrap();
         let state = state.path().display();
-        wrong(&format!("state_dir = \"{state}\"\n[[actions.allow]]\naction = \"stop\"\n{settings}"))
+        errors(&format!("state_dir = \"{state}\"\n[[actions.allow]]\naction = \"stop\"\n{config}"))
     }
 
     #[test]
-    fn a_cgroup_that_is_everybody_is_refused() {
+    fn root_cgroup_is_rejected() {
         for path in ["", "/", "//", "///", "//a", "/a//b", "/..", "/a/../", "/.", "/ ", "a"] {
             let found = rule(&format!("trigger = \"leak\"\ncgroup = \"{path}\""));
             assert!(found.len() == 1 && found[0].contains("below /"), "{path}: {found:?}");
@@ -190,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_happen_is_refused() {
+    fn rules_that_never_trigger_are_rejected() {
         let found = rule("name = \"a\"\ntrigger = \"nearly_full\"");
         assert!(found.len() == 1 && found[0].contains("gpu_used_above"), "{found:?}");
         let off = |when: &str| {
-            wrong(&format!(
+            errors(&format!(
                 "[incidents]\nenabled = false\ngpu_used_above = 0.9\n[[actions.allow]]\nname = \"a\"\n\
                  action = \"stop\"\ntrigger = \"{when}\""
             ))
@@ -208,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn missing_program_is_reported() {
         let state = tempfile::tempdir().unwrap();
-        let found = wrong(&format!(
+        let found = errors(&format!(
             "state_dir = \"{}\"\n[[actions.allow]]\nname = \"a\"\naction = \"command\"\n\
              trigger = \"leak\"\ncommand = [\"/no/such\"]",
             state.path().display()

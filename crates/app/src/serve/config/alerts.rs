@@ -1,4 +1,4 @@
-//! `[alerts]`: built-in rules, rules of one's own, and what they do.
+//! `[alerts]`: built-in rules, custom rules and receivers.
 
 mod action;
 mod rule;
@@ -17,11 +17,11 @@ use super::{Size, Span};
 use rule::OwnRule;
 use switch::{Always, Share, Switch};
 
-/// See the module.
+/// `[alerts]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Alerts {
-    /// Whether there are alerts at all.
+    /// Whether alerts are evaluated at all.
     pub(crate) enabled: bool,
     leak_suspect: Switch<Span>,
     full_soon: Switch<Span>,
@@ -32,13 +32,13 @@ pub(crate) struct Alerts {
     lost_events: Switch<Always>,
     degraded: Switch<Always>,
     not_ready: Switch<Always>,
-    /// How long a figure must be back before its alert is over.
+    /// Time that a condition must be gone before its alert resolves.
     pub(crate) keep_firing_for: Span,
     rule: Vec<OwnRule>,
     receiver: Vec<Action>,
 }
 
-/// Rules and receivers of one's own, each.
+/// Maximum number of custom rules, and of receivers.
 const MOST: usize = 64;
 
 impl Default for Alerts {
@@ -62,61 +62,61 @@ impl Default for Alerts {
 }
 
 impl Alerts {
-    /// Every rule that is on. What is wrong with one is told by [`Alerts::check`]; here it is left
-    /// out.
+    /// Returns every enabled rule. Invalid rules are skipped here; [`AlertsConfig::check`] reports
+    /// them.
     pub(crate) fn rules(&self) -> Vec<Rule> {
-        let own = self.rule.iter().filter_map(|rule| rule.compile().ok());
-        builtin::rules(&self.thresholds()).into_iter().chain(own).collect()
+        let custom = self.rule.iter().filter_map(|rule| rule.compile().ok());
+        builtin::rules(&self.thresholds()).into_iter().chain(custom).collect()
     }
 
-    /// What is done about alerts: without a receiver, they are logged.
+    /// Returns the receivers; without one in the configuration, alerts are logged.
     pub(crate) fn actions(&self) -> Vec<Action> {
         if self.receiver.is_empty() { vec![Action::log()] } else { self.receiver.clone() }
     }
 
     /// Whether a receiver runs a command.
     pub(crate) fn has_commands(&self) -> bool {
-        self.receiver.iter().any(|action| action.kind == Kind::Command)
+        self.receiver.iter().any(|receiver| receiver.kind == Kind::Command)
     }
 
     fn thresholds(&self) -> Thresholds {
-        let usual = Thresholds::default();
+        let default = Thresholds::default();
         Thresholds {
-            leak_suspect: self.leak_suspect.or(usual.leak_suspect, Span::nanos),
-            full_within: self.full_soon.or(usual.full_within, Span::nanos),
+            leak_suspect: self.leak_suspect.or(default.leak_suspect, Span::nanos),
+            full_within: self.full_soon.or(default.full_within, Span::nanos),
             out_of_memory: self.out_of_memory.is_on(),
-            nearly_full: self.nearly_full.or(usual.nearly_full, |share| share.0),
-            fragmentation: self.fragmentation.or(usual.fragmentation, |share| share.0),
-            untracked_growth: self.untracked_growth.or(usual.untracked_growth, |size| size.0),
+            nearly_full: self.nearly_full.or(default.nearly_full, |share| share.0),
+            fragmentation: self.fragmentation.or(default.fragmentation, |share| share.0),
+            untracked_growth: self.untracked_growth.or(default.untracked_growth, |size| size.0),
             events_lost: self.lost_events.is_on(),
             degraded: self.degraded.is_on(),
             not_ready: self.not_ready.is_on(),
         }
     }
 
-    /// What is wrong with it.
-    pub(super) fn check(&self, wrong: &mut Vec<String>) {
+    /// Adds the errors of this section.
+    pub(super) fn check(&self, errors: &mut Vec<String>) {
         for (what, number) in
             [("alerts.rule", self.rule.len()), ("alerts.receiver", self.receiver.len())]
         {
             if number > MOST {
-                wrong.push(format!("[[{what}]]: {number} are too many; at most {MOST}"));
+                errors.push(format!("[[{what}]]: {number} are too many; at most {MOST}"));
             }
         }
         let mut names: BTreeSet<&str> = builtin::NAMES.into();
         for rule in &self.rule {
             if let Err(reasons) = rule.compile() {
-                wrong.extend(reasons);
+                errors.extend(reasons);
             }
             if !names.insert(&rule.name) {
-                wrong.push(format!(
+                errors.push(format!(
                     "[[alerts.rule]] {}: a rule of that name exists already; choose another name",
                     formats::plain::plain(&rule.name)
                 ));
             }
         }
-        for (index, action) in self.receiver.iter().enumerate() {
-            action.check(index, &names, wrong);
+        for (index, receiver) in self.receiver.iter().enumerate() {
+            receiver.check(index, &names, errors);
         }
     }
 }

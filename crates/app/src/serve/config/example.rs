@@ -1,4 +1,4 @@
-//! The complete example of `docs/reference/config.md` has every key, and the defaults.
+//! Checks that the complete example of `docs/reference/config.md` has every key, with the defaults.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +10,8 @@ use std::path::Path;
 
 use super::Config;
 
-/// The example as the page has it: a `#` directly before a key or a section marks one without default.
+/// Returns the example from the page. A `#` directly before a key or a section marks one without a
+/// default.
 fn example() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/config.md");
     let page = std::fs::read_to_string(path).unwrap();
@@ -19,7 +20,7 @@ fn example() -> String {
     rest.split_once("\n```").expect("the end of the block").0.to_owned()
 }
 
-/// The example with every line active.
+/// Returns the example with every line active.
 fn uncommented() -> String {
     let is_start = |c: char| c.is_ascii_lowercase() || c == '[';
     let active = |line| match str::strip_prefix(line, "#") {
@@ -36,7 +37,7 @@ fn parse(text: &str) -> Config {
 #[test]
 fn active_lines_of_the_config_example_are_the_defaults() {
     let (mut found, defaults) = (parse(&example()), Config::default());
-    // A threshold that is its default may be written out.
+    // A threshold may be written out with its default.
     assert_eq!(found.alerts.rules(), defaults.alerts.rules());
     assert_eq!(found.alerts.enabled, defaults.alerts.enabled);
     assert_eq!(found.alerts.keep_firing_for, defaults.alerts.keep_firing_for);
@@ -54,14 +55,14 @@ fn other_lines_of_the_config_example_parse() {
     assert_eq!((found.alerts.actions().len(), found.actions.allow.len()), (3, 1));
 }
 
-/// The keys of a section, as the error about an unknown one lists them.
+/// Returns the keys of a section, as the error about an unknown one lists them.
 fn keys(section: &str) -> Vec<String> {
     let error = toml::from_str::<Config>(&format!("{section}\nno_such_key = 1\n")).unwrap_err();
     let (_, list) = error.message().split_once("expected ").expect("a list of keys");
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The words of a section of the example, those of the sections below it included.
+/// Returns the words of a section of the example, including the sections below it.
 fn words(section: &str) -> Vec<String> {
     let name = section.trim_matches(['[', ']']);
     let mut is_inside = name.is_empty();

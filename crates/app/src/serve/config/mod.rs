@@ -1,4 +1,4 @@
-//! The agent's configuration: a file in TOML, and options that take precedence.
+//! Configuration of the agent: a TOML file, and command-line options that take precedence.
 
 pub(crate) mod actions;
 pub(crate) mod alerts;
@@ -25,27 +25,27 @@ use serde::Deserialize;
 
 use super::trust::{self, Refusal};
 
-/// Every key; what is not in the file has its default.
+/// The configuration; missing keys have their defaults.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// The agent's directory: incidents are in `incidents` in it, and the log of actions.
+    /// State directory: contains `incidents` and the log of actions.
     pub(crate) state_dir: PathBuf,
-    /// Whom to answer, and how.
+    /// HTTP API.
     pub(crate) http: http::Http,
-    /// What is traced, and what that may cost.
+    /// Tracing options and budget.
     pub(crate) trace: trace::Trace,
-    /// How many series there may be.
+    /// Limits on the number of series.
     pub(crate) metrics: Metrics,
-    /// Built-in alerts.
+    /// Alert rules and receivers.
     pub(crate) alerts: alerts::Alerts,
-    /// Snapshots of memory when it runs out.
+    /// Snapshots at out-of-memory errors.
     pub(crate) incidents: incidents::Incidents,
-    /// What may be done without asking.
+    /// Automatic actions.
     pub(crate) actions: actions::Actions,
-    /// Names of pods.
+    /// Sources of pod names.
     pub(crate) kubernetes: kubernetes::Kubernetes,
-    /// Where metrics, profiles and tables are sent.
+    /// Exporters of metrics, profiles and tables.
     pub(crate) exporters: onward::Onward,
 }
 
@@ -65,7 +65,7 @@ impl Default for Config {
     }
 }
 
-/// Whether an address leads to this host.
+/// Whether a URL refers to this host.
 fn is_loopback(url: &str) -> bool {
     let url = url.parse::<ureq::http::Uri>();
     url.ok().as_ref().and_then(ureq::http::Uri::host).is_some_and(|host| {
@@ -74,7 +74,7 @@ fn is_loopback(url: &str) -> bool {
     })
 }
 
-/// How many processes, containers, sites and suspects have series of their own.
+/// Maximum number of processes, containers, sites and suspects with their own series.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Metrics {
@@ -85,10 +85,10 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// The most of each: every scrape tells them all.
+    /// Maximum of each limit, because every scrape includes all series.
     const MOST: usize = 10_000;
 
-    fn check(&self, wrong: &mut Vec<String>) {
+    fn check(&self, errors: &mut Vec<String>) {
         for (name, number) in [
             ("max_processes", self.max_processes),
             ("max_containers", self.max_containers),
@@ -96,7 +96,7 @@ impl Metrics {
             ("max_suspects", self.max_suspects),
         ] {
             if number > Self::MOST {
-                wrong.push(format!(
+                errors.push(format!(
                     "metrics.{name} is {number}: at most {} can have series of their own",
                     Self::MOST
                 ));
@@ -118,33 +118,33 @@ impl Default for Metrics {
 }
 
 impl Config {
-    /// The default of `state_dir`.
+    /// Default of `state_dir`.
     pub(crate) const STATE_DIR: &'static str = "/var/lib/vramscope";
 
-    /// The directory that incidents are in.
+    /// Returns the directory of incidents.
     pub(crate) fn incidents_dir(&self) -> PathBuf {
-        self.state_dir.join(incidents::Incidents::FOLDERS)
+        self.state_dir.join(incidents::Incidents::DIR_NAME)
     }
 
-    /// Reads a file. Whether the keys fit together is checked by [`Config::check`].
-    /// A configuration that runs commands or sends signals must be in a file that other users cannot change.
+    /// Reads a file; [`Config::check`] validates it. A configuration that runs commands or sends
+    /// signals must be in a file that other users cannot change.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot read the configuration {}", path.display());
-        // What was checked is what is read.
+        // Read the same file that was checked.
         let (file, refusal) = match trust::file(path) {
             Ok(file) => (file, None),
             Err(refusal) => (File::open(path).with_context(cannot)?, Some(refusal)),
         };
         let text = std::io::read_to_string(file).with_context(cannot)?;
-        // The error of TOML tells line, column and what was expected there.
+        // The TOML error has line, column and the expected value.
         let config: Self =
             toml::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))?;
-        match refusal.filter(|_| config.acts()) {
+        match refusal.filter(|_| config.takes_actions()) {
             None => Ok(config),
-            Some(Refusal::Foreign(why) | Refusal::Exposed(why)) => {
-                bail!("configuration with commands or actions: {why}")
+            Some(Refusal::Foreign(reason) | Refusal::Exposed(reason)) => {
+                bail!("configuration with commands or actions: {reason}")
             }
-            // A pipe, say.
+            // A pipe, for example.
             Some(Refusal::Failed(error)) => {
                 Err(error).context("configuration with commands or actions must be in a file")
             }
@@ -152,39 +152,38 @@ impl Config {
     }
 
     /// Whether the agent runs commands, or sends signals to processes.
-    fn acts(&self) -> bool {
+    fn takes_actions(&self) -> bool {
         !self.actions.allow.is_empty() || self.alerts.has_commands()
     }
 
-    /// What is wrong with the configuration as a whole, each in a sentence that says what to do.
+    /// Returns all problems of the configuration, each with advice.
     pub(crate) fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        self.http.check(&mut wrong);
-        self.trace.check(&mut wrong);
-        self.metrics.check(&mut wrong);
-        self.alerts.check(&mut wrong);
-        self.incidents.check(&mut wrong);
+        let mut errors = Vec::new();
+        self.http.check(&mut errors);
+        self.trace.check(&mut errors);
+        self.metrics.check(&mut errors);
+        self.alerts.check(&mut errors);
+        self.incidents.check(&mut errors);
         if !self.state_dir.is_absolute() {
-            wrong.push(format!(
+            errors.push(format!(
                 "state_dir is {}: must be an absolute path, such as {}",
                 self.state_dir.display(),
                 Self::STATE_DIR
             ));
         }
-        // A configuration may be checked by another user than the agent's, whose usual directory it is.
-        let usual = self.state_dir == Path::new(Self::STATE_DIR);
-        let counts = |kind| !(usual && kind == ErrorKind::PermissionDenied);
-        wrong.extend(self.state().err().filter(|(kind, _)| counts(*kind)).map(|(_, why)| why));
-        self.actions.check(&self.incidents, &mut wrong);
-        self.kubernetes.check(&mut wrong);
-        self.exporters.check(&mut wrong);
-        wrong
+        // The check may run as a user who has no access to the agent's default directory.
+        let is_default = self.state_dir == Path::new(Self::STATE_DIR);
+        let counts = |kind| !(is_default && kind == ErrorKind::PermissionDenied);
+        errors.extend(self.state().err().filter(|(kind, _)| counts(*kind)).map(|(_, why)| why));
+        self.actions.check(&self.incidents, &mut errors);
+        self.kubernetes.check(&mut errors);
+        self.exporters.check(&mut errors);
+        errors
     }
 
-    /// Why the agent cannot keep what it is to keep: folders of incidents and the log of actions need a
-    /// place.
+    /// Checks the state directory, which incidents and the log of actions need.
     pub(crate) fn check_state(&self) -> Result<(), String> {
-        self.state().map_err(|(_, why)| why)
+        self.state().map_err(|(_, reason)| reason)
     }
 
     fn state(&self) -> Result<(), (ErrorKind, String)> {
@@ -193,30 +192,30 @@ impl Config {
         if !is_needed || !state.is_absolute() {
             return Ok(());
         }
-        let refused = |(kind, why)| {
-            (kind, format!("state_dir: {why}; set another with state_dir or --state-dir"))
+        let describe = |(kind, reason)| {
+            (kind, format!("state_dir: {reason}; set another with state_dir or --state-dir"))
         };
-        self.trust_state(false).map_err(refused)?;
-        folder::writable(state).map_err(refused)
+        self.trust_state(false).map_err(describe)?;
+        folder::writable(state).map_err(describe)
     }
 
-    /// Makes the agent's directories where they are missing, for its user alone. Ones that other users
-    /// control are refused; ones that cannot be made are reported when they are needed.
+    /// Creates missing directories of the agent, private to its user. Directories that other users
+    /// control are refused; failures to create one are reported when it is needed.
     pub(crate) fn make_state(&self) -> Result<(), String> {
         let is_needed = self.incidents.enabled || !self.actions.allow.is_empty();
-        if is_needed { self.trust_state(true).map_err(|(_, why)| why) } else { Ok(()) }
+        if is_needed { self.trust_state(true).map_err(|(_, reason)| reason) } else { Ok(()) }
     }
 
     fn trust_state(&self, create: bool) -> Result<(), (ErrorKind, String)> {
         let state = &self.state_dir;
         let checked = trust::directory(state, create).and_then(|is_private| {
             let is_made = create && self.incidents.enabled;
-            let check = || trust::subdirectory(state, incidents::Incidents::FOLDERS, is_made);
+            let check = || trust::subdirectory(state, incidents::Incidents::DIR_NAME, is_made);
             if is_private { check() } else { Ok(false) }
         });
         match checked {
-            Err(Refusal::Foreign(why)) => Err((ErrorKind::PermissionDenied, why)),
-            Err(Refusal::Exposed(why)) => Err((ErrorKind::Other, why)),
+            Err(Refusal::Foreign(reason)) => Err((ErrorKind::PermissionDenied, reason)),
+            Err(Refusal::Exposed(reason)) => Err((ErrorKind::Other, reason)),
             Ok(_) | Err(Refusal::Failed(_)) => Ok(()),
         }
     }
@@ -232,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn a_state_folder_that_is_none_is_told_before_it_is_needed() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
+    fn invalid_state_dir_fails_config_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         for (path, word) in [
             (&*file, "is not a directory"),
@@ -246,27 +245,27 @@ mod tests {
             assert!(found[0].starts_with("state_dir: "), "{found:?}");
         }
         assert_eq!(state(&file, "enabled = false"), [""; 0], "nothing is written");
-        assert_eq!(state(&folder.path().join("new/one"), ""), [""; 0]);
-        assert!(!folder.path().join("new").exists(), "a check makes nothing");
+        assert_eq!(state(&dir.path().join("new/one"), ""), [""; 0]);
+        assert!(!dir.path().join("new").exists(), "a check creates nothing");
     }
 
     #[test]
-    fn files_of_http_are_read_by_the_check() {
+    fn http_files_are_read_by_the_config_check() {
         use std::os::unix::fs::PermissionsExt;
 
-        let folder = tempfile::tempdir().unwrap();
-        let token = folder.path().join("token");
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
         std::fs::write(&token, "0123456789abcdef").unwrap();
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let pipe = folder.path().join("pipe");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
-        assert!(made.success());
+        let pipe = dir.path().join("pipe");
+        let created = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(created.success());
         let (token, pipe) = (token.display(), pipe.display());
-        let state = folder.path().display();
+        let state = dir.path().display();
         for (text, word) in [
             ("token_file = \"/nowhere/token\"".to_owned(), "/nowhere/token"),
             (format!("token_file = \"{token}\""), "chmod 600"),
-            // Nobody writes to it: who opens it waits.
+            // No process writes to it, so opening it would block.
             (format!("token_file = \"{pipe}\""), "not a regular file"),
             (
                 format!("tls_cert_file = \"{pipe}\"\ntls_key_file = \"{pipe}\""),

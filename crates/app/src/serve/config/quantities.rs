@@ -1,4 +1,4 @@
-//! Sizes and times in the settings, written as on the command line.
+//! Sizes and durations in the configuration, written as on the command line.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::quantity;
 
-/// `"512M"`.
+/// A size, such as `"512M"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Size(pub(crate) Bytes);
 
-/// `"10m"`.
+/// A duration, such as `"10m"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span(pub(crate) Duration);
 
 impl Span {
-    /// As the engine counts time.
+    /// Converts to the engine's unit.
     pub(crate) fn nanos(self) -> Nanos {
         Nanos(u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX))
     }

@@ -1,4 +1,4 @@
-//! `[trace]`: what is traced, and what that may cost.
+//! `[trace]`: tracing options, and the budget of the agent.
 
 use std::path::PathBuf;
 
@@ -6,27 +6,27 @@ use serde::Deserialize;
 
 use super::Size;
 
-/// See the module.
+/// `[trace]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Trace {
-    /// Driver libraries besides those that are found.
+    /// Driver libraries to probe in addition to those found.
     pub(crate) drivers: Vec<PathBuf>,
-    /// How call stacks are taken.
+    /// How call stacks are collected.
     pub(crate) stacks: Stacks,
-    /// Streams, events and other objects are counted, too.
+    /// Also track CUDA objects: streams, events and others.
     pub(crate) objects: bool,
-    /// Launches and copies are counted, too.
+    /// Also count launches and copies.
     pub(crate) kernels: bool,
-    /// Tensors of PyTorch are followed, too.
+    /// Also track PyTorch tensors.
     pub(crate) torch: Torch,
-    /// The most processor time that the agent may take, in percent of one core.
+    /// CPU budget of the agent, in percent of one core.
     pub(crate) max_cpu: Option<f64>,
-    /// The most memory that the agent may take.
+    /// Memory budget of the agent.
     pub(crate) max_memory: Option<Size>,
 }
 
-/// How call stacks are taken.
+/// How call stacks are collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Stacks {
@@ -35,7 +35,7 @@ pub(crate) enum Stacks {
     Full,
 }
 
-/// How tensors are followed.
+/// How tensors are tracked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Torch {
@@ -45,10 +45,10 @@ pub(crate) enum Torch {
 }
 
 impl Trace {
-    /// What is wrong with it.
-    pub(super) fn check(&self, wrong: &mut Vec<String>) {
+    /// Adds the errors of this section.
+    pub(super) fn check(&self, errors: &mut Vec<String>) {
         if self.max_cpu.is_some_and(|percent| !percent.is_finite() || percent <= 0.0) {
-            wrong.push("max_cpu is percent of one core: more than 0, such as 5".into());
+            errors.push("max_cpu is percent of one core: more than 0, such as 5".into());
         }
     }
 }

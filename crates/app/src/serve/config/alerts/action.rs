@@ -1,4 +1,4 @@
-//! `[[alerts.receiver]]`: who is notified of an alert.
+//! `[[alerts.receiver]]`: where notifications go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,50 +14,50 @@ use crate::output;
 use crate::serve::config::{Span, is_loopback};
 use crate::serve::{program, secret};
 
-/// See the module.
+/// `[[alerts.receiver]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Action {
-    /// What is done.
+    /// Type of the receiver.
     #[serde(rename = "type")]
     pub(crate) kind: Kind,
-    /// Only alerts that are at least this bad.
+    /// Minimum severity of alerts.
     #[serde(default = "info")]
     pub(crate) min_severity: Level,
-    /// Only these rules; all, when there are none.
+    /// Rules to notify about; empty: all.
     #[serde(default)]
     pub(crate) rules: Vec<String>,
-    /// How often an alert that goes on is told again.
+    /// How often the notification of a firing alert is repeated.
     repeat_interval: Option<Switch<Span>>,
-    /// How many messages there may be in the time `rate_limit_window`.
+    /// Maximum number of messages per `rate_limit_window`.
     pub(crate) rate_limit: Option<u32>,
-    /// See `rate_limit`.
+    /// Window of `rate_limit`.
     rate_limit_window: Option<Span>,
-    /// Of webhooks: where to, or a file that says it.
+    /// For webhooks: the URL, or a file that contains it.
     url: Option<String>,
     url_file: Option<PathBuf>,
-    /// The shape of messages.
+    /// Payload format.
     pub(crate) format: Option<Format>,
-    /// A file with a token, and the header that carries it.
+    /// File with a token, and the header that carries it.
     token_file: Option<PathBuf>,
     token_header: Option<String>,
     /// Other headers.
     #[serde(default)]
     pub(crate) headers: BTreeMap<String, String>,
-    /// Who may vouch for the receiver, instead of those that the host trusts.
+    /// CA certificates that are trusted instead of the system's.
     pub(crate) ca_file: Option<PathBuf>,
-    /// How often a message is tried again.
+    /// How often a failed message is retried.
     retries: Option<u32>,
-    /// Of commands: the program and its arguments.
+    /// For commands: the program and its arguments.
     #[serde(default)]
     pub(crate) command: Vec<String>,
-    /// How many may run at the same time.
+    /// Maximum number of concurrent commands.
     max_concurrent: Option<usize>,
-    /// How long a webhook or a command may take.
+    /// Timeout of a webhook or command.
     timeout: Option<Span>,
 }
 
-/// What is done.
+/// Type of a receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -66,7 +66,7 @@ pub(crate) enum Kind {
     Command,
 }
 
-/// The shape of messages.
+/// Payload format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
@@ -104,8 +104,8 @@ impl Action {
     }
 
     pub(crate) fn repeat_interval(&self) -> Option<Span> {
-        let usual = Some(Span(Duration::from_secs(4 * 3600)));
-        self.repeat_interval.unwrap_or(Switch::Default).or(usual, |span| span)
+        let default = Some(Span(Duration::from_secs(4 * 3600)));
+        self.repeat_interval.unwrap_or(Switch::Default).or(default, |span| span)
     }
 
     pub(crate) fn rate_limit_window(&self) -> Span {
@@ -113,8 +113,8 @@ impl Action {
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        let usual = if self.kind == Kind::Command { 30 } else { 5 };
-        self.timeout.map_or(Duration::from_secs(usual), |span| span.0)
+        let default = if self.kind == Kind::Command { 30 } else { 5 };
+        self.timeout.map_or(Duration::from_secs(default), |span| span.0)
     }
 
     pub(crate) fn retries(&self) -> u32 {
@@ -125,13 +125,13 @@ impl Action {
         self.max_concurrent.unwrap_or(4)
     }
 
-    /// Whether an alert is told at all.
-    pub(crate) fn wants(&self, rule: &str, severity: engine::alert::Severity) -> bool {
+    /// Whether the receiver is notified of an alert.
+    pub(crate) fn accepts(&self, rule: &str, severity: engine::alert::Severity) -> bool {
         severity >= self.min_severity.severity()
             && (self.rules.is_empty() || self.rules.iter().any(|name| name == rule))
     }
 
-    /// Where a webhook goes to. It may be a secret by itself.
+    /// Returns the URL of a webhook, which may itself be a secret.
     pub(crate) fn target(&self) -> Result<String, String> {
         let target = match (&self.url, &self.url_file) {
             (Some(url), None) => url.clone(),
@@ -141,17 +141,17 @@ impl Action {
         address(&target).map(|_| target)
     }
 
-    /// The header that carries the token.
+    /// Returns the header that carries the token.
     pub(crate) fn token(&self) -> Result<Option<(String, String)>, String> {
         let Some(file) = &self.token_file else { return Ok(None) };
         let token = secret_in(file)?;
         let name = self.token_header.clone().unwrap_or_else(|| "Authorization".into());
-        let is_usual = name.eq_ignore_ascii_case("authorization");
-        Ok(Some((name, if is_usual { format!("Bearer {token}") } else { token })))
+        let is_bearer = name.eq_ignore_ascii_case("authorization");
+        Ok(Some((name, if is_bearer { format!("Bearer {token}") } else { token })))
     }
 
-    /// What is wrong with it.
-    pub(super) fn check(&self, index: usize, rules: &BTreeSet<&str>, wrong: &mut Vec<String>) {
+    /// Adds the errors of this receiver.
+    pub(super) fn check(&self, index: usize, rules: &BTreeSet<&str>, errors: &mut Vec<String>) {
         let mut found = Vec::new();
         for name in self.rules.iter().filter(|name| !rules.contains(name.as_str())) {
             let all: Vec<_> = rules.iter().copied().collect();
@@ -174,16 +174,16 @@ impl Action {
             Kind::Webhook => self.check_webhook(&mut found),
             Kind::Command => self.check_command(&mut found),
         }
-        let place = format!("[[alerts.receiver]] number {}", index + 1);
-        wrong.extend(found.iter().map(|why| format!("{place}: {why}")));
+        let section = format!("[[alerts.receiver]] number {}", index + 1);
+        errors.extend(found.iter().map(|problem| format!("{section}: {problem}")));
     }
 
-    /// Keys that are for another type.
+    /// Reports keys that apply to another type.
     fn check_options(&self, found: &mut Vec<String>) {
         let is_webhook = self.kind == Kind::Webhook;
         let is_command = self.kind == Kind::Command;
         let syncs = self.format == Some(Format::Alertmanager);
-        for (option, is_there, is_fine, whose) in [
+        for (option, is_set, applies, scope) in [
             ("url", self.url.is_some(), is_webhook, "webhook receivers"),
             ("url_file", self.url_file.is_some(), is_webhook, "webhook receivers"),
             ("format", self.format.is_some(), is_webhook, "webhook receivers"),
@@ -204,28 +204,28 @@ impl Action {
                 "repeat_interval",
                 self.repeat_interval.is_some(),
                 !syncs,
-                "other formats than alertmanager, which repeats by itself",
+                "other formats than alertmanager, which repeats alerts itself",
             ),
             (
                 "rate_limit",
                 self.rate_limit.is_some(),
                 !syncs,
-                "other formats than alertmanager, which groups by itself",
+                "other formats than alertmanager, which groups alerts itself",
             ),
         ] {
-            if is_there && !is_fine {
-                found.push(format!("`{option}` applies only to {whose}"));
+            if is_set && !applies {
+                found.push(format!("`{option}` applies only to {scope}"));
             }
         }
     }
 
     fn check_webhook(&self, found: &mut Vec<String>) {
-        let target = self.target().map_err(|why| found.push(why)).ok();
-        let token = self.token().map_err(|why| found.push(why)).ok().flatten();
+        let target = self.target().map_err(|problem| found.push(problem)).ok();
+        let token = self.token().map_err(|problem| found.push(problem)).ok().flatten();
         if let Some(uri) = target.and_then(|target| address(&target).ok())
             && uri.scheme_str() == Some("http")
             && !is_loopback(uri.host().unwrap_or_default())
-            && let Some(what) = self.secret_to(&uri, token.is_some())
+            && let Some(what) = self.exposed_secret(&uri, token.is_some())
         {
             found.push(format!("{what} would be sent unencrypted; use https://"));
         }
@@ -243,20 +243,20 @@ impl Action {
         }
     }
 
-    /// A secret that a message to this address carries.
-    fn secret_to(&self, uri: &Uri, has_token: bool) -> Option<String> {
-        let sounds = |name: &str| {
+    /// Returns the secret that a message to this URL would carry.
+    fn exposed_secret(&self, uri: &Uri, has_token: bool) -> Option<String> {
+        let looks_secret = |name: &str| {
             let name = name.to_ascii_lowercase();
             SECRETS.iter().any(|word| name.contains(word))
         };
-        let in_address = || uri.authority().is_some_and(|place| place.as_str().contains('@'));
+        let in_address = || uri.authority().is_some_and(|part| part.as_str().contains('@'));
         if has_token {
             return Some("the token".into());
         }
         if in_address() {
             return Some("the password in the URL".into());
         }
-        let header = self.headers.keys().find(|name| sounds(name));
+        let header = self.headers.keys().find(|name| looks_secret(name));
         header.map(|name| format!("the header `{}`", plain(name)))
     }
 
@@ -265,20 +265,20 @@ impl Action {
     }
 }
 
-/// Names of headers that have one of these in them hold secrets.
+/// Words in header names that mark a secret.
 const SECRETS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];
 
-/// The address of a webhook, if something could answer there.
+/// Parses the URL of a webhook.
 fn address(text: &str) -> Result<Uri, String> {
     if !text.starts_with("https://") && !text.starts_with("http://") {
         return Err("the webhook URL must begin with https:// or http://".into());
     }
-    let wrong = || "invalid webhook URL; use one such as https://a.example:8443/path".to_owned();
-    let uri: Uri = text.parse().map_err(|_| wrong())?;
-    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-    // What follows the host is a port, if it is anything.
-    let place = uri.authority().map(|place| place.as_str()).unwrap_or_default();
-    let after = place.rsplit_once('@').map_or(place, |(_, place)| place).strip_prefix(host);
+    let invalid = || "invalid webhook URL; use one such as https://a.example:8443/path".to_owned();
+    let uri: Uri = text.parse().map_err(|_| invalid())?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(invalid)?;
+    // Whatever follows the host must be a port.
+    let authority = uri.authority().map(|part| part.as_str()).unwrap_or_default();
+    let after = authority.rsplit_once('@').map_or(authority, |(_, rest)| rest).strip_prefix(host);
     match after.and_then(|after| after.strip_prefix(':')) {
         Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(uri),
         Some(_) => Err("the port of the webhook URL must be 1 to 65535".into()),
@@ -286,17 +286,17 @@ fn address(text: &str) -> Result<Uri, String> {
     }
 }
 
-/// A header, if it can be sent.
+/// Parses a header.
 pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let known = HeaderName::from_bytes(name.as_bytes())
+    let header_name = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| format!("`{}` is not a valid header name", plain(name)))?;
     let mut value = HeaderValue::from_str(value)
         .map_err(|_| format!("the header `{}` has a value that cannot be sent", plain(name)))?;
     value.set_sensitive(true);
-    Ok((known, value))
+    Ok((header_name, value))
 }
 
-/// A secret in a file.
+/// Reads a secret from a file.
 fn secret_in(file: &Path) -> Result<String, String> {
     secret::line(file).map_err(|error| output::reasons(&error))
 }

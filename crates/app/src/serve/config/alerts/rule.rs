@@ -1,4 +1,4 @@
-//! `[[alerts.rule]]`: rules of one's own.
+//! `[[alerts.rule]]`: custom rules.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::quantity;
 use crate::serve::config::Span;
 
-/// See the module.
+/// `[[alerts.rule]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OwnRule {
@@ -21,7 +21,7 @@ pub(crate) struct OwnRule {
     labels: BTreeMap<String, String>,
     above: Option<Number>,
     below: Option<Number>,
-    /// How much the metric grew within this time, not what it is.
+    /// Compares the growth of the metric within this time, not its value.
     window: Option<Span>,
     #[serde(rename = "for")]
     hold: Option<Span>,
@@ -32,7 +32,7 @@ pub(crate) struct OwnRule {
     advice: String,
 }
 
-/// A number, or a size or time in words: the metric's unit decides which.
+/// A number, or a size or duration with a unit; the unit of the metric decides which.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum Number {
@@ -40,7 +40,7 @@ enum Number {
     Words(String),
 }
 
-/// How bad it is.
+/// Severity of an alert.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
@@ -63,51 +63,51 @@ impl Level {
     }
 }
 
-/// The longest name of a rule.
+/// Maximum length of a rule name.
 const LONGEST: usize = 64;
 
 impl OwnRule {
-    /// The rule, or everything that is wrong with it.
+    /// Returns the rule, or all of its problems.
     pub(super) fn compile(&self) -> Result<Rule, Vec<String>> {
-        let mut wrong = Vec::new();
-        let name_is_fine = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if self.name.is_empty() || self.name.len() > LONGEST || !self.name.chars().all(name_is_fine)
+        let mut errors = Vec::new();
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if self.name.is_empty() || self.name.len() > LONGEST || !self.name.chars().all(is_name_char)
         {
-            wrong.push(format!("a name is up to {LONGEST} letters, digits, `_` and `-`"));
+            errors.push(format!("the name must be up to {LONGEST} letters, digits, `_` and `-`"));
         }
         let metric = self.metric();
-        let rule = metric.and_then(|metric| self.rule_of(metric, &mut wrong));
-        let rule = rule.map_err(|why| wrong.push(why)).ok();
-        let place = format!("[[alerts.rule]] {}", plain(&self.name));
-        let wrong: Vec<_> = wrong.iter().map(|why| format!("{place}: {why}")).collect();
-        rule.filter(|_| wrong.is_empty()).ok_or(wrong)
+        let rule = metric.and_then(|metric| self.build(metric, &mut errors));
+        let rule = rule.map_err(|why| errors.push(why)).ok();
+        let section = format!("[[alerts.rule]] {}", plain(&self.name));
+        let errors: Vec<_> = errors.iter().map(|why| format!("{section}: {why}")).collect();
+        rule.filter(|_| errors.is_empty()).ok_or(errors)
     }
 
     fn metric(&self) -> Result<&'static Metric, String> {
         let known = catalogue::ALL.iter().find(|metric| metric.name == self.metric);
         known.copied().ok_or_else(|| {
-            let near = nearest(&self.metric, catalogue::ALL.iter().map(|metric| metric.name));
-            let hint = near.map_or_else(
+            let nearest = nearest(&self.metric, catalogue::ALL.iter().map(|metric| metric.name));
+            let hint = nearest.map_or_else(
                 || "docs/reference/metrics.md lists all of them".into(),
-                |near| format!("did you mean `{near}`?"),
+                |nearest| format!("did you mean `{nearest}`?"),
             );
             format!("unknown metric `{}`; {hint}", plain(&self.metric))
         })
     }
 
-    fn rule_of(&self, metric: &'static Metric, wrong: &mut Vec<String>) -> Result<Rule, String> {
+    fn build(&self, metric: &'static Metric, errors: &mut Vec<String>) -> Result<Rule, String> {
         let labels = metric.labels.join(", ");
-        let about = |name: &str| match labels.as_str() {
+        let no_label = |name: &str| match labels.as_str() {
             "" => format!("`{}` has no label `{}`: it has none", metric.name, plain(name)),
             _ => format!("`{}` has no label `{}`; it has {labels}", metric.name, plain(name)),
         };
         for name in self.labels.keys().filter(|name| !metric.labels.contains(&name.as_str())) {
-            wrong.push(about(name));
+            errors.push(no_label(name));
         }
-        let summary = self.summary.clone().unwrap_or_else(|| self.usual_summary(metric));
+        let summary = self.summary.clone().unwrap_or_else(|| self.default_summary(metric));
         for name in placeholders(&summary).chain(placeholders(&self.advice)) {
             if !metric.labels.contains(&name) && !["value", "threshold"].contains(&name) {
-                wrong.push(format!("{{{}}} is unknown: {}", plain(name), about(name)));
+                errors.push(format!("{{{}}} is unknown: {}", plain(name), no_label(name)));
             }
         }
         Ok(Rule {
@@ -132,44 +132,44 @@ impl OwnRule {
 
     fn measure(&self, metric: &Metric) -> Result<Measure, String> {
         match (metric.sort, self.window.map(Span::nanos)) {
-            (_, Some(within)) if within < Nanos::from_millis(1000) => {
-                Err("`window` is at least \"1s\"".into())
+            (_, Some(window)) if window < Nanos::from_millis(1000) => {
+                Err("`window` must be at least \"1s\"".into())
             }
-            (Sort::Counter, Some(within)) => Ok(Measure::Increase(within)),
+            (Sort::Counter, Some(window)) => Ok(Measure::Increase(window)),
             (Sort::Counter, None) => {
                 Err(format!("`{}` is a counter; set window, such as window = \"10m\"", metric.name))
             }
-            (Sort::Gauge, Some(within)) => Ok(Measure::Growth(within)),
+            (Sort::Gauge, Some(window)) => Ok(Measure::Growth(window)),
             (Sort::Gauge, None) => Ok(Measure::Value),
-            (Sort::Info, _) => Err(format!("`{}` is always 1; take another metric", metric.name)),
+            (Sort::Info, _) => Err(format!("`{}` is always 1; choose another one", metric.name)),
         }
     }
 
-    /// The sentence of those who write none.
-    fn usual_summary(&self, metric: &Metric) -> String {
+    /// Summary of a rule that has none.
+    fn default_summary(&self, metric: &Metric) -> String {
         let labels: String =
             metric.labels.iter().map(|label| format!(" {label}={{{label}}}")).collect();
         let than = if self.below.is_some() { "less" } else { "more" };
-        let does = match self.window {
-            Some(within) => format!("grew by {{value}} in {}", span(within)),
+        let change = match self.window {
+            Some(window) => format!("grew by {{value}} in {}", span(window)),
             None => "is {value}".to_owned(),
         };
-        format!("{} {does}, {than} than {{threshold}}:{labels}", metric.name)
+        format!("{} {change}, {than} than {{threshold}}:{labels}", metric.name)
             .trim_end_matches(':')
             .to_owned()
     }
 
     fn limit(&self, metric: &Metric) -> Result<Limit, String> {
         match (&self.above, &self.below) {
-            (Some(above), None) => above.of(metric).map(Limit::Above),
-            (None, Some(below)) => below.of(metric).map(Limit::Below),
+            (Some(above), None) => above.value_for(metric).map(Limit::Above),
+            (None, Some(below)) => below.value_for(metric).map(Limit::Below),
             _ => Err("set exactly one of `above` and `below`".into()),
         }
     }
 }
 
 impl Number {
-    fn of(&self, metric: &Metric) -> Result<f64, String> {
+    fn value_for(&self, metric: &Metric) -> Result<f64, String> {
         match self {
             Self::Plain(number) if number.is_finite() => Ok(*number),
             Self::Plain(_) => Err("the threshold is not a number".into()),
@@ -182,7 +182,7 @@ impl Number {
     }
 }
 
-/// A time in the biggest unit that has it whole.
+/// Formats a duration in the largest unit that divides it.
 fn span(span: Span) -> String {
     let millis = span.0.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
@@ -190,17 +190,17 @@ fn span(span: Span) -> String {
     whole.map_or_else(|| format!("{millis}ms"), |(unit, name)| format!("{}{name}", millis / unit))
 }
 
-/// The name that is meant: not more than a third of it is wrong.
-fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    // Nobody mistypes that much, and the time that it takes stays bounded.
-    if wrong.len() > 100 {
+/// Returns the most similar name, if at most a third of it differs.
+fn nearest<'n>(input: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    // Longer input is not a typo; this also bounds the running time.
+    if input.len() > 100 {
         return None;
     }
-    let near = names.map(|name| (distance(wrong, name), name)).min()?;
+    let near = names.map(|name| (distance(input, name), name)).min()?;
     (near.0 <= near.1.len() / 3).then_some(near.1)
 }
 
-/// How many letters must be changed, added or taken away.
+/// Returns the edit distance: characters to replace, insert or delete.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (line, a) in one.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! Limits that can be switched off: a quantity, `"off"` or `false`, or `true` for the usual one.
+//! Thresholds that can be switched off: a value, `"off"` or `false`, or `true` for the default.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use crate::quantity;
 use crate::serve::config::{Size, Span};
 
-/// A limit as the settings have it.
+/// A threshold in the configuration.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Switch<T> {
     Default,
@@ -18,10 +18,10 @@ pub(super) enum Switch<T> {
 }
 
 impl<T: Copy> Switch<T> {
-    /// The limit, or the usual one; nothing when it is off.
-    pub(super) fn or<U>(self, usual: Option<U>, convert: impl Fn(T) -> U) -> Option<U> {
+    /// Returns the threshold, or the default; none if it is off.
+    pub(super) fn or<U>(self, default: Option<U>, convert: impl Fn(T) -> U) -> Option<U> {
         match self {
-            Self::Default => usual,
+            Self::Default => default,
             Self::Off => None,
             Self::On(limit) => Some(convert(limit)),
         }
@@ -34,23 +34,23 @@ impl Switch<Always> {
     }
 }
 
-/// What can stand in the place of a limit.
+/// A value that can be a threshold.
 pub(super) trait Quantity: Sized {
-    /// For messages.
+    /// Description for error messages.
     const EXPECTED: &'static str;
 
-    /// From a plain number.
+    /// Parses a plain number.
     fn number(number: f64) -> Result<Self, String>;
 
-    /// From text.
+    /// Parses text.
     fn text(text: &str) -> Result<Self, String>;
 }
 
-/// A rule that has no limit.
+/// A rule without a threshold.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Always;
 
-/// A part of a whole, 0 to 1.
+/// A ratio between 0 and 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Share(pub(super) f64);
 

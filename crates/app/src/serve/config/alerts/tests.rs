@@ -16,30 +16,30 @@ fn read(text: &str) -> Alerts {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn wrong(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    read(text).check(&mut wrong);
-    wrong
+fn errors(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    read(text).check(&mut errors);
+    errors
 }
 
-/// The one thing that is wrong.
+/// Returns the only problem.
 fn reason(text: &str) -> String {
-    let wrong = wrong(text);
-    let [reason] = &wrong[..] else { panic!("{wrong:#?}") };
+    let errors = errors(text);
+    let [reason] = &errors[..] else { panic!("{errors:#?}") };
     reason.clone()
 }
 
 #[test]
-fn without_settings_every_built_in_rule_is_on_and_alerts_are_logged() {
+fn defaults_enable_builtin_rules_and_the_log() {
     let alerts = read("");
     assert_eq!(alerts.rules(), builtin::rules(&Thresholds::default()));
-    let [action] = &alerts.actions()[..] else { panic!() };
-    assert_eq!(action.kind, Kind::Log);
-    assert_eq!(wrong(""), [""; 0]);
+    let [receiver] = &alerts.actions()[..] else { panic!() };
+    assert_eq!(receiver.kind, Kind::Log);
+    assert_eq!(errors(""), [""; 0]);
 }
 
 #[test]
-fn limits_are_set_and_rules_are_switched_off() {
+fn thresholds_are_set_and_rules_switched_off() {
     let alerts = read(
         "leak_suspect = false\nfull_soon = \"2h\"\nout_of_memory = \"off\"\nnearly_full = 0.9\n\
          fragmentation = true\nuntracked_growth = \"off\"\ndegraded = false",
@@ -53,8 +53,8 @@ fn limits_are_set_and_rules_are_switched_off() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused_with_an_example() {
-    for (text, says) in [
+fn invalid_thresholds_are_rejected_with_an_example() {
+    for (text, expected) in [
         ("nearly_full = 95", "between 0 and 1, such as 0.95"),
         ("nearly_full = \"95%\"", "between 0 and 1"),
         ("full_soon = 6", "such as \"5m\""),
@@ -63,22 +63,22 @@ fn limits_that_make_no_sense_are_refused_with_an_example() {
         ("degraded = 3", "expected true, or \"off\""),
         ("nearly_ful = 0.9", "unknown field"),
         ("[[receiver]]\ntype = \"mail\"", "unknown variant"),
-        ("[[receiver]]\ntype = \"log\"\ncolour = \"red\"", "unknown field"),
+        ("[[receiver]]\ntype = \"log\"\ncolor = \"red\"", "unknown field"),
     ] {
         let error = toml::from_str::<Alerts>(text).unwrap_err().to_string();
-        assert!(error.contains(says), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
 const RULE: &str = "[[rule]]\nname = \"mine\"\nmetric = \"vramscope_process_pinned_bytes\"\n";
 
 #[test]
-fn a_rule_of_ones_own_is_read_in_the_unit_of_its_metric() {
+fn custom_rule_uses_the_unit_of_its_metric() {
     let text = format!(
         "{RULE}labels = {{ process = \"train\" }}\nabove = \"16G\"\nfor = \"5m\"\n\
          severity = \"critical\"\nsummary = \"{{process}} pins {{value}}\""
     );
-    assert_eq!(wrong(&text), [""; 0]);
+    assert_eq!(errors(&text), [""; 0]);
     let rule = read(&text).rules().pop().unwrap();
     assert_eq!(rule.limit, Limit::Above((16_u64 << 30) as f64));
     assert_eq!(rule.hold, Nanos::from_millis(300_000));
@@ -94,7 +94,7 @@ fn a_rule_of_ones_own_is_read_in_the_unit_of_its_metric() {
 }
 
 #[test]
-fn a_metric_that_there_is_not_is_named_with_the_one_that_is_meant() {
+fn unknown_metric_gets_a_suggestion() {
     let text = "[[rule]]\nname = \"mine\"\nmetric = \"vramscope_proces_pined_bytes\"\nabove = 1";
     assert_eq!(
         reason(text),
@@ -113,8 +113,8 @@ fn a_metric_that_there_is_not_is_named_with_the_one_that_is_meant() {
 }
 
 #[test]
-fn rules_that_cannot_work_are_refused_with_what_to_do() {
-    for (text, says) in [
+fn invalid_rules_are_rejected_with_advice() {
+    for (text, expected) in [
         (
             format!("{RULE}above = 1\nlabels = {{ gpu = \"0\" }}"),
             "has no label `gpu`; it has pid, process",
@@ -138,16 +138,16 @@ fn rules_that_cannot_work_are_refused_with_what_to_do() {
             "letters, digits",
         ),
     ] {
-        assert!(reason(&text).contains(says), "{text}: {}", reason(&text));
+        assert!(reason(&text).contains(expected), "{text}: {}", reason(&text));
     }
 }
 
 #[test]
-fn actions_that_cannot_work_are_refused_with_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
+fn invalid_receivers_are_rejected_with_advice() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
     std::fs::write(&token, "s3cret\n").unwrap();
-    let empty = folder.path().join("empty");
+    let empty = dir.path().join("empty");
     std::fs::write(&empty, "\n").unwrap();
     for file in [&token, &empty] {
         std::fs::set_permissions(file, Permissions::from_mode(0o640)).unwrap();
@@ -160,7 +160,7 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
     let (log, command) = ("[[receiver]]\ntype = \"log\"\n", "[[receiver]]\ntype = \"command\"\n");
     let local = "url = \"http://127.0.0.1:9/x\"\n";
     let plain = "url = \"http://alerts.example/\"\n";
-    for (text, says) in [
+    for (text, expected) in [
         (webhook.to_owned(), "either `url` or `url_file`"),
         (format!("{webhook}url = \"ftp://a.example\""), "begin with https:// or http://"),
         (format!("{webhook}{local}token_file = \"/nowhere/token\""), "cannot read /nowhere/token"),
@@ -204,10 +204,10 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
         (format!("{command}command = [\"/no/such\"]"), "no program /no/such"),
         (format!("{command}command = [\"/etc/passwd\"]"), "is not executable"),
     ] {
-        assert!(reason(&text).contains(says), "{text}: {}", reason(&text));
+        assert!(reason(&text).contains(expected), "{text}: {}", reason(&text));
         assert!(!reason(&text).contains("s3cret"));
     }
-    for fine in [
+    for valid in [
         format!("{webhook}{plain}headers = {{ X-Team = \"ml\" }}"),
         format!("{webhook}{local}headers = {{ Authorization = \"s3cret\" }}"),
         format!("{webhook}{local}token_file = \"{token}\""),
@@ -215,23 +215,23 @@ fn actions_that_cannot_work_are_refused_with_what_to_do() {
         format!("{webhook}url = \"https://alerts.example/\"\ntoken_file = \"{token}\""),
         "[[receiver]]\ntype = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"true\"]".into(),
     ] {
-        assert_eq!(wrong(&fine), [""; 0], "{fine}");
+        assert_eq!(errors(&valid), [""; 0], "{valid}");
     }
 }
 
 #[test]
-fn a_secret_that_anybody_can_read_or_that_is_a_pipe_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
+fn world_readable_secrets_and_pipes_are_rejected() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, pipe) = (dir.path().join("file"), dir.path().join("pipe"));
     std::fs::write(&file, "http://127.0.0.1/\n").unwrap();
-    // Nobody writes to it: who opens it waits.
+    // No process writes to it, so opening it would block.
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::fs::set_permissions(&pipe, Permissions::from_mode(0o600)).unwrap();
     for option in ["url_file", "token_file"] {
         let url = if option == "url_file" { "" } else { "url = \"http://127.0.0.1:9/x\"\n" };
         let found = |file: &std::path::Path| {
             let file = file.display();
-            wrong(&format!("[[receiver]]\ntype = \"webhook\"\n{url}{option} = \"{file}\""))
+            errors(&format!("[[receiver]]\ntype = \"webhook\"\n{url}{option} = \"{file}\""))
         };
         for mode in [0o644, 0o604, 0o602] {
             std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
@@ -251,9 +251,9 @@ fn a_secret_that_anybody_can_read_or_that_is_a_pipe_is_refused() {
     assert!(reason(&text).contains("not a regular file"), "{}", reason(&text));
 }
 
-/// The configuration of the document is read as it stands; of files that are not here that is said.
+/// The configuration in the docs is valid, except for files that do not exist here.
 #[test]
-fn settings_of_the_document_are_right() {
+fn documented_configuration_is_valid() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/alerts.md");
     let text = std::fs::read_to_string(path).unwrap();
     let blocks: Vec<&str> =
@@ -262,13 +262,13 @@ fn settings_of_the_document_are_right() {
     for block in &blocks {
         let config: crate::serve::config::Config =
             toml::from_str(block).unwrap_or_else(|error| panic!("{block}: {error}"));
-        let mut wrong = config.check();
-        wrong.retain(|why| {
-            !why.contains("cannot read /etc/vramscope/webhook-token")
-                && !why.contains("no program /usr/local/bin/on-alert")
+        let mut errors = config.check();
+        errors.retain(|problem| {
+            !problem.contains("cannot read /etc/vramscope/webhook-token")
+                && !problem.contains("no program /usr/local/bin/on-alert")
         });
-        assert_eq!(wrong, [""; 0], "{block}");
+        assert_eq!(errors, [""; 0], "{block}");
     }
-    let usual: crate::serve::config::Config = toml::from_str(blocks[0]).unwrap();
-    assert_eq!(usual.alerts.rules(), builtin::rules(&Thresholds::default()), "the defaults");
+    let defaults: crate::serve::config::Config = toml::from_str(blocks[0]).unwrap();
+    assert_eq!(defaults.alerts.rules(), builtin::rules(&Thresholds::default()), "the defaults");
 }

@@ -1,4 +1,4 @@
-//! A folder of files that are kept for a while.
+//! Retention of exported files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use engine::units::Bytes;
 
 use crate::serve::config::folder;
 
-/// What is kept, and where.
+/// Directory of exported files, and their retention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keep<'a> {
-    /// The folder.
-    pub(crate) folder: &'a Path,
-    /// How old files become.
+    /// The directory.
+    pub(crate) dir: &'a Path,
+    /// Maximum age of files.
     pub(crate) age: Duration,
-    /// How big they become together.
+    /// Maximum total size.
     pub(crate) size: Bytes,
 }
 
 impl Keep<'_> {
-    /// What is wrong with it. Nothing is made, but for a file that is removed at once.
+    /// Returns its problems. Nothing is created, except for a file that is removed at once.
     pub(super) fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         if self.age < Duration::from_secs(60) {
-            wrong.push("`retention` must be 1m or more".into());
+            errors.push("`retention` must be 1m or more".into());
         }
         if self.size < Bytes(1 << 20) {
-            wrong.push("`retention_size` must be 1M or more".into());
+            errors.push("`retention_size` must be 1M or more".into());
         }
-        wrong.extend(self.check_folder().err());
-        wrong
+        errors.extend(self.check_dir().err());
+        errors
     }
 
-    fn check_folder(&self) -> Result<(), String> {
-        if !self.folder.is_absolute() {
+    fn check_dir(&self) -> Result<(), String> {
+        if !self.dir.is_absolute() {
             return Err("`dir` must be an absolute path, such as /var/lib/vramscope".into());
         }
-        folder::writable(self.folder).map_err(|(_, why)| format!("{why}; choose another `dir`"))
+        folder::writable(self.dir).map_err(|(_, reason)| format!("{reason}; choose another `dir`"))
     }
 }

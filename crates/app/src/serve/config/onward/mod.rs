@@ -1,4 +1,4 @@
-//! `[exporters]`: where metrics, profiles and tables are sent; nowhere by default.
+//! `[exporters]`: destinations of metrics, profiles and tables; none by default.
 
 mod folder;
 mod receiver;
@@ -16,52 +16,52 @@ use serde::Deserialize;
 use super::{Size, Span};
 use receiver::receivers;
 
-/// See the module.
+/// `[exporters]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Onward {
-    /// Folders of files and libraries of programs are told, not only names.
+    /// Export full paths of files and libraries, not only names.
     pub(crate) show_paths: bool,
-    /// Metrics, to a collector of OpenTelemetry.
+    /// Metrics to an OpenTelemetry collector.
     pub(crate) otlp: Option<Otlp>,
-    /// Profiles, to Pyroscope.
+    /// Profiles to Pyroscope.
     pub(crate) pyroscope: Option<Pyroscope>,
-    /// Profiles, as files.
+    /// Profiles as files.
     pub(crate) profiles: Option<Profiles>,
-    /// Tables, as files.
+    /// Tables as Parquet files.
     pub(crate) parquet: Option<Parquet>,
 }
 
 receivers! {
     /// `[exporters.otlp]`.
     Otlp(endpoint, |_| None) {
-        /// The collector; `/v1/metrics` is added.
+        /// Endpoint of the collector; `/v1/metrics` is appended.
         pub(crate) endpoint: String,
-        /// Between two deliveries.
+        /// Time between two exports.
         #[serde(default = "quarter_minute")]
         pub(crate) interval: Span,
-        /// Whether it is compressed.
+        /// Compress requests.
         #[serde(default = "yes")]
         pub(crate) gzip: bool,
-        /// More attributes of the resource, and others in the place of ours.
+        /// Additional resource attributes, which override those of the agent.
         #[serde(default)]
         pub(crate) resource_attributes: BTreeMap<String, String>,
     }
 
     /// `[exporters.pyroscope]`.
-    Pyroscope(url, |settings| settings.tenant.as_deref()) {
-        /// The server; `/ingest` is added.
+    Pyroscope(url, |config| config.tenant.as_deref()) {
+        /// Server URL; `/ingest` is appended.
         pub(crate) url: String,
-        /// What the program is called there.
+        /// Application name at the server.
         #[serde(default = "own_name")]
         pub(crate) application_name: String,
-        /// More labels.
+        /// Additional labels.
         #[serde(default)]
         pub(crate) labels: BTreeMap<String, String>,
-        /// Between two profiles.
+        /// Time between two profiles.
         #[serde(default = "minute")]
         pub(crate) interval: Span,
-        /// The tenant, where there are several.
+        /// Tenant id, for multi-tenant servers.
         pub(crate) tenant: Option<String>,
     }
 }
@@ -70,15 +70,15 @@ receivers! {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profiles {
-    /// Where the files go.
+    /// Output directory.
     pub(crate) dir: PathBuf,
-    /// Between two profiles.
+    /// Time between two profiles.
     #[serde(default = "minute")]
     pub(crate) interval: Span,
-    /// How old they become.
+    /// Maximum age of files.
     #[serde(default = "week")]
     pub(crate) retention: Span,
-    /// How big they become together.
+    /// Maximum total size.
     #[serde(default = "gigabyte")]
     pub(crate) retention_size: Size,
 }
@@ -87,100 +87,100 @@ pub(crate) struct Profiles {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Parquet {
-    /// Where the tables go.
+    /// Output directory.
     pub(crate) dir: PathBuf,
-    /// Between two rows of a thing.
+    /// Time between two rows of the same object.
     #[serde(default = "quarter_minute")]
     pub(crate) interval: Span,
-    /// How long a file is written to.
+    /// Maximum time span of a file.
     #[serde(default = "ten_minutes")]
     pub(crate) rotate_interval: Span,
-    /// How big a file becomes.
+    /// Maximum size of a file.
     #[serde(default = "sixty_four_megabytes")]
     pub(crate) rotate_size: Size,
-    /// How old files become.
+    /// Maximum age of files.
     #[serde(default = "week")]
     pub(crate) retention: Span,
-    /// How big they become together.
+    /// Maximum total size.
     #[serde(default = "gigabyte")]
     pub(crate) retention_size: Size,
 }
 
 impl Onward {
-    /// What is wrong with it.
-    pub(super) fn check(&self, wrong: &mut Vec<String>) {
+    /// Adds the errors of this section.
+    pub(super) fn check(&self, errors: &mut Vec<String>) {
         if let Some(otlp) = &self.otlp {
-            let mut wrong = Section::new("exporters.otlp", wrong);
-            wrong.needs(cfg!(feature = "otlp"), "otlp");
-            wrong.interval(otlp.interval);
-            wrong.receiver(&otlp.receiver());
+            let mut errors = Section::new("exporters.otlp", errors);
+            errors.needs(cfg!(feature = "otlp"), "otlp");
+            errors.interval(otlp.interval);
+            errors.receiver(&otlp.receiver());
             if otlp.resource_attributes.keys().any(String::is_empty) {
-                wrong.push("a key of `resource_attributes` is empty".into());
+                errors.push("a key of `resource_attributes` is empty".into());
             }
         }
         if let Some(pyroscope) = &self.pyroscope {
-            let mut wrong = Section::new("exporters.pyroscope", wrong);
-            wrong.interval(pyroscope.interval);
-            wrong.receiver(&pyroscope.receiver());
+            let mut errors = Section::new("exporters.pyroscope", errors);
+            errors.interval(pyroscope.interval);
+            errors.receiver(&pyroscope.receiver());
             if pyroscope.application_name.is_empty() {
-                wrong.push("`application_name` is empty; omit it or set one".into());
+                errors.push("`application_name` is empty; omit it or set one".into());
             }
         }
         if let Some(profiles) = &self.profiles {
-            let mut wrong = Section::new("exporters.profiles", wrong);
-            wrong.interval(profiles.interval);
-            wrong.keep(&profiles.keep());
+            let mut errors = Section::new("exporters.profiles", errors);
+            errors.interval(profiles.interval);
+            errors.keep(&profiles.keep());
         }
         if let Some(parquet) = &self.parquet {
-            let mut wrong = Section::new("exporters.parquet", wrong);
-            wrong.needs(cfg!(feature = "parquet"), "parquet");
-            wrong.interval(parquet.interval);
-            wrong.keep(&parquet.keep());
+            let mut errors = Section::new("exporters.parquet", errors);
+            errors.needs(cfg!(feature = "parquet"), "parquet");
+            errors.interval(parquet.interval);
+            errors.keep(&parquet.keep());
             if parquet.rotate_interval.0 < parquet.interval.0 || parquet.rotate_interval.0 > LONGEST
             {
-                wrong.push("`rotate_interval` must be between `interval` and 1d".into());
+                errors.push("`rotate_interval` must be between `interval` and 1d".into());
             }
             if parquet.rotate_size.0 < Bytes(1 << 16) {
-                wrong.push("`rotate_size` must be 64K or more".into());
+                errors.push("`rotate_size` must be 64K or more".into());
             }
         }
     }
 }
 
 impl Profiles {
-    /// What is kept, and where.
+    /// Returns the directory and its retention.
     pub(crate) fn keep(&self) -> Keep<'_> {
-        Keep { folder: &self.dir, age: self.retention.0, size: self.retention_size.0 }
+        Keep { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
 impl Parquet {
-    /// What is kept, and where.
+    /// Returns the directory and its retention.
     pub(crate) fn keep(&self) -> Keep<'_> {
-        Keep { folder: &self.dir, age: self.retention.0, size: self.retention_size.0 }
+        Keep { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
-/// The longest time between two deliveries.
+/// Maximum time between two exports.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// Collects what is wrong, with the name of the section before it.
+/// Collects problems, prefixed with the name of the section.
 struct Section<'a> {
     name: &'static str,
-    wrong: &'a mut Vec<String>,
+    errors: &'a mut Vec<String>,
 }
 
 impl<'a> Section<'a> {
-    const fn new(name: &'static str, wrong: &'a mut Vec<String>) -> Self {
-        Self { name, wrong }
+    const fn new(name: &'static str, errors: &'a mut Vec<String>) -> Self {
+        Self { name, errors }
     }
 
-    fn push(&mut self, what: String) {
-        self.wrong.push(format!("[{}] {what}", self.name));
+    fn push(&mut self, problem: String) {
+        self.errors.push(format!("[{}] {problem}", self.name));
     }
 
-    fn needs(&mut self, is_there: bool, feature: &str) {
-        if !is_there {
+    fn needs(&mut self, is_built_in: bool, feature: &str) {
+        if !is_built_in {
             self.push(format!("this binary was built without the feature `{feature}`"));
         }
     }
@@ -192,14 +192,14 @@ impl<'a> Section<'a> {
     }
 
     fn receiver(&mut self, receiver: &Receiver<'_>) {
-        for what in receiver.check() {
-            self.push(what);
+        for problem in receiver.check() {
+            self.push(problem);
         }
     }
 
     fn keep(&mut self, keep: &Keep<'_>) {
-        for what in keep.check() {
-            self.push(what);
+        for problem in keep.check() {
+            self.push(problem);
         }
     }
 }
@@ -244,13 +244,13 @@ const fn gigabyte() -> Size {
 mod tests {
     use super::*;
 
-    fn wrong(text: &str) -> Vec<String> {
+    fn errors(text: &str) -> Vec<String> {
         let config: super::super::Config = toml::from_str(text).unwrap();
         config.check()
     }
 
     #[test]
-    fn nothing_is_sent_unless_it_is_asked_for() {
+    fn exporters_are_off_by_default() {
         let config: super::super::Config = toml::from_str("").unwrap();
         let Onward { show_paths, otlp, pyroscope, profiles, parquet } = config.exporters;
         assert!(otlp.is_none() && pyroscope.is_none() && profiles.is_none() && parquet.is_none());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_receivers_have_is_known_and_what_none_has_is_an_error_with_its_line() {
+    fn shared_keys_parse_and_unknown_keys_have_their_line() {
         let parse = |text: &str| toml::from_str::<super::super::Config>(text);
         let (otlp, pyroscope) =
             ("[exporters.otlp]\nendpoint = \"x\"\n", "[exporters.pyroscope]\nurl = \"x\"\n");
@@ -266,27 +266,27 @@ mod tests {
             let all = "timeout = \"1s\"\nmax_retry_time = \"2s\"\ntoken_file = \"t\"\nusername = \"u\"\n\
                        password_file = \"p\"\nca_file = \"c\"\n";
             let config = parse(&format!("{section}{all}")).unwrap().exporters;
-            let receivers = [
+            let endpoints = [
                 config.otlp.as_ref().map(Otlp::receiver),
                 config.pyroscope.as_ref().map(Pyroscope::receiver),
             ];
-            let receiver = receivers.into_iter().flatten().next().unwrap();
-            let spans = (receiver.timeout.as_secs(), receiver.retry.as_secs(), receiver.user);
+            let endpoint = endpoints.into_iter().flatten().next().unwrap();
+            let spans = (endpoint.timeout.as_secs(), endpoint.retry.as_secs(), endpoint.user);
             assert_eq!(spans, (1, 2, Some("u")));
-            let files = [receiver.token_file, receiver.password_file, receiver.ca_file];
+            let files = [endpoint.token_file, endpoint.password_file, endpoint.ca_file];
             assert_eq!(files.map(Option::unwrap), ["t", "p", "c"].map(std::path::Path::new));
         }
-        let folder = "dir = \"/x\"\n";
-        for (section, wrong) in [
+        let dir = "dir = \"/x\"\n";
+        for (section, errors) in [
             ("[exporters]\n", "speed = 3"),
             (otlp, "speed = 3"),
             (otlp, "tenant = \"team\""),
             (pyroscope, "gzip = true"),
-            (&format!("[exporters.profiles]\n{folder}"), "timeout = \"1s\""),
-            (&format!("[exporters.parquet]\n{folder}"), "speed = 3"),
+            (&format!("[exporters.profiles]\n{dir}"), "timeout = \"1s\""),
+            (&format!("[exporters.parquet]\n{dir}"), "speed = 3"),
         ] {
-            let error = parse(&format!("{section}{wrong}")).unwrap_err().to_string();
-            let name = wrong.split(' ').next().unwrap();
+            let error = parse(&format!("{section}{errors}")).unwrap_err().to_string();
+            let name = errors.split(' ').next().unwrap();
             let line = format!("line {}", section.lines().count() + 1);
             assert!(error.contains(&format!("unknown field `{name}`")), "{error}");
             assert!(error.contains(&line), "{error}");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_lead_nowhere_are_told() {
+    fn invalid_urls_are_reported() {
         for (url, word) in [
             ("collector:4318", "http://"),
             ("ftp://a.example", "http://"),
@@ -305,23 +305,23 @@ mod tests {
             ("http://me:secret%a.example", "password_file"),
         ] {
             let url = url.replace('%', "@");
-            let found = wrong(&format!("[exporters.otlp]\nendpoint = \"{url}\""));
+            let found = errors(&format!("[exporters.otlp]\nendpoint = \"{url}\""));
             assert!(found.len() == 1 && found[0].contains(word), "{url}: {found:?}");
             assert!(found[0].starts_with("[exporters.otlp] `endpoint`"), "{found:?}");
         }
-        assert!(wrong("[exporters.pyroscope]\nurl = \"https://a.example/base\"").is_empty());
+        assert!(errors("[exporters.pyroscope]\nurl = \"https://a.example/base\"").is_empty());
     }
 
     #[test]
-    fn a_secret_goes_to_other_hosts_only_with_tls() {
-        let folder = tempfile::tempdir().unwrap();
-        let token = folder.path().join("token");
+    fn secrets_require_tls_to_other_hosts() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
         std::fs::write(&token, "secret\n").unwrap();
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&token, private).unwrap();
         let found = |url: &str| {
             let token = token.display();
-            wrong(&format!("[exporters.otlp]\nendpoint = \"{url}\"\ntoken_file = \"{token}\""))
+            errors(&format!("[exporters.otlp]\nendpoint = \"{url}\"\ntoken_file = \"{token}\""))
         };
         assert!(found("https://a.example").is_empty());
         assert!(found("http://127.0.0.1:4318").is_empty());
@@ -332,30 +332,30 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_cannot_be_written_are_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
+    fn unwritable_directories_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         let found = |path: &std::path::Path| {
-            wrong(&format!("[exporters.parquet]\ndir = \"{}\"", path.display()))
+            errors(&format!("[exporters.parquet]\ndir = \"{}\"", path.display()))
         };
         assert!(found(&file)[0].contains("is not a directory"), "{:?}", found(&file));
         assert!(found(&file.join("below"))[0].contains("is not a directory"));
         assert!(found(std::path::Path::new("/proc/nothing"))[0].contains("cannot"));
         assert!(found(std::path::Path::new("relative"))[0].contains("absolute path"));
-        assert!(found(&folder.path().join("new/folder")).is_empty());
-        assert!(!folder.path().join("new").exists(), "a check makes nothing");
+        assert!(found(&dir.path().join("new/dir")).is_empty());
+        assert!(!dir.path().join("new").exists(), "a check creates nothing");
     }
 
     #[test]
-    fn times_and_sizes_have_bounds() {
-        let folder = tempfile::tempdir().unwrap();
-        let found = wrong(&format!(
+    fn durations_and_sizes_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = errors(&format!(
             "[exporters.parquet]\ndir = \"{}\"\ninterval = \"10ms\"\nrotate_interval = \"2d\"\nrotate_size = \"1K\"",
-            folder.path().display()
+            dir.path().display()
         ));
         for word in ["`interval`", "`rotate_interval`", "`rotate_size`"] {
-            assert!(found.iter().any(|what| what.contains(word)), "{word}: {found:?}");
+            assert!(found.iter().any(|problem| problem.contains(word)), "{word}: {found:?}");
         }
     }
 }

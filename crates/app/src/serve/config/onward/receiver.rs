@@ -1,4 +1,4 @@
-//! How a receiver is reached, and what may not be sent to it in the clear.
+//! Connection settings of an exporter over HTTP, and checks that secrets are not sent unencrypted.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,10 +7,9 @@ use crate::output;
 use crate::serve::config::is_loopback;
 use crate::serve::secret;
 
-/// Declares sections that name a receiver, each with the setting that has its address and what tells
-/// its tenant: their own settings, and those that every receiver has. A struct of these inside of each
-/// (flattened by serde) would not do: whether a setting is unknown would be lost, and the line of a
-/// mistake.
+/// Declares the sections of exporters over HTTP, each with the key of its URL and an accessor for
+/// its tenant: own keys, plus the keys that all of them share. A flattened struct would lose the
+/// detection of unknown keys, and the line number of an error.
 macro_rules! receivers {
     ($($(#[$about:meta])* $name:ident($url:ident, $tenant:expr) { $($own:tt)* })*) => {$(
         $(#[$about])*
@@ -18,23 +17,23 @@ macro_rules! receivers {
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
             $($own)*
-            /// For one attempt.
+            /// Timeout of one attempt.
             #[serde(default = "ten_seconds")]
             timeout: Span,
-            /// How long one delivery is tried again; newer ones are dropped meanwhile.
+            /// How long one export is retried; newer ones are dropped meanwhile.
             #[serde(default = "minute")]
             max_retry_time: Span,
-            /// A file with a bearer token.
+            /// File with a bearer token.
             token_file: Option<PathBuf>,
-            /// For a user and the password in a file.
+            /// User name, and the password in a file.
             username: Option<String>,
             password_file: Option<PathBuf>,
-            /// Certificates that are trusted, in PEM, instead of the system's.
+            /// Trusted CA certificates in PEM, instead of the system's.
             ca_file: Option<PathBuf>,
         }
 
         impl $name {
-            /// How it is reached.
+            /// Returns the connection settings.
             pub(crate) fn receiver(&self) -> Receiver<'_> {
                 let tenant: fn(&Self) -> Option<&str> = $tenant;
                 Receiver {
@@ -54,87 +53,89 @@ macro_rules! receivers {
 
 pub(super) use receivers;
 
-/// Somebody who takes what is sent over HTTP.
+/// Connection settings of an exporter over HTTP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receiver<'a> {
-    /// What the setting is called, and where it is.
+    /// Name of the key, and the URL.
     pub(crate) url: (&'static str, &'a str),
-    /// For one attempt.
+    /// Timeout of one attempt.
     pub(crate) timeout: Duration,
-    /// How long one delivery is tried again.
+    /// How long one export is retried.
     pub(crate) retry: Duration,
-    /// The tenant.
+    /// Tenant id.
     pub(crate) tenant: Option<&'a str>,
-    /// A file with a bearer token.
+    /// File with a bearer token.
     pub(crate) token_file: Option<&'a Path>,
-    /// A user, and a file with the password.
+    /// User name, and a file with the password.
     pub(crate) user: Option<&'a str>,
     pub(crate) password_file: Option<&'a Path>,
-    /// Certificates that are trusted.
+    /// Trusted CA certificates.
     pub(crate) ca_file: Option<&'a Path>,
 }
 
 impl Receiver<'_> {
-    /// What is wrong with it.
+    /// Returns its problems.
     pub(super) fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        self.check_url(&mut wrong);
+        let mut errors = Vec::new();
+        self.check_url(&mut errors);
         let minute = Duration::from_secs(60);
         if self.timeout.is_zero() || self.timeout > minute {
-            wrong.push("`timeout` must be more than 0 and at most 1m".into());
+            errors.push("`timeout` must be more than 0 and at most 1m".into());
         }
         if self.retry > 60 * minute {
-            wrong.push("`max_retry_time` must be at most 1h".into());
+            errors.push("`max_retry_time` must be at most 1h".into());
         }
         if self.user.is_some() != self.password_file.is_some() {
-            wrong.push("`username` requires `password_file`, and vice versa".into());
+            errors.push("`username` requires `password_file`, and vice versa".into());
         }
         if self.user.is_some() && self.token_file.is_some() {
-            wrong.push("set either `token_file`, or `username` and `password_file`".into());
+            errors.push("set either `token_file`, or `username` and `password_file`".into());
         }
-        if self.user.is_some_and(|user| user.contains(':') || !is_line(user)) {
-            wrong.push("`username` must have visible characters without `:`".into());
+        if self.user.is_some_and(|user| user.contains(':') || !is_header_value(user)) {
+            errors.push("`username` must have visible characters without `:`".into());
         }
-        if self.tenant.is_some_and(|tenant| tenant.is_empty() || !is_line(tenant)) {
-            wrong.push("`tenant` must have visible characters".into());
+        if self.tenant.is_some_and(|tenant| tenant.is_empty() || !is_header_value(tenant)) {
+            errors.push("`tenant` must have visible characters".into());
         }
         let files = [("token_file", self.token_file), ("password_file", self.password_file)];
         for (name, file) in files {
             if let Some(Err(error)) = file.map(secret::line) {
-                wrong.push(format!("`{name}`: {}", output::reasons(&error)));
+                errors.push(format!("`{name}`: {}", output::reasons(&error)));
             }
         }
         if let Some(Err(error)) = self.ca_file.map(secret::certificates) {
-            wrong.push(format!("`ca_file`: {error}"));
+            errors.push(format!("`ca_file`: {error}"));
         }
-        wrong
+        errors
     }
 
-    fn check_url(&self, wrong: &mut Vec<String>) {
+    fn check_url(&self, errors: &mut Vec<String>) {
         let (name, url) = self.url;
         let parsed = url.parse::<ureq::http::Uri>().ok();
         let scheme = parsed.as_ref().and_then(|url| url.scheme_str());
         let host = parsed.as_ref().and_then(|url| url.host()).filter(|host| !host.is_empty());
         let (Some(scheme @ ("http" | "https")), Some(_)) = (scheme, host) else {
-            wrong.push(format!("`{name}` must be a URL that begins with http:// or https://"));
+            errors.push(format!("`{name}` must be a URL that begins with http:// or https://"));
             return;
         };
         if url.contains('?') {
-            wrong.push(format!("`{name}` must have no `?`: the path is added"));
+            errors.push(format!("`{name}` must have no `?`: the path is added"));
         }
         if url.contains('@') {
-            wrong.push(format!("`{name}` must hold no secret: use `username` and `password_file`"));
+            errors.push(format!(
+                "`{name}` must hold no secret: use `username` and `password_file`"
+            ));
         }
         let has_secret = self.token_file.is_some() || self.password_file.is_some();
         if has_secret && scheme == "http" && !is_loopback(url) {
-            wrong.push(format!(
+            errors.push(format!(
                 "`{name}` would send a secret unencrypted; use https or a loopback address"
             ));
         }
     }
 }
 
-/// Whether a text can stand in a header.
-fn is_line(text: &str) -> bool {
+/// Whether a text can be a header value.
+fn is_header_value(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }
