@@ -1,5 +1,5 @@
-//! Why there was no memory: told apart by what is known of the device, its holders, caches and the
-//! host. What is not known makes an answer less sure, never wrong by itself.
+//! Cause of an out-of-memory error, derived from the state of the device, its holders, caches and
+//! the host. Missing information lowers the confidence of the result.
 
 mod figures;
 mod holder;
@@ -12,19 +12,19 @@ use crate::snapshot::Snapshot;
 use crate::units::Bytes;
 use crate::verdict::Sureness;
 
-/// What a refused call asked for.
+/// Resource that a failed call requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// Memory.
+    /// Memory of a kind and size.
     Memory(Kind, Bytes),
-    /// Addresses without memory; how many is not told.
+    /// Virtual addresses without memory, of unknown size.
     Addresses,
-    /// Something that needs memory by itself: a context, a module, a graph.
+    /// An object that needs memory: a context, module or graph.
     Other,
 }
 
 impl Asked {
-    /// How much, where that is told.
+    /// Requested size, if known.
     #[must_use]
     pub const fn bytes(self) -> Option<Bytes> {
         match self {
@@ -34,54 +34,54 @@ impl Asked {
     }
 }
 
-/// What is known at the moment when a call was refused.
+/// State at the time of a failed call.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
-    /// Who asked; 0 where nobody did.
+    /// Requesting process; 0 if there was none.
     pub pid: Pid,
-    /// For what.
+    /// Requested resource.
     pub asked: Asked,
-    /// Of which device, as the process counts them.
+    /// Requested device, by its ordinal in the process.
     pub device: Option<DeviceId>,
-    /// Which GPU of the host that is.
+    /// GPU of the host that corresponds to `device`.
     pub gpu: Option<GpuId>,
-    /// Device memory of the processes on it at that moment, as it was traced.
+    /// Traced device memory of each process on it at that time.
     pub holders: &'a [(Pid, Bytes)],
-    /// A snapshot from soon after it: accounts of the driver, caches and pools.
+    /// Snapshot from shortly afterwards, for driver-reported usage, caches and pools.
     pub snapshot: &'a Snapshot,
-    /// All of the GPU's memory.
+    /// Total memory of the GPU.
     pub total: Option<Bytes>,
-    /// What PyTorch's cache of the one who asked held unused at that moment, where it is followed: by
-    /// the time of the snapshot it may have given it back.
+    /// Unused memory of the requester's PyTorch cache at that time, if tensors are tracked: the
+    /// cache may have released it before the snapshot.
     pub cached: Option<Bytes>,
-    /// What the host has.
+    /// Memory of the host.
     pub host: Host,
-    /// Signs of something that divides the GPU.
+    /// Signs that the GPU is shared.
     pub hints: &'a [Hint],
 }
 
-/// What is known of the host's memory.
+/// Memory and limits of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Host {
-    /// Memory that programs can still get.
+    /// Memory available to programs.
     pub available: Option<Bytes>,
-    /// What the process may lock in memory; `None` where there is no limit or it is not known.
+    /// Limit of locked memory of the process; `None` if unlimited or unknown.
     pub locked_limit: Option<Bytes>,
-    /// What the process may have of addresses; likewise.
+    /// Limit of the address space of the process; `None` if unlimited or unknown.
     pub address_limit: Option<Bytes>,
 }
 
-/// A sign of something that divides the GPU.
+/// A sign that the GPU is shared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Hint {
-    /// A server of MPS runs, which can limit what its clients get.
+    /// An MPS server is running, which can limit its clients.
     Mps,
-    /// The process has a library between itself and the driver that limits memory.
+    /// The process has loaded a library that intercepts driver calls and limits memory.
     Divider,
 }
 
 impl Hint {
-    /// The word for it in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl Hint {
         }
     }
 
-    /// What it is, as the subject of a sentence.
+    /// Description, as a clause.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -102,29 +102,29 @@ impl Hint {
     }
 }
 
-/// Why there was no memory.
+/// Cause of an out-of-memory error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Cause {
-    /// The device is full, or has too little left.
+    /// The device is full, or has too little free memory.
     DeviceExhausted,
-    /// A framework's cache holds enough of the device, but not in one piece, or not yet given back.
+    /// A framework's cache has enough unused memory, but fragmented or not released.
     CacheFragmented,
-    /// A pool of the driver holds enough, and does not use it for this.
+    /// A driver pool has enough unused memory that cannot serve this request.
     PoolFragmented,
-    /// More than the whole device was asked for at once.
+    /// The request is larger than the device.
     LargerThanDevice,
-    /// The device has plenty: something else limits the process.
+    /// The device has enough free memory: a quota limits the process.
     Quota,
-    /// There are no addresses left.
+    /// The virtual address space is exhausted.
     AddressSpace,
-    /// Host memory, or what may be locked of it, is exhausted.
+    /// Host memory, or the limit of locked memory, is exhausted.
     HostMemory,
-    /// The figures do not tell.
+    /// There is not enough information.
     Unknown,
 }
 
 impl Cause {
-    /// Whether memory that others give back of the device would help.
+    /// Whether freeing device memory of other processes would help.
     #[must_use]
     pub const fn is_of_device(self) -> bool {
         match self {
@@ -136,7 +136,7 @@ impl Cause {
         }
     }
 
-    /// Every cause.
+    /// All causes.
     pub const ALL: [Self; 8] = [
         Self::DeviceExhausted,
         Self::CacheFragmented,
@@ -148,7 +148,7 @@ impl Cause {
         Self::Unknown,
     ];
 
-    /// The word for it in JSON and metrics.
+    /// Name in JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -164,35 +164,35 @@ impl Cause {
     }
 }
 
-/// Why there was no memory, and what that rests on.
+/// Cause of an out-of-memory error, with evidence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnosis {
     /// The cause.
     pub cause: Cause,
-    /// How sure that is.
+    /// Confidence in the cause.
     pub sureness: Sureness,
-    /// The cause in a sentence; names of processes in it are hostile text.
+    /// The cause in one sentence; process names in it are untrusted.
     pub sentence: String,
-    /// The figures.
+    /// Values that support it.
     pub figures: Figures,
-    /// Signs of something that divides the GPU.
+    /// Signs that the GPU is shared.
     pub hints: Vec<Hint>,
 }
 
-/// What a device needs besides what is asked for: pages, tables of pages.
+/// Memory that a device needs beyond the requested size: rounding to pages, page tables.
 const SLACK: u64 = 64 << 20;
 
-/// Memory is given out in pages of this size.
+/// Allocation granularity of device memory.
 const PAGE: u64 = 2 << 20;
 
-/// A device is full when no more than this part of it is free.
+/// A device is full if at most 1/20 of it is free.
 const NEARLY: u64 = 20;
 
-/// Finds the cause.
+/// Determines the cause.
 #[must_use]
 pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
     let figures = Figures::of(scene);
-    let (cause, sureness, sentence) = match scene.asked {
+    let (cause, confidence, sentence) = match scene.asked {
         Asked::Addresses => addresses(scene),
         Asked::Memory(kind, bytes) => match kind.layer() {
             Layer::Host => host(scene, "page-locked host memory", bytes),
@@ -201,10 +201,10 @@ pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
         },
         Asked::Other => device(scene, &figures, None),
     };
-    Diagnosis { cause, sureness, sentence, figures, hints: scene.hints.to_vec() }
+    Diagnosis { cause, sureness: confidence, sentence, figures, hints: scene.hints.to_vec() }
 }
 
-/// What was free of the GPU at that moment, about.
+/// Estimates the free memory of the GPU at that time.
 #[must_use]
 pub fn free(scene: &Scene<'_>) -> Option<Bytes> {
     Figures::of(scene).free
@@ -214,22 +214,22 @@ type Answer = (Cause, Sureness, String);
 
 fn addresses(scene: &Scene<'_>) -> Answer {
     let limit = scene.host.address_limit;
-    let told = limit.map_or_else(
+    let limit_text = limit.map_or_else(
         || "no address space limit is known for the process".to_owned(),
         |limit| format!("the process is limited to {limit} (ulimit -v)"),
     );
-    let sureness = if limit.is_some() { Sureness::Likely } else { Sureness::Possible };
-    let sentence = format!("virtual address space exhausted: {told}");
-    (Cause::AddressSpace, sureness, sentence)
+    let confidence = if limit.is_some() { Sureness::Likely } else { Sureness::Possible };
+    let sentence = format!("virtual address space exhausted: {limit_text}");
+    (Cause::AddressSpace, confidence, sentence)
 }
 
-fn host(scene: &Scene<'_>, what: &str, asked: Bytes) -> Answer {
+fn host(scene: &Scene<'_>, what: &str, requested: Bytes) -> Answer {
     let Host { available, locked_limit, .. } = scene.host;
-    let (sureness, why) = match (available, locked_limit) {
-        (Some(available), _) if available < asked => {
+    let (confidence, why) = match (available, locked_limit) {
+        (Some(available), _) if available < requested => {
             (Sureness::Certain, format!("the host has {available} available"))
         }
-        (_, Some(limit)) if limit < asked => {
+        (_, Some(limit)) if limit < requested => {
             (Sureness::Likely, format!("the process may lock {limit} (ulimit -l)"))
         }
         (Some(available), Some(limit)) => (
@@ -245,42 +245,42 @@ fn host(scene: &Scene<'_>, what: &str, asked: Bytes) -> Answer {
         ),
         (None, _) => (Sureness::Possible, "available host memory is unknown".to_owned()),
     };
-    (Cause::HostMemory, sureness, format!("{asked} of {what} requested; {why}"))
+    (Cause::HostMemory, confidence, format!("{requested} of {what} requested; {why}"))
 }
 
-/// Managed memory may be more than the device has: it lives on the host, too.
-fn managed(scene: &Scene<'_>, asked: Bytes) -> Answer {
-    host(scene, "managed memory, which also uses host memory,", asked)
+/// Managed memory can exceed the device: it also uses host memory.
+fn managed(scene: &Scene<'_>, requested: Bytes) -> Answer {
+    host(scene, "managed memory, which also uses host memory,", requested)
 }
 
-fn device(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>) -> Answer {
-    let words =
-        asked.map_or_else(|| "memory for the call itself".to_owned(), |asked| format!("{asked}"));
-    if let (Some(asked), Some(total)) = (asked, figures.total)
-        && asked > total
+fn device(scene: &Scene<'_>, figures: &Figures, requested: Option<Bytes>) -> Answer {
+    let words = requested
+        .map_or_else(|| "memory for the call itself".to_owned(), |bytes| format!("{bytes}"));
+    if let (Some(requested), Some(total)) = (requested, figures.total)
+        && requested > total
     {
-        let sentence = format!("{asked} requested; the device has {total} in total");
+        let sentence = format!("{requested} requested; the device has {total} in total");
         return (Cause::LargerThanDevice, Sureness::Certain, sentence);
     }
-    let need = asked.map_or(0, |asked| asked.0.div_ceil(PAGE).saturating_mul(PAGE));
+    let need = requested.map_or(0, |requested| requested.0.div_ceil(PAGE).saturating_mul(PAGE));
     let enough = need.saturating_add(SLACK).saturating_add(need / 32);
     match figures.free {
-        // Too little by what is sure, and maybe too much only because contexts are bigger.
+        // There is enough only if contexts are as small as estimated.
         Some(free) if free.0 >= enough && free.0 - enough < figures.unsure.0 => {
-            let (cause, sureness, sentence) = full(scene, figures, asked, &words, Some(free));
-            (cause, sureness.min(Sureness::Likely), sentence)
+            let (cause, confidence, sentence) = full(scene, figures, requested, &words, Some(free));
+            (cause, confidence.min(Sureness::Likely), sentence)
         }
         Some(free) if free.0 >= enough => quota(scene, figures, &words, free),
-        Some(free) => full(scene, figures, asked, &words, Some(free)),
-        None => unasked(scene, figures, asked, &words),
+        Some(free) => full(scene, figures, requested, &words, Some(free)),
+        None => unasked(scene, figures, requested, &words),
     }
 }
 
-/// The device has enough and the driver says no.
+/// The device has enough free memory, but the call failed.
 fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answer {
     let held = figures.asker;
     let signs: Vec<&str> = scene.hints.iter().map(|hint| hint.words()).collect();
-    let (sureness, why) = if signs.is_empty() {
+    let (confidence, why) = if signs.is_empty() {
         (
             Sureness::Possible,
             "a quota limits this process (MPS, container or vGPU); which one is not visible from \
@@ -293,26 +293,26 @@ fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answ
     let sentence = format!(
         "about {free} was free, but a request for {words} failed: {why}; the process held {held}"
     );
-    (Cause::Quota, sureness, sentence)
+    (Cause::Quota, confidence, sentence)
 }
 
-/// The device has too little: is it a cache's fault?
+/// The device has too little free memory: check whether a cache or pool holds it unused.
 fn full(
     scene: &Scene<'_>,
     figures: &Figures,
-    asked: Option<Bytes>,
+    requested: Option<Bytes>,
     words: &str,
     free: Option<Bytes>,
 ) -> Answer {
-    let enough = |held: Bytes| asked.is_some_and(|asked| held >= asked && asked.0 > 0);
+    let enough = |held: Bytes| requested.is_some_and(|bytes| held >= bytes && bytes.0 > 0);
     let state = state(figures, free);
     if let Some((unused, exact)) = figures.cache_unused.filter(|(unused, _)| enough(*unused)) {
-        let sureness = if exact { Sureness::Certain } else { Sureness::Likely };
+        let confidence = if exact { Sureness::Certain } else { Sureness::Likely };
         let sentence = format!(
             "{state}, but PyTorch's cache in the same process had {unused} unused, and {words} was \
              requested: the cache is fragmented, or had not released it"
         );
-        return (Cause::CacheFragmented, sureness, sentence);
+        return (Cause::CacheFragmented, confidence, sentence);
     }
     if let Some(unused) = figures.pool_unused.filter(|unused| enough(*unused)) {
         let sentence = format!(
@@ -324,12 +324,12 @@ fn full(
     let left = free.map_or_else(String::new, |free| format!(", about {free} free"));
     let sentence =
         format!("{state}: {words} requested{left}; {}", holder::sentence(scene, figures, free));
-    let sureness = if free.is_some() { Sureness::Certain } else { Sureness::Likely };
-    (Cause::DeviceExhausted, sureness, sentence)
+    let confidence = if free.is_some() { Sureness::Certain } else { Sureness::Likely };
+    (Cause::DeviceExhausted, confidence, sentence)
 }
 
-/// How a device is called that has too little: full only where nearly nothing of it is free. Nobody may
-/// have told that; then nothing more than what was traced is known to be used.
+/// Describes a device with too little free memory; "full" only if almost nothing is free. If free
+/// memory is unknown, it is estimated from traced memory.
 fn state(figures: &Figures, free: Option<Bytes>) -> String {
     let Some(total) = figures.total else { return "the device was full".to_owned() };
     let free = free.map_or(total.0.saturating_sub(figures.traced.0), |free| free.0);
@@ -340,12 +340,12 @@ fn state(figures: &Figures, free: Option<Bytes>) -> String {
     }
 }
 
-/// Nobody told what is free.
-fn unasked(scene: &Scene<'_>, figures: &Figures, asked: Option<Bytes>, words: &str) -> Answer {
+/// Free memory is unknown.
+fn unasked(scene: &Scene<'_>, figures: &Figures, requested: Option<Bytes>, words: &str) -> Answer {
     let held = figures.traced;
-    let more = held.0.saturating_add(asked.unwrap_or_default().0).saturating_add(SLACK);
+    let more = held.0.saturating_add(requested.unwrap_or_default().0).saturating_add(SLACK);
     match figures.total {
-        Some(total) if more >= total.0 => full(scene, figures, asked, words, None),
+        Some(total) if more >= total.0 => full(scene, figures, requested, words, None),
         Some(total) => {
             let sentence = format!(
                 "{words} requested on a {total} device; {held} traced; free memory is unknown (the \

@@ -1,5 +1,5 @@
-//! The closed vocabulary of what can happen. Live capture, recordings and other tools' files all
-//! become this stream; nothing else changes the ledger.
+//! Events: the only input of the ledger. Live capture, recordings and other tools' files are all
+//! converted to this type.
 
 use crate::container::Container;
 use crate::ids::{
@@ -13,142 +13,143 @@ use crate::tensor::{TensorCall, TensorWatch};
 use crate::units::Moment;
 use crate::work::Work;
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// The process it happened in.
+    /// Process in which it happened.
     pub pid: Pid,
-    /// The thread that made the call.
+    /// Thread that made the call.
     pub tid: Tid,
-    /// When the call was entered; equal to `at` for things that have no duration.
+    /// Entry time of the call; equal to `time` for events without a duration.
     pub entered: Moment,
-    /// When it was over. Events of one process arrive in this order, except for calls of different
-    /// threads that overlap.
+    /// Return time of the call. Events of one process arrive in this order, except for overlapping
+    /// calls of different threads.
     pub at: Moment,
-    /// What it was.
+    /// What happened.
     pub what: What,
 }
 
-/// What happened.
+/// Kind of event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
-    /// A process was seen for the first time. Events of a pid that was never announced make the
-    /// ledger open an anonymous process.
+    /// A process was seen for the first time. For events of an unannounced pid the ledger creates
+    /// an unannounced process.
     Process(ProcessFacts),
-    /// The container that the process runs in; right after its announcement, and again when more
-    /// became known.
+    /// Container of the process; sent right after the process is announced, and again when more is
+    /// known.
     Container(Box<Container>),
-    /// A thread's name, sent with its first call and when it changed.
+    /// Name of a thread; sent with its first call and on changes.
     ThreadName(Box<str>),
-    /// The process replaced its program: everything it held is released.
+    /// The process executed another program: all its memory is released.
     Exec,
-    /// The last thread of the process ended: everything it held is released.
+    /// The last thread of the process ended: all its memory is released.
     Exit,
-    /// One thread ended; the process lives on.
+    /// One thread ended; the process continues.
     ThreadExit,
-    /// A call gave memory.
+    /// An allocating call succeeded.
     Allocate(Allocate),
-    /// A call gave memory back.
+    /// A freeing call succeeded.
     Free(Free),
-    /// Physical memory, its references and its mappings.
+    /// A call on physical memory, its references or its mappings.
     Vmm(VmmCall),
-    /// A memory pool changed, or told something about itself.
+    /// A call on a memory pool.
     Pool(PoolCall),
-    /// A graph that has to do with memory.
+    /// A call on a graph, if it concerns memory.
     Graph(GraphCall),
     /// A driver call failed and changed nothing.
     Failed(Failed),
-    /// A context began or ended.
+    /// A context was created or destroyed.
     Context(ContextChange),
-    /// Which physical GPUs the process's device ordinals are (`CUDA_VISIBLE_DEVICES`): one entry for
-    /// each device that the process can see.
+    /// Physical GPUs of the process's device ordinals (`CUDA_VISIBLE_DEVICES`): one entry for each
+    /// device that the process can see.
     Gpus(Box<[Option<GpuId>]>),
-    /// What the driver's own account (NVML) says that the process holds of a GPU, everything
-    /// included: contexts, code, local memory, pools. The event was entered when the driver was asked.
+    /// Driver-reported usage (NVML) of a process on a GPU. Includes contexts, code, local memory
+    /// and pools. The entry time is the time of the query.
     DriverAccount {
-        /// The GPU.
+        /// GPU.
         gpu: GpuId,
-        /// All memory of the process on it.
+        /// Total memory of the process on it.
         bytes: u64,
-        /// The driver lists the process on no other GPU.
+        /// Whether the driver lists the process on no other GPU.
         only: bool,
     },
-    /// What is free of a GPU, by the driver's own account; the pid is of no meaning.
+    /// Free memory of a GPU as reported by the driver; the pid is unused.
     GpuFree {
-        /// The GPU.
+        /// GPU.
         gpu: GpuId,
-        /// Memory that nobody holds.
+        /// Free memory.
         bytes: u64,
     },
-    /// What the driver reported of processes and GPUs is not known any more; the pid is of no meaning.
+    /// Driver-reported usage of processes and GPUs is no longer known; the pid is unused.
     DriverAccountLost,
     /// The kernel could not deliver some records.
     Lost(Lost),
-    /// What the GPU was asked to do besides memory: launches, names of kernels, copies.
+    /// GPU activity other than memory calls: launches, kernel names, copies.
     Work(Work),
-    /// An object that is no memory by itself began or ended.
+    /// A CUDA object that is not itself memory was created or destroyed.
     Object(ObjectCall),
-    /// A framework's cache gave out a block, or took one back.
+    /// A framework's cache allocated or freed a block.
     Tensor(TensorCall),
-    /// A process has such a cache: whether its blocks are seen.
+    /// A process has such a cache: whether its blocks are tracked.
     Torch(TensorWatch),
-    /// What a site looks like. It can come after the first event that names the site, because
-    /// names take time to find; the pid is of no meaning.
+    /// Frames of a site. May arrive after the first event that refers to the site, because
+    /// symbolization takes time; the pid is unused.
     Site(SiteFacts),
 }
 
-/// The stack that a site is, innermost frame first.
+/// Call stack of a site, innermost frame first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SiteFacts {
-    /// The site.
+    /// Site.
     pub site: SiteId,
-    /// Its frames; all text is hostile.
+    /// Frames; all strings are untrusted.
     pub frames: Box<[Frame]>,
 }
 
-/// What is known of a process when it is first seen.
+/// Facts about a process, known when it is first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessFacts {
-    /// When it started, nanoseconds since boot; 0 when unknown.
+    /// Start time in nanoseconds since boot; 0 if unknown.
     pub start: u64,
-    /// The owner's user id.
+    /// User id of the owner.
     pub uid: u32,
-    /// The process's name; hostile text, to be sanitised by whoever prints it.
+    /// Name of the process; untrusted, must be sanitized before printing.
     pub name: Box<str>,
-    /// It had mapped the driver before tracing began, so it may hold memory that was never seen.
+    /// Whether it had mapped the driver before tracing began, so that it may hold memory from
+    /// before the trace.
     pub before_trace: bool,
 }
 
-/// Memory begins.
+/// A successful allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocate {
-    /// The driver's name for it.
+    /// Key of the allocation.
     pub key: Key,
-    /// The sort of memory.
+    /// Memory kind.
     pub kind: Kind,
-    /// How much.
+    /// Size.
     pub bytes: u64,
-    /// The context it belongs to, where the thread's current context is known.
+    /// Context it belongs to, if the thread's current context is known.
     pub context: Option<ContextId>,
-    /// The device, where the call itself or the thread's state names it. When it is `None` the
-    /// ledger takes the device of the context.
+    /// Device, if known from the call or the thread's state. If `None`, the ledger uses the device
+    /// of the context.
     pub device: Option<DeviceId>,
-    /// The pool it comes from, where the call names one.
+    /// Pool, if the call names one.
     pub pool: Option<PoolId>,
-    /// The stream, for stream-ordered memory: while that stream (or the calling thread) captures a
-    /// graph, the call makes a node and no memory.
+    /// Stream, for stream-ordered memory: while that stream (or the calling thread) captures a
+    /// graph, the call creates a node and does not allocate.
     pub stream: Option<StreamId>,
-    /// Where in the program.
+    /// Allocation site.
     pub site: Option<SiteId>,
 }
 
-/// The function family that a free came through; a family that does not fit the memory is a
-/// mistake worth telling, even where the driver forgives it.
+/// Function family of a free. A family that does not match the memory kind is API misuse, even if
+/// the driver accepts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeBy {
     /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
     Free,
-    /// `cuMemFreeAsync`: stream-ordered memory; plain device memory is forgiven.
+    /// `cuMemFreeAsync`: stream-ordered memory; the driver also accepts plain device memory.
     FreeAsync,
     /// `cuMemFreeHost`: pinned memory.
     FreeHost,
@@ -163,7 +164,8 @@ pub enum FreeBy {
 }
 
 impl FreeBy {
-    /// Whether the family is meant for a kind of memory. Kinds that no family here is for fit all.
+    /// Whether the family is meant for a memory kind. Kinds without a family of their own match
+    /// all.
     #[must_use]
     pub const fn fits(self, kind: Kind) -> bool {
         match kind {
@@ -189,225 +191,226 @@ impl FreeBy {
     }
 }
 
-/// Memory ends.
+/// A successful free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Free {
-    /// The driver's name for it. A null pointer is a legal no-op and never becomes an event.
+    /// Key of the allocation. A null pointer is a legal no-op and never becomes an event.
     pub key: Key,
-    /// The function family.
+    /// Function family.
     pub by: FreeBy,
-    /// The stream, for `cuMemFreeAsync`: while it captures, the call makes a node.
+    /// Stream, for `cuMemFreeAsync`: while it captures, the call creates a node.
     pub stream: Option<StreamId>,
 }
 
-/// Where physical memory lies.
+/// Location of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// On a device.
+    /// A device.
     Device(DeviceId),
-    /// On the host, or on one of its NUMA nodes.
+    /// The host, or one of its NUMA nodes.
     Host,
 }
 
-/// Calls of the virtual memory management API. Physical memory begins with `Create` and ends when
-/// its last reference is released *and* its last mapping is gone.
+/// Calls of the virtual memory management API. Physical memory is created by `Create` and freed
+/// when its last reference is released *and* its last mapping is removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmmCall {
     /// `cuMemCreate`.
     Create {
         /// The new handle, with one reference.
         handle: HandleId,
-        /// How much.
+        /// Size.
         bytes: u64,
-        /// Where.
+        /// Location.
         place: Place,
-        /// Where in the program.
+        /// Allocation site.
         site: Option<SiteId>,
     },
-    /// `cuMemImportFromShareableHandle`: somebody else's memory. Its size is learned when it is
-    /// mapped.
+    /// `cuMemImportFromShareableHandle`: memory of another process. Its size becomes known when it
+    /// is mapped.
     Import {
         /// The new handle, with one reference.
         handle: HandleId,
     },
-    /// `cuMulticastCreate`: a handle without memory of its own.
+    /// `cuMulticastCreate`: a handle without memory.
     Multicast {
         /// The new handle, with one reference.
         handle: HandleId,
     },
-    /// `cuMemRetainAllocationHandle`: one more reference to what is mapped at an address.
+    /// `cuMemRetainAllocationHandle`: adds a reference to the memory mapped at an address.
     Retain {
-        /// The handle that was told.
+        /// Handle that the call returned.
         handle: HandleId,
     },
-    /// `cuMemRelease`: one reference less.
+    /// `cuMemRelease`: drops a reference.
     Release {
-        /// The handle.
+        /// Handle.
         handle: HandleId,
     },
     /// `cuMemMap`.
     Map {
-        /// Where to.
+        /// Target address.
         address: u64,
-        /// How much of it.
+        /// Size of the mapping.
         bytes: u64,
-        /// The physical memory.
+        /// Physical memory.
         handle: HandleId,
     },
-    /// `cuMemUnmap`: every mapping inside the range.
+    /// `cuMemUnmap`: removes all mappings inside the range.
     Unmap {
-        /// From where.
+        /// Start of the range.
         address: u64,
-        /// How far.
+        /// Size of the range.
         bytes: u64,
     },
-    /// `cuMemAddressReserve`: addresses, never memory.
+    /// `cuMemAddressReserve`: reserves addresses, does not allocate memory.
     Reserve {
-        /// From where.
+        /// Start of the range.
         address: u64,
-        /// How many.
+        /// Size of the range.
         bytes: u64,
     },
     /// `cuMemAddressFree`.
     Unreserve {
-        /// From where.
+        /// Start of the range.
         address: u64,
-        /// How many.
+        /// Size of the range.
         bytes: u64,
     },
 }
 
-/// Calls about memory pools. What a pool *uses* is the sum of its live stream-ordered allocations;
-/// what it *reserves* of the device only the driver knows, and callers learn it by asking.
+/// Calls on memory pools. The *used* bytes of a pool are the sum of its live stream-ordered
+/// allocations. The *reserved* bytes are known only to the driver, and seen when a program queries
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolCall {
     /// `cuMemPoolCreate`, or an import of another process's pool.
     Created {
-        /// The pool.
+        /// Pool.
         pool: PoolId,
-        /// Where its memory lies; `None` where the call does not say (imports).
+        /// Location of its memory; `None` if the call does not say (imports).
         place: Option<Place>,
     },
-    /// `cuMemPoolDestroy`: it stays until its last allocation is freed.
+    /// `cuMemPoolDestroy`: the pool stays until its last allocation is freed.
     Destroyed {
-        /// The pool.
+        /// Pool.
         pool: PoolId,
     },
     /// `cuMemPoolTrimTo`.
     Trimmed {
-        /// The pool.
+        /// Pool.
         pool: PoolId,
-        /// What it may keep.
+        /// Bytes that it may keep.
         keep: u64,
     },
-    /// `cuMemPoolGetAttribute` told what the pool reserves.
+    /// `cuMemPoolGetAttribute` returned the reserved size of the pool.
     ToldReserved {
-        /// The pool.
+        /// Pool.
         pool: PoolId,
-        /// How much.
+        /// Reserved size.
         bytes: u64,
     },
-    /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`, `cuDeviceSetMemPool`: a pool that is a
-    /// device's. One that was not created, or that is not the current one, is its default pool.
+    /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`, `cuDeviceSetMemPool`: a pool of a device.
+    /// If it was not created by the program, or is not the current pool, it is the default pool.
     OfDevice {
-        /// The pool.
+        /// Pool.
         pool: PoolId,
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// It is the one that `cuMemAllocAsync` takes from now on.
+        /// Whether `cuMemAllocAsync` allocates from it from now on.
         current: bool,
     },
 }
 
-/// Calls about graphs with memory nodes, and about stream capture.
+/// Calls on graphs with memory nodes, and on stream capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GraphCall {
-    /// `cuStreamBeginCapture`: calls on the stream become nodes. With a graph: of that graph.
+    /// `cuStreamBeginCapture`: calls on the stream become nodes, of `graph` if there is one.
     CaptureBegan {
-        /// The stream.
+        /// Stream.
         stream: StreamId,
-        /// `cuStreamBeginCaptureToGraph` names one.
+        /// Graph of `cuStreamBeginCaptureToGraph`.
         graph: Option<GraphId>,
     },
-    /// `cuStreamEndCapture`: the nodes are in this graph. Failed captures end without one.
+    /// `cuStreamEndCapture`: the nodes belong to this graph. Failed captures return no graph.
     CaptureEnded {
-        /// The stream.
+        /// Stream.
         stream: StreamId,
-        /// The new graph.
+        /// New graph.
         graph: Option<GraphId>,
     },
-    /// `cuGraphAddMemAllocNode`: an address, no memory yet.
+    /// `cuGraphAddMemAllocNode`: reserves an address, does not allocate yet.
     AllocNode {
-        /// The graph.
+        /// Graph.
         graph: GraphId,
-        /// The address that the node will give.
+        /// Address that the node will allocate.
         address: u64,
-        /// How much.
+        /// Size.
         bytes: u64,
-        /// Where.
+        /// Location.
         place: Place,
     },
     /// `cuGraphAddMemFreeNode`.
     FreeNode {
-        /// The graph.
+        /// Graph.
         graph: GraphId,
-        /// What it frees.
+        /// Address that it frees.
         address: u64,
     },
     /// `cuGraphInstantiate`.
     Instantiated {
-        /// The executable.
+        /// Graph exec.
         exec: ExecId,
         /// Its graph.
         graph: GraphId,
-        /// Launches free what the launch before left live (flag 1).
+        /// Each launch first frees what the previous launch left allocated (flag 1).
         frees_before_launch: bool,
     },
-    /// `cuGraphLaunch`: what the graph allocates and does not free itself is live from now on.
+    /// `cuGraphLaunch`: memory that the graph allocates and does not free is live from now on.
     Launched {
-        /// The executable.
+        /// Graph exec.
         exec: ExecId,
     },
     /// `cuGraphExecDestroy`.
     ExecDestroyed {
-        /// The executable.
+        /// Graph exec.
         exec: ExecId,
     },
     /// `cuGraphDestroy`.
     GraphDestroyed {
-        /// The graph.
+        /// Graph.
         graph: GraphId,
     },
-    /// `cuDeviceGetGraphMemAttribute` told what graphs reserve of a device.
+    /// `cuDeviceGetGraphMemAttribute` returned the memory that graphs reserve on a device.
     ToldReserved {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// How much.
+        /// Reserved size.
         bytes: u64,
     },
-    /// `cuDeviceGraphMemTrim`: memory that no graph uses goes back.
+    /// `cuDeviceGraphMemTrim`: returns memory that no graph uses to the device.
     Trimmed {
-        /// The device.
+        /// Device.
         device: DeviceId,
     },
 }
 
-/// A driver call returned an error.
+/// A driver call that returned an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failed {
-    /// Which function.
+    /// Function.
     pub function: FunctionId,
     /// The `CUresult`.
     pub code: i32,
-    /// For an allocating call: what was asked for.
+    /// For an allocating call: kind and size of the request.
     pub asked: Option<(Kind, u64)>,
-    /// For a freeing call: what should have been freed.
+    /// For a freeing call: key of the allocation to free.
     pub freed: Option<Key>,
-    /// The device it was asked of, where known.
+    /// Requested device, if known.
     pub device: Option<DeviceId>,
-    /// The context of the calling thread, where known.
+    /// Context of the calling thread, if known.
     pub context: Option<ContextId>,
-    /// Where in the program, for an allocating call.
+    /// Allocation site, for an allocating call.
     pub site: Option<SiteId>,
 }
 
@@ -420,78 +423,77 @@ pub const OUT_OF_MEMORY: i32 = 2;
 /// `CUDA_ERROR_INVALID_HANDLE`.
 pub const INVALID_HANDLE: i32 = 400;
 
-/// Contexts decide the device of an allocation and how long it can live.
+/// Calls on contexts, which determine the device of an allocation and limit its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContextChange {
-    /// `cuCtxCreate`: a context of its own.
+    /// `cuCtxCreate`: creates a context that is not a primary context.
     Created {
-        /// The new context.
+        /// New context.
         context: ContextId,
         /// Its device.
         device: DeviceId,
     },
-    /// `cuCtxDestroy`: everything in it is freed at once.
+    /// `cuCtxDestroy`: frees all its memory at once.
     Destroyed {
-        /// The context.
+        /// Context.
         context: ContextId,
     },
-    /// `cuDevicePrimaryCtxRetain`: one more user of the device's primary context.
+    /// `cuDevicePrimaryCtxRetain`: adds a user of the device's primary context.
     PrimaryRetained {
-        /// The primary context.
+        /// Primary context.
         context: ContextId,
         /// Its device.
         device: DeviceId,
     },
-    /// `cuDevicePrimaryCtxRelease`: one user less; the last one frees everything in it.
+    /// `cuDevicePrimaryCtxRelease`: drops a user; with the last one, all its memory is freed.
     PrimaryReleased {
-        /// The device.
+        /// Device.
         device: DeviceId,
     },
-    /// `cuDevicePrimaryCtxReset`: everything in it is freed at once, whoever uses it.
+    /// `cuDevicePrimaryCtxReset`: frees all its memory at once, regardless of users.
     PrimaryReset {
-        /// The device.
+        /// Device.
         device: DeviceId,
     },
-    /// A query revealed which device a context belongs to that was made before tracing began.
+    /// A context query returned the device of a context created before tracing began.
     Learned {
-        /// The context.
+        /// Context.
         context: ContextId,
         /// Its device.
         device: DeviceId,
     },
 }
 
-/// Records that were not delivered, as *increments* since the last such event of the process. The
-/// event's pid is 0 when the process is not known.
+/// Records that were not delivered, as *increments* since the previous event of this kind for the
+/// process. The pid is 0 if the process is unknown.
 ///
-/// The event's moment is when the losses were read: none of them is younger, and the records from
-/// before that moment are delivered first. Bounds of a snapshot hold for losses that were told
-/// before it.
+/// The time of the event is when the counters were read: no loss is newer, and all records from
+/// before that time are delivered first. The bounds of a snapshot cover losses reported before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lost {
-    /// Allocating calls that succeeded.
+    /// Successful allocating calls.
     pub allocations: u64,
-    /// The bytes those calls asked for.
+    /// Bytes requested by those calls.
     pub allocated_bytes: u64,
-    /// Freeing calls that succeeded.
+    /// Successful freeing calls.
     pub frees: u64,
     /// Failed calls.
     pub failures: u64,
-    /// Everything else: contexts, process life, mappings and references of physical memory, pools,
+    /// All others: contexts, process lifecycle, mappings and references of physical memory, pools,
     /// graphs and captures.
     pub other: u64,
-    /// Launches that were not counted by kernel.
+    /// Launches not counted by kernel.
     pub launches: u64,
-    /// Copies and memsets that were not counted.
+    /// Copies and memsets not counted.
     pub copies: u64,
-    /// Allocations that are known, but not where they came from.
+    /// Allocations whose call stack was lost.
     pub stacks: u64,
-    /// Objects that began or ended. Records that also matter to memory are among `other`, too.
+    /// Creations and destructions of CUDA objects. Records that also concern memory are included in
+    /// `other` as well.
     pub objects: u64,
-    /// Blocks that a framework's cache gave out or took back; the driver's memory has nothing to do
-    /// with them.
+    /// Blocks allocated or freed by a framework's cache. They do not affect the driver's memory.
     pub tensors: u64,
-    /// Programs that ended without having been announced. Nothing of them is known, unless some of
-    /// their calls were delivered all the same.
+    /// Processes that ended without having been announced. Nothing is known about them except calls
+    /// that were delivered.
     pub processes: u64,
 }

@@ -1,5 +1,5 @@
-//! Who holds what of one device at one moment, by where it came from.
-//! Made by [`crate::ledger::Ledger::holdings`].
+//! Memory that processes hold on a device at one time, by allocation site. Created by
+//! [`crate::ledger::Ledger::holders`].
 
 use std::sync::Arc;
 
@@ -7,47 +7,47 @@ use crate::ids::{DeviceId, GpuId, ProcessKey, SiteId};
 use crate::stack::{Frame, SiteName};
 use crate::units::Bytes;
 
-/// Which memory is meant.
+/// Selects memory by device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Where {
-    /// On any device.
+    /// All devices.
     Anywhere,
-    /// On a GPU of the host.
+    /// One GPU of the host.
     Gpu(GpuId),
-    /// On the device of that ordinal; for processes of which it is known, on that GPU.
+    /// Device ordinal; for processes whose GPU is known, that GPU.
     Device(DeviceId, Option<GpuId>),
 }
 
-/// What one process holds there.
+/// Memory held by one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holding {
-    /// Who.
+    /// Process.
     pub key: ProcessKey,
-    /// The owner; `None` when it could not be read.
+    /// User id of the owner; `None` if it could not be read.
     pub uid: Option<u32>,
-    /// Its name (hostile text).
+    /// Name (untrusted).
     pub name: Box<str>,
-    /// Device memory.
+    /// Live device memory.
     pub live_bytes: Bytes,
-    /// How many allocations that is.
+    /// Number of live allocations.
     pub live_allocations: u64,
-    /// The same by site, the most first.
+    /// The same by site, largest first.
     pub sites: Vec<HeldSite>,
-    /// It ran before tracing began and may hold memory that was never seen.
+    /// Whether it ran before tracing began, so that it may hold memory from before the trace.
     pub before_trace: bool,
 }
 
-/// What of that came from one site.
+/// Memory of a process from one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeldSite {
     /// One of the site's ids.
     pub site: Option<SiteId>,
-    /// Its name.
+    /// Name of the site.
     pub name: SiteName,
-    /// Its frames, innermost first, where they were asked for and are known.
+    /// Frames, innermost first, if requested and known.
     pub frames: Arc<[Frame]>,
-    /// Device memory.
+    /// Live device memory.
     pub live_bytes: Bytes,
-    /// How many allocations that is.
+    /// Number of live allocations.
     pub live_allocations: u64,
 }

@@ -1,9 +1,9 @@
-//! Names of things. A bare integer does not cross a module border.
+//! Identifier types. Plain integers do not cross module boundaries.
 
 use std::fmt;
 
-/// A process id as the host's root namespace sees it. Reused by the kernel: alone it is no
-/// identity, see [`ProcessKey`].
+/// A process id in the host's root namespace. The kernel reuses pids, so a pid alone does not
+/// identify a process: see [`ProcessKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Pid(pub u32);
 
@@ -11,26 +11,26 @@ pub struct Pid(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Tid(pub u32);
 
-/// A process without doubt: the pid and the moment it started (nanoseconds since boot). An exec
-/// keeps both, so the ledger adds a generation of its own.
+/// Identifies a process: pid and start time (nanoseconds since boot). An exec keeps both, so the
+/// ledger adds its own generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ProcessKey {
-    /// The process id.
+    /// Process id.
     pub pid: Pid,
-    /// When the process started, in nanoseconds since boot; 0 when it could not be read.
+    /// Start time in nanoseconds since boot; 0 if it could not be read.
     pub start: u64,
 }
 
-/// A device ordinal *inside* a process (`CUDA_VISIBLE_DEVICES` makes it relative).
+/// Device ordinal *inside* a process, relative to `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DeviceId(pub u16);
 
-/// A physical GPU of the host, by the index that NVML and `nvidia-smi` use. A MIG instance counts as
-/// its GPU.
+/// A physical GPU of the host, by its NVML and `nvidia-smi` index. A MIG instance counts as its
+/// GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct GpuId(pub u16);
 
-/// A `CUcontext` value of one process; 0 is "no context".
+/// A `CUcontext` of one process; 0 is no context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ContextId(pub u64);
 
@@ -54,20 +54,20 @@ pub struct GraphId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ExecId(pub u64);
 
-/// The call stack an allocation came from, interned.
+/// An allocation site: an interned call stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SiteId(pub u32);
 
-/// A `CUfunction` or `CUkernel` of one process, or a `CUgraphExec` that is launched as a whole.
+/// A `CUfunction` or `CUkernel` of one process, or a `CUgraphExec`, which is launched as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct KernelId(pub u64);
 
-/// An index of the hook table, so that an event can name its driver function.
+/// Index into the hook table: identifies a driver function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FunctionId(pub u16);
 
-/// Which set of numbers an allocation's name is taken from. A device pointer, a VMM handle and an
-/// array handle may be the same number and still be three things.
+/// Type of an allocation's address or handle. A device pointer, a VMM handle and an array handle
+/// may have the same value and still be different allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Space {
@@ -83,17 +83,17 @@ pub enum Space {
     External = 4,
 }
 
-/// What the driver calls an allocation inside one process.
+/// Identifies a live allocation inside one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Key {
-    /// The set of numbers.
+    /// Type of the value.
     pub space: Space,
-    /// The pointer or handle.
+    /// Pointer or handle.
     pub value: u64,
 }
 
 impl Key {
-    /// The key of a pointer.
+    /// Key of a pointer.
     #[must_use]
     pub const fn address(value: u64) -> Self {
         Self { space: Space::Address, value }

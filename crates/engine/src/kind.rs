@@ -1,28 +1,28 @@
-//! What sort of memory an allocation is, and which layer it counts in.
+//! Memory kinds, and the layer in which each is counted.
 
 use std::fmt;
 
-/// The sort of memory.
+/// Memory kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Plain device memory (`cuMemAlloc`, pitched memory too).
+    /// Device memory (`cuMemAlloc`, also pitched).
     Device = 0,
     /// A CUDA or mip-mapped array.
     Array = 1,
     /// Physical device memory of the virtual memory management API (`cuMemCreate`).
     Physical = 2,
-    /// Device memory a graph took for its memory nodes.
+    /// Device memory of a graph's memory nodes.
     Graph = 3,
-    /// What a memory pool holds of the device.
+    /// Device memory reserved by a memory pool.
     Pool = 4,
-    /// A stream-ordered allocation: used bytes of a pool.
+    /// Stream-ordered allocation: used bytes of a pool.
     Async = 5,
-    /// Managed memory: resident where it was touched last.
+    /// Managed memory: resides where it was last accessed.
     Managed = 6,
-    /// Page-locked host memory made by the driver.
+    /// Page-locked host memory allocated by the driver.
     Pinned = 7,
-    /// Host memory of the program that was page-locked.
+    /// Host memory of the program that was page-locked by the driver.
     Registered = 8,
     /// Physical *host* memory of the virtual memory management API.
     HostPhysical = 9,
@@ -30,42 +30,42 @@ pub enum Kind {
     Imported = 10,
     /// A stream-ordered allocation from a pool of *host* memory.
     HostAsync = 11,
-    /// A variable of a module (`__device__`, `__constant__`): there as long as the module is.
+    /// Variable of a module (`__device__`, `__constant__`): lives as long as the module.
     Static = 12,
     /// A `__managed__` variable of a module.
     ManagedStatic = 13,
-    /// Ordinary host memory that another tool wrote down.
+    /// Pageable host memory, reported by other tools.
     Pageable = 14,
-    /// A block that PyTorch's allocator gave out of its cache. The cache's own memory is counted
-    /// where it was taken from the driver.
+    /// Block that PyTorch's caching allocator handed out. The memory of the cache itself is counted
+    /// where it was allocated from the driver.
     Torch = 15,
-    /// A kind that another tool's file names and this version does not know.
+    /// Kind in another tool's file that this version does not know.
     Unknown = 16,
 }
 
-/// Layers are never added together.
+/// Layer in which memory is counted. Layers are never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Layer {
-    /// Takes device memory by itself.
+    /// Device memory.
     Physical,
-    /// Held by a pool: device memory, used or not.
+    /// Device memory reserved by a pool, used or not.
     Reserved,
-    /// A part of what a pool holds.
+    /// Part of the memory that a pool reserves.
     Used,
     /// Migrates between host and device.
     Managed,
     /// Host memory.
     Host,
-    /// Somebody else's memory.
+    /// Memory of another process.
     Imported,
-    /// A part of what a framework's cache holds.
+    /// Part of the memory of a framework's cache.
     Cached,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
 impl Kind {
-    /// Every kind, in display order.
+    /// All kinds, in display order.
     pub const ALL: [Self; 17] = [
         Self::Device,
         Self::Array,
@@ -86,10 +86,10 @@ impl Kind {
         Self::Unknown,
     ];
 
-    /// The number of kinds.
+    /// Number of kinds.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The layer this kind counts in.
+    /// Layer of this kind.
     #[must_use]
     pub const fn layer(self) -> Layer {
         match self {
@@ -110,21 +110,21 @@ impl Kind {
         }
     }
 
-    /// Whether these bytes are device memory that the program holds: what `live_bytes` sums. A
-    /// pool's reserve is not: its used part is there as stream-ordered memory already, and how much
-    /// the pool keeps beyond that only the driver knows.
+    /// Whether this is device memory that the program holds, the sum of which is `live_bytes`.
+    /// Excludes pool reserves: their used part is already counted as stream-ordered memory, and
+    /// only the driver knows the rest.
     #[must_use]
     pub const fn takes_device_memory(self) -> bool {
         matches!(self.layer(), Layer::Physical | Layer::Used)
     }
 
-    /// Whether it is a part of what a memory pool holds.
+    /// Whether this is part of the memory of a pool.
     #[must_use]
     pub const fn is_pooled(self) -> bool {
         matches!(self, Self::Async | Self::HostAsync)
     }
 
-    /// Whether the driver frees it when the context it was allocated in ends.
+    /// Whether the driver frees it when its context ends.
     #[must_use]
     pub const fn ends_with_context(self) -> bool {
         matches!(
@@ -144,7 +144,7 @@ impl Kind {
         matches!(self, Self::Static | Self::ManagedStatic)
     }
 
-    /// The word for it in reports, JSON, metrics and files.
+    /// Name in reports, JSON, metrics and files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -168,7 +168,7 @@ impl Kind {
         }
     }
 
-    /// Position in [`Kind::ALL`].
+    /// Position in [`MemoryKind::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_in_index_order() {
+    fn kinds_are_in_index_order() {
         for (i, kind) in Kind::ALL.iter().enumerate() {
             assert_eq!(kind.index(), i);
         }

@@ -47,10 +47,10 @@ impl Judged {
     #[must_use]
     pub fn of(judgement: Judgement, site: Option<SiteId>) -> Option<Self> {
         let Subject::Memory(kind) = judgement.subject else { return None };
-        let Judgement { pid, device, verdict, sureness, evidence, .. } = judgement;
+        let Judgement { pid, device, verdict, sureness: confidence, evidence, .. } = judgement;
         let live = Amount { bytes: evidence.live, allocations: evidence.live_count };
         let place = Place { pid: pid?, device, kind, site };
-        Some(Self { place, live, verdict, sureness, evidence })
+        Some(Self { place, live, verdict, sureness: confidence, evidence })
     }
 }
 
@@ -346,7 +346,7 @@ impl Track {
 
     fn classify(&self, origin: Moment, end: Moment) -> Judged {
         let until = self.until.unwrap_or(end);
-        let (verdict, sureness, evidence) = leak::judge(&Case {
+        let (verdict, confidence, evidence) = leak::judge(&Case {
             course: &self.course,
             spans: &self.spans,
             live: self.live.shown(),
@@ -368,7 +368,7 @@ impl Track {
             place: self.place.on(self.devices.device()),
             live: Amount { bytes: self.live.shown(), allocations: self.count },
             verdict,
-            sureness,
+            sureness: confidence,
             evidence,
         }
     }

@@ -1,4 +1,4 @@
-//! The figures that a diagnosis rests on.
+//! Memory values that support a diagnosis.
 
 use crate::ids::{GpuId, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
@@ -6,31 +6,32 @@ use crate::units::Bytes;
 
 use super::{Asked, Scene};
 
-/// What is known of the device at the moment when a call was refused. What is `None` nobody told.
+/// Memory of the device at the time of the failed call. `None` if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
-    /// What was asked for.
+    /// Requested size.
     pub asked: Option<Bytes>,
-    /// All of the device's memory.
+    /// Total memory of the device.
     pub total: Option<Bytes>,
-    /// What was free when the driver's account was asked last.
+    /// Free memory as last reported by the driver.
     pub free_told: Option<Bytes>,
-    /// What was free at the moment, about: the same less what was traced to grow since, and less a
-    /// context for each process that is not in the account yet.
+    /// Estimated free memory at the time of the call: the reported value minus traced growth since,
+    /// minus a context for each process that the report does not include yet.
     pub free: Option<Bytes>,
-    /// By how much that may be too much: how big contexts are that are not in the account is a guess.
+    /// By how much `free_estimated` may be too high: the size of contexts that are not in the
+    /// report is a guess.
     pub unsure: Bytes,
-    /// What traced allocations of all processes held of it.
+    /// Traced memory of all processes.
     pub traced: Bytes,
-    /// What the one who asked held of it.
+    /// Traced memory of the requester.
     pub asker: Bytes,
-    /// What the driver's account has of all processes beyond what was traced.
+    /// Driver-reported usage of all processes minus their traced memory.
     pub untracked: Option<Bytes>,
-    /// What PyTorch's cache of the one who asked held and no tensor used; and whether that is exact.
+    /// Unused memory of the requester's PyTorch cache, and whether that is exact.
     pub cache_unused: Option<(Bytes, bool)>,
-    /// What pools of the one who asked reserved and did not use, as the driver told last.
+    /// Reserved but unused memory of the requester's pools, as last reported by the driver.
     pub pool_unused: Option<Bytes>,
-    /// What caches and pools of the others held unused.
+    /// Unused memory in caches and pools of other processes.
     pub others_unused: Bytes,
 }
 
@@ -40,8 +41,8 @@ impl Figures {
             let holder = scene.holders.iter().find(|(pid, _)| *pid == wanted);
             holder.map_or(Bytes(0), |(_, bytes)| *bytes)
         };
-        let told = scene.snapshot.gpus.iter().find(|view| Some(view.gpu) == scene.gpu);
-        let free_told = told.map(|view| view.free_bytes);
+        let reported = scene.snapshot.gpus.iter().find(|view| Some(view.gpu) == scene.gpu);
+        let free_told = reported.map(|view| view.free_bytes);
         let processes = &scene.snapshot.processes;
         let asker = processes.iter().find(|process| process.key.pid == scene.pid);
         let others = processes.iter().filter(|process| process.key.pid != scene.pid);
@@ -74,21 +75,20 @@ pub(super) fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Ite
     process.devices.iter().filter(move |view| gpu.is_some() && view.gpu == gpu)
 }
 
-/// What the context of a process is taken for where no account of one was ever asked, and the most
-/// that it is taken for.
+/// Assumed size of a context if no report shows one, and upper limit of that assumption.
 const CONTEXT: u64 = 512 << 20;
 const LARGEST_CONTEXT: u64 = 1 << 30;
 
-/// What was told, less what was allocated since and with what was freed since. A process that is too
-/// new to be in the driver's account has a context, too: as big as the biggest that is known.
-fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
+/// Estimates free memory from the last report and the traced changes since. A process that is not
+/// in the report yet also has a context, assumed to be as large as the largest known one.
+fn free_now(scene: &Scene<'_>, reported: Bytes) -> Bytes {
     let processes = &scene.snapshot.processes;
-    // What was there before the trace is more than a context.
+    // The untracked memory of processes from before the trace is more than a context.
     let traced = processes.iter().filter(|process| !process.before_trace);
     let views = traced.flat_map(|process| on(process, scene.gpu));
     let biggest = views.filter_map(DeviceView::untracked).map(|bytes| bytes.0).max();
     let context = biggest.unwrap_or(CONTEXT).min(LARGEST_CONTEXT);
-    let mut now = i128::from(told.0);
+    let mut now = i128::from(reported.0);
     let asker = (scene.pid, Bytes(0));
     let holds = scene.pid == Pid(0) || scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
     let holders = scene.holders.iter().chain((!holds).then_some(&asker));
@@ -105,14 +105,14 @@ fn free_now(scene: &Scene<'_>, told: Bytes) -> Bytes {
     Bytes(u64::try_from(now.max(0)).unwrap_or(u64::MAX).min(most))
 }
 
-/// What contexts that are not in the account may take more than they were taken for.
+/// By how much contexts that are not in the report may exceed the estimate.
 fn unsure(scene: &Scene<'_>) -> Bytes {
-    let told = |pid| {
+    let reported = |pid| {
         let process = scene.snapshot.processes.iter().find(|process| process.key.pid == pid);
         process
             .is_some_and(|process| on(process, scene.gpu).any(|view| view.driver_traced.is_some()))
     };
-    let new = scene.holders.iter().filter(|(pid, _)| !told(*pid)).count() as u64;
+    let new = scene.holders.iter().filter(|(pid, _)| !reported(*pid)).count() as u64;
     Bytes(new.saturating_mul(LARGEST_CONTEXT - CONTEXT))
 }
 
@@ -122,7 +122,7 @@ fn untracked(scene: &Scene<'_>) -> Option<Bytes> {
     (!known.is_empty()).then(|| sum(known.into_iter()))
 }
 
-/// Whether a device of a process is the one that is meant.
+/// Whether a device of a process is the one of the failed call.
 fn is_meant(process: &ProcessView, scene: &Scene<'_>, device: crate::ids::DeviceId) -> bool {
     match scene.gpu {
         Some(_) => on(process, scene.gpu).any(|view| view.device == Some(device)),
@@ -146,8 +146,8 @@ fn pooled(process: &ProcessView, scene: &Scene<'_>) -> Option<Bytes> {
     let mut all = None;
     for pool in &process.pools {
         let here = pool.device.is_some_and(|device| is_meant(process, scene, device));
-        if let Some(told) = pool.reserved.filter(|_| here) {
-            let unused = told.bytes.0.saturating_sub(pool.used.0);
+        if let Some(reported) = pool.reserved.filter(|_| here) {
+            let unused = reported.bytes.0.saturating_sub(pool.used.0);
             let sum: Bytes = all.unwrap_or_default();
             all = Some(Bytes(sum.0.saturating_add(unused)));
         }

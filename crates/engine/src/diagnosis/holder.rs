@@ -1,4 +1,4 @@
-//! Who holds the device, in words.
+//! Describes in words which process holds the memory of the device.
 
 use crate::ids::Pid;
 use crate::snapshot::{DeviceView, ProcessView};
@@ -7,31 +7,31 @@ use crate::units::Bytes;
 use super::Scene;
 use super::figures::{Figures, on};
 
-/// What a process holds: by traced allocations at that moment, and beyond them by the driver's account.
+/// Memory of a process: traced at that time, and untracked according to the driver.
 #[derive(Clone, Copy)]
 struct Held {
     pid: Pid,
     traced: Bytes,
-    beyond: Bytes,
+    untracked: Bytes,
 }
 
 impl Held {
     const fn all(&self) -> u64 {
-        self.traced.0.saturating_add(self.beyond.0)
+        self.traced.0.saturating_add(self.untracked.0)
     }
 
     fn words(&self) -> String {
-        match (self.traced.0, self.beyond.0) {
+        match (self.traced.0, self.untracked.0) {
             (_, 0) => self.traced.to_string(),
-            (0, _) => format!("{} untracked", self.beyond),
-            _ => format!("{} and {} untracked", self.traced, self.beyond),
+            (0, _) => format!("{} untracked", self.untracked),
+            _ => format!("{} and {} untracked", self.traced, self.untracked),
         }
     }
 }
 
-/// Who holds the device: "most" is more than half of what is used.
+/// Describes the largest holder; "most" means more than half of the used memory.
 pub(super) fn sentence(scene: &Scene<'_>, figures: &Figures, free: Option<Bytes>) -> String {
-    let all = everybody(scene);
+    let all = all_holders(scene);
     let sum = all.iter().fold(0_u64, |sum, held| sum.saturating_add(held.all()));
     let used = match (figures.total, free) {
         (Some(total), Some(free)) => total.0.saturating_sub(free.0).max(sum),
@@ -47,7 +47,7 @@ pub(super) fn sentence(scene: &Scene<'_>, figures: &Figures, free: Option<Bytes>
     if elsewhere > most.all() {
         return format!("{} held by no known process", Bytes(elsewhere));
     }
-    let who = if most.pid == scene.pid {
+    let holder = if most.pid == scene.pid {
         "the same process".to_owned()
     } else {
         let name = process(scene, most.pid).map_or("", |process| &*process.name);
@@ -55,9 +55,9 @@ pub(super) fn sentence(scene: &Scene<'_>, figures: &Figures, free: Option<Bytes>
     };
     let words = most.words();
     if most.all() > used / 2 {
-        format!("most of it was held by {who}: {words}")
+        format!("most of it was held by {holder}: {words}")
     } else {
-        format!("the largest holder was {who}: {words}")
+        format!("the largest holder was {holder}: {words}")
     }
 }
 
@@ -67,9 +67,9 @@ fn process<'a>(scene: &Scene<'a>, pid: Pid) -> Option<&'a ProcessView> {
     all.iter().filter(of).find(|process| process.ended.is_none()).or_else(|| all.iter().find(of))
 }
 
-/// Those who held traced memory, and those whom the driver's account names.
-fn everybody(scene: &Scene<'_>) -> Vec<Held> {
-    let beyond = |pid| {
+/// Processes with traced memory, and processes with driver-reported usage.
+fn all_holders(scene: &Scene<'_>) -> Vec<Held> {
+    let untracked = |pid| {
         let views = process(scene, pid).into_iter().flat_map(|process| on(process, scene.gpu));
         let untracked = views.filter_map(DeviceView::untracked);
         Bytes(untracked.fold(0_u64, |sum, bytes| sum.saturating_add(bytes.0)))
@@ -77,12 +77,12 @@ fn everybody(scene: &Scene<'_>) -> Vec<Held> {
     let mut all: Vec<Held> = scene
         .holders
         .iter()
-        .map(|(pid, traced)| Held { pid: *pid, traced: *traced, beyond: beyond(*pid) })
+        .map(|(pid, traced)| Held { pid: *pid, traced: *traced, untracked: untracked(*pid) })
         .collect();
     for process in scene.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         let pid = process.key.pid;
         if !all.iter().any(|held| held.pid == pid) {
-            all.push(Held { pid, traced: Bytes(0), beyond: beyond(pid) });
+            all.push(Held { pid, traced: Bytes(0), untracked: untracked(pid) });
         }
     }
     all.retain(|held| held.all() > 0);

@@ -1,9 +1,9 @@
-//! Where live allocations are kept: a slab of fixed-size entries in small chunks, and an index of it
-//! by the driver's name for an allocation.
+//! Storage of live allocations: a slab of fixed-size entries in small chunks, and an index by
+//! allocation key.
 //!
-//! An entry is one cache line. It carries the links of every order it is part of, so no order needs
-//! memory of its own: one live allocation costs its entry and a few bytes of index, whatever the
-//! sizes are. Chunks that become empty are given back, so a peak does not stay for ever.
+//! An entry is one cache line. It contains the links of every list and tree that it is part of, so
+//! these need no memory of their own: a live allocation costs its entry and a few bytes of index,
+//! whatever its size. Empty chunks are freed, so memory use falls after a peak.
 
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
@@ -14,16 +14,16 @@ use crate::ids::{DeviceId, Key, SiteId, Space, StreamId};
 use crate::kind::Kind;
 use crate::units::Moment;
 
-/// The place of an entry; stable while the allocation lives.
+/// Index of an entry; stable while the allocation is live.
 pub(super) type Slot = u32;
 
-/// No slot, no owner, no thread, no site.
+/// Marks a missing slot, owner, thread or site.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// No device known.
+/// Unknown device.
 const NO_DEVICE: u16 = u16::MAX;
 
-/// Entries in a chunk.
+/// Entries per chunk.
 const CHUNK: usize = 256;
 
 /// One live allocation.
@@ -31,21 +31,21 @@ const CHUNK: usize = 256;
 pub(super) struct Entry {
     value: u64,
     pub(super) bytes: u64,
-    /// When the allocating call returned.
+    /// Return time of the allocating call.
     pub(super) returned_at: Moment,
     /// Index of the allocating thread; [`NIL`] marks a vacant entry.
     pub(super) thread: u32,
-    /// Index of what it belongs to: of its pool for stream-ordered memory, which outlives contexts,
-    /// else of its context; or [`NIL`].
+    /// Index of the owner, or [`NIL`]: the pool for stream-ordered memory, which outlives contexts,
+    /// else the context.
     owner: u32,
     site: u32,
     /// Ring of the thread's allocations of the same size, oldest first.
     pub(super) same_previous: Slot,
     pub(super) same_next: Slot,
-    /// The thread's allocations in the order they came.
+    /// The thread's allocations in order of arrival.
     pub(super) older: Slot,
     pub(super) younger: Slot,
-    /// The thread's tree of sizes; only the oldest allocation of a size is in it.
+    /// The thread's tree of sizes; contains only the oldest allocation of each size.
     pub(super) smaller: Slot,
     pub(super) bigger: Slot,
     device: u16,
@@ -72,7 +72,7 @@ impl Entry {
         space: Space::Address,
     };
 
-    /// An allocation that is in no order yet.
+    /// Creates an entry that is not linked yet.
     pub(super) fn new(new: &New, returned_at: Moment, thread: u32) -> Self {
         let New { key: Key { space, value }, kind, bytes, owner, device, site, .. } = *new;
         let site = site.map_or(NIL, |site| site.0);
@@ -92,12 +92,12 @@ impl Entry {
         self.device = device.0;
     }
 
-    /// Index of the context it belongs to, or [`NIL`].
+    /// Index of its context, or [`NIL`].
     pub(super) fn context(&self) -> u32 {
         if self.kind.is_pooled() { NIL } else { self.owner }
     }
 
-    /// Index of the pool it comes from, or [`NIL`].
+    /// Index of its pool, or [`NIL`].
     pub(super) fn pool(&self) -> u32 {
         if self.kind.is_pooled() { self.owner } else { NIL }
     }
@@ -110,13 +110,13 @@ impl Entry {
         (self.site != NIL).then_some(SiteId(self.site))
     }
 
-    /// What it takes of a device.
+    /// Device memory that it uses.
     pub(super) fn device_bytes(&self) -> u64 {
         if self.kind.takes_device_memory() { self.bytes } else { 0 }
     }
 }
 
-/// What is known of an allocation that begins.
+/// Properties of a new allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct New {
     pub(super) key: Key,
@@ -126,21 +126,21 @@ pub(super) struct New {
     pub(super) owner: u32,
     pub(super) device: Option<DeviceId>,
     pub(super) site: Option<SiteId>,
-    /// Told, and not kept by the ledger itself.
+    /// Written to the change log only; the ledger does not keep it.
     pub(super) stream: Option<StreamId>,
 }
 
 impl New {
-    /// Memory of no owner, device or site.
+    /// An allocation without owner, device or site.
     pub(super) fn plain(key: Key, kind: Kind, bytes: u64) -> Self {
         Self { key, kind, bytes, owner: NIL, device: None, site: None, stream: None }
     }
 }
 
-/// Entries side by side, with a list of the vacant ones (through `younger`).
+/// A block of entries with a free list (linked by `younger`).
 #[derive(Debug, Default)]
 struct Chunk {
-    /// [`CHUNK`] entries, or none while the memory is given back.
+    /// [`CHUNK`] entries; empty while the memory is freed.
     entries: Box<[Entry]>,
     vacant: u32,
     used: usize,
@@ -160,10 +160,10 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     chunks: Vec<Chunk>,
-    /// Chunks that have a vacant entry.
+    /// Chunks with a vacant entry.
     roomy: Vec<u32>,
-    /// Empty chunks that keep their memory: at most one, so that a program at a chunk's edge does
-    /// not give it back and take it with every call.
+    /// Number of empty chunks that keep their memory: at most one, so that a program at the edge of
+    /// a chunk does not free and allocate it with every call.
     spare: u32,
 }
 
@@ -182,9 +182,9 @@ impl Slab {
             self.spare -= 1;
         }
         let offset = chunk.vacant;
-        let place = &mut chunk.entries[offset as usize];
-        chunk.vacant = place.younger;
-        *place = entry;
+        let target = &mut chunk.entries[offset as usize];
+        chunk.vacant = target.younger;
+        *target = entry;
         chunk.used += 1;
         if chunk.used == CHUNK {
             self.roomy.pop();
@@ -213,18 +213,18 @@ impl Slab {
         entry
     }
 
-    /// Whether there is a live entry.
+    /// Whether the slot has a live entry.
     fn holds(&self, slot: Slot) -> bool {
         let entries = &self.chunks[slot as usize / CHUNK].entries;
         entries.get(slot as usize % CHUNK).is_some_and(|entry| entry.thread != NIL)
     }
 
-    /// One more than the highest slot there ever was.
+    /// One more than the highest slot ever used.
     pub(super) fn end(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
-    /// Every live entry, in no order that means anything.
+    /// All live entries, in arbitrary order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Entry)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             let first = (number * CHUNK) as u32;
@@ -256,7 +256,7 @@ pub(super) struct Allocations {
 }
 
 impl Allocations {
-    /// The live allocation of that name.
+    /// Live allocation with this key.
     pub(super) fn find(&self, key: Key) -> Option<Slot> {
         let hash = hash(&self.hasher, key);
         self.index.find(hash, |&slot| self.slab[slot].key() == key).copied()
@@ -271,7 +271,7 @@ impl Allocations {
         slot
     }
 
-    /// Removes an allocation that is in no order any more.
+    /// Removes an allocation that is no longer linked.
     pub(super) fn remove(&mut self, slot: Slot) -> Entry {
         let Self { slab, index, hasher } = self;
         let hash_of = |slot: &Slot| hash(hasher, slab[*slot].key());
@@ -284,7 +284,7 @@ impl Allocations {
         slab.remove(slot)
     }
 
-    /// Removes many allocations that are in no order any more.
+    /// Removes many allocations that are no longer linked.
     pub(super) fn remove_all(&mut self, slots: &[Slot]) {
         if slots.len() < self.index.len() / 4 {
             for slot in slots {
@@ -292,7 +292,7 @@ impl Allocations {
             }
             return;
         }
-        // One pass over the index is cheaper than to look up each of them.
+        // One pass over the index is cheaper than looking up each of them.
         let Self { slab, index, hasher } = self;
         for slot in slots {
             slab.remove(*slot);
@@ -301,12 +301,12 @@ impl Allocations {
         index.shrink_to(index.len() * 2, |slot| hash(hasher, slab[*slot].key()));
     }
 
-    /// The slots of the allocations for which `wanted` holds. Looks at everything that is live.
+    /// Slots of the allocations that match `wanted`. Visits all live allocations.
     pub(super) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Slot> {
         self.slab.iter().filter(|(_, entry)| wanted(entry)).map(|(slot, _)| slot).collect()
     }
 
-    /// A number that programs under trace cannot know, see [`super::sizes`].
+    /// A number that traced programs cannot know, see [`super::size_index`].
     pub(super) fn seed(&self) -> u64 {
         self.hasher.hash_one(0_u64)
     }
@@ -325,12 +325,12 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_cache_line() {
+    fn entry_is_one_cache_line() {
         assert_eq!(size_of::<Entry>(), 64);
     }
 
     #[test]
-    fn a_slot_keeps_its_entry_while_others_come_and_go() {
+    fn slot_is_stable_while_others_change() {
         let mut slab = Slab::default();
         let slots: Vec<_> = (0..1000).map(|value| slab.insert(entry(value))).collect();
         for slot in slots.iter().step_by(2) {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_become_empty_are_given_back_but_one() {
+    fn empty_chunks_are_freed_except_one() {
         let mut slab = Slab::default();
         let slots: Vec<_> = (0..10 * CHUNK as u64).map(|value| slab.insert(entry(value))).collect();
         assert_eq!(slab.chunks.len(), 10);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn few_or_many_can_be_removed_at_once() {
+    fn few_or_many_are_removed_at_once() {
         for removed in [10_u64, 900, 1000] {
             let mut allocations = Allocations::default();
             let slots: Vec<_> = (0..1000).map(|value| allocations.insert(entry(value))).collect();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_number_in_two_spaces_is_two_allocations() {
+    fn equal_values_of_two_address_types_are_distinct() {
         let mut allocations = Allocations::default();
         let handle = Key { space: Space::Handle, value: 7 };
         let slot = allocations.insert(entry(7));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_shrinks_after_a_peak() {
+    fn index_shrinks_after_a_peak() {
         let mut allocations = Allocations::default();
         let slots: Vec<_> = (0..20_000).map(|value| allocations.insert(entry(value))).collect();
         let peak = allocations.index.capacity();

@@ -1,5 +1,5 @@
-//! The contexts of one process: which device they are on, how much lives in them, and how many
-//! users a primary context has.
+//! Contexts of one process: their device, the number of live allocations, and the users of primary
+//! contexts.
 
 use hashbrown::HashMap;
 
@@ -13,13 +13,13 @@ use super::allocation::{Entry, NIL};
 struct Context {
     id: ContextId,
     device: Option<DeviceId>,
-    /// When it was made; a destruction that was entered earlier ended its predecessor.
+    /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
     since: Moment,
-    /// It was made by `cuCtxCreate`, so it is no primary context.
+    /// Whether it was created by `cuCtxCreate`, so that it is not a primary context.
     created: bool,
-    /// Live allocations in it, and those of them whose device is unknown.
+    /// Number of live allocations, and of those whose device is unknown.
     live: u64,
-    unplaced: u64,
+    waiting: u64,
 }
 
 /// A device's primary context.
@@ -27,39 +27,39 @@ struct Context {
 struct Primary {
     device: DeviceId,
     context: u32,
-    /// Retains less releases.
+    /// Retains minus releases.
     users: u64,
 }
 
-/// What the release of a primary context means.
+/// Effect of releasing a primary context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Release {
-    /// The last user is gone: everything in this context is freed.
+    /// No user is left: all memory of this context is freed.
     Last(u32),
-    /// There are others.
+    /// There are other users.
     Shared,
-    /// Not all retains were seen, so nobody can tell.
+    /// Not all retains were seen, so the effect is unknown.
     Unknown,
 }
 
 /// The contexts of one process.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    places: Vec<Context>,
+    slots: Vec<Context>,
     vacant: Vec<u32>,
     by_id: HashMap<ContextId, u32>,
     primaries: Vec<Primary>,
-    /// Every retain was seen.
+    /// Whether every retain was seen.
     counted: bool,
-    /// A context may have ended since the process is traced.
+    /// Whether a context may have ended since tracing began.
     ended: bool,
 }
 
 impl Contexts {
-    /// `counted`: the process is traced from its beginning.
+    /// `counted`: the process has been traced since its start.
     pub(super) fn new(counted: bool) -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             vacant: Vec::new(),
             by_id: HashMap::new(),
             primaries: Vec::new(),
@@ -68,39 +68,39 @@ impl Contexts {
         }
     }
 
-    /// A call ended a context, or may have.
-    pub(super) fn note_end(&mut self) {
+    /// Records that a call ended a context, or may have.
+    pub(super) fn record_end(&mut self) {
         self.ended = true;
     }
 
-    /// Whether a context may have ended: what was in it may have been on any device.
+    /// Whether a context may have ended; its memory may have been on any device.
     pub(super) fn any_ended(&self) -> bool {
         self.ended
     }
 
     fn known(&self) -> impl Iterator<Item = (u32, &Context)> {
         let known = self.by_id.values().copied();
-        known.filter_map(|index| Some((index, self.places.get(index as usize)?)))
+        known.filter_map(|index| Some((index, self.slots.get(index as usize)?)))
     }
 
-    /// Devices that contexts are on.
+    /// Devices of all known contexts.
     pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> {
         self.known().filter_map(|(_, context)| context.device)
     }
 
-    /// Contexts whose device is not known.
+    /// Contexts whose device is unknown.
     pub(super) fn without_device(&self) -> Vec<u32> {
         let waiting = self.known().filter(|(_, context)| context.device.is_none());
         waiting.map(|(index, _)| index).collect()
     }
 
-    /// Whether every context there ever was is on this device.
+    /// Whether every context so far is on this device.
     pub(super) fn all_on(&self, device: DeviceId) -> bool {
         !self.ended && self.known().all(|(_, context)| context.device == Some(device))
     }
 
-    /// Records about contexts were lost, or the process turned out to be older than the trace: how
-    /// many users a primary context has is not known any more.
+    /// Marks the number of users of primary contexts as unknown: records about contexts were lost,
+    /// or the process is older than the trace.
     pub(super) fn lose_count(&mut self) {
         self.counted = false;
     }
@@ -109,71 +109,72 @@ impl Contexts {
         self.by_id.get(&id).copied()
     }
 
-    /// The index of a context, which may be one never heard of.
+    /// Index of a context; adds it if it is new.
     pub(super) fn of(&mut self, id: ContextId) -> u32 {
         if let Some(index) = self.find(id) {
             return index;
         }
         let context =
-            Context { id, device: None, since: Moment(0), created: false, live: 0, unplaced: 0 };
+            Context { id, device: None, since: Moment(0), created: false, live: 0, waiting: 0 };
         let index = if let Some(index) = self.vacant.pop() {
-            self.places[index as usize] = context;
+            self.slots[index as usize] = context;
             index
         } else {
-            self.places.push(context);
-            self.places.len() as u32 - 1
+            self.slots.push(context);
+            self.slots.len() as u32 - 1
         };
         self.by_id.insert(id, index);
         index
     }
 
-    /// The driver's name for a context; none for [`NIL`].
+    /// Handle of a context; `None` for [`NIL`].
     pub(super) fn id(&self, index: u32) -> Option<ContextId> {
-        self.places.get(index as usize).map(|context| context.id)
+        self.slots.get(index as usize).map(|context| context.id)
     }
 
-    /// The device of a context, where it is known; none for [`NIL`].
+    /// Device of a context, if known; `None` for [`NIL`].
     pub(super) fn device(&self, index: u32) -> Option<DeviceId> {
-        self.places.get(index as usize)?.device
+        self.slots.get(index as usize)?.device
     }
 
-    /// Live allocations in the context.
+    /// Number of live allocations in the context.
     pub(super) fn live(&self, index: u32) -> u64 {
-        self.places[index as usize].live
+        self.slots[index as usize].live
     }
 
-    /// Sets the device; says whether there are allocations that waited for it.
+    /// Sets the device; returns whether allocations were waiting for it.
     pub(super) fn place(&mut self, index: u32, device: DeviceId) -> bool {
-        let context = &mut self.places[index as usize];
+        let context = &mut self.slots[index as usize];
         context.device = Some(device);
-        context.unplaced > 0
+        context.waiting > 0
     }
 
-    /// All allocations of the context have a device now.
+    /// Records that all allocations of the context have a device now.
     pub(super) fn placed(&mut self, index: u32) {
-        self.places[index as usize].unplaced = 0;
+        self.slots[index as usize].waiting = 0;
     }
 
-    /// The context was made by `cuCtxCreate` at that moment.
+    /// Records that `cuCtxCreate` created the context at that time.
     pub(super) fn create(&mut self, index: u32, at: Moment) {
-        let context = &mut self.places[index as usize];
+        let context = &mut self.slots[index as usize];
         context.created = true;
         context.since = at;
         self.primaries.retain(|primary| primary.context != index);
     }
 
-    /// The context that a destruction ends: none if it was entered before the context was made.
+    /// Context that a destroy call ends; `None` if the call was entered before the context was
+    /// created.
     pub(super) fn destroyed(&self, id: ContextId, entered: Moment) -> Option<u32> {
-        self.find(id).filter(|&index| entered >= self.places[index as usize].since)
+        self.find(id).filter(|&index| entered >= self.slots[index as usize].since)
     }
 
-    /// Forgets a destroyed context. One that holds allocations stays, with its device unknown: they
-    /// came from a newer context of the same name, whose beginning was not seen.
+    /// Removes a destroyed context. A context with allocations is kept, with an unknown device:
+    /// they belong to a newer context with the same handle, whose creation was not seen.
     pub(super) fn forget(&mut self, index: u32) {
         if self.primaries.iter().any(|primary| primary.context == index) {
             return;
         }
-        let context = &mut self.places[index as usize];
+        let context = &mut self.slots[index as usize];
         context.device = None;
         context.created = false;
         if context.live == 0 {
@@ -182,8 +183,8 @@ impl Contexts {
         }
     }
 
-    /// One more user of a device's primary context. Gives the context that was the primary one
-    /// before, if it was another: it must be gone.
+    /// Adds a user of a device's primary context. Returns the previous primary context if it was a
+    /// different one: that one must have ended.
     pub(super) fn retain(&mut self, device: DeviceId, context: u32) -> Option<u32> {
         let known = self.primaries.iter_mut().find(|primary| primary.device == device);
         let Some(primary) = known else {
@@ -199,7 +200,7 @@ impl Contexts {
         Some(old)
     }
 
-    /// Whether a release of a device's primary context leaves it to other users.
+    /// Whether a device's primary context has other users after a release.
     pub(super) fn is_shared(&self, device: DeviceId) -> bool {
         let known = self.primaries.iter().find(|primary| primary.device == device);
         self.counted && known.is_some_and(|primary| primary.users > 1)
@@ -210,7 +211,7 @@ impl Contexts {
         self.counted && self.primary(device).is_none() && self.guess_primary(device).is_none()
     }
 
-    /// One user less of a device's primary context.
+    /// Drops a user of a device's primary context.
     pub(super) fn release(&mut self, device: DeviceId) -> Release {
         if !self.counted {
             return Release::Unknown;
@@ -229,38 +230,38 @@ impl Contexts {
         }
     }
 
-    /// The primary context of a device, as its retains told.
+    /// Primary context of a device, according to its retains.
     pub(super) fn primary(&self, device: DeviceId) -> Option<u32> {
         let known = self.primaries.iter().find(|primary| primary.device == device);
         known.map(|primary| primary.context)
     }
 
-    /// What must be the primary context of a device of which no retain was seen: the one context
-    /// known to be on it that was not made by `cuCtxCreate`, if there is exactly one.
+    /// Guesses the primary context of a device without a known retain: the only context on it that
+    /// was not created by `cuCtxCreate`.
     pub(super) fn guess_primary(&self, device: DeviceId) -> Option<u32> {
         let mut candidates = self.by_id.values().copied().filter(|&index| {
-            let context = &self.places[index as usize];
+            let context = &self.slots[index as usize];
             context.device == Some(device) && !context.created
         });
         candidates.next().filter(|_| candidates.next().is_none())
     }
 
-    /// An allocation began.
+    /// Counts a new allocation.
     pub(super) fn add(&mut self, entry: &Entry) {
         if entry.context() != NIL {
-            let context = &mut self.places[entry.context() as usize];
+            let context = &mut self.slots[entry.context() as usize];
             context.live += 1;
-            context.unplaced += u64::from(entry.device().is_none());
+            context.waiting += u64::from(entry.device().is_none());
         }
     }
 
-    /// An allocation ended.
+    /// Removes an allocation from the count.
     pub(super) fn take(&mut self, entry: &Entry) {
         if entry.context() != NIL {
-            let context = &mut self.places[entry.context() as usize];
+            let context = &mut self.slots[entry.context() as usize];
             context.live = context.live.saturating_sub(1);
-            let unplaced = u64::from(entry.device().is_none());
-            context.unplaced = context.unplaced.saturating_sub(unplaced);
+            let waiting = u64::from(entry.device().is_none());
+            context.waiting = context.waiting.saturating_sub(waiting);
         }
     }
 }
@@ -272,7 +273,7 @@ mod tests {
     const GPU: DeviceId = DeviceId(0);
 
     #[test]
-    fn the_last_of_two_releases_is_the_last() {
+    fn second_of_two_releases_is_the_last() {
         let mut contexts = Contexts::new(true);
         let context = contexts.of(ContextId(1));
         assert_eq!(contexts.retain(GPU, context), None);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_means_nothing_where_retains_may_be_missing() {
+    fn release_is_unknown_if_retains_may_be_missing() {
         let mut contexts = Contexts::new(false);
         let context = contexts.of(ContextId(1));
         contexts.retain(GPU, context);
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn two_candidates_for_the_primary_context_are_none() {
+    fn ambiguous_primary_context_is_not_guessed() {
         let mut contexts = Contexts::new(false);
         let first = contexts.of(ContextId(1));
         contexts.place(first, GPU);
@@ -304,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn a_destroyed_context_is_forgotten() {
+    fn destroyed_context_is_removed() {
         let mut contexts = Contexts::new(true);
         for id in 1..=100 {
             let context = contexts.of(ContextId(id));
             contexts.create(context, Moment(id));
             contexts.forget(context);
         }
-        assert_eq!(contexts.places.len(), 1);
+        assert_eq!(contexts.slots.len(), 1);
         assert_eq!(contexts.find(ContextId(100)), None);
     }
 }

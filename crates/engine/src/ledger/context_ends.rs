@@ -1,9 +1,9 @@
-//! Allocations that the end of a context may have ended without being listed in that context.
+//! Allocations that the end of a context may have freed, although they are not known to be in it.
 //!
-//! The driver frees what is in a context when the context ends. The ledger does the same with what it
-//! knows to be in that context. An allocation whose context is not known may have been in it: from
-//! then on it is in doubt, until a call frees it. And where it is not known which context ended, so
-//! is everything that belongs to contexts.
+//! The driver frees all memory of a context when the context ends. The ledger frees the allocations
+//! that it knows to be in that context. An allocation whose context is unknown may have been in it:
+//! from then on it is in doubt, until a call frees it. If it is unknown which context ended, all
+//! memory that ends with a context is in doubt.
 
 use crate::change::How;
 use crate::ids::Space;
@@ -17,7 +17,7 @@ use super::totals::Sum;
 struct Doubt {
     live: u64,
     bytes: Sum,
-    /// Allocations whose call returned up to this moment are in doubt.
+    /// Allocations whose call returned up to this time are in doubt.
     until: Moment,
     doubtful: u64,
     doubtful_bytes: Sum,
@@ -48,7 +48,7 @@ impl Doubt {
         self.covers(entry)
     }
 
-    /// Everything that is listed is in doubt; none of it is younger than this moment.
+    /// Marks all live allocations as in doubt; none is newer than this time.
     fn raise(&mut self, until: Moment) {
         self.until = until;
         self.doubtful = self.live;
@@ -56,17 +56,17 @@ impl Doubt {
     }
 }
 
-/// What ends of contexts leave open in one process.
+/// Uncertainty in one process after contexts ended.
 #[derive(Debug, Default)]
 pub(super) struct ContextEnds {
-    /// Allocations in contexts that are known.
+    /// Allocations in known contexts.
     known: Doubt,
-    /// Allocations in contexts that are not known.
+    /// Allocations in unknown contexts.
     unknown: Doubt,
-    /// Allocations in doubt whose address was allocated again: a free that was not seen yet ended
-    /// them, or a context did.
+    /// Allocations in doubt whose address was allocated again: they were freed by a call that was
+    /// not seen yet, or with a context.
     open: u64,
-    /// The latest return of an allocating call.
+    /// Latest return time of an allocating call.
     newest: Moment,
 }
 
@@ -78,7 +78,7 @@ impl ContextEnds {
         Some(if entry.context() == NIL { &mut self.unknown } else { &mut self.known })
     }
 
-    /// An allocation began.
+    /// Adds an allocation.
     pub(super) fn begin(&mut self, entry: &Entry) {
         self.newest = self.newest.max(entry.returned_at);
         if let Some(doubt) = self.of(entry) {
@@ -86,29 +86,30 @@ impl ContextEnds {
         }
     }
 
-    /// An allocation ended.
+    /// Removes an allocation.
     pub(super) fn end(&mut self, entry: &Entry, how: How) {
         let doubtful = self.of(entry).is_some_and(|doubt| doubt.end(entry));
         self.open += u64::from(doubtful && how == How::Replaced);
     }
 
-    /// A context that is known ended.
+    /// Records the end of a known context.
     pub(super) fn one(&mut self, at: Moment) {
         self.unknown.raise(at.max(self.newest));
     }
 
-    /// A context may have ended, and it is not known which one.
+    /// Records that an unknown context may have ended.
     pub(super) fn any(&mut self, at: Moment) {
         self.one(at);
         self.known.raise(at.max(self.newest));
     }
 
-    /// Allocations that may have ended with a context, or did and are not counted as released.
+    /// Number of allocations that may have ended with a context, or did and are not counted as
+    /// released.
     pub(super) fn doubtful(&self) -> u64 {
         self.known.doubtful + self.unknown.doubtful + self.open
     }
 
-    /// Listed device memory that may have ended with a context.
+    /// Device memory of live allocations that may have ended with a context.
     pub(super) fn doubtful_bytes(&self) -> Sum {
         self.known.doubtful_bytes.plus(self.unknown.doubtful_bytes)
     }
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(doubt(&ends), (0, Bytes(0)));
         ends.one(Moment(40));
         assert_eq!(doubt(&ends), (2, Bytes(10)));
-        // Allocated later, and seen before: neither changes what the end left open.
+        // A later allocation is not in doubt, an earlier one that arrives late is.
         ends.begin(&entry(Kind::Device, NIL, 50));
         ends.begin(&entry(Kind::Device, NIL, 35));
         assert_eq!(doubt(&ends), (3, Bytes(45)));

@@ -1,5 +1,5 @@
-//! The devices of one process beyond what is allocated on them: which GPUs of the host they are, what
-//! the driver's own account says of those, and what graphs reserve.
+//! Devices of one process, beyond its allocations: their GPUs, driver-reported usage, and memory
+//! reserved by graphs.
 
 use crate::event::Event;
 use crate::ids::{DeviceId, GpuId};
@@ -11,24 +11,24 @@ use super::allocation::{Entry, NIL, Slot};
 use super::process::Process;
 use super::totals::{OnDevice, Sum, Totals};
 
-/// The driver's account of a GPU, with what was traced when it was asked.
+/// Driver-reported usage on a GPU, with the traced memory at the time of the query.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Account {
     gpu: GpuId,
     bytes: Bytes,
     traced: Bytes,
-    /// What was traced on devices that are not known.
+    /// Traced memory whose device is unknown.
     unplaced: Bytes,
 }
 
-/// What is known of one process's devices.
+/// Devices of one process.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    /// By ordinal.
+    /// GPU of each device ordinal.
     gpus: Box<[Option<GpuId>]>,
-    /// The device that all memory of the process is on: it can see no other.
+    /// The only device that the process can see: all its memory is there.
     only: Option<DeviceId>,
-    /// The GPU of all memory whose device is not known.
+    /// GPU of all memory whose device is unknown.
     unplaced_on: Option<GpuId>,
     accounts: Vec<Account>,
     graph_reserved: Vec<(DeviceId, Told)>,
@@ -40,18 +40,18 @@ impl Devices {
         self.only = (gpus.len() == 1).then_some(DeviceId(0));
     }
 
-    /// The device that all memory of the process is on, where it can see no other.
+    /// The only device that the process can see, if there is just one.
     pub(super) fn only(&self) -> Option<DeviceId> {
         self.only
     }
 
-    /// The process uses this device: where that is another than the only one it should see, it has
-    /// changed its environment before it called the driver.
+    /// Records that the process uses this device. If it differs from the only visible one, the
+    /// process changed its environment before it called the driver.
     pub(super) fn uses(&mut self, device: DeviceId) {
         self.only.take_if(|only| *only != device);
     }
 
-    /// The driver's account of a GPU.
+    /// Sets the driver-reported usage on a GPU.
     fn account(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
         let unplaced = totals.unplaced();
         let is_here = self.unplaced_on == Some(gpu);
@@ -66,22 +66,22 @@ impl Devices {
         self.accounts.push(Account { gpu, bytes, traced, unplaced });
     }
 
-    /// What the driver reported is not known any more.
+    /// Clears the driver-reported usage.
     pub(super) fn forget_accounts(&mut self) {
         self.accounts.clear();
     }
 
-    /// The driver told what graphs reserve of a device, or it is not known any more.
-    pub(super) fn graphs_reserve(&mut self, device: DeviceId, told: Option<Told>) {
+    /// Sets or clears the memory that graphs reserve on a device.
+    pub(super) fn graphs_reserve(&mut self, device: DeviceId, reported: Option<Told>) {
         self.graph_reserved.retain(|(known, _)| *known != device);
-        self.graph_reserved.extend(told.map(|told| (device, told)));
+        self.graph_reserved.extend(reported.map(|reported| (device, reported)));
     }
 
     pub(super) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
         self.gpus.get(usize::from(device.0)).copied().flatten()
     }
 
-    /// The GPU of memory; of memory whose device is not known, where all of that is on one.
+    /// GPU of a device. For memory whose device is unknown, the GPU if all such memory is on one.
     pub(super) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
         match device {
             Some(device) => self.gpu(device),
@@ -89,14 +89,14 @@ impl Devices {
         }
     }
 
-    /// The device that a GPU is, where exactly one is known to be.
+    /// Device of a GPU, if exactly one is known.
     fn device_of(&self, gpu: GpuId) -> Option<DeviceId> {
         let mut found = (0..).map(DeviceId).zip(&self.gpus).filter(|(_, on)| **on == Some(gpu));
         let (device, _) = found.next()?;
         found.next().is_none().then_some(device)
     }
 
-    /// Device memory on a GPU, where that is known; else on the device of that ordinal.
+    /// Device memory on a GPU if known, else on the device with that ordinal.
     pub(super) fn held(&self, totals: &Totals, device: DeviceId, gpu: Option<GpuId>) -> Sum {
         let here = |on: &&OnDevice| match (gpu, self.gpu_of(on.device)) {
             (Some(gpu), Some(other)) => gpu == other,
@@ -106,8 +106,8 @@ impl Devices {
         rows.fold(Sum::default(), |sum, on| sum.plus(on.live))
     }
 
-    /// Every device that held memory or of which something was told, in order; then what could not
-    /// be attributed to a device; then accounts of GPUs that are no known device.
+    /// Devices with memory or reported values, in order; then memory without a known device; then
+    /// driver-reported usage of GPUs that are not a known device.
     pub(super) fn rows(&self, totals: &Totals) -> Vec<DeviceView> {
         let held = totals.devices();
         let mut known: Vec<DeviceId> = held.iter().filter_map(|on| on.device).collect();
@@ -134,7 +134,7 @@ impl Devices {
     }
 
     fn row(&self, device: Option<DeviceId>, on: Option<&OnDevice>) -> DeviceView {
-        // A row of no device is of memory that could not be attributed.
+        // A row without a device is memory that could not be attributed.
         let gpu = if device.is_none() && on.is_none() { None } else { self.gpu_of(device) };
         let reserved = self.graph_reserved.iter().find(|(known, _)| Some(*known) == device);
         let row = DeviceView {
@@ -145,7 +145,7 @@ impl Devices {
             driver_bytes: None,
             driver_traced: None,
             driver_unplaced: Bytes(0),
-            graph_reserved: reserved.map(|(_, told)| *told),
+            graph_reserved: reserved.map(|(_, reported)| *reported),
         };
         match gpu.and_then(|gpu| self.asked(gpu)) {
             Some(account) => with(account, row),
@@ -158,7 +158,7 @@ impl Devices {
     }
 }
 
-/// A row with the driver's account of its GPU.
+/// Adds the driver-reported usage of its GPU to a row.
 fn with(account: Account, row: DeviceView) -> DeviceView {
     DeviceView {
         driver_bytes: Some(account.bytes),
@@ -169,7 +169,8 @@ fn with(account: Account, row: DeviceView) -> DeviceView {
 }
 
 impl Process {
-    /// Which GPUs its devices are. Where it can see one device, all of its memory is on that.
+    /// Sets the GPUs of the devices. If the process can see only one device, all its memory is
+    /// there.
     pub(super) fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
         self.devices.set_gpus(gpus);
         let used = self.totals.devices().iter().filter_map(|on| on.device);
@@ -181,10 +182,10 @@ impl Process {
         }
     }
 
-    /// The driver's account of a GPU. Where the driver lists no other one for the process, what was
-    /// allocated before it was asked is on that.
+    /// Applies the driver-reported usage on a GPU. If the driver lists no other GPU for the
+    /// process, all memory allocated before the query is on this one.
     pub(super) fn account(&mut self, event: &Event, gpu: GpuId, bytes: Bytes, only: bool) {
-        // A GPU that the process left says nothing about the others.
+        // A GPU that the process no longer uses says nothing about the others.
         if bytes > Bytes(0) {
             self.devices.unplaced_on = None;
         }
@@ -192,7 +193,7 @@ impl Process {
             match self.devices.device_of(gpu) {
                 Some(device) => {
                     self.place_rest(device, event.entered);
-                    // Contexts that are gone may have been on another one.
+                    // Contexts that have ended may have been on another device.
                     if !self.contexts.any_ended() && !self.losses.broken() {
                         self.totals.settle(device);
                     }
@@ -203,8 +204,8 @@ impl Process {
         self.devices.account(gpu, bytes, &self.totals);
     }
 
-    /// Memory up to a moment whose device is not known is on this one. Looks at everything that is
-    /// live.
+    /// Assigns memory up to a given time whose device is unknown to this device. Visits all live
+    /// allocations.
     fn place_rest(&mut self, device: DeviceId, until: Moment) {
         let waits = |entry: &Entry| {
             let on_host = matches!(entry.kind, Kind::HostPhysical | Kind::HostAsync);
@@ -230,7 +231,7 @@ impl Process {
         }
     }
 
-    /// The device of a live allocation became known, in every sum.
+    /// Updates all totals when the device of a live allocation becomes known.
     pub(super) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
         let entry = &mut self.allocations.slab[slot];
         self.totals.place(entry, device);

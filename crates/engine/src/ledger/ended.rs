@@ -1,20 +1,20 @@
-//! Processes that ended since the last snapshot. They are kept whole until then, because only the
-//! view tells what to show of them.
+//! Processes that ended since the last snapshot. They are kept in full until then, because the
+//! snapshot options decide what is shown of them.
 
 use std::collections::VecDeque;
 
 use super::process::Process;
 
-/// How many are kept; beyond that they are only counted, those that held nothing first.
+/// Limit of kept processes; beyond it they are only counted, those without live memory first.
 const KEPT: usize = 10_000;
 
-/// Ended processes with the order in which they ended.
+/// Ended processes, with the order in which they ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     clean: VecDeque<(u64, Process)>,
     leaked: VecDeque<(u64, Process)>,
     count: u64,
-    /// Those that were dropped for lack of room, ever.
+    /// Number of processes dropped so far.
     pub(super) dropped: u64,
 }
 
@@ -31,13 +31,13 @@ impl Ended {
         }
     }
 
-    /// The one that ended last of those for which `wanted` holds.
+    /// The most recently ended process that matches `wanted`.
     pub(super) fn latest(&mut self, wanted: impl Fn(&Process) -> bool) -> Option<&mut Process> {
         let all = self.clean.iter_mut().chain(&mut self.leaked);
         all.filter(|(_, process)| wanted(process)).max_by_key(|(order, _)| *order).map(|(_, p)| p)
     }
 
-    /// Hands them out in the order in which they ended, and forgets them.
+    /// Removes and returns all, in the order in which they ended.
     pub(super) fn take(&mut self) -> Vec<Process> {
         let mut all: Vec<_> = self.clean.drain(..).chain(self.leaked.drain(..)).collect();
         all.sort_by_key(|(order, _)| *order);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_clean_ones_go_first_and_are_counted() {
+    fn processes_without_memory_are_dropped_first_and_counted() {
         let mut ended = Ended::default();
         ended.push(process(1, true));
         ended.push(process(2, false));

@@ -1,11 +1,11 @@
-//! What a process freed last, to tell a second free from a free of nonsense.
+//! Recently freed keys of a process, to distinguish a double free from an invalid free.
 
 use crate::ids::Key;
 
-/// Keys that are remembered.
+/// Limit of remembered keys.
 const KEPT: usize = 4096;
 
-/// The last freed keys, in a ring that grows to its size once and takes nothing from the heap then.
+/// The most recently freed keys, in a ring that allocates only until it has reached its full size.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     keys: Vec<Key>,
@@ -22,7 +22,7 @@ impl Freed {
         }
     }
 
-    /// Whether the key is among them. Looks at all of them: only failed calls ask.
+    /// Whether the key was freed recently. Linear scan: used only for failed calls.
     pub(super) fn contains(&self, key: Key) -> bool {
         self.keys.contains(&key)
     }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_key_makes_room_for_the_newest() {
+    fn newest_key_replaces_the_oldest() {
         let mut freed = Freed::default();
         for value in 0..KEPT as u64 + 2 {
             freed.push(Key::address(value));

@@ -1,8 +1,8 @@
-//! Graphs with memory nodes, and the captures that make them.
+//! Graphs with memory nodes, and the captures that create them.
 //!
-//! A node's address is fixed when the node is made; its memory begins with a launch. Only what a
-//! launch changes for longer than itself is kept of a launchable graph: what it allocates and does
-//! not free, and what it frees.
+//! The address of a node is fixed when the node is created; its memory is allocated by a launch.
+//! For a graph exec, only the lasting effects of a launch are kept: memory that it allocates and
+//! does not free, and memory of others that it frees.
 
 use std::cmp::Reverse;
 
@@ -20,30 +20,30 @@ use super::loss::Tally;
 use super::process::Process;
 use super::totals::Sum;
 
-/// Nodes that are kept of a process, copies included; more are counted as lost.
+/// Limit of nodes per process, including copies; more are counted as lost.
 const NODES: usize = 1_000_000;
 
-/// Captures at one time; more are counted as lost.
+/// Limit of simultaneous captures; more are counted as lost.
 const CAPTURES: usize = 1024;
 
-/// The default streams are up to this one. What can be captured of them is each thread's own.
+/// Highest handle of a default stream. Default streams that can be captured exist once per thread.
 const LAST_DEFAULT_STREAM: u64 = 2;
 
-/// A node was not kept for lack of room.
+/// A node was dropped because the limit was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Full {
-    /// What it would have allocated.
+    /// Bytes that it would have allocated.
     pub(super) bytes: u64,
 }
 
-/// A node that allocates.
+/// An allocation node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct AllocNode {
     address: u64,
     bytes: u64,
-    /// `None`: on a device that is not known.
+    /// `None` if the device is unknown.
     place: Option<Place>,
-    /// Where in the program the node was made.
+    /// Site that created the node.
     site: Option<SiteId>,
 }
 
@@ -53,53 +53,53 @@ enum Node {
     Free(u64),
 }
 
-/// A node and when it was made.
+/// A node and its creation time.
 type Made = (Node, Moment);
 
 /// A stream whose calls become nodes.
 #[derive(Debug)]
 struct Capture {
     stream: StreamId,
-    /// The thread that began it.
+    /// Thread that started the capture.
     thread: Option<Tid>,
-    /// The graph that it adds to, where it makes no new one.
+    /// Graph to which it adds nodes, if it does not create a new one.
     graph: Option<GraphId>,
     since: Moment,
     nodes: Vec<Made>,
 }
 
 impl Capture {
-    /// Whether it is of what a thread calls that stream.
+    /// Whether this captures the stream with this handle in this thread.
     fn is_of(&self, stream: StreamId, tid: Tid) -> bool {
         let shared = stream.0 > LAST_DEFAULT_STREAM;
         self.stream == stream && (shared || self.thread == Some(tid))
     }
 }
 
-/// A graph that can be launched.
+/// A graph exec.
 #[derive(Debug)]
 struct Exec {
     since: Moment,
     frees_before_launch: bool,
-    /// What a launch leaves allocated.
+    /// Memory that a launch leaves allocated.
     left: Vec<AllocNode>,
-    /// What a launch takes of other graphs' memory.
+    /// Memory of other graphs that a launch frees.
     taken: Vec<u64>,
 }
 
-/// See the module.
+/// Graphs, captures and graph execs of one process.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     captures: Vec<Capture>,
     graphs: HashMap<GraphId, Vec<Made>>,
     execs: HashMap<ExecId, Exec>,
     nodes: usize,
-    /// What graphs that are not known any more could have left allocated, each.
+    /// Memory that each of the dropped graphs could have left allocated.
     pub(super) dropped: Tally,
 }
 
-/// What the nodes allocate and do not free: each address once, as the last node has it; biggest
-/// first, for that is the order in which things of the same age are listed.
+/// Memory that the nodes allocate and do not free: each address once, as in its last node. Largest
+/// first, because that is the order of allocations of the same age.
 fn left(nodes: &[Made]) -> Vec<AllocNode> {
     let mut done: HashSet<u64> = frees(nodes).collect();
     let mut left: Vec<_> =
@@ -108,7 +108,7 @@ fn left(nodes: &[Made]) -> Vec<AllocNode> {
     left
 }
 
-/// What the nodes free and do not allocate.
+/// Addresses that the nodes free but do not allocate.
 fn taken(nodes: &[Made]) -> Vec<u64> {
     let own: HashSet<u64> = allocations(nodes).map(|node| node.address).collect();
     frees(nodes).filter(|address| !own.contains(address)).collect()
@@ -133,8 +133,8 @@ fn sum(nodes: impl IntoIterator<Item = AllocNode>) -> Sum {
 }
 
 impl Graphs {
-    /// Adds a node to the capture that a call is a part of, if it is.
-    fn note(
+    /// Adds a node to the capture that a call belongs to, if any.
+    fn add_to_capture(
         &mut self,
         event: &Event,
         stream: Option<StreamId>,
@@ -148,14 +148,14 @@ impl Graphs {
         Some(Ok(()))
     }
 
-    /// Whether any stream captures.
+    /// Whether any stream is capturing.
     pub(super) fn capturing(&self) -> bool {
         !self.captures.is_empty()
     }
 
-    /// The capture that a call on a stream is a part of: the stream's own, or one that the calling
-    /// thread began, for the stream may have joined it. A call that was entered before the capture
-    /// had begun is none of it.
+    /// Capture that a call on a stream belongs to: that of the stream, or one started by the
+    /// calling thread, because the stream may have joined it. A call entered before the capture
+    /// started does not belong to it.
     fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
         let Event { tid, entered, .. } = *event;
         let begun = |capture: &Capture| capture.since <= entered;
@@ -167,7 +167,7 @@ impl Graphs {
         position.map(|position| &mut self.captures[position])
     }
 
-    /// A thread that ended captures nothing any more; streams go on, but for its default ones.
+    /// Ends the captures of default streams of an ended thread. Other streams continue to capture.
     pub(super) fn end_thread(&mut self, tid: Tid) {
         let own = |capture: &Capture| {
             capture.thread == Some(tid) && capture.stream.0 <= LAST_DEFAULT_STREAM
@@ -227,7 +227,7 @@ impl Graphs {
                 self.graphs.entry(graph).or_default().extend(capture.nodes);
             }
             Some(graph) => {
-                // A new graph: an older one of its name is gone.
+                // This is a new graph: an older one with the same handle has been destroyed.
                 let older = self.graphs.remove(&graph).unwrap_or_default();
                 self.drop_nodes(&older);
                 if !capture.nodes.is_empty() {
@@ -262,7 +262,7 @@ impl Graphs {
         }
     }
 
-    /// Nodes that were made after the call was entered are of a newer graph of the same name.
+    /// Nodes created after the call was entered belong to a newer graph with the same handle.
     fn destroy(&mut self, graph: GraphId, entered: Moment) {
         let nodes = self.graphs.remove(&graph).unwrap_or_default();
         let (gone, newer): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(_, at)| *at <= entered);
@@ -272,10 +272,10 @@ impl Graphs {
         self.drop_nodes(&gone);
     }
 
-    /// What nodes that are known could allocate at addresses that are not live. Looks at all nodes.
+    /// Memory that known nodes could allocate at addresses that are not live. Visits all nodes.
     pub(super) fn potential(&self, live: impl Fn(u64) -> bool) -> Sum {
         let made = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
-        // It may have been instantiated before a node was added that frees.
+        // A graph may have been instantiated before a free node was added.
         let made = made.flat_map(|nodes| allocations(nodes));
         let all = made.chain(self.execs.values().flat_map(|exec| exec.left.iter().copied()));
         let mut biggest: HashMap<u64, u64> = HashMap::new();
@@ -295,7 +295,7 @@ impl Full {
 }
 
 impl Process {
-    /// A call about graphs or captures.
+    /// Applies a call on graphs or captures.
     pub(super) fn graph(&mut self, event: &Event, call: GraphCall) -> Result<(), Full> {
         let Event { tid, at, entered, .. } = *event;
         match call {
@@ -324,16 +324,16 @@ impl Process {
             GraphCall::ExecDestroyed { exec } => self.graphs.destroy_exec(exec, entered),
             GraphCall::GraphDestroyed { graph } => self.graphs.destroy(graph, entered),
             GraphCall::ToldReserved { device, bytes } => {
-                let told = Told { bytes: Bytes(bytes), at };
-                self.devices.graphs_reserve(device, Some(told));
+                let reported = Told { bytes: Bytes(bytes), at };
+                self.devices.graphs_reserve(device, Some(reported));
             }
             GraphCall::Trimmed { device } => self.devices.graphs_reserve(device, None),
         }
         Ok(())
     }
 
-    /// Stream-ordered memory during a capture is a node, which this notes; without a capture it
-    /// says so.
+    /// Adds a node for a stream-ordered allocation during a capture; returns `None` without a
+    /// capture.
     pub(super) fn note_allocation(
         &mut self,
         event: &Event,
@@ -349,19 +349,19 @@ impl Process {
         });
         let Allocate { key, bytes, site, .. } = *allocate;
         let node = AllocNode { address: key.value, bytes, place, site };
-        self.graphs.note(event, allocate.stream, Node::Alloc(node))
+        self.graphs.add_to_capture(event, allocate.stream, Node::Alloc(node))
     }
 
-    /// A stream-ordered free during a capture is a node: of graph memory, or of an address that a
-    /// node will allocate. Other memory cannot be freed by a graph, so a free of it that succeeds is
-    /// none of the capture's.
+    /// Adds a node for a stream-ordered free during a capture: of graph memory, or of an address
+    /// that a node will allocate. A graph cannot free other memory, so a successful free of such
+    /// memory does not belong to the capture.
     pub(super) fn note_free(&mut self, event: &Event, free: &Free) -> Option<Result<(), Full>> {
         let live = self.allocations.find(free.key);
         let other = live.is_some_and(|slot| !of_graph(&self.allocations.slab[slot]));
         if other || free.key.space != Space::Address {
             return None;
         }
-        self.graphs.note(event, free.stream, Node::Free(free.key.value))
+        self.graphs.add_to_capture(event, free.stream, Node::Free(free.key.value))
     }
 
     fn launch(&mut self, event: &Event, id: ExecId) {
@@ -369,7 +369,7 @@ impl Process {
             return;
         };
         if !exec.left.is_empty() {
-            // It allocates, so the thread is there, before anything of it ends.
+            // The launch allocates, so the thread must exist before any of its memory is freed.
             self.threads.of(event.tid, self.allocations.seed());
         }
         for address in &exec.taken {
@@ -377,7 +377,8 @@ impl Process {
                 self.settle(Key::address(*address));
             }
         }
-        // First all that end, then all that begin: what is live between is never more than after.
+        // All frees come before all allocations, so that live memory in between never exceeds that
+        // after the launch.
         for node in &exec.left {
             if !exec.frees_before_launch || !self.free_by_graph(event, node.address) {
                 self.make_room(Key::address(node.address));
@@ -395,7 +396,7 @@ impl Process {
         self.graphs.execs.insert(id, exec);
     }
 
-    /// Ends graph memory that was live when the launch was entered that frees it.
+    /// Frees graph memory that was live when the launch was entered.
     fn free_by_graph(&mut self, event: &Event, address: u64) -> bool {
         let key = Key::address(address);
         let own = self.allocations.find(key).filter(|&slot| {
@@ -411,7 +412,7 @@ impl Process {
     }
 }
 
-/// Whether the launch of a graph made it.
+/// Whether it was allocated by the launch of a graph.
 fn of_graph(entry: &Entry) -> bool {
     entry.kind == Kind::Graph || (entry.kind == Kind::HostAsync && entry.pool() == NIL)
 }
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lasts_is_kept_of_a_launchable_graph() {
+    fn graph_exec_keeps_only_lasting_effects() {
         let nodes = [alloc(1, 8), alloc(2, 4), Node::Free(1), Node::Free(3), alloc(4, 16)];
         let mut graphs = graphs(&nodes);
         graphs.instantiate(E, G, exec()).unwrap();
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_beyond_the_limit_are_refused_until_others_are_gone() {
+    fn nodes_beyond_the_limit_are_dropped_until_others_end() {
         let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
         graphs.nodes = NODES;
         assert_eq!(graphs.add(G, alloc(3, 2), Moment(1)), Err(Full { bytes: 2 }));
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_of_nodes_gives_its_room_back() {
+    fn destroyed_graphs_free_their_nodes() {
         let mut graphs = graphs(&[alloc(1, 8), Node::Free(2)]);
         graphs.instantiate(E, G, exec()).unwrap();
         assert_eq!(graphs.nodes, 4);
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_allocated_counts_once_per_address_and_not_where_it_is_live() {
+    fn potential_counts_each_address_once_unless_live() {
         let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
         graphs.instantiate(E, G, exec()).unwrap();
         graphs.add(GraphId(2), alloc(2, 32), Moment(1)).unwrap();

@@ -1,5 +1,5 @@
-//! What every process holds of one device by where it came from, at this moment. Tables of sites do
-//! not tell devices apart, so this looks at every live allocation: for rare moments only.
+//! Holders: memory of every process on a device, by allocation site. Site tables do not distinguish
+//! devices, so this visits every live allocation; it is meant for rare events.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use super::totals::Sum;
 use super::view::walks;
 
 impl Ledger {
-    /// Who holds device memory there, the most first, each by site. Costs a step for each live
-    /// allocation of every process.
+    /// Returns the processes that hold memory on the selected devices, largest first, each by site.
+    /// Visits every live allocation of every process.
     #[must_use]
-    pub fn holdings(&self, place: Where) -> Vec<Holding> {
+    pub fn holdings(&self, filter: Where) -> Vec<Holding> {
         let mut all: Vec<_> =
-            self.shown().filter_map(|process| self.holding(process, place)).collect();
+            self.shown().filter_map(|process| self.holding(process, filter)).collect();
         all.sort_by_key(|one| (Reverse(one.live_bytes), one.key.pid));
         all
     }
 
-    fn holding(&self, process: &Process, place: Where) -> Option<Holding> {
+    fn holding(&self, process: &Process, filter: Where) -> Option<Holding> {
         let mut sites: HashMap<Option<SiteId>, (Sum, u64)> = HashMap::new();
         let (mut live, mut allocations) = (Sum::default(), 0_u64);
         for (slab, walk) in walks(process) {
             for slot in walk {
                 let entry = &slab[slot];
-                if entry.kind.takes_device_memory() && lies(entry, process, place) {
+                if entry.kind.takes_device_memory() && is_selected(entry, process, filter) {
                     let site = sites.entry(entry.site()).or_default();
                     site.0.add(entry.bytes);
                     site.1 += 1;
@@ -55,7 +55,7 @@ impl Ledger {
         })
     }
 
-    /// The most first; sites that look the same are one.
+    /// Sorts the sites, largest first, and merges sites with the same frames.
     fn held_sites(&self, by_id: HashMap<Option<SiteId>, (Sum, u64)>) -> Vec<HeldSite> {
         let mut by_name: HashMap<SiteName, (Option<SiteId>, Sum, u64)> = HashMap::new();
         for (site, (bytes, count)) in by_id {
@@ -77,28 +77,28 @@ impl Ledger {
         sites
     }
 
-    /// What PyTorch's cache of a process holds of a device now and no tensor uses, where it is followed.
+    /// Unused memory of a process's PyTorch cache on a device, if tensors are tracked.
     #[must_use]
     pub fn cached(&self, pid: Pid, device: DeviceId) -> Option<Bytes> {
         let process = self.running.get(&pid)?;
         process.torch.as_deref()?.unused(device, process)
     }
 
-    /// Puts names and frames to sites of holdings that were told meanwhile: of the first `top` of
-    /// each process; the others are dropped. Sites that turn out to look the same become one.
+    /// Adds names and frames that were resolved in the meantime to the sites of holders. Keeps the
+    /// first `top` sites of each process; merges sites that turn out to have the same frames.
     pub fn name_holdings(&self, holdings: &mut [Holding], top: usize) {
         for holding in holdings {
             let mut named: Vec<HeldSite> = Vec::new();
-            let mut places: HashMap<SiteName, usize> = HashMap::new();
+            let mut indices: HashMap<SiteName, usize> = HashMap::new();
             for mut one in std::mem::take(&mut holding.sites) {
                 one.name = self.sites.name(one.site);
-                match places.get(&one.name).and_then(|place| named.get_mut(*place)) {
+                match indices.get(&one.name).and_then(|index| named.get_mut(*index)) {
                     Some(same) => {
                         same.live_bytes = Bytes(same.live_bytes.0.saturating_add(one.live_bytes.0));
                         same.live_allocations += one.live_allocations;
                     }
                     None => {
-                        places.insert(one.name, named.len());
+                        indices.insert(one.name, named.len());
                         named.push(one);
                     }
                 }
@@ -114,7 +114,7 @@ impl Ledger {
         }
     }
 
-    /// The device and the GPU that a failed call was about, and the name of who made it.
+    /// Device and GPU of a failed call, and the name of its process.
     #[must_use]
     pub fn asked_of(
         &self,
@@ -129,13 +129,13 @@ impl Ledger {
         (device, gpu, process.name.clone())
     }
 
-    /// Who has this pid now.
+    /// Key of the process that has this pid now.
     #[must_use]
     pub fn key_of(&self, pid: Pid) -> ProcessKey {
         self.running.get(&pid).map_or(ProcessKey { pid, start: 0 }, |process| process.key)
     }
 
-    /// The device that an allocation was made on.
+    /// Device of an allocation.
     #[must_use]
     pub fn device_of(&self, pid: Pid, allocate: &Allocate) -> Option<DeviceId> {
         let context = || {
@@ -146,7 +146,7 @@ impl Ledger {
         allocate.device.or_else(context)
     }
 
-    /// What a site is called, and its frames, innermost first; none while it was not told.
+    /// Name and frames of a site, innermost first; no frames if they are not resolved yet.
     #[must_use]
     pub fn site(&self, site: Option<SiteId>) -> (SiteName, Arc<[Frame]>) {
         let name = self.sites.name(site);
@@ -154,8 +154,9 @@ impl Ledger {
     }
 }
 
-/// Whether an allocation lies there, by the rules of [`super::device::Devices::held`].
-fn lies(entry: &Entry, process: &Process, place: Where) -> bool {
+/// Whether an allocation is on the selected devices, by the rules of
+/// [`super::device::Devices::live_on`].
+fn is_selected(entry: &Entry, process: &Process, filter: Where) -> bool {
     let on = |device: DeviceId, gpu: Option<GpuId>| match (
         gpu,
         process.devices.gpu_of(entry.device()),
@@ -163,7 +164,7 @@ fn lies(entry: &Entry, process: &Process, place: Where) -> bool {
         (Some(gpu), Some(other)) => gpu == other,
         _ => entry.device() == Some(device),
     };
-    match place {
+    match filter {
         Where::Anywhere => true,
         Where::Device(device, gpu) => on(device, gpu),
         Where::Gpu(gpu) => process.devices.gpu_of(entry.device()) == Some(gpu),

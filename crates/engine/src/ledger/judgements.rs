@@ -1,4 +1,4 @@
-//! What is thought of the places of a process: see [`crate::analysis::leak`].
+//! Verdicts on the sites of a process: see [`crate::leak`].
 
 use std::cmp::Reverse;
 
@@ -15,34 +15,34 @@ use super::process::Process;
 use super::site_views::name;
 use super::sites::{Held, Row, Threads};
 
-/// Places of a process that are looked at for leaks, the biggest first: a judgement costs a few
-/// microseconds, and there may be many thousands.
+/// Limit of sites per process that are checked for leaks, largest first: a verdict costs a few
+/// microseconds, and there may be many thousands of sites.
 const LOOKED_AT: usize = 512;
 
-/// Rows that are put together to places. Where there are more, the biggest of those that may leak
-/// by themselves are, and the biggest of all.
+/// Limit of rows that are merged into sites. If there are more, the limit is shared between the
+/// largest that may leak on their own and the largest of all.
 const ROWS: usize = 4096;
 
 /// An hour in nanoseconds.
 const HOUR: u128 = 3_600_000_000_000;
 
-/// Places that leak, and the biggest others.
+/// Leak suspects, and the largest other sites.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Judged {
     pub(super) suspects: Vec<Judgement>,
     pub(super) others: Vec<Judgement>,
-    /// How many suspects there were before the list was cut.
+    /// Number of suspects before the list was truncated.
     pub(super) suspects_total: u64,
 }
 
 impl Judged {
-    /// Adds those of another process.
+    /// Adds the verdicts of another process.
     pub(super) fn append(&mut self, mut other: Self) {
         self.suspects.append(&mut other.suspects);
         self.others.append(&mut other.others);
     }
 
-    /// In order, and at most so many.
+    /// Sorts and truncates both lists.
     pub(super) fn ranked(mut self, suspects: usize, others: usize) -> Self {
         self.suspects.sort_by_key(|one| {
             let bytes = one.subject.is_bytes();
@@ -63,7 +63,7 @@ impl Judged {
         self
     }
 
-    /// Judges suspects that PyTorch's cache took by their tensors, where these are known.
+    /// Adjusts suspects in PyTorch's cache by its tensors, if these are known.
     fn explain_cache(&mut self, process: &Process, at: Moment) {
         let Some(torch) = process.torch.as_deref() else { return };
         let (cache, mut suspects): (Vec<_>, Vec<_>) =
@@ -100,7 +100,7 @@ impl Judged {
         self.suspects = suspects;
     }
 
-    /// When devices will be full, where it is known what is free of them.
+    /// Forecasts when devices will be full, where their free memory is known.
     pub(super) fn project(&mut self, process: &Process, free: &HashMap<GpuId, Bytes>) {
         for one in &mut self.suspects {
             let on_device = match one.subject {
@@ -117,18 +117,18 @@ impl Judged {
         }
     }
 
-    /// Stacks may have been told since.
-    pub(super) fn name_again(&mut self, told: &Sites) {
+    /// Updates the names of sites whose stacks have been resolved since.
+    pub(super) fn name_again(&mut self, registry: &Sites) {
         for one in self.suspects.iter_mut().chain(&mut self.others) {
             if let SiteName::Pending(site) = one.site {
-                one.site = told.name(Some(site));
-                one.frames = told.frames_of(one.site);
+                one.site = registry.name(Some(site));
+                one.frames = registry.frames_of(one.site);
             }
         }
     }
 }
 
-/// All that one stack holds of one sort.
+/// Everything of one resource kind from one call stack.
 struct Place<'a> {
     name: SiteName,
     subject: Subject,
@@ -138,45 +138,45 @@ struct Place<'a> {
     may_leak: bool,
 }
 
-/// Judges the places of a process as they are at a moment: those that may leak, and the biggest
-/// others up to a number.
-pub(super) fn of(process: &Process, at: Moment, others: usize, told: &Sites) -> Judged {
+/// Classifies the sites of a process at a given time: those that may leak, and the largest others
+/// up to a number.
+pub(super) fn of(process: &Process, at: Moment, others: usize, registry: &Sites) -> Judged {
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     let rows = biggest(process, at).into_iter();
-    let mut rows: Vec<_> = rows.map(|row| (name(row.source, told), row.held, row)).collect();
+    let mut rows: Vec<_> = rows.map(|row| (name(row.source, registry), row.held, row)).collect();
     rows.sort_unstable_by_key(|(name, held, row)| (*name, *held, row.source));
-    let places = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
-    let mut places: Vec<_> = places.filter_map(|rows| Place::of(rows, process, at)).collect();
-    places.sort_unstable_by_key(|place| {
-        let bytes = place.subject.is_bytes();
-        (Reverse((bytes, place.live, place.peak)), place.name, place.subject)
+    let sites = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
+    let mut sites: Vec<_> = sites.filter_map(|rows| Place::of(rows, process, at)).collect();
+    sites.sort_unstable_by_key(|site| {
+        let bytes = site.subject.is_bytes();
+        (Reverse((bytes, site.live, site.peak)), site.name, site.subject)
     });
-    let mut judged = Judged::default();
-    let mut looked_at = 0;
-    for place in places {
-        let listed = judged.others.len() < others;
-        looked_at += usize::from(place.may_leak);
-        let suspected = place.may_leak && looked_at <= LOOKED_AT;
+    let mut verdicts = Judged::default();
+    let mut checked = 0;
+    for site in sites {
+        let listed = verdicts.others.len() < others;
+        checked += usize::from(site.may_leak);
+        let suspected = site.may_leak && checked <= LOOKED_AT;
         if !(listed || suspected) {
             continue;
         }
-        let one = place.judge(process, at, told);
+        let one = site.classify(process, at, registry);
         if one.verdict == Verdict::Leak {
-            judged.suspects.push(one);
+            verdicts.suspects.push(one);
         } else if listed {
-            judged.others.push(one);
+            verdicts.others.push(one);
         }
     }
-    judged.explain_cache(process, at);
-    judged
+    verdicts.explain_cache(process, at);
+    verdicts
 }
 
-/// Whether memory was taken by PyTorch's cache.
+/// Whether the memory was allocated by PyTorch's cache.
 fn is_cache(one: &Judgement) -> bool {
     matches!(one.subject, Subject::Memory(_)) && leak::is_torch_cache(one.frames.iter())
 }
 
-/// The rows that are judged; see [`ROWS`].
+/// Rows to classify; see [`MAX_ROWS`].
 fn biggest(process: &Process, at: Moment) -> Vec<&Row> {
     let start = process.sites.start();
     let rank = |row: &Row| {
@@ -199,7 +199,7 @@ fn biggest(process: &Process, at: Moment) -> Vec<&Row> {
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-/// What is judged; none of what the program cannot free or does not own.
+/// Resource that is classified; `None` for memory that the program cannot free or does not own.
 const fn subject(held: Held) -> Option<Subject> {
     match held {
         Held::Object(kind) => Some(Subject::Objects(kind)),
@@ -226,7 +226,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    fn judge(&self, process: &Process, at: Moment, told: &Sites) -> Judgement {
+    fn classify(&self, process: &Process, at: Moment, registry: &Sites) -> Judgement {
         let mut rows = self.rows.iter().map(|(_, _, row)| *row);
         let one = rows.next();
         let merged = (self.rows.len() > 1).then(|| {
@@ -236,9 +236,9 @@ impl<'a> Place<'a> {
         });
         let merged = merged.flatten();
         let row = merged.as_ref().or(one);
-        let frames = told.frames_of(self.name);
+        let frames = registry.frames_of(self.name);
         let named = !matches!(self.name, SiteName::Unknown | SiteName::Other);
-        let (verdict, sureness, evidence) = row.map_or_else(
+        let (verdict, confidence, evidence) = row.map_or_else(
             || (Verdict::NotEnoughData, Sureness::Possible, Evidence::default()),
             |row| leak::judge(&case(row, process, at, named)),
         );
@@ -251,7 +251,7 @@ impl<'a> Place<'a> {
             device: row.and_then(|row| device(row, process)),
             thread: row.and_then(|row| thread(row, process)),
             verdict,
-            sureness,
+            sureness: confidence,
             evidence,
         }
     }
@@ -276,8 +276,8 @@ fn case<'a>(row: &'a Row, process: &Process, at: Moment, named: bool) -> Case<'a
     }
 }
 
-/// The device of most; where that is not known, the only one that the process uses. Host memory is on
-/// none, whatever context it was allocated in.
+/// Device of most allocations; if unknown, the only device that the process uses. Host memory has
+/// no device, whatever context it was allocated in.
 fn device(row: &Row, process: &Process) -> Option<DeviceId> {
     if row.held.kind().is_some_and(|kind| kind.layer() == Layer::Host) {
         return None;

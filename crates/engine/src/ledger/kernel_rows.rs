@@ -1,4 +1,4 @@
-//! Kernels as a snapshot shows them: a row for each name, whatever handles it was launched under.
+//! Kernels in a snapshot: one row per name, whatever handles it was launched with.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use crate::work::{Launched, NoName, Shape};
 
 use super::work::{Kernel, Name, Shapes};
 
-/// What is shown in one row.
+/// Identifies a row.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) enum RowKey {
     Named(Arc<str>),
     Handle(Launched),
 }
 
-/// A row while it is added up. Handles come in any order, and the row is the same for all of them.
+/// A row while it is computed. The result does not depend on the order of the handles.
 pub(super) struct Row {
     view: KernelView,
     handles: HashSet<Launched>,
     last: Option<(u64, Shape)>,
     shapes: HashMap<Shape, u64>,
-    /// Calls of which the shape is not known, or may be another one's.
+    /// Calls whose shape is unknown, or may belong to another kernel.
     other: u64,
 }
 
@@ -54,7 +54,7 @@ impl Row {
         Self { view, handles, last: None, shapes, other: 0 }
     }
 
-    /// One more handle. `before`: the shapes of what had the handle before.
+    /// Adds a handle. `before`: shapes of the previous kernel with this handle.
     pub(super) fn add(
         &mut self,
         handle: Launched,
@@ -84,7 +84,7 @@ impl Row {
             other = other.saturating_sub(before.other);
             taken.extend(before.kept.iter().copied());
         }
-        // Where the handle was another's, some calls of that one can still be among these.
+        // If the handle was reused, some calls of its previous kernel may still be included.
         let mut left = kernel.calls;
         for (shape, count) in &kernel.shapes.kept {
             let own = count.saturating_sub(taken.get(shape).copied().unwrap_or(0));
@@ -99,7 +99,7 @@ impl Row {
         self.other = self.other.saturating_add(other);
     }
 
-    /// The row with what follows from all handles.
+    /// Returns the row, with the values that depend on all handles.
     pub(super) fn finish(self) -> KernelView {
         let Self { mut view, handles, last, shapes, other } = self;
         let mut counts: Vec<(Shape, u64)> = shapes.into_iter().collect();
@@ -108,7 +108,7 @@ impl Row {
         view.last = last.map(|(_, shape)| shape);
         view.common = counts.first().copied();
         let runner_up = counts.get(1).map_or(0, |(_, count)| *count);
-        // Calls whose shape is not known could all have had another one.
+        // All calls with an unknown shape could have had the same other shape.
         view.common_is_exact =
             view.common.is_none_or(|(_, count)| count >= runner_up.saturating_add(other));
         view

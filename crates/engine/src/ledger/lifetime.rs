@@ -1,4 +1,4 @@
-//! What contexts mean for the memory of a process: its device, and its end without a call.
+//! Effects of contexts on the memory of a process: its device, and frees without a call.
 
 use crate::event::{ContextChange, Event};
 use crate::ids::{ContextId, DeviceId};
@@ -10,8 +10,8 @@ use super::process::Process;
 use super::totals::Sum;
 
 impl Process {
-    /// A context began or ended. Returns the number of objects that may have ended with it and that
-    /// were not in doubt before.
+    /// Applies a context call. Returns the number of objects that may have ended with the context
+    /// and were not in doubt before.
     pub(super) fn change(&mut self, event: &Event, change: ContextChange) -> u64 {
         let ends = match change {
             ContextChange::Created { .. }
@@ -34,15 +34,15 @@ impl Process {
                 self.create_context(context, device, event.at);
             }
             ContextChange::Destroyed { context } => {
-                self.contexts.note_end();
+                self.contexts.record_end();
                 if let Some(index) = self.contexts.destroyed(context, event.entered) {
                     self.release(index, event.entered);
                     self.pools.orphan(index);
                     self.contexts.forget(index);
                 } else {
                     self.release_objects(context, event.entered);
-                    // It ended an older context, whose name is given out again already; what was in
-                    // it was released when that was seen, or made room.
+                    // It destroyed an older context whose handle is already in use again. The
+                    // memory of that context was released when the reuse was seen, or evicted.
                     let released = self.superseded.released(context, event.entered);
                     self.counts.released += released;
                 }
@@ -50,7 +50,7 @@ impl Process {
             ContextChange::PrimaryRetained { context, device } => {
                 let index = self.contexts.of(context);
                 if let Some(old) = self.contexts.retain(device, index) {
-                    self.contexts.note_end();
+                    self.contexts.record_end();
                     self.release(old, event.at);
                 }
                 self.place(index, device);
@@ -66,10 +66,10 @@ impl Process {
 
     fn create_context(&mut self, context: ContextId, device: DeviceId, at: Moment) {
         if self.contexts.find(context).is_some() {
-            self.contexts.note_end();
+            self.contexts.record_end();
         }
         let index = self.contexts.of(context);
-        // The name is given out again: the older context of that name is gone.
+        // The handle is reused, so the older context with this handle has ended.
         self.release(index, at);
         self.pools.orphan(index);
         self.contexts.create(index, at);
@@ -77,7 +77,7 @@ impl Process {
     }
 
     fn release_primary(&mut self, event: &Event, device: DeviceId) {
-        self.contexts.note_end();
+        self.contexts.record_end();
         match self.contexts.release(device) {
             Release::Last(index) => {
                 let bytes = self.release(index, event.entered);
@@ -89,10 +89,10 @@ impl Process {
     }
 
     fn reset_primary(&mut self, event: &Event, device: DeviceId) {
-        self.contexts.note_end();
+        self.contexts.record_end();
         if let Some(index) = self.contexts.primary(device) {
             self.release(index, event.entered);
-            // After a loss, the primary context may be another one than the last one retained.
+            // After lost events, the primary context may differ from the last one retained.
             if self.losses.broken() {
                 self.doubt_contexts(event);
             }
@@ -106,7 +106,7 @@ impl Process {
         }
     }
 
-    /// A context ended that cannot be named.
+    /// An unknown context ended.
     fn doubt_contexts(&mut self, event: &Event) {
         if self.losses.broken() {
             self.losses.doubt(event.at, self.totals.live);
@@ -115,9 +115,9 @@ impl Process {
         }
     }
 
-    /// Ends what was allocated in a context up to a moment, without calls; gives the device memory
-    /// of it. Later allocations are of a newer context of the same name: what holds for frees of
-    /// addresses holds for ends of contexts.
+    /// Ends all allocations made in a context up to a given time, without calls; returns their
+    /// device memory. Later allocations belong to a newer context with the same handle, as with
+    /// reused addresses.
     fn release(&mut self, context: u32, until: Moment) -> Sum {
         let before = self.totals.live;
         if self.contexts.live(context) > 0 {
@@ -132,7 +132,7 @@ impl Process {
         before.minus(self.totals.live)
     }
 
-    /// The device of a context became known.
+    /// Applies the device of a context once it is known.
     pub(super) fn place(&mut self, context: u32, device: DeviceId) {
         self.devices.uses(device);
         self.place_pool(context, device);
