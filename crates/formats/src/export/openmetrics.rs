@@ -1,4 +1,4 @@
-//! Figures as OpenMetrics text, which Prometheus reads.
+//! Metrics as OpenMetrics text for Prometheus.
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What the text is, for HTTP.
+/// HTTP content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Figures as text, with its end. The names of samples are those of the catalogue.
-pub fn encode(figures: Arc<Figures>) -> Result<String, Error> {
+/// Encodes metrics as text, with the `# EOF` marker. Sample names are those of the catalog.
+pub fn encode(metrics: Arc<Figures>) -> Result<String, Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Told(figures)));
+    registry.register_collector(Box::new(Told(metrics)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
@@ -27,32 +27,32 @@ struct Told(Arc<Figures>);
 
 impl Collector for Told {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        self.0.families.iter().try_for_each(|family| one(&mut encoder, family))
+        self.0.families.iter().try_for_each(|family| encode_family(&mut encoder, family))
     }
 }
 
-fn one(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result<(), Error> {
+fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result<(), Error> {
     let Metric { sort, help, labels, .. } = *family.metric;
     let (name, unit) = stem(family.metric);
     let unit = unit.map(|unit| Unit::Other(unit.to_owned()));
-    let sort = match sort {
+    let metric_type = match sort {
         Sort::Gauge => MetricType::Gauge,
         Sort::Counter => MetricType::Counter,
         Sort::Info => MetricType::Info,
     };
-    let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), sort)?;
-    family.samples.iter().try_for_each(|sample| value(&mut metric, sort, labels, sample))
+    let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
+    family.samples.iter().try_for_each(|sample| value(&mut metric, metric_type, labels, sample))
 }
 
-/// The name of the family without what the format itself adds, and the unit. A unit that is not the
-/// end of the name is not one to the format.
+/// Returns the family name without the suffixes that the encoder adds, and the unit. OpenMetrics
+/// requires that a unit is a suffix of the name, so any other unit is dropped.
 fn stem(metric: &Metric) -> (&'static str, Option<&'static str>) {
-    let end = match metric.sort {
+    let suffix = match metric.sort {
         Sort::Gauge => "",
         Sort::Counter => "_total",
         Sort::Info => "_info",
     };
-    let name = metric.name.strip_suffix(end).unwrap_or(metric.name);
+    let name = metric.name.strip_suffix(suffix).unwrap_or(metric.name);
     let bare = name.strip_suffix(metric.unit).and_then(|bare| bare.strip_suffix('_'));
     match bare.filter(|_| !metric.unit.is_empty()) {
         Some(bare) => (bare, Some(metric.unit)),
@@ -62,25 +62,29 @@ fn stem(metric: &Metric) -> (&'static str, Option<&'static str>) {
 
 fn value(
     metric: &mut MetricEncoder<'_>,
-    sort: MetricType,
+    metric_type: MetricType,
     names: &'static [&'static str],
     sample: &Sample,
 ) -> Result<(), Error> {
     let pairs = names.iter().copied().zip(sample.labels.iter().map(|label| &**label));
     let labels: Vec<(&str, &str)> = pairs.collect();
-    if let MetricType::Info = sort {
+    if let MetricType::Info = metric_type {
         return metric.encode_info(&labels);
     }
     if labels.is_empty() {
-        return number(metric, sort, sample.value);
+        return number(metric, metric_type, sample.value);
     }
     let mut metric = metric.encode_family(&labels)?;
-    number(&mut metric, sort, sample.value)
+    number(&mut metric, metric_type, sample.value)
 }
 
-fn number(metric: &mut MetricEncoder<'_>, sort: MetricType, value: Value) -> Result<(), Error> {
+fn number(
+    metric: &mut MetricEncoder<'_>,
+    metric_type: MetricType,
+    value: Value,
+) -> Result<(), Error> {
     let none: Option<&Exemplar<NoLabelSet, f64>> = None;
-    match (sort, value) {
+    match (metric_type, value) {
         (MetricType::Counter, Value::Whole(whole)) => metric.encode_counter(&whole, none),
         (MetricType::Counter, Value::Real(real)) => metric.encode_counter(&real, none),
         (_, Value::Whole(whole)) => metric.encode_gauge(&whole),

@@ -1,25 +1,25 @@
-//! Places in programs for those who collect what many programs do: paths tell of users, so folders are
-//! told only where that was asked for.
+//! Redaction of paths: paths may reveal user names, so directories are exported only if that is
+//! configured.
 
 use std::sync::Arc;
 
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::stack::{Frame, SiteName};
 
-/// A frame as it is told.
+/// Returns a frame with its paths, or with the last component of each path only.
 pub(super) fn shown(frame: &Frame, paths: bool) -> Frame {
     if paths {
         return frame.clone();
     }
-    // Every field is named, so that a new one that holds a path is not forgotten.
+    // Lists every field, so that a new one with a path is not forgotten.
     let Frame { function, file, line, module, language, unknown } = frame.clone();
     Frame { function, file: file.map(last), line, module: module.map(last), language, unknown }
 }
 
-/// Removes the directories of every path in a snapshot. Frames are the only paths in it: other text is
+/// Removes the directories of every path in a snapshot. Only frames contain paths: other text is
 /// names that programs and hosts choose.
 pub fn hide_directories(snapshot: &mut Snapshot) {
-    // Every field is named, so that a new one with frames is not forgotten.
+    // Lists every field, so that a new one with frames is not forgotten.
     let Snapshot {
         at: _,
         live_bytes: _,
@@ -42,16 +42,16 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
     } = snapshot;
     let of_processes = processes.iter_mut().flat_map(|ProcessView { sites, .. }| sites);
     let sites = sites.iter_mut().chain(tensor_sites).chain(of_processes);
-    let judgements = suspects.iter_mut().chain(judgements);
+    let verdicts = suspects.iter_mut().chain(judgements);
     sites
         .map(|site| &mut site.frames)
-        .chain(judgements.map(|judged| &mut judged.frames))
+        .chain(verdicts.map(|verdict| &mut verdict.frames))
         .chain(anomalies.iter_mut().map(|anomaly| &mut anomaly.frames))
         .chain(out_of_memory.iter_mut().map(|oom| &mut oom.frames))
         .for_each(|frames| *frames = frames.iter().map(|frame| shown(frame, false)).collect());
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 fn last(path: Arc<str>) -> Arc<str> {
     match path.rsplit('/').next() {
         Some(name) if !name.is_empty() && name.len() < path.len() => name.into(),
@@ -59,8 +59,8 @@ fn last(path: Arc<str>) -> Arc<str> {
     }
 }
 
-/// What stands for the frames of a site that has none.
-pub(super) const fn without(name: SiteName) -> &'static str {
+/// Returns the placeholder for a site without frames.
+pub(super) const fn placeholder(name: SiteName) -> &'static str {
     match name {
         SiteName::Pending(_) => "(call stack not read yet)",
         SiteName::Other => "(other sites)",

@@ -1,5 +1,5 @@
-//! Call stacks with what they allocated and hold, as a file for speedscope: for each process one
-//! profile of what was never freed, and one of everything that was allocated.
+//! Files for speedscope: for each process one profile of the memory that was never freed, and one
+//! of all allocated memory.
 
 use std::io::{self, Write};
 
@@ -15,10 +15,10 @@ use super::exporter::Exporter;
 use crate::import::gather::Facts;
 use crate::plain::{plain, plain_up_to};
 
-/// The form that viewers check for.
+/// Schema that viewers check for.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// The longest name of a frame.
+/// Maximum number of characters of a frame's name.
 const LONGEST: usize = 1024;
 
 #[derive(Serialize)]
@@ -60,7 +60,7 @@ struct Profile {
     weights: Vec<u64>,
 }
 
-/// See the module.
+/// Writes allocations as speedscope profiles.
 pub struct Speedscope<'a> {
     out: &'a mut dyn Write,
     name: String,
@@ -68,7 +68,7 @@ pub struct Speedscope<'a> {
 }
 
 impl<'a> Speedscope<'a> {
-    /// Nothing yet. `name` is what the viewer calls the file.
+    /// Creates an empty profile. `name` is the name of the file in the viewer.
     pub fn new(out: &'a mut dyn Write, measure: Measure, name: &str) -> Self {
         Self { out, name: plain(name).into_owned(), groups: Groups::new(measure) }
     }
@@ -96,9 +96,14 @@ impl Exporter for Speedscope<'_> {
                 None if pid.0 == 0 => "the program".to_owned(),
                 None => format!("process {pid}"),
             };
-            let held = |group: &Group| group.never_freed().bytes;
+            let never_freed = |group: &Group| group.never_freed().bytes;
             let allocated = |group: &Group| group.began.bytes;
-            profiles.extend(frames.profile(format!("{process}: never freed"), &own, held, facts));
+            profiles.extend(frames.profile(
+                format!("{process}: never freed"),
+                &own,
+                never_freed,
+                facts,
+            ));
             profiles.extend(frames.profile(
                 format!("{process}: allocated"),
                 &own,
@@ -126,16 +131,16 @@ impl Exporter for Speedscope<'_> {
     }
 }
 
-/// Frames by place in the list.
+/// Frames by index in the list.
 #[derive(Default)]
 struct Frames {
     list: Vec<FrameObject>,
     known: HashMap<FrameId, usize>,
-    words: HashMap<String, usize>,
+    synthetic: HashMap<String, usize>,
 }
 
 impl Frames {
-    /// A profile of one process; none where there is nothing.
+    /// Returns a profile of one process; none if it has no samples.
     fn profile(
         &mut self,
         name: String,
@@ -164,13 +169,13 @@ impl Frames {
         })
     }
 
-    /// The device and the kind, then the stack from the outside to the inside.
-    fn stack(&mut self, place: &Place, facts: &Facts) -> Vec<usize> {
-        let device = place.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
-        let mut stack = vec![self.word(format!("{device} {}", place.kind))];
-        let ids = place.site.map(|site| facts.stacks.ids(site)).unwrap_or_default();
+    /// Returns the device and the kind, then the stack, outermost frame first.
+    fn stack(&mut self, group: &Place, facts: &Facts) -> Vec<usize> {
+        let device = group.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
+        let mut stack = vec![self.synthetic(format!("{device} {}", group.kind))];
+        let ids = group.site.map(|site| facts.stacks.ids(site)).unwrap_or_default();
         if ids.is_empty() {
-            stack.push(self.word("(no call stack)".to_owned()));
+            stack.push(self.synthetic("(no call stack)".to_owned()));
         }
         for id in ids.iter().rev() {
             if let Some(frame) = facts.stacks.get(*id) {
@@ -180,12 +185,12 @@ impl Frames {
         stack
     }
 
-    fn word(&mut self, name: String) -> usize {
-        if let Some(known) = self.words.get(&name) {
+    fn synthetic(&mut self, name: String) -> usize {
+        if let Some(known) = self.synthetic.get(&name) {
             return *known;
         }
         self.list.push(FrameObject { name: name.clone(), file: None, line: None });
-        self.words.insert(name, self.list.len() - 1);
+        self.synthetic.insert(name, self.list.len() - 1);
         self.list.len() - 1
     }
 

@@ -1,4 +1,4 @@
-//! The report a person reads.
+//! Live report as text.
 
 mod container;
 mod held;
@@ -20,14 +20,14 @@ use engine::units::{Bytes, Nanos};
 use super::Names;
 use crate::plain::plain;
 
-/// How the text looks.
+/// Style of the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
-    /// Use terminal colours.
+    /// Use terminal colors.
     pub color: bool,
-    /// The most frames of a stack that are shown; 0: all.
+    /// Maximum number of shown frames of a stack; 0: all.
     pub stack_depth: usize,
-    /// It is the last report: it ends with all verdicts.
+    /// Whether this is the last report, which ends with all verdicts.
     pub last: bool,
 }
 
@@ -78,7 +78,7 @@ pub fn report(
     ending(out, snapshot, names, style)
 }
 
-/// What every report ends with: what is not exact, and what is thought of it all.
+/// Writes the end of every report: uncertainty and verdicts.
 fn ending(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
     uncertainty(out, &super::listed(snapshot), names, style)?;
     super::work::text::uncounted(out, snapshot, style)?;
@@ -89,7 +89,7 @@ fn ending(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style)
     }
 }
 
-/// What every report begins with: the time, and what could not be had.
+/// Writes the start of every report: the time and out-of-memory errors.
 fn heading(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -114,7 +114,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     };
     writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
     if let Some(container) = &view.container {
-        writeln!(out, "  {}", container::words(container, view.key.pid))?;
+        writeln!(out, "  {}", container::line(container, view.key.pid))?;
     }
     if sites::are_known(view) {
         sites::not_freed(out, view, style)?;
@@ -130,8 +130,8 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         view.frees_total,
         released(view)
     );
-    let word = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
-    let total = format!("{word}: {}", held::held(view.kinds.iter().copied(), count));
+    let label = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
+    let total = format!("{label}: {}", held::held(view.kinds.iter().copied(), count));
     let total = match view.ended {
         Some(_) if view.live_allocations > 0 => style.alarm(&total),
         _ => style.bold(&total),
@@ -142,7 +142,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         torch::section(out, torch, style)?;
     }
     failures(out, view, names, style)?;
-    mistakes(out, &view.mistakes, style)?;
+    api_misuse(out, &view.mistakes, style)?;
     objects::of_process(out, view, style)?;
     if let Some(work) = &view.work {
         super::work::text::section(out, work, style)?;
@@ -154,7 +154,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
     Ok(())
 }
 
-/// The peak, with its bounds where they can be told apart.
+/// Returns the peak, with its bounds if they differ in the printed digits.
 fn peak(view: &ProcessView) -> String {
     match view.peak_bounds {
         Some((low, high)) if low.to_string() != high.to_string() => {
@@ -175,7 +175,7 @@ fn released(view: &ProcessView) -> String {
     text
 }
 
-/// `1 allocation`, `2 allocations`.
+/// Returns `1 allocation` or `2 allocations`.
 #[must_use]
 pub fn count(allocations: u64) -> String {
     match allocations {
@@ -184,11 +184,14 @@ pub fn count(allocations: u64) -> String {
     }
 }
 
-/// By device, kind and pool, where the total alone does not say it.
+/// Writes memory by device, kind and pool, if the total alone is ambiguous.
 fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Result<()> {
     if view.devices.iter().filter(|device| device.live_bytes.0 > 0).count() > 1 {
-        let parts: Vec<String> =
-            view.devices.iter().map(|d| format!("{} {}", place(d.device), d.live_bytes)).collect();
+        let parts: Vec<String> = view
+            .devices
+            .iter()
+            .map(|d| format!("{} {}", device_name(d.device), d.live_bytes))
+            .collect();
         writeln!(out, "  devices: {}", parts.join(", "))?;
     }
     if view.kinds.iter().any(|kind| kind.kind != Kind::Device) {
@@ -202,7 +205,7 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Resu
         pool_line(out, pool, names)?;
     }
     for device in &view.devices {
-        account_line(out, device, view.before_trace, names)?;
+        driver_line(out, device, view.before_trace, names)?;
     }
     Ok(())
 }
@@ -212,7 +215,7 @@ fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &Names) -> io::Result<
         pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
     let reserved = pool.reserved.map_or_else(
         || "reserved size unknown".to_owned(),
-        |told| format!("reserved {} at {}", told.bytes, names.clock.short(told.at)),
+        |reported| format!("reserved {} at {}", reported.bytes, names.clock.short(reported.at)),
     );
     let destroyed = if pool.destroyed { ", destroyed but still in use" } else { "" };
     let on = pool.device.map_or_else(String::new, |device| format!(" on {device}"));
@@ -224,8 +227,8 @@ fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &Names) -> io::Result<
     )
 }
 
-/// What the driver's account says, and what of it was not traced.
-fn account_line(
+/// Writes the driver-reported usage, and the part of it that was not traced.
+fn driver_line(
     out: &mut dyn Write,
     device: &DeviceView,
     before_trace: bool,
@@ -246,10 +249,10 @@ fn account_line(
         "context, code, local memory, pool slack"
     };
     let (untracked, elsewhere) = match device.untracked_max() {
-        Some(most) if most > untracked => {
+        Some(max) if max > untracked => {
             let unplaced =
                 format!("; {} traced on gpu_? may be on this GPU", device.driver_unplaced);
-            (format!("{untracked} to {most}"), unplaced)
+            (format!("{untracked} to {max}"), unplaced)
         }
         _ => (untracked.to_string(), String::new()),
     };
@@ -260,15 +263,15 @@ fn account_line(
     )
 }
 
-fn mistakes(out: &mut dyn Write, made: &Mistakes, style: Style) -> io::Result<()> {
-    for (count, what) in [
-        (made.double_frees, "double frees"),
-        (made.invalid_frees, "frees of invalid pointers"),
-        (made.mismatched_frees, "frees with the wrong function"),
-        (made.released_while_mapped, "handles released while mapped (memory stays allocated)"),
+fn api_misuse(out: &mut dyn Write, counts: &Mistakes, style: Style) -> io::Result<()> {
+    for (count, name) in [
+        (counts.double_frees, "double frees"),
+        (counts.invalid_frees, "frees of invalid pointers"),
+        (counts.mismatched_frees, "frees with the wrong function"),
+        (counts.released_while_mapped, "handles released while mapped (memory stays allocated)"),
     ] {
         if count > 0 {
-            writeln!(out, "  {}", style.paint("33", &format!("API misuse: {count} {what}")))?;
+            writeln!(out, "  {}", style.paint("33", &format!("API misuse: {count} {name}")))?;
         }
     }
     Ok(())
@@ -309,31 +312,31 @@ fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: Style) -> io::R
 }
 
 fn allocation_line(allocation: &AllocationView, style: Style) -> String {
-    let place = match allocation.kind.layer() {
+    let location = match allocation.kind.layer() {
         Layer::Host => "host".to_owned(),
-        _ => place(allocation.device),
+        _ => device_name(allocation.device),
     };
     let kind = match allocation.kind {
         Kind::Device => String::new(),
         other => format!(" {other}"),
     };
     let age = style.dim(&format!("  {}", age(allocation.age)));
-    let mark = allocation.unusual.map_or_else(String::new, |usual| {
-        let times = super::verdict::times(allocation.bytes, usual);
-        format!("  {}", style.paint("33", &format!("<- {times} {usual}")))
+    let mark = allocation.unusual.map_or_else(String::new, |baseline| {
+        let times = super::verdict::times(allocation.bytes, baseline);
+        format!("  {}", style.paint("33", &format!("<- {times} {baseline}")))
     });
     let bytes = match allocation.bytes {
         Bytes(0) => "unknown size".to_owned(),
         bytes => bytes.to_string(),
     };
-    format!("{:#x}:{place}: {bytes}{kind}{age}{mark}", allocation.key.value)
+    format!("{:#x}:{location}: {bytes}{kind}{age}{mark}", allocation.key.value)
 }
 
-fn place(device: Option<DeviceId>) -> String {
+fn device_name(device: Option<DeviceId>) -> String {
     device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string())
 }
 
-/// `850ms`, `12.3s`, `4m05s`, `3h12m`, `2d04h`.
+/// Formats an age as `850ms`, `12.3s`, `4m05s`, `3h12m` or `2d04h`.
 #[must_use]
 pub fn age(age: Nanos) -> String {
     let ms = age.millis();
@@ -347,7 +350,7 @@ pub fn age(age: Nanos) -> String {
     }
 }
 
-/// `850ns`, `12.3µs`, `4.1ms`, and then as ages are written.
+/// Formats a duration as `850ns`, `12.3µs` or `4.1ms`, longer ones like an age.
 #[must_use]
 pub fn span(time: Nanos) -> String {
     match time.0 {
@@ -364,19 +367,19 @@ fn out_of_memory(
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
-    let asked = oom.asked.map_or_else(
+    let requested = oom.asked.map_or_else(
         || "memory".to_owned(),
         |(kind, bytes)| {
             if kind == Kind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
         },
     );
     let text = format!(
-        "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {asked} on {}",
+        "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {requested} on {}",
         names.clock.short(oom.at),
         plain(&oom.name),
         oom.pid,
         oom.tid,
-        place(oom.device),
+        device_name(oom.device),
     );
     writeln!(out, "{}", style.alarm(&text))?;
     sites::frames(out, &oom.frames, "    ", style)?;
@@ -388,12 +391,12 @@ fn out_of_memory(
 
 fn uncertainty(
     out: &mut dyn Write,
-    certainty: &Certainty,
+    uncertainty: &Certainty,
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
-    capture_ended(out, certainty, names, style)?;
-    let lost = &certainty.lost;
+    capture_ended(out, uncertainty, names, style)?;
+    let lost = &uncertainty.lost;
     let mut reasons = Vec::new();
     if lost.events() > 0 {
         let since =
@@ -408,15 +411,15 @@ fn uncertainty(
             lost.other,
         ));
     }
-    if certainty.unknown_context > 0 {
+    if uncertainty.unknown_context > 0 {
         reasons.push(format!(
             "{} allocations are in unknown contexts and may have been released",
-            certainty.unknown_context
+            uncertainty.unknown_context
         ));
     }
     if !reasons.is_empty() {
-        let (least, most) = (certainty.live_at_least, certainty.live_at_most);
-        reasons.push(format!("true device memory of the listed processes is {least} to {most}"));
+        let (min, max) = (uncertainty.live_at_least, uncertainty.live_at_most);
+        reasons.push(format!("true device memory of the listed processes is {min} to {max}"));
     }
     match lost.processes {
         0 => {}
@@ -431,14 +434,14 @@ fn uncertainty(
     writeln!(out, "{}", style.alarm(&format!("NOT EXACT: {}", reasons.join("; "))))
 }
 
-/// The line about a capture that ended early.
+/// Writes a line if capture ended early.
 pub(super) fn capture_ended(
     out: &mut dyn Write,
-    certainty: &Certainty,
+    uncertainty: &Certainty,
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
-    let Some(at) = certainty.capture_ended else { return Ok(()) };
+    let Some(at) = uncertainty.capture_ended else { return Ok(()) };
     let time = names.clock.short(at);
     let text = format!("NOT EXACT: capture ended at {time}; later events are missing");
     writeln!(out, "{}", style.alarm(&text))

@@ -1,4 +1,4 @@
-//! What the page tells, as an object of words and parts of numbers.
+//! Data of the HTML report: a JSON object, and blocks of numbers that it refers to.
 
 use std::collections::HashMap;
 
@@ -20,41 +20,41 @@ use super::{Story, segments};
 use crate::export::analysis::{Overlay, Subject};
 use crate::plain::{plain, plain_up_to};
 
-/// Sites of the table; the others are told together.
+/// Maximum number of sites in the table; the others are summed.
 const SITES: usize = 3000;
 
-/// Rows of the lists of leaks.
+/// Maximum number of rows of the lists of leaks.
 const LEAKS: usize = 1000;
 
-/// Lines of memory that does not count in the sum.
+/// Maximum number of lines for memory that does not count in the sum.
 const LINES: usize = 12;
 
-/// Everything, and the parts that it names.
-pub(super) fn gather(story: &Story<'_>) -> (Value, Parts) {
-    let subject = &story.subject;
+/// Collects the object and its blocks of numbers.
+pub(super) fn collect(report: &Story<'_>) -> (Value, Parts) {
+    let subject = &report.subject;
     let mut names = Names::new(&subject.facts.stacks);
     let mut parts = Parts::default();
-    let mut all = facts(story);
-    let mut put = |name: &str, value: Value| {
+    let mut all = facts(report);
+    let mut insert = |name: &str, value: Value| {
         if let Some(all) = all.as_object_mut() {
             all.insert(name.to_owned(), value);
         }
     };
-    put("sites", sites(story, &mut names));
-    let courses = story.courses.iter().map(|one| course(one, subject, &mut names, &mut parts));
-    put("courses", courses.collect());
-    put("lines", lines(story, &mut parts));
-    put("overlays", overlays(story.overlays, subject, &mut parts));
-    put("leaks", leaks(story, &mut names));
-    put("growing", growing(story.findings, subject, &mut names));
-    put("allocations", allocations(story, &mut names, &mut parts));
-    put("segments", segments::tell(story, &mut names, &mut parts));
+    insert("sites", sites(report, &mut names));
+    let series = report.courses.iter().map(|one| series(one, subject, &mut names, &mut parts));
+    insert("series", series.collect());
+    insert("lines", lines(report, &mut parts));
+    insert("overlays", overlays(report.overlays, subject, &mut parts));
+    insert("leaks", leaks(report, &mut names));
+    insert("growing", growing(report.findings, subject, &mut names));
+    insert("allocations", allocations(report, &mut names, &mut parts));
+    insert("segments", segments::tell(report, &mut names, &mut parts));
     let left_out = names.left_out;
     let (texts, frames, stacks, count) = names.finish();
     let part = parts.add(stacks);
-    put("texts", json!(texts));
-    put("frames", json!(frames));
-    put("stacks", json!({"part": part, "count": count, "left_out": left_out}));
+    insert("texts", json!(texts));
+    insert("frames", json!(frames));
+    insert("stacks", json!({"part": part, "count": count, "left_out": left_out}));
     (all, parts)
 }
 
@@ -62,9 +62,9 @@ fn amount(amount: Amount) -> Value {
     json!([amount.bytes, amount.allocations])
 }
 
-/// What is said of the file as a whole.
-fn facts(story: &Story<'_>) -> Value {
-    let subject = &story.subject;
+/// Returns the values that describe the file as a whole.
+fn facts(report: &Story<'_>) -> Value {
+    let subject = &report.subject;
     let facts = subject.facts;
     let warnings = facts.warnings.iter().map(|warning| {
         let text = plain_up_to(&warning.text, 500);
@@ -75,8 +75,8 @@ fn facts(story: &Story<'_>) -> Value {
     });
     let nanos = |at: Moment| subject.nanos(at);
     let span = facts.span.unwrap_or_default();
-    let drawn = story.drawn;
-    let kinds = story.leakage.by_kind.iter();
+    let drawn = report.drawn;
+    let kinds = report.leakage.by_kind.iter();
     let kinds = kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes, sum.allocations]));
     json!({
         "file": subject.path,
@@ -86,26 +86,26 @@ fn facts(story: &Story<'_>) -> Value {
         "exact": facts.exact(),
         "warnings": warnings.collect::<Value>(),
         "memory": subject.memory(),
-        "never_freed_words": subject.never_freed(),
-        "opens": story.opens.name(),
+        "never_freed_phrase": subject.never_freed(),
+        "opens": report.opens.name(),
         "utc_ms": facts.clock.map(|(_, utc)| utc / 1_000_000),
         "span": [nanos(span.0), nanos(span.1)],
         "kind_names": Kind::ALL.map(Kind::name),
         "devices": devices.collect::<Value>(),
-        "processes": processes(story),
-        "peaks": peaks(story),
+        "processes": processes(report),
+        "peaks": peaks(report),
         "peak": {"bytes": drawn.peak_bytes, "ns": nanos(drawn.peak_at)},
-        "never_freed": amount(story.leakage.leaked),
-        "statics": amount(story.leakage.statics),
+        "never_freed": amount(report.leakage.leaked),
+        "statics": amount(report.leakage.statics),
         "never_freed_by_kind": kinds.collect::<Value>(),
         "changes": drawn.changes,
     })
 }
 
-/// Each process on each device.
-fn processes(story: &Story<'_>) -> Value {
-    let subject = &story.subject;
-    let rows = story.overview.processes.iter().flat_map(|process| {
+/// Returns one row per process and device.
+fn processes(report: &Story<'_>) -> Value {
+    let subject = &report.subject;
+    let rows = report.overview.processes.iter().flat_map(|process| {
         process.devices.iter().map(|device| {
             let kinds = device.kinds.iter();
             json!({
@@ -126,34 +126,35 @@ fn processes(story: &Story<'_>) -> Value {
     rows.collect()
 }
 
-/// The peak of each device.
-fn peaks(story: &Story<'_>) -> Value {
-    let totals = story.usage.totals.iter().filter(|series| series.peak.bytes > 0);
+/// Returns the peak of each device.
+fn peaks(report: &Story<'_>) -> Value {
+    let totals = report.usage.totals.iter().filter(|series| series.peak.bytes > 0);
     let row = totals.map(|series| {
-        let ns = story.subject.nanos(series.peak.at);
+        let ns = report.subject.nanos(series.peak.at);
         json!({"device": series.device.map(|device| device.0), "bytes": series.peak.bytes, "ns": ns})
     });
     row.collect()
 }
 
-/// Rows of the table of sites: the stack, and figures in the order that the script knows.
-fn sites(story: &Story<'_>, names: &mut Names<'_>) -> Value {
-    let at_peak: HashMap<Option<SiteId>, Amount> = story.at_peak.iter().copied().collect();
-    let all = story.drawn.totals(By::Site);
+/// Returns the rows of the table of sites: the stack, and values in the order that the script
+/// expects.
+fn sites(report: &Story<'_>, names: &mut Names<'_>) -> Value {
+    let at_peak: HashMap<Option<SiteId>, Amount> = report.at_peak.iter().copied().collect();
+    let all = report.drawn.totals(By::Site);
     let mut rows = Vec::new();
     let mut rest = [0_u64; 6];
     for (index, total) in all.iter().enumerate() {
         let Band::Site(site) = total.band else { continue };
         let Total { began, freed, live, exited, peak_bytes, peak_at, .. } = *total;
-        let left = live.plus(exited);
-        let then = at_peak.get(&site).copied().unwrap_or_default();
+        let never_freed = live.plus(exited);
+        let live_at_peak = at_peak.get(&site).copied().unwrap_or_default();
         let sums = [
-            left.bytes,
-            left.allocations,
+            never_freed.bytes,
+            never_freed.allocations,
             began.bytes,
             began.allocations,
-            then.bytes,
-            then.allocations,
+            live_at_peak.bytes,
+            live_at_peak.allocations,
         ];
         if index >= SITES {
             for (rest, sum) in rest.iter_mut().zip(sums) {
@@ -161,37 +162,37 @@ fn sites(story: &Story<'_>, names: &mut Names<'_>) -> Value {
             }
             continue;
         }
-        let at = story.subject.nanos(peak_at);
+        let at = report.subject.nanos(peak_at);
         rows.push(json!([names.site(site), sums, freed, peak_bytes, at]));
     }
     json!({"rows": rows, "total": all.len(), "rest": rest})
 }
 
-/// Bands over time: each row is the time since the row before, how many bands changed, and which to
-/// what.
-fn course(
-    course: &Course,
+/// Encodes bands over time. Each row is the time since the previous row, the number of changed
+/// bands, and their indices and differences.
+fn series(
+    series: &Course,
     subject: &Subject<'_>,
     names: &mut Names<'_>,
     parts: &mut Parts,
 ) -> Value {
     let mut numbers = Numbers::default();
-    let mut told = vec![0; course.bands.len()];
+    let mut previous = vec![0; series.bands.len()];
     let mut last = None;
-    for (at, cells) in course.rows() {
+    for (at, cells) in series.rows() {
         numbers.put((at - last.unwrap_or(at)).0);
         last = Some(at);
         numbers.put(cells.len() as u64);
         for (band, bytes) in cells {
             numbers.put(u64::from(*band));
-            if let Some(told) = told.get_mut(*band as usize) {
-                numbers.step(*told, *bytes);
-                *told = *bytes;
+            if let Some(previous) = previous.get_mut(*band as usize) {
+                numbers.step(*previous, *bytes);
+                *previous = *bytes;
             }
         }
     }
-    let first = course.rows().next().map_or(0, |(at, _)| subject.nanos(at));
-    let bands = course.bands.iter().map(|band| match band {
+    let first = series.rows().next().map_or(0, |(at, _)| subject.nanos(at));
+    let bands = series.bands.iter().map(|band| match band {
         Band::Kind(kind) => json!({"name": kind.name()}),
         Band::Site(site) => json!({"site": names.site(*site)}),
         Band::Process(pid) => {
@@ -205,15 +206,15 @@ fn course(
         Band::Rest(count) => json!({"rest": count}),
     });
     json!({
-        "by": course.by.name(),
+        "by": series.by.name(),
         "bands": bands.collect::<Value>(),
-        "rows": course.len(),
+        "rows": series.len(),
         "first": first,
         "part": parts.add(numbers),
     })
 }
 
-/// A line of points: times since the point before, and sizes.
+/// Encodes a line: times since the previous point, and differences of sizes.
 fn line(points: &[(i64, u64)], parts: &mut Parts) -> Value {
     let mut numbers = Numbers::default();
     let (mut last, mut size) = (points.first().map_or(0, |point| point.0), 0);
@@ -226,17 +227,17 @@ fn line(points: &[(i64, u64)], parts: &mut Parts) -> Value {
     json!({"first": first, "count": points.len(), "part": parts.add(numbers)})
 }
 
-/// Kinds that are not in the sum: host memory, managed memory, reserves.
-fn lines(story: &Story<'_>, parts: &mut Parts) -> Value {
-    let subject = &story.subject;
+/// Returns the series of kinds that are not in the sum: host memory, managed memory, reservations.
+fn lines(report: &Story<'_>, parts: &mut Parts) -> Value {
+    let subject = &report.subject;
     let measure = subject.imported.source.measure();
-    let apart = story.usage.series.iter();
-    let mut apart: Vec<_> = apart
+    let separate = report.usage.series.iter();
+    let mut separate: Vec<_> = separate
         .filter(|series| series.kind.is_some_and(|kind| !measure.counts(kind)))
         .filter(|series| series.peak.bytes > 0)
         .collect();
-    apart.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
-    let rows = apart.iter().take(LINES).map(|series| {
+    separate.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
+    let rows = separate.iter().take(LINES).map(|series| {
         let points: Vec<_> =
             series.points.iter().map(|point| (subject.nanos(point.at), point.bytes)).collect();
         json!({
@@ -259,23 +260,23 @@ fn overlays(overlays: &[Overlay], subject: &Subject<'_>, parts: &mut Parts) -> V
     rows.collect()
 }
 
-/// What was never freed, of each sort of memory.
-fn leaks(story: &Story<'_>, names: &mut Names<'_>) -> Value {
-    let leakage = story.leakage;
+/// Returns the memory that was never freed, by class.
+fn leaks(report: &Story<'_>, names: &mut Names<'_>) -> Value {
+    let leakage = report.leakage;
     let mut list = |leaks: &[Leak]| {
         let all = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
         let rows = leaks.iter().take(LEAKS).map(|leak| {
-            let place = leak.place;
+            let group = leak.place;
             json!({
-                "site": names.site(place.site),
+                "site": names.site(group.site),
                 "bytes": leak.amount.bytes,
                 "count": leak.amount.allocations,
                 "at_exit": leak.at_exit,
                 "began": leak.began,
-                "kind": place.kind.name(),
-                "static": place.kind.is_static(),
-                "device": place.device.map(|device| device.0),
-                "pid": place.pid.0,
+                "kind": group.kind.name(),
+                "static": group.kind.is_static(),
+                "device": group.device.map(|device| device.0),
+                "pid": group.pid.0,
             })
         });
         json!({"rows": rows.collect::<Value>(), "total": leaks.len(), "sum": amount(all)})
@@ -287,13 +288,13 @@ fn leaks(story: &Story<'_>, names: &mut Names<'_>) -> Value {
     })
 }
 
-/// What leaks, what is thought of the rest, and what was unusual.
+/// Returns leak suspects, other verdicts and anomalies.
 fn growing(found: &Findings, subject: &Subject<'_>, names: &mut Names<'_>) -> Value {
     let mut row = |one: &Judged| {
         json!({
             "site": names.site(one.place.site),
             "verdict": one.verdict.name(),
-            "sureness": one.sureness.name(),
+            "confidence": one.sureness.name(),
             "per_hour": one.evidence.per_hour,
             "live": amount(one.live),
             "lows": one.evidence.lows,
@@ -308,45 +309,45 @@ fn growing(found: &Findings, subject: &Subject<'_>, names: &mut Names<'_>) -> Va
     };
     let suspects: Value = found.suspects.iter().take(LEAKS).map(&mut row).collect();
     let others: Value = found.others.iter().take(LEAKS).map(&mut row).collect();
-    let unusual = found.unusual.iter().take(LEAKS).map(|odd| {
-        let (bytes, usual, what) = match odd.what {
+    let anomalies = found.unusual.iter().take(LEAKS).map(|odd| {
+        let (bytes, baseline, kind) = match odd.what {
             Unusual::Size { bytes, usual, .. } => (bytes, usual, "size"),
             Unusual::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
         };
         json!({
             "site": names.site(odd.place.site),
             "time": subject.time(odd.at),
-            "what": what,
+            "type": kind,
             "bytes": bytes.0,
-            "usual": usual.0,
+            "baseline": baseline.0,
             "kind": odd.place.kind.name(),
             "pid": odd.place.pid.0,
         })
     });
-    let unusual: Value = unusual.collect();
+    let anomalies: Value = anomalies.collect();
     json!({
         "enough": found.is_enough(),
         "suspects": suspects,
         "others": others,
-        "unusual": unusual,
+        "anomalies": anomalies,
     })
 }
 
-/// The biggest allocations, in the order of their beginnings.
-fn allocations(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
-    let lives = &story.biggest.lives;
+/// Encodes the largest allocations, ordered by start time.
+fn allocations(report: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
+    let lives = &report.biggest.lives;
     let mut numbers = Numbers::default();
     let mut last = lives.first().map_or(Moment(0), |life| life.began);
-    let first = lives.first().map_or(0, |life| story.subject.nanos(life.began));
+    let first = lives.first().map_or(0, |life| report.subject.nanos(life.began));
     for life in lives {
         let Life { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
         numbers.put((began - last).0);
         last = began;
-        let (age, how) = match ended {
+        let (age, reason) = match ended {
             None => (0, 0),
-            Some((end, how)) => ((end - began).0, how_number(how)),
+            Some((end, reason)) => ((end - began).0, end_reason_number(reason)),
         };
-        numbers.put(how);
+        numbers.put(reason);
         numbers.put(age);
         numbers.put(bytes);
         numbers.put(u64::from(pid.0));
@@ -356,13 +357,13 @@ fn allocations(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> V
         numbers.put(names.site(site) as u64);
         numbers.whole(key.value);
     }
-    let (count, all) = (lives.len(), story.biggest.count);
+    let (count, all) = (lives.len(), report.biggest.count);
     json!({"count": count, "total": all, "first": first, "part": parts.add(numbers)})
 }
 
-/// How an allocation ended, in the order that the script knows; 0 is live.
-const fn how_number(how: How) -> u64 {
-    match how {
+/// Returns the number of an end reason as the script expects it; 0 is live.
+const fn end_reason_number(reason: How) -> u64 {
+    match reason {
         How::Freed => 1,
         How::Replaced => 2,
         How::Released => 3,

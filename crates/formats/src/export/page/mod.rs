@@ -1,11 +1,11 @@
-//! A page for a browser: one file that shows a whole recording or capture, works offline and asks
-//! nobody for anything.
+//! HTML report: one file that shows a whole recording or capture, works offline and makes no
+//! requests.
 //!
-//! Everything is added up here, so that the page stays small and quick however many events there
-//! are: bands at so many moments, the biggest allocations one by one. What the page carries is one
-//! piece of letters (see `pack`), so no name of a traced program ever stands in the markup; the
-//! script puts names into the page as text only. The browser is told to run this script and no
-//! other, and to load nothing.
+//! All values are aggregated here, so that the report stays small and fast for any number of
+//! events: bands at up to `MAX_POINTS` times, and the `MAX_ALLOCATIONS` largest allocations. The
+//! data is one base64 block (see `pack`), so names from traced programs are never part of the
+//! markup; the script inserts them as text only. The content security policy allows this script
+//! only, and no loading of anything else.
 
 mod figures;
 mod names;
@@ -28,60 +28,60 @@ use engine::ids::SiteId;
 use super::analysis::{Fragmentation, Overlay, Subject};
 use super::escape;
 
-/// Moments that bands are told of.
+/// Maximum number of points of the bands.
 pub const POINTS: usize = 60_000;
 
-/// Allocations that are told one by one.
+/// Maximum number of single allocations.
 pub const ALLOCATIONS: usize = 10_000;
 
-/// Points of the lines of memory that does not count in the sum.
+/// Maximum number of points of lines for memory that does not count in the sum.
 pub const LINE_POINTS: usize = 2000;
 
-/// Bands of each cut, besides the rest.
+/// Maximum number of bands per grouping, besides the rest.
 pub const BANDS: usize = 24;
 
-/// All that a page tells.
+/// Content of an HTML report.
 #[derive(Clone, Copy, Debug)]
 pub struct Story<'a> {
-    /// The file.
+    /// The analyzed file.
     pub subject: Subject<'a>,
-    /// Each process on each device.
+    /// Values by process and device.
     pub overview: &'a Overview,
-    /// What was never freed.
+    /// Memory that was never freed.
     pub leakage: &'a Leakage,
     /// Memory over time by device, kind and process.
     pub usage: &'a Courses,
-    /// What leaks, what is thought of the rest, and what was unusual.
+    /// Leak suspects, other verdicts and anomalies.
     pub findings: &'a Findings,
-    /// What caches hold and cannot use.
+    /// Fragmentation of caches and pools.
     pub fragmentation: &'a Fragmentation,
     /// The sum over time, and its bands.
     pub drawn: &'a Drawn,
-    /// The bands over time, each cut of them.
+    /// Bands over time, one series per grouping.
     pub courses: &'a [Course],
-    /// What was live at the peak.
+    /// Memory that was live at the peak, by site.
     pub at_peak: &'a [(Option<SiteId>, Amount)],
-    /// The biggest allocations.
+    /// The largest allocations.
     pub biggest: &'a Biggest,
-    /// Memory by other tools' accounts.
+    /// Memory over time as reported by other tools.
     pub overlays: &'a [Overlay],
-    /// What the page shows first.
+    /// Initially visible tab.
     pub opens: Opens,
 }
 
-/// What a page shows first.
+/// Initially visible tab of the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Opens {
     /// Memory over time, and the sites.
     #[default]
     Sites,
-    /// What was never freed.
+    /// Memory that was never freed.
     Leaks,
-    /// What was live at the peak, as a flame graph.
+    /// Flame graph of the memory at the peak.
     Peak,
-    /// Caches.
+    /// Allocator state.
     Segments,
-    /// What grows.
+    /// Growing sites.
     Growing,
 }
 
@@ -101,7 +101,7 @@ const STYLE: &str = include_str!("assets/page.css");
 
 const BODY: &str = include_str!("assets/page.html");
 
-/// The script, in the order in which its parts build on each other.
+/// Parts of the script, in dependency order.
 const SCRIPTS: [&str; 15] = [
     include_str!("assets/base.js"),
     include_str!("assets/data.js"),
@@ -120,8 +120,8 @@ const SCRIPTS: [&str; 15] = [
     include_str!("assets/main.js"),
 ];
 
-/// Writes the page.
-pub fn write(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
+/// Writes the report.
+pub fn write(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
     let script = format!("\"use strict\";\n(() => {{\n{}\n}})();\n", SCRIPTS.join("\n"));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \
@@ -137,9 +137,9 @@ pub fn write(out: &mut dyn Write, story: &Story<'_>) -> io::Result<()> {
          <meta name=\"referrer\" content=\"no-referrer\">\n\
          <title>{} - vramscope</title>\n<style>{STYLE}</style>\n</head>\n{BODY}\n\
          <script type=\"application/octet-stream\" id=\"data\">",
-        escape(story.subject.path)
+        escape(report.subject.path)
     )?;
-    let (words, parts) = figures::gather(story);
-    parts.write(words.to_string().as_bytes(), out)?;
+    let (object, parts) = figures::collect(report);
+    parts.write(object.to_string().as_bytes(), out)?;
     write!(out, "</script>\n<script>{script}</script>\n</body>\n</html>\n")
 }

@@ -1,4 +1,4 @@
-//! Texts and call stacks of a page, each carried once.
+//! Deduplicated texts and call stacks of the report.
 
 use std::collections::HashMap;
 
@@ -10,30 +10,30 @@ use super::pack::Numbers;
 use crate::export::analysis::frames;
 use crate::plain::plain_up_to;
 
-/// The longest text.
+/// Maximum number of characters of a text.
 const LONGEST: usize = 1000;
 
-/// Frames of one stack.
+/// Maximum number of frames of a stack.
 const DEEPEST: usize = 250;
 
-/// Stacks of one page.
+/// Maximum number of stacks.
 const STACKS: usize = 12_000;
 
-/// Words of the whole page, in bytes; stacks beyond that are left out.
+/// Maximum size of all texts, in bytes; further stacks are omitted.
 const WORDS: usize = 16 << 20;
 
-/// See the module.
+/// Texts, frames and stacks by number.
 pub(super) struct Names<'a> {
     stacks: &'a Stacks,
     texts: HashMap<String, usize>,
     list: Vec<String>,
-    words: usize,
+    text_bytes: usize,
     frames: HashMap<u32, usize>,
     frame_list: Vec<Value>,
     sites: HashMap<SiteId, Option<usize>>,
     numbers: Numbers,
     count: usize,
-    /// Stacks that there was no room for.
+    /// Number of stacks that were omitted.
     pub(super) left_out: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Names<'a> {
             stacks,
             texts: HashMap::new(),
             list: Vec::new(),
-            words: 0,
+            text_bytes: 0,
             frames: HashMap::new(),
             frame_list: Vec::new(),
             sites: HashMap::new(),
@@ -53,20 +53,20 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The number of a text, which may be hostile.
+    /// Returns the number of a text. The text is sanitized here.
     pub(super) fn text(&mut self, text: &str) -> usize {
         let text = plain_up_to(text, LONGEST);
         if let Some(known) = self.texts.get(&*text) {
             return *known;
         }
-        self.words += text.len();
+        self.text_bytes += text.len();
         let number = self.list.len();
         self.list.push(text.to_string());
         self.texts.insert(text.into_owned(), number);
         number
     }
 
-    /// The number of a site's stack, from 1; 0 where there is none, or no room for it.
+    /// Returns the number of a site's stack, from 1; 0 if it has none, or if it was omitted.
     pub(super) fn site(&mut self, site: Option<SiteId>) -> usize {
         let Some(site) = site else { return 0 };
         if let Some(known) = self.sites.get(&site) {
@@ -75,7 +75,7 @@ impl<'a> Names<'a> {
         let frames: Vec<&Frame> = self.stacks.frames(site).collect();
         let known = if frames.is_empty() {
             None
-        } else if self.count >= STACKS || self.words > WORDS {
+        } else if self.count >= STACKS || self.text_bytes > WORDS {
             self.left_out += 1;
             None
         } else {
@@ -87,15 +87,15 @@ impl<'a> Names<'a> {
 
     fn stack(&mut self, site: SiteId, frames: &[&Frame]) -> usize {
         let label = self.text(&frames::label(frames));
-        let foreign = frames::foreign(frames);
+        let library = frames::foreign(frames);
         self.numbers.put(label as u64);
         self.numbers.put(frames.len() as u64);
         let shown = frames.len().min(DEEPEST);
         self.numbers.put(shown as u64);
         let ids: Vec<u32> = self.stacks.ids(site).iter().map(|id| id.0).collect();
-        for ((frame, id), foreign) in frames.iter().zip(ids).zip(foreign).take(shown) {
+        for ((frame, id), library) in frames.iter().zip(ids).zip(library).take(shown) {
             let number = self.frame(id, frame);
-            self.numbers.put((number as u64) << 1 | u64::from(foreign));
+            self.numbers.put((number as u64) << 1 | u64::from(library));
         }
         self.count += 1;
         self.count - 1
@@ -106,8 +106,8 @@ impl<'a> Names<'a> {
             return *known;
         }
         let function = if frame.function.is_empty() {
-            let why = frame.unknown.map_or("not known", |unknown| unknown.reason());
-            self.text(&format!("({why})"))
+            let reason = frame.unknown.map_or("not known", |unknown| unknown.reason());
+            self.text(&format!("({reason})"))
         } else {
             self.text(&frame.function)
         };
@@ -127,7 +127,7 @@ impl<'a> Names<'a> {
         number
     }
 
-    /// All texts, all frames, and all stacks with their count.
+    /// Returns all texts, all frames, and all stacks with their count.
     pub(super) fn finish(self) -> (Vec<String>, Vec<Value>, Numbers, usize) {
         (self.list, self.frame_list, self.numbers, self.count)
     }

@@ -1,17 +1,17 @@
-//! Figures in few bytes: what a page carries is numbers of seven bits a byte, compressed, in letters
-//! that mean nothing to a browser.
+//! Compact encoding of the report's data: numbers with seven bits per byte, compressed, as base64.
 
 use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Numbers, one after another. The page's own script reads them in the same order.
+/// A sequence of numbers. The script reads them in the same order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers(Vec<u8>);
 
 impl Numbers {
-    /// A number: seven bits a byte, the lowest first; all but the last byte have the highest bit set.
+    /// Appends a number: seven bits per byte, lowest first; all but the last byte have the highest
+    /// bit set.
     pub(super) fn put(&mut self, mut number: u64) {
         while number >= 0x80 {
             // The mask leaves seven bits.
@@ -21,47 +21,47 @@ impl Numbers {
         self.0.push(number as u8);
     }
 
-    /// The difference of two numbers: its sign is the lowest bit.
+    /// Appends the difference of two numbers, with the sign as the lowest bit.
     pub(super) fn step(&mut self, from: u64, to: u64) {
         let size = from.abs_diff(to).min(u64::MAX >> 1);
         self.put(size << 1 | u64::from(to < from));
     }
 
-    /// All eight bytes, the lowest first.
+    /// Appends all eight bytes, lowest first.
     pub(super) fn whole(&mut self, number: u64) {
         self.0.extend(number.to_le_bytes());
     }
 }
 
-/// An object in words, and parts of numbers that it names by their place.
+/// Blocks of numbers that a JSON object refers to by offset and length.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts(Vec<u8>);
 
 impl Parts {
-    /// Takes a part; its place and length.
+    /// Appends a block; returns its offset and length.
     pub(super) fn add(&mut self, numbers: Numbers) -> [usize; 2] {
         let begin = self.0.len();
         self.0.extend(numbers.0);
         [begin, self.0.len() - begin]
     }
 
-    /// Writes all of it: the length of the words in four bytes, the words, the parts; compressed and
-    /// as letters.
-    pub(super) fn write(self, words: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    /// Writes the length of the object in four bytes, the object and the blocks; compressed, as
+    /// base64.
+    pub(super) fn write(self, object: &[u8], out: &mut dyn Write) -> io::Result<()> {
         let mut gzip = GzEncoder::new(Letters::new(out), Compression::new(7));
-        let length = u32::try_from(words.len()).map_err(|_| too_long())?;
+        let length = u32::try_from(object.len()).map_err(|_| too_long())?;
         gzip.write_all(&length.to_le_bytes())?;
-        gzip.write_all(words)?;
+        gzip.write_all(object)?;
         gzip.write_all(&self.0)?;
         gzip.finish()?.end()
     }
 }
 
 fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::FileTooLarge, "a page cannot hold more than 4 GiB of words")
+    io::Error::new(io::ErrorKind::FileTooLarge, "a page cannot hold more than 4 GiB of text")
 }
 
-/// Bytes as base64.
+/// Writer that encodes base64.
 struct Letters<'a> {
     out: &'a mut dyn Write,
     left: Vec<u8>,
@@ -97,13 +97,13 @@ impl Write for Letters<'_> {
     }
 }
 
-/// Bytes as base64.
+/// Encodes bytes as base64.
 #[must_use]
 pub fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).flat_map(four).map(char::from).collect()
 }
 
-/// Up to three bytes as four letters.
+/// Encodes up to three bytes as four characters.
 fn four(bytes: &[u8]) -> [u8; 4] {
     let byte = |index: usize| bytes.get(index).map_or(0, |byte| u32::from(*byte));
     let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
@@ -114,7 +114,7 @@ fn four(bytes: &[u8]) -> [u8; 4] {
     [letter(0), letter(1), letter(2), letter(3)]
 }
 
-/// The SHA-256 of a text as base64: how a page names its own script to the browser.
+/// Returns the SHA-256 of a text as base64, for the content security policy.
 pub(super) fn digest(text: &str) -> String {
     let digest = hmac_sha256::Hash::hash(text.as_bytes());
     let letters: Vec<u8> = digest.chunks(3).flat_map(four).collect();
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_seven_bits_a_byte() {
+    fn numbers_have_seven_bits_per_byte() {
         let mut numbers = Numbers::default();
         for number in [0, 127, 128, 300, u64::MAX] {
             numbers.put(number);
@@ -145,31 +145,31 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_base64() {
+    fn base64_matches_rfc_4648() {
         for (bytes, text) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {
             for size in 1..4 {
                 let mut out = Vec::new();
-                let mut letters = Letters::new(&mut out);
+                let mut writer = Letters::new(&mut out);
                 for piece in bytes.as_bytes().chunks(size) {
-                    letters.write_all(piece).unwrap();
+                    writer.write_all(piece).unwrap();
                 }
-                letters.end().unwrap();
+                writer.end().unwrap();
                 assert_eq!(String::from_utf8(out).unwrap(), text);
             }
         }
     }
 
     #[test]
-    fn a_digest_is_that_of_the_standard() {
-        // The empty string and "abc", as FIPS 180-4 gives them.
+    fn digest_matches_fips_180_4() {
+        // The empty string and "abc".
         assert_eq!(digest(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
         assert_eq!(digest("abc"), "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
     }
 
     #[test]
-    fn what_is_packed_is_found_again() {
+    fn packed_data_is_restored() {
         let mut parts = Parts::default();
         let mut numbers = Numbers::default();
         numbers.put(5);

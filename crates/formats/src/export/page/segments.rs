@@ -1,4 +1,4 @@
-//! Caches as they are at the end: segments, and the blocks that they are cut into.
+//! Allocator state at the end of the file: segments and their blocks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use super::pack::{Numbers, Parts};
 use crate::export::analysis::Fragmentation;
 use crate::plain::plain_up_to;
 
-/// Blocks that are drawn; segments beyond that are told together, the smallest ones first.
+/// Maximum number of drawn blocks; segments beyond that are summed, smallest first.
 const BLOCKS: usize = 100_000;
 
-pub(super) fn tell(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
-    let all = &story.subject.facts.segments;
+pub(super) fn tell(report: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
+    let all = &report.subject.facts.segments;
     let mut shown: Vec<&Segment> = all.iter().collect();
     shown.sort_by_key(|segment| (Reverse(segment.bytes), segment.address));
     let mut room = BLOCKS;
@@ -26,16 +26,16 @@ pub(super) fn tell(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) 
         fits
     });
     let hidden: u64 = sum(all.iter()).saturating_sub(sum(shown.iter().copied()));
-    // Pools that hold most come first.
+    // Order pools by size, largest first.
     let pool = |segment: &Segment| (segment.device, segment.pool, segment.stream);
-    let mut held: BTreeMap<_, u64> = BTreeMap::new();
+    let mut pool_bytes: BTreeMap<_, u64> = BTreeMap::new();
     for segment in &shown {
-        let held = held.entry(pool(segment)).or_default();
-        *held = held.saturating_add(segment.bytes);
+        let bytes = pool_bytes.entry(pool(segment)).or_default();
+        *bytes = bytes.saturating_add(segment.bytes);
     }
     shown.sort_by_key(|segment| {
         let pool = pool(segment);
-        (segment.device, Reverse(held.get(&pool).copied()), pool, segment.address)
+        (segment.device, Reverse(pool_bytes.get(&pool).copied()), pool, segment.address)
     });
     let mut numbers = Numbers::default();
     let rows: Vec<Value> = shown.iter().map(|one| row(one, names, &mut numbers)).collect();
@@ -44,8 +44,8 @@ pub(super) fn tell(story: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) 
         "total": all.len(),
         "hidden_bytes": hidden,
         "part": parts.add(numbers),
-        "pools": pools(story.fragmentation),
-        "advice": advice(story.fragmentation),
+        "pools": pools(report.fragmentation),
+        "advice": advice(report.fragmentation),
     })
 }
 

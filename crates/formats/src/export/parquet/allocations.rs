@@ -1,4 +1,4 @@
-//! Allocations as columns.
+//! Allocations as Parquet.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,39 +14,39 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use super::{Day, Make, Table, day};
 use crate::export::allocations::{COLUMNS, Cell, Encoder, Type};
 
-/// Rows, and bytes of text, that are collected before they are written.
+/// Rows, and bytes of text, that are buffered before they are written.
 const ROWS: usize = 8192;
 const TEXT: usize = 8 << 20;
 
-/// Writes rows of allocations, those of a day into one file.
+/// Writes rows of allocations, one file per day.
 pub struct Rows<'a, W: Write + Send> {
     table: Option<Table<'a, W>>,
-    sheets: BTreeMap<Day, Sheet>,
+    buffers: BTreeMap<Day, Sheet>,
     schema: SchemaRef,
-    /// The column whose day is that of the row.
-    began: usize,
+    /// Index of the column that gives the day of a row.
+    day_column: usize,
     done: &'a mut Done<W>,
 }
 
-/// What was written.
+/// The files, and notes for the user.
 pub type Done<W> = (Vec<W>, Vec<String>);
 
 impl<'a, W: Write + Send> Rows<'a, W> {
-    /// Files are made by `make` when they are needed, and given to `done` when they are whole.
+    /// Files are created by `make` on demand, and stored in `done` when they are complete.
     pub fn new(host: Option<&str>, make: Make<'a, W>, done: &'a mut Done<W>) -> Self {
         let fields: Vec<Field> =
             COLUMNS.iter().map(|(name, of, _)| Field::new(*name, data_type(*of), true)).collect();
         let schema = Arc::new(Schema::new(fields));
         let table = Table::new("allocations", host, SchemaRef::clone(&schema), make);
-        let began = COLUMNS.iter().position(|(name, ..)| *name == "alloc_time").unwrap_or(0);
-        Self { table: Some(table), sheets: BTreeMap::new(), schema, began, done }
+        let day_column = COLUMNS.iter().position(|(name, ..)| *name == "alloc_time").unwrap_or(0);
+        Self { table: Some(table), buffers: BTreeMap::new(), schema, day_column, done }
     }
 
     fn flush(&mut self, day: Day) -> io::Result<()> {
-        let (Some(table), Some(sheet)) = (&mut self.table, self.sheets.get_mut(&day)) else {
+        let (Some(table), Some(buffer)) = (&mut self.table, self.buffers.get_mut(&day)) else {
             return Ok(());
         };
-        let batch = sheet.finish(SchemaRef::clone(&self.schema))?;
+        let batch = buffer.finish(SchemaRef::clone(&self.schema))?;
         table.write(day, &batch)
     }
 }
@@ -55,23 +55,23 @@ impl<W: Write + Send> Encoder for Rows<'_, W> {
     const BETWEEN_FRAMES: &'static str = " <- ";
 
     fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
-        let day = match cells.get(self.began) {
+        let day = match cells.get(self.day_column) {
             Some(Cell::Signed(utc)) => Some(day(*utc)),
             _ => None,
         };
         let Some(table) = &mut self.table else { return Ok(()) };
-        let is_known = self.sheets.contains_key(&day);
-        let day = if is_known { day } else { table.kept(day, 1) };
-        let sheet = self.sheets.entry(day).or_insert_with(Sheet::new);
-        sheet.row(cells);
-        if sheet.rows >= ROWS || sheet.text >= TEXT {
+        let is_known = self.buffers.contains_key(&day);
+        let day = if is_known { day } else { table.partition_day(day, 1) };
+        let buffer = self.buffers.entry(day).or_insert_with(Sheet::new);
+        buffer.row(cells);
+        if buffer.rows >= ROWS || buffer.text >= TEXT {
             self.flush(day)?;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        let days: Vec<Day> = self.sheets.keys().copied().collect();
+        let days: Vec<Day> = self.buffers.keys().copied().collect();
         for day in days {
             self.flush(day)?;
         }
@@ -93,7 +93,7 @@ fn data_type(of: Type) -> DataType {
     }
 }
 
-/// Rows of a day.
+/// Buffered rows of a day.
 struct Sheet {
     columns: Vec<Column>,
     rows: usize,

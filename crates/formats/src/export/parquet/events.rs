@@ -1,4 +1,4 @@
-//! The events of a recording, row by row as `docs/reference/recording-format.md` has them.
+//! Events of a recording as Parquet, with the rows of `docs/reference/recording-format.md`.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,18 +12,18 @@ use super::{Day, Make, Table, day};
 use crate::import::Error;
 use crate::recording::{Reader, Resolver, Row, schema};
 
-/// The machine that a recording is of.
+/// Host of a recording.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Machine {
-    /// What it calls itself (hostile text).
+    /// Host name, not sanitized.
     pub host: Option<String>,
-    /// How far its wall clock is ahead of its moments.
+    /// Wall clock minus monotonic clock, in nanoseconds.
     pub ahead: Option<i128>,
-    /// The wall clock when the recording began, in nanoseconds since 1970, UTC.
+    /// Wall clock at the start of the recording, in nanoseconds since 1970, UTC.
     pub began: Option<i64>,
 }
 
-/// The machine of a recording, by the rows before its first event.
+/// Reads the host of a recording from the rows before its first event.
 pub fn machine(path: &Path, known: Resolver) -> Result<Machine, Error> {
     let mut reader = Reader::open(path, known)?;
     let mut machine = Machine::default();
@@ -42,7 +42,7 @@ pub fn machine(path: &Path, known: Resolver) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Why events cannot be written.
+/// Error of writing events.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// The recording cannot be read.
@@ -53,21 +53,21 @@ pub enum Trouble {
     Write(#[from] std::io::Error),
 }
 
-/// Writes the rows of a recording, those of a day into one file.
+/// Writes the rows of a recording, one file per day.
 pub struct Events<'a, W: Write + Send> {
     table: Table<'a, W>,
     machine: Machine,
 }
 
 impl<'a, W: Write + Send> Events<'a, W> {
-    /// Files are made by `make` when they are needed.
+    /// Files are created by `make` on demand.
     pub fn new(machine: Machine, make: Make<'a, W>) -> Self {
         let schema = Arc::new(schema::schema());
         let table = Table::new("events", machine.host.as_deref(), schema, make);
         Self { table, machine }
     }
 
-    /// Writes every row. `progress` is told how far it is, in bytes.
+    /// Writes every row. `progress` is called with the bytes read and the total.
     pub fn write<R: Read>(
         mut self,
         mut reader: Reader<R>,
@@ -81,7 +81,7 @@ impl<'a, W: Write + Send> Events<'a, W> {
         Ok(self.table.finish()?)
     }
 
-    /// Rows of one day after the other go together.
+    /// Writes runs of rows of the same day together.
     fn batch(&mut self, batch: &RecordBatch) -> std::io::Result<()> {
         let mut from = 0;
         let mut today: Option<Day> = None;
@@ -100,11 +100,12 @@ impl<'a, W: Write + Send> Events<'a, W> {
     }
 
     fn part(&mut self, day: Day, rows: &RecordBatch) -> std::io::Result<()> {
-        let day = self.table.kept(day, rows.num_rows());
+        let day = self.table.partition_day(day, rows.num_rows());
         self.table.write(day, rows)
     }
 
-    /// Rows without a moment are about the recording: of the day when it began.
+    /// Returns the day of a row. Rows without a timestamp describe the recording and belong to the
+    /// day it started.
     fn day_of(&self, batch: &RecordBatch, row: usize) -> Day {
         let at = batch.column_by_name("time_ns")?.as_primitive_opt::<UInt64Type>()?;
         if !at.is_valid(row) {

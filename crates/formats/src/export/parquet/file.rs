@@ -1,4 +1,5 @@
-//! A Parquet file that keeps the error of what it is written to: of some, Parquet keeps only the text.
+//! A Parquet file that preserves the I/O error of its writer: Parquet keeps only the text of some
+//! errors.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,20 +11,20 @@ use parquet::errors::ParquetError;
 
 use super::properties;
 
-/// The first error of a writer.
+/// The first I/O error of a writer.
 type First = Arc<Mutex<Option<io::Error>>>;
 
-/// A file that is being written.
+/// A Parquet file in progress.
 pub(super) struct File<W: Write + Send> {
-    writer: ArrowWriter<Kept<W>>,
+    writer: ArrowWriter<FirstErrorWriter<W>>,
     error: First,
 }
 
 impl<W: Write + Send> File<W> {
     pub(super) fn new(out: W, schema: &SchemaRef) -> io::Result<Self> {
         let error = First::default();
-        let kept = Kept { out, error: Arc::clone(&error) };
-        match ArrowWriter::try_new(kept, SchemaRef::clone(schema), properties()) {
+        let out = FirstErrorWriter { out, error: Arc::clone(&error) };
+        match ArrowWriter::try_new(out, SchemaRef::clone(schema), properties()) {
             Ok(writer) => Ok(Self { writer, error }),
             Err(failed) => Err(cause(&error, failed)),
         }
@@ -33,47 +34,47 @@ impl<W: Write + Send> File<W> {
         self.writer.write(batch).map_err(|failed| cause(&self.error, failed))
     }
 
-    /// Ends the group of rows that is being collected.
+    /// Ends the current row group.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.writer.flush().map_err(|failed| cause(&self.error, failed))
     }
 
-    /// About how many bytes the rows that are being collected take.
+    /// Returns the approximate size of the current row group, in bytes.
     pub(super) fn collected(&self) -> usize {
         self.writer.in_progress_size()
     }
 
-    /// Bytes that are written.
+    /// Returns the number of bytes written.
     pub(super) fn written(&self) -> usize {
         self.writer.bytes_written()
     }
 
-    /// Writes the rest; the file is complete then.
+    /// Writes the rest and completes the file.
     pub(super) fn finish(self) -> io::Result<W> {
         let Self { writer, error } = self;
-        let kept = writer.into_inner().map_err(|failed| cause(&error, failed))?;
-        Ok(kept.out)
+        let inner = writer.into_inner().map_err(|failed| cause(&error, failed))?;
+        Ok(inner.out)
     }
 }
 
-/// The error of the writer below, where that is what failed.
+/// Returns the error of the underlying writer, if that is what failed.
 fn cause(first: &First, failed: ParquetError) -> io::Error {
     let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
     first.unwrap_or_else(|| io::Error::other(failed))
 }
 
-/// A writer whose first error is kept; Parquet gets one of the same kind.
-struct Kept<W> {
+/// A writer that keeps its first error; Parquet gets one of the same kind.
+struct FirstErrorWriter<W> {
     out: W,
     error: First,
 }
 
-impl<W> Kept<W> {
-    fn keep<T>(&self, done: io::Result<T>) -> io::Result<T> {
-        done.map_err(|error| {
+impl<W> FirstErrorWriter<W> {
+    fn keep<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| {
             let kind = error.kind();
             let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-            // Writers try again after these.
+            // Writers retry after these.
             if kind != io::ErrorKind::Interrupted {
                 first.get_or_insert(error);
             }
@@ -82,15 +83,15 @@ impl<W> Kept<W> {
     }
 }
 
-impl<W: Write> Write for Kept<W> {
+impl<W: Write> Write for FirstErrorWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let done = self.out.write(bytes);
-        self.keep(done)
+        let result = self.out.write(bytes);
+        self.keep(result)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let done = self.out.flush();
-        self.keep(done)
+        let result = self.out.flush();
+        self.keep(result)
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk with room for this many bytes.
+    /// A disk with space for this many bytes.
     struct Disk(usize);
 
     impl Write for Disk {

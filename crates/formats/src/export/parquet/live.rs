@@ -1,5 +1,5 @@
-//! What the agent knows, a row for each thing and moment, in files that are rolled: metrics, processes,
-//! what processes hold of devices, and sites.
+//! Tables of the agent in rolling files, one row per item and time: metrics, processes, devices and
+//! sites.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -21,27 +21,27 @@ use crate::export::Names;
 use crate::export::verdict::short_place;
 use crate::plain::plain;
 
-/// Bytes of rows that are collected before they go to the file.
+/// Bytes of rows that are buffered before they are written to the file.
 const COLLECTED: usize = 4 << 20;
 
-/// The tables.
+/// Tables of the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum LiveTable {
-    /// Every metric.
+    /// All metrics.
     Figures,
-    /// A row for each process.
+    /// One row per process.
     Processes,
-    /// A row for each device that a process holds memory of.
+    /// One row per process and device.
     Devices,
-    /// A row for each site of a process.
+    /// One row per process and site.
     Sites,
 }
 
 impl LiveTable {
-    /// Every table.
+    /// All tables.
     pub const ALL: [Self; 4] = [Self::Figures, Self::Processes, Self::Devices, Self::Sites];
 
-    /// The name of its folder.
+    /// Returns the name of the table's directory.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl LiveTable {
 
     fn columns(self, tick: &Tick<'_>) -> io::Result<Vec<Column>> {
         match self {
-            Self::Figures => figures(tick),
+            Self::Figures => metrics(tick),
             Self::Processes => Ok(processes(tick)),
             Self::Devices => Ok(devices(tick)),
             Self::Sites => Ok(sites(tick)),
@@ -62,27 +62,27 @@ impl LiveTable {
     }
 }
 
-/// Everything at one moment.
+/// Input for the rows of one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
-    /// Who holds what.
+    /// Snapshot of the ledger.
     pub snapshot: &'a Snapshot,
-    /// The metrics.
+    /// Metrics.
     pub figures: &'a Figures,
     /// Names of GPUs, and the clock.
     pub names: &'a Names,
-    /// Folders of files and libraries are told.
+    /// Whether directories of files and libraries are included.
     pub paths: bool,
 }
 
 impl<'a> Tick<'a> {
-    /// Processes that hold something now.
+    /// Returns the processes that have not exited.
     fn running(&self) -> impl Iterator<Item = &'a ProcessView> + use<'a> {
         self.snapshot.processes.iter().filter(|process| process.ended.is_none())
     }
 }
 
-/// A file, while it is written. Memory does not grow with it.
+/// A file in progress. Its memory use is bounded.
 pub struct Part<W: Write + Send> {
     table: LiveTable,
     schema: SchemaRef,
@@ -91,7 +91,7 @@ pub struct Part<W: Write + Send> {
 }
 
 impl<W: Write + Send> Part<W> {
-    /// Begins a file. `first` is of no importance but for its columns.
+    /// Creates a file. Only the columns of `first` are used.
     pub fn new(table: LiveTable, out: W, first: &Tick<'_>) -> io::Result<Self> {
         let columns = table.columns(first)?;
         let fields: Vec<Field> = columns
@@ -103,7 +103,7 @@ impl<W: Write + Send> Part<W> {
         Ok(Self { table, schema, file, rows: 0 })
     }
 
-    /// Adds the rows of a moment.
+    /// Adds the rows of one time.
     pub fn add(&mut self, tick: &Tick<'_>) -> io::Result<()> {
         let columns = self.table.columns(tick)?.into_iter().map(|(_, array)| array).collect();
         let batch = RecordBatch::try_new(SchemaRef::clone(&self.schema), columns);
@@ -116,19 +116,19 @@ impl<W: Write + Send> Part<W> {
         Ok(())
     }
 
-    /// How many rows it has.
+    /// Returns the number of rows.
     #[must_use]
     pub const fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// About how big the file would be.
+    /// Returns the approximate size of the file.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.file.written().saturating_add(self.file.collected()) as u64
     }
 
-    /// Writes the rest; the file is whole then.
+    /// Writes the rest and completes the file.
     pub fn finish(self) -> io::Result<W> {
         self.file.finish()
     }
@@ -137,13 +137,13 @@ impl<W: Write + Send> Part<W> {
 type Column = (&'static str, ArrayRef);
 
 fn time(tick: &Tick<'_>, rows: usize) -> Column {
-    // Not every reader has nanoseconds.
+    // Not every reader supports nanoseconds.
     let micros = tick.names.clock.nanos(tick.snapshot.at).div_euclid(1000);
     let times = TimestampMicrosecondArray::from_value(micros, rows).with_timezone("UTC");
     ("time", Arc::new(times))
 }
 
-fn figures(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
+fn metrics(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
     let families = &tick.figures.families;
     let rows = || {
         families
@@ -152,8 +152,8 @@ fn figures(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
     };
     let mut labels = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
     for (metric, sample) in rows() {
-        let told = metric.labels.iter().zip(&sample.labels).filter(|(_, text)| !text.is_empty());
-        for (name, text) in told {
+        let pairs = metric.labels.iter().zip(&sample.labels).filter(|(_, text)| !text.is_empty());
+        for (name, text) in pairs {
             labels.keys().append_value(name);
             labels.values().append_value(text);
         }
@@ -169,11 +169,13 @@ fn figures(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
     ])
 }
 
-/// Who a row is of.
-fn who<'a>(of: impl Fn() -> Box<dyn Iterator<Item = &'a ProcessView> + 'a>) -> Vec<Column> {
+/// Returns the columns that identify the process of a row.
+fn process_columns<'a>(
+    of: impl Fn() -> Box<dyn Iterator<Item = &'a ProcessView> + 'a>,
+) -> Vec<Column> {
     let pod = |process: &'a ProcessView| process.container.as_ref()?.pod.as_ref();
-    let text = |told: &dyn Fn(&'a ProcessView) -> Option<&'a str>| -> ArrayRef {
-        Arc::new(StringArray::from_iter(of().map(|process| told(process).map(plain))))
+    let text = |get: &dyn Fn(&'a ProcessView) -> Option<&'a str>| -> ArrayRef {
+        Arc::new(StringArray::from_iter(of().map(|process| get(process).map(plain))))
     };
     let start = UInt64Array::from_iter_values(of().map(|process| process.key.start));
     vec![
@@ -194,11 +196,11 @@ fn of_layer(process: &ProcessView, layer: Layer) -> u64 {
 fn processes(tick: &Tick<'_>) -> Vec<Column> {
     let all: Vec<&ProcessView> = tick.running().collect();
     let all = all.as_slice();
-    let count = |told: fn(&ProcessView) -> u64| -> ArrayRef {
-        Arc::new(UInt64Array::from_iter_values(all.iter().map(|process| told(process))))
+    let count = |get: fn(&ProcessView) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(all.iter().map(|process| get(process))))
     };
     let mut columns = vec![time(tick, all.len())];
-    columns.extend(who(|| Box::new(all.iter().copied())));
+    columns.extend(process_columns(|| Box::new(all.iter().copied())));
     let uid = UInt32Array::from_iter(all.iter().map(|process| process.uid));
     let exact = BooleanArray::from_iter(all.iter().map(|process| Some(process.certainty.exact())));
     columns.extend([
@@ -222,16 +224,16 @@ fn devices(tick: &Tick<'_>) -> Vec<Column> {
         .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
         .collect();
     let rows = rows.as_slice();
-    let maybe = |told: &dyn Fn(&DeviceView) -> Option<u64>| -> ArrayRef {
-        Arc::new(UInt64Array::from_iter(rows.iter().map(|(_, device)| told(device))))
+    let maybe = |get: &dyn Fn(&DeviceView) -> Option<u64>| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter(rows.iter().map(|(_, device)| get(device))))
     };
-    let ids = |told: &dyn Fn(&DeviceView) -> Option<u16>| -> ArrayRef {
-        Arc::new(UInt16Array::from_iter(rows.iter().map(|(_, device)| told(device))))
+    let ids = |get: &dyn Fn(&DeviceView) -> Option<u16>| -> ArrayRef {
+        Arc::new(UInt16Array::from_iter(rows.iter().map(|(_, device)| get(device))))
     };
     let uuids =
         rows.iter().map(|(_, device)| tick.names.gpu(device.gpu?).map(|gpu| plain(&gpu.uuid)));
     let mut columns = vec![time(tick, rows.len())];
-    columns.extend(who(|| Box::new(rows.iter().map(|(process, _)| *process))));
+    columns.extend(process_columns(|| Box::new(rows.iter().map(|(process, _)| *process))));
     columns.extend([
         ("device", ids(&|device| device.device.map(|id| id.0))),
         ("gpu", ids(&|device| device.gpu.map(|id| id.0))),
@@ -248,23 +250,23 @@ fn sites(tick: &Tick<'_>) -> Vec<Column> {
     let rows: Vec<(&ProcessView, &SiteView, Option<&Judgement>)> = tick
         .running()
         .flat_map(|process| {
-            let held = process.sites.iter().filter(|site| site.allocations_total > 0);
-            held.map(move |site| (process, site, judgement(tick.snapshot, process, site)))
+            let allocating = process.sites.iter().filter(|site| site.allocations_total > 0);
+            allocating.map(move |site| (process, site, worst_verdict(tick.snapshot, process, site)))
         })
         .collect();
     let rows = rows.as_slice();
-    let count = |told: fn(&SiteView) -> u64| -> ArrayRef {
-        Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(_, site, _)| told(site))))
+    let count = |get: fn(&SiteView) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(_, site, _)| get(site))))
     };
-    let text = |told: &dyn Fn(&SiteView) -> String| -> ArrayRef {
-        Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, site, _)| told(site))))
+    let text = |get: &dyn Fn(&SiteView) -> String| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, site, _)| get(site))))
     };
-    let thought = |told: fn(&Judgement) -> &'static str| -> ArrayRef {
-        Arc::new(StringArray::from_iter(rows.iter().map(|(_, _, judgement)| judgement.map(told))))
+    let verdict_text = |get: fn(&Judgement) -> &'static str| -> ArrayRef {
+        Arc::new(StringArray::from_iter(rows.iter().map(|(_, _, verdict)| verdict.map(get))))
     };
-    let growth = rows.iter().map(|(_, _, judgement)| judgement.map(|of| of.evidence.per_hour));
+    let growth = rows.iter().map(|(_, _, verdict)| verdict.map(|of| of.evidence.per_hour));
     let mut columns = vec![time(tick, rows.len())];
-    columns.extend(who(|| Box::new(rows.iter().map(|(process, ..)| *process))));
+    columns.extend(process_columns(|| Box::new(rows.iter().map(|(process, ..)| *process))));
     columns.extend([
         ("site", text(&|site| site.name.to_string())),
         ("location", text(&|site| plain(&short_place(site.name, &site.frames)).into_owned())),
@@ -275,23 +277,23 @@ fn sites(tick: &Tick<'_>) -> Vec<Column> {
         ("bytes_total", count(|site| site.bytes_total.0)),
         ("allocations_total", count(|site| site.allocations_total)),
         ("frees_total", count(|site| site.freed_total)),
-        ("verdict", thought(|judgement| judgement.verdict.name())),
-        ("confidence", thought(|judgement| judgement.sureness.name())),
+        ("verdict", verdict_text(|verdict| verdict.verdict.name())),
+        ("confidence", verdict_text(|verdict| verdict.sureness.name())),
         ("growth_bytes_per_hour", Arc::new(UInt64Array::from_iter(growth)) as ArrayRef),
     ]);
     columns
 }
 
-/// The worst that is thought of device memory of a site.
-fn judgement<'a>(
+/// Returns the most severe verdict on device memory of a site.
+fn worst_verdict<'a>(
     snapshot: &'a Snapshot,
     process: &ProcessView,
     site: &SiteView,
 ) -> Option<&'a Judgement> {
     let is_memory = |subject: Subject| matches!(subject, Subject::Memory(kind) if Kind::takes_device_memory(kind));
-    snapshot.suspects.iter().chain(&snapshot.judgements).find(|judgement| {
-        judgement.pid == Some(process.key.pid)
-            && judgement.site == site.name
-            && is_memory(judgement.subject)
+    snapshot.suspects.iter().chain(&snapshot.judgements).find(|verdict| {
+        verdict.pid == Some(process.key.pid)
+            && verdict.site == site.name
+            && is_memory(verdict.subject)
     })
 }

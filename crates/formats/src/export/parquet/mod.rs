@@ -1,6 +1,6 @@
-//! Tables for databases that read many files as one: `TABLE/host=…/date=…/part-0.parquet`.
+//! Hive-partitioned Parquet tables: `TABLE/host=…/date=…/part-0.parquet`.
 //!
-//! Rows of one day and host are one file. Who makes the files is told each path as it is needed.
+//! Rows of one day and host are one file. A callback creates each file by its path.
 
 mod allocations;
 mod events;
@@ -24,40 +24,40 @@ use parquet::file::properties::WriterProperties;
 
 use self::file::File;
 
-/// Different days of a file. Rows of more of them have no day.
+/// Maximum number of days per table. Rows of further days have no date.
 const DAYS: usize = 32;
 
-/// Rows that a file's reader has to hold at once.
+/// Rows that a reader has to hold in memory at once.
 const ROW_GROUP: usize = 1 << 17;
 
-/// A host or date that is not known. What Hive takes for null would be a column without a type where
-/// there is no other.
+/// Partition of an unknown host or date. Hive's null partition would make a column without a type
+/// if there is no other one.
 const UNKNOWN: &str = "unknown";
 
-/// The longest name of a host.
+/// Maximum number of bytes of a host name.
 const LONGEST_HOST: usize = 64;
 
 const NANOS_A_DAY: i64 = 86_400_000_000_000;
 
-/// A day, counted from 1970-01-01 UTC; none where it is not known.
+/// A day, counted from 1970-01-01 UTC; none if unknown.
 pub(super) type Day = Option<i64>;
 
-/// The day of a time, in nanoseconds since 1970, UTC.
+/// Returns the day of a time in nanoseconds since 1970, UTC.
 pub(super) const fn day(utc_nanos: i64) -> i64 {
     utc_nanos.div_euclid(NANOS_A_DAY)
 }
 
-/// Makes a file by its path below the folder.
+/// Creates a file by its path below the output directory.
 pub type Make<'a, W> = Box<dyn FnMut(&Path) -> io::Result<W> + 'a>;
 
-/// A table, while it is written.
+/// A table in progress.
 pub(super) struct Table<'a, W: Write + Send> {
     name: &'static str,
     host: Option<String>,
     schema: SchemaRef,
     make: Make<'a, W>,
     parts: BTreeMap<Day, File<W>>,
-    /// Rows whose day was one too many.
+    /// Number of rows beyond the limit of days.
     undated: u64,
 }
 
@@ -72,8 +72,8 @@ impl<'a, W: Write + Send> Table<'a, W> {
         Self { name, host, schema, make, parts: BTreeMap::new(), undated: 0 }
     }
 
-    /// The day under which rows of a day are kept.
-    pub(super) fn kept(&mut self, day: Day, rows: usize) -> Day {
+    /// Returns the day under which rows are written: none beyond the limit of days.
+    pub(super) fn partition_day(&mut self, day: Day, rows: usize) -> Day {
         let is_new = !self.parts.contains_key(&day);
         if is_new && day.is_some() && self.parts.len() >= DAYS {
             self.undated = self.undated.saturating_add(rows as u64);
@@ -94,7 +94,7 @@ impl<'a, W: Write + Send> Table<'a, W> {
         }
     }
 
-    /// The files, whole, and what should be known of them.
+    /// Returns the completed files, and notes for the user.
     pub(super) fn finish(self) -> io::Result<(Vec<W>, Vec<String>)> {
         let parts = self.parts.into_values().map(File::finish);
         let parts = parts.collect::<io::Result<Vec<W>>>()?;
@@ -119,8 +119,8 @@ fn properties() -> Option<WriterProperties> {
     Some(properties.build())
 }
 
-/// Where the file of a host is that begins at a time, in nanoseconds since 1970, UTC: one of many of a
-/// day, and the `number`th of that second.
+/// Returns the path of a file that starts at a time, in nanoseconds since 1970, UTC. A day has many
+/// files; `number` counts those of one second.
 #[must_use]
 pub fn part_path(table: LiveTable, host: &str, utc_nanos: i64, number: u32) -> PathBuf {
     let seconds = utc_nanos.rem_euclid(NANOS_A_DAY) / 1_000_000_000;
@@ -129,13 +129,13 @@ pub fn part_path(table: LiveTable, host: &str, utc_nanos: i64, number: u32) -> P
     path(table.name(), Some(&escaped(host)), Some(day(utc_nanos))).with_file_name(name)
 }
 
-/// The folder of the files of a host.
+/// Returns the directory of a host's files.
 #[must_use]
 pub fn host_folder(table: LiveTable, host: &str) -> PathBuf {
     Path::new(table.name()).join(format!("host={}", escaped(host)))
 }
 
-/// The day of a time, in nanoseconds since 1970, UTC, counted from then: a file has rows of one.
+/// Returns the day of a time in nanoseconds since 1970, UTC. Each file has rows of one day.
 #[must_use]
 pub const fn day_of(utc_nanos: i64) -> i64 {
     day(utc_nanos)
@@ -157,7 +157,7 @@ fn path(table: &str, host: Option<&str>, day: Day) -> PathBuf {
     .collect()
 }
 
-/// A name that is safe in a path: everything else is written as readers of such folders expect it.
+/// Percent-encodes a host name for use in a path, as readers of Hive partitions expect.
 fn escaped(host: &str) -> String {
     let mut out = String::new();
     for byte in host.bytes().take(LONGEST_HOST) {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_safe_whatever_a_host_calls_itself() {
+    fn paths_are_safe_for_any_host_name() {
         let of = |host: Option<&str>, day| path("events", host, day).to_str().unwrap().to_owned();
         assert_eq!(
             of(Some(&escaped("node-7.a")), Some(day(1_700_000_000_000_000_000))),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_day_are_called_by_their_time() {
+    fn part_files_are_named_by_time() {
         let path = part_path(LiveTable::Sites, "node/7", 1_700_000_000_000_000_000, 3);
         let want = "sites/host=node%2F7/date=2023-11-14/part-221320-3.parquet";
         assert_eq!(path.to_str(), Some(want));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_that_of_utc_also_before_1970() {
+    fn days_are_utc_and_may_precede_1970() {
         assert_eq!((day(0), day(-1), day(NANOS_A_DAY)), (0, -1, 1));
         assert!(path("t", None, Some(day(i64::MIN))).to_str().unwrap().contains("date=1677-09-21"));
     }

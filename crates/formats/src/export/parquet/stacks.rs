@@ -1,4 +1,4 @@
-//! Call stacks in words, for cells of a table.
+//! Call stacks as text, for table cells.
 
 use engine::snapshot::SiteView;
 
@@ -6,13 +6,13 @@ use crate::export::analysis::frames::line;
 use crate::export::places::shown;
 use crate::plain::plain_up_to;
 
-/// Frames of a stack that are told; the innermost ones.
+/// Maximum number of frames of a stack; the innermost ones are written.
 const DEEPEST: usize = 64;
 
-/// The longest text of a frame.
+/// Maximum number of characters of a frame.
 const LONGEST: usize = 256;
 
-/// The frames of a site, innermost first.
+/// Returns the frames of a site, innermost first.
 pub(super) fn stack(site: &SiteView, paths: bool) -> String {
     let mut text = String::new();
     for frame in site.frames.iter().take(DEEPEST) {

@@ -1,4 +1,5 @@
-//! Which allocations are shown as slices, and in which rows: slices of a row do not overlap.
+//! Selection of the allocations that are shown as slices, and their tracks: slices of one track do
+//! not overlap.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,12 +9,12 @@ use engine::ids::{DeviceId, Pid};
 use engine::units::Moment;
 use hashbrown::HashMap;
 
-/// Rows of a process and device.
+/// Maximum number of tracks per process and device.
 const LANES: usize = 128;
 
-/// The biggest allocations; of equal ones those that lived longest.
+/// The largest allocations; of equal ones those with the longest lifetime.
 pub(super) struct Biggest {
-    most: usize,
+    max: usize,
     heap: BinaryHeap<Reverse<Ranked>>,
     pub(super) left_out: u64,
 }
@@ -44,16 +45,16 @@ impl Ord for Ranked {
 }
 
 impl Biggest {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, heap: BinaryHeap::new(), left_out: 0 }
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, heap: BinaryHeap::new(), left_out: 0 }
     }
 
-    /// One more; `end` is when the file ends, for those that do not.
+    /// Adds an allocation; `end` is the end of the file, used for live ones.
     pub(super) fn add(&mut self, one: Lifetime, end: Moment) {
         let rank = (one.what.bytes, one.age(end).0, Reverse(one.began.0));
-        if self.heap.len() >= self.most {
+        if self.heap.len() >= self.max {
             self.left_out += 1;
-            if self.heap.peek().is_none_or(|Reverse(least)| least.rank >= rank) {
+            if self.heap.peek().is_none_or(|Reverse(smallest)| smallest.rank >= rank) {
                 return;
             }
             self.heap.pop();
@@ -61,12 +62,12 @@ impl Biggest {
         self.heap.push(Reverse(Ranked { rank, one }));
     }
 
-    /// All of them, each with its row; the biggest find one first.
+    /// Returns the allocations with their tracks; the largest are assigned first.
     pub(super) fn into_lanes(self) -> (Vec<(Lifetime, usize)>, u64) {
         let Self { heap, mut left_out, .. } = self;
         let mut lanes: HashMap<(Pid, Option<DeviceId>), Vec<Lane>> = HashMap::new();
         let mut placed = Vec::new();
-        // Sorted by the reverse: the biggest come first.
+        // The order is reversed, so the largest come first.
         for Reverse(Ranked { one, .. }) in heap.into_sorted_vec() {
             let lanes = lanes.entry((one.what.pid, one.what.device)).or_default();
             let end = one.ended.map_or(u64::MAX, |(at, _)| at.0.max(one.began.0.saturating_add(1)));
@@ -87,13 +88,13 @@ impl Biggest {
             }
             placed.push((one, row));
         }
-        // Ends before beginnings of the same row and moment.
+        // At the same time and on the same track, ends come before starts.
         placed.sort_by_key(|(one, row)| (one.began, one.ended.map(|(at, _)| at), *row));
         (placed, left_out)
     }
 }
 
-/// Spans of time that do not overlap.
+/// Time spans that do not overlap.
 #[derive(Default)]
 struct Lane {
     taken: BTreeMap<u64, u64>,
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_biggest_are_kept_and_the_others_counted() {
+    fn largest_are_kept_and_others_counted() {
         let mut biggest = Biggest::new(2);
         for (began, bytes) in [(1, 5), (2, 9), (3, 1), (4, 7), (5, 7)] {
             biggest.add(one(began, Some(began + 1), bytes), Moment(10));
@@ -144,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_a_row_do_not_overlap() {
+    fn slices_of_a_track_do_not_overlap() {
         let mut biggest = Biggest::new(1000);
         let spans = [(0, Some(10), 9), (5, Some(15), 8), (10, Some(20), 7), (20, None, 6)];
         for (began, ended, bytes) in spans {
             biggest.add(one(began, ended, bytes), Moment(100));
         }
-        // The same moment twice: a slice takes at least one nanosecond of its row.
+        // A slice takes at least one nanosecond of its track.
         biggest.add(one(3, Some(3), 2), Moment(100));
         biggest.add(one(3, Some(3), 1), Moment(100));
         let (placed, left_out) = biggest.into_lanes();
@@ -162,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_rows() {
+    fn number_of_tracks_is_limited() {
         let mut biggest = Biggest::new(1000);
         for bytes in 0..LANES as u64 + 5 {
             biggest.add(one(bytes, None, bytes), Moment(1000));
         }
         let (placed, left_out) = biggest.into_lanes();
         assert_eq!((placed.len(), left_out), (LANES, 5));
-        assert!(placed.iter().all(|(one, _)| one.what.bytes >= 5), "the biggest have a row");
+        assert!(placed.iter().all(|(one, _)| one.what.bytes >= 5), "the largest have a track");
     }
 }

@@ -1,4 +1,4 @@
-//! The part of Perfetto's protobuf messages that is written, by field number.
+//! Subset of Perfetto's protobuf messages that is written, by field number.
 
 use std::io::{self, Write};
 
@@ -23,29 +23,29 @@ pub(super) struct Packet {
     pub(super) track: Option<Track>,
 }
 
-/// Interned data begins anew with this packet.
+/// `SEQ_INCREMENTAL_STATE_CLEARED`: interned data starts again with this packet.
 pub(super) const CLEARED: u32 = 1;
 
-/// The packet names interned data.
+/// `SEQ_NEEDS_INCREMENTAL_STATE`: the packet refers to interned data.
 pub(super) const NEEDS_STATE: u32 = 2;
 
 impl Packet {
-    /// Writes it as a packet of the file, which is one long message.
+    /// Writes the packet as a field of the trace, which is one message.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        // Field 1, with a length.
+        // Field 1, length-delimited.
         out.write_all(&[0x0a])?;
         out.write_all(&self.encode_length_delimited_to_vec())
     }
 }
 
-/// Several clocks at one moment.
+/// Values of several clocks at the same time.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
     pub(super) clocks: Vec<Clock>,
 }
 
-/// One of them.
+/// The value of one clock.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct Clock {
     #[prost(uint32, tag = "1")]
@@ -54,11 +54,11 @@ pub(super) struct Clock {
     pub(super) timestamp: u64,
 }
 
-/// The wall clock, and the clock that packets without another one are of.
+/// The wall clock, and the default clock of packets.
 pub(super) const REALTIME: u32 = 1;
 pub(super) const BOOTTIME: u32 = 6;
 
-/// A row of the viewer.
+/// A track of the viewer.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Track {
     #[prost(uint64, tag = "1")]
@@ -82,23 +82,23 @@ pub(super) struct Process {
     pub(super) name: Option<String>,
 }
 
-/// What a counter counts.
+/// Properties of a counter track.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct Counter {
     #[prost(int32, tag = "3")]
     pub(super) unit: i32,
 }
 
-/// Bytes.
+/// `UNIT_SIZE_BYTES`.
 pub(super) const BYTES: i32 = 3;
 
-/// Something that happens on a track.
+/// An event on a track.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Event {
     #[prost(message, repeated, tag = "4")]
     pub(super) annotations: Vec<Annotation>,
     #[prost(int32, tag = "9")]
-    pub(super) what: i32,
+    pub(super) event_type: i32,
     #[prost(uint64, optional, tag = "10")]
     pub(super) name: Option<u64>,
     #[prost(uint64, tag = "11")]
@@ -107,11 +107,11 @@ pub(super) struct Event {
     pub(super) value: Option<i64>,
 }
 
-/// A slice begins.
+/// Start of a slice.
 pub(super) const BEGIN: i32 = 1;
-/// The slice ends.
+/// End of a slice.
 pub(super) const END: i32 = 2;
-/// A counter has a value.
+/// Value of a counter.
 pub(super) const COUNTER: i32 = 4;
 
 /// A named value of an event.
@@ -127,7 +127,7 @@ pub(super) struct Annotation {
     pub(super) text: Option<u64>,
 }
 
-/// Texts that are written once.
+/// Interned strings.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Interned {
     #[prost(message, repeated, tag = "2")]
@@ -138,7 +138,7 @@ pub(super) struct Interned {
     pub(super) texts: Vec<Text>,
 }
 
-/// A text and its number.
+/// A string and its id.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Text {
     #[prost(uint64, tag = "1")]

@@ -1,8 +1,8 @@
-//! A trace for Perfetto's viewer: memory over time as counters, by process, device and kind, and the
-//! biggest allocations as slices.
+//! Traces for the Perfetto viewer: memory over time as counters by process, device and kind, and
+//! the largest allocations as slices.
 //!
-//! Counters are written as changes come; slices are chosen at the end. The order of packets in the
-//! file is of no meaning to the viewer, except at the same moment.
+//! Counters are written as changes arrive; slices are chosen at the end. The order of packets in
+//! the file has no meaning to the viewer, except at equal timestamps.
 
 mod lanes;
 mod message;
@@ -31,21 +31,21 @@ use super::exporter::Exporter;
 use crate::import::gather::Facts;
 use crate::plain::plain;
 
-/// Allocations that are shown as slices.
+/// Maximum number of allocations that are shown as slices.
 pub const SLICES: usize = 200_000;
 
-/// Sequences of packets: counters, and slices with their texts.
+/// Packet sequences: counters, and slices with their strings.
 const COUNTERS: u32 = 1;
 const ALLOCATIONS: u32 = 2;
 
-/// Names of annotations, by number from 1.
+/// Names of annotations, by id from 1.
 const ANNOTATIONS: [&str; 7] = ["bytes", "address", "kind", "end_reason", "tid", "site", "stack"];
 
-/// See the module.
+/// Writes changes as a Perfetto trace.
 pub struct Perfetto<'a> {
     out: &'a mut dyn Write,
     measure: Measure,
-    /// The last number of a track.
+    /// Last assigned track id.
     tracks: u64,
     processes: HashMap<Pid, u64>,
     counters: HashMap<(Pid, Option<DeviceId>, Kind), (u64, Running)>,
@@ -57,8 +57,8 @@ pub struct Perfetto<'a> {
 }
 
 impl<'a> Perfetto<'a> {
-    /// An empty trace; the measure decides what totals are of. At most `slices` allocations are
-    /// shown one by one.
+    /// Creates an empty trace. `measure` selects the memory that totals count. At most `slices`
+    /// allocations are shown as slices.
     pub fn new(out: &'a mut dyn Write, measure: Measure, slices: usize) -> Self {
         Self {
             out,
@@ -74,7 +74,7 @@ impl<'a> Perfetto<'a> {
         }
     }
 
-    /// Relates the file's clock to the wall's.
+    /// Relates the file's clock to the wall clock.
     fn begin(&mut self, facts: &Facts) -> io::Result<()> {
         self.begun = true;
         let (moment, utc) = match facts.clock {
@@ -102,7 +102,7 @@ impl<'a> Perfetto<'a> {
         }
         let name = facts.processes.get(&pid).map(|name| plain(name).into_owned());
         let track = match i32::try_from(pid.0) {
-            // A file that does not tell the process.
+            // The file has no process id.
             Ok(0) | Err(_) => Track {
                 name: Some(name.unwrap_or_else(|| "the program".to_owned())),
                 ..Track::default()
@@ -121,8 +121,8 @@ impl<'a> Perfetto<'a> {
         self.track(Track { name: Some(name), parent, counter, ..Track::default() })
     }
 
-    fn step(&mut self, at: Moment, place: Place, less: u64, more: u64) -> io::Result<()> {
-        let Place { pid, device, kind, .. } = place;
+    fn step(&mut self, at: Moment, group: Place, less: u64, more: u64) -> io::Result<()> {
+        let Place { pid, device, kind, .. } = group;
         if let Some((uuid, sum)) = self.counters.get_mut(&(pid, device, kind)) {
             let packet = value(*uuid, sum, at, less, more);
             packet.write(self.out)?;
@@ -136,9 +136,9 @@ impl<'a> Perfetto<'a> {
         Ok(())
     }
 
-    /// The counters that a step is about are there.
-    fn prepare(&mut self, place: Place, facts: &Facts) -> io::Result<()> {
-        let Place { pid, device, kind, .. } = place;
+    /// Creates the counters of a group if they are missing.
+    fn prepare(&mut self, group: Place, facts: &Facts) -> io::Result<()> {
+        let Place { pid, device, kind, .. } = group;
         if !self.counters.contains_key(&(pid, device, kind)) {
             let process = self.process(pid, facts)?;
             let name = format!("{} {kind}", location(device, kind));
@@ -153,27 +153,27 @@ impl<'a> Perfetto<'a> {
         Ok(())
     }
 
-    /// Writes the slices; tells how many allocations have none.
+    /// Writes the slices; returns the number of allocations without one.
     fn slices(&mut self, facts: &Facts) -> io::Result<u64> {
         let biggest = std::mem::replace(&mut self.biggest, Biggest::new(0));
         let (placed, left_out) = biggest.into_lanes();
-        let mut rows: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
-        let mut words = Words::new();
-        for (one, row) in placed {
+        let mut tracks: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
+        let mut strings = Words::new();
+        for (one, track_index) in placed {
             let Change { pid, device, kind, .. } = one.what;
-            let track = match rows.get(&(pid, device, row)) {
+            let track = match tracks.get(&(pid, device, track_index)) {
                 Some(track) => *track,
                 None => {
                     let parent = Some(self.process(pid, facts)?);
                     let name = Some(format!("{} allocations", location(device, kind)));
                     let track = self.track(Track { name, parent, ..Track::default() })?;
-                    rows.insert((pid, device, row), track);
+                    tracks.insert((pid, device, track_index), track);
                     track
                 }
             };
-            words.slice(&one, track, facts).write(self.out)?;
+            strings.slice(&one, track, facts).write(self.out)?;
             if let Some((at, _)) = one.ended {
-                let event = Event { what: END, track, ..Event::default() };
+                let event = Event { event_type: END, track, ..Event::default() };
                 packet(ALLOCATIONS, at, event).write(self.out)?;
             }
         }
@@ -217,10 +217,10 @@ impl Exporter for Perfetto<'_> {
     }
 }
 
-/// Texts of slices, each written with the first packet that needs it.
+/// Strings of slices, each written with the first packet that needs it.
 struct Words {
     names: HashMap<Arc<str>, u64>,
-    words: HashMap<Arc<str>, u64>,
+    strings: HashMap<Arc<str>, u64>,
     sites: HashMap<SiteId, [u64; 2]>,
     texts: Texts,
     last: u64,
@@ -231,7 +231,7 @@ impl Words {
     fn new() -> Self {
         Self {
             names: HashMap::new(),
-            words: HashMap::new(),
+            strings: HashMap::new(),
             sites: HashMap::new(),
             texts: Texts::new("\n"),
             last: 0,
@@ -239,7 +239,7 @@ impl Words {
         }
     }
 
-    /// The beginning of an allocation's slice, with all that is known of it.
+    /// Returns the start of an allocation's slice, with its annotations.
     fn slice(&mut self, one: &Lifetime, track: u64, facts: &Facts) -> Packet {
         let what = &one.what;
         let mut new = Interned::default();
@@ -267,12 +267,12 @@ impl Words {
             annotations.extend([text(6, name), text(7, stack)]);
         }
         let name = Some(self.name(one, facts, &mut new));
-        let event = Event { annotations, what: BEGIN, name, track, ..Event::default() };
+        let event = Event { annotations, event_type: BEGIN, name, track, ..Event::default() };
         let interned = (new != Interned::default()).then_some(new);
         Packet { interned, flags: Some(flags), ..packet(ALLOCATIONS, one.began, event) }
     }
 
-    /// What a slice is called: the function of the program, or the kind.
+    /// Returns the name of a slice: the function of the program, or the kind.
     fn name(&mut self, one: &Lifetime, facts: &Facts, new: &mut Interned) -> u64 {
         let frames: Vec<&Frame> =
             one.what.site.map(|site| facts.stacks.frames(site).collect()).unwrap_or_default();
@@ -284,20 +284,20 @@ impl Words {
     }
 
     fn word(&mut self, text: &str, new: &mut Interned) -> u64 {
-        intern(&mut self.words, &mut self.last, text, &mut new.texts)
+        intern(&mut self.strings, &mut self.last, text, &mut new.texts)
     }
 
     fn site(&mut self, site: SiteId, facts: &Facts, new: &mut Interned) -> [u64; 2] {
         if let Some(known) = self.sites.get(&site) {
             return *known;
         }
-        let told = self.texts.of(site, &facts.stacks);
+        let site_text = self.texts.of(site, &facts.stacks);
         let mut add = |text: &str| {
             self.last += 1;
             new.texts.push(Text { id: self.last, text: text.to_owned() });
             self.last
         };
-        let ids = [add(&told.name), add(&told.stack)];
+        let ids = [add(&site_text.name), add(&site_text.stack)];
         self.sites.insert(site, ids);
         ids
     }
@@ -318,24 +318,24 @@ fn intern(
     *last
 }
 
-/// The value of a counter after a step.
+/// Returns the value of a counter after a change.
 fn value(track: u64, sum: &mut Running, at: Moment, less: u64, more: u64) -> Packet {
     sum.take(less);
     sum.add(more);
     let value = Some(i64::try_from(sum.shown()).unwrap_or(i64::MAX));
-    packet(COUNTERS, at, Event { what: COUNTER, track, value, ..Event::default() })
+    packet(COUNTERS, at, Event { event_type: COUNTER, track, value, ..Event::default() })
 }
 
 fn packet(sequence: u32, at: Moment, event: Event) -> Packet {
     Packet { timestamp: Some(time(at)), sequence, event: Some(event), ..Packet::default() }
 }
 
-/// The viewer's times have a sign.
+/// Converts a time. The viewer's times are signed.
 fn time(moment: Moment) -> u64 {
     moment.0.min(i64::MAX as u64)
 }
 
-/// `gpu_0`, `gpu_?` or `host`.
+/// Returns `gpu_0`, `gpu_?` or `host`.
 fn location(device: Option<DeviceId>, kind: Kind) -> String {
     match device {
         Some(device) => device.to_string(),

@@ -1,4 +1,4 @@
-//! Flame graphs: one SVG that a browser shows, with its own search and zoom.
+//! Flame graphs: a single SVG with its own search and zoom.
 
 use std::io::{self, Write};
 
@@ -27,8 +27,8 @@ pub fn flame_graph(
     };
     options.colors = Palette::Basic(BasicPalette::Mem);
     options.deterministic = true;
-    let mut colours = colours(profile);
-    options.palette_map = Some(&mut colours);
+    let mut palette = palette(profile);
+    options.palette_map = Some(&mut palette);
     let lines: Vec<String> =
         lines(profile, value, unit).iter().map(|(stack, sum)| format!("{stack} {sum}")).collect();
     if lines.is_empty() {
@@ -37,8 +37,8 @@ pub fn flame_graph(
     from_lines(&mut options, lines.iter().map(String::as_str), out)
 }
 
-/// Python has a colour of its own; everything else is in shades of another one.
-fn colours(profile: &Profile<'_>) -> PaletteMap {
+/// Returns a separate color for Python frames; other frames get shades of another color.
+fn palette(profile: &Profile<'_>) -> PaletteMap {
     let mut map = PaletteMap::default();
     let sites = profile.samples.iter().filter_map(|sample| sample.place.site);
     for frame in sites.flat_map(|site| profile.stacks.frames(site)) {
@@ -50,11 +50,11 @@ fn colours(profile: &Profile<'_>) -> PaletteMap {
 }
 
 fn title(profile: &Profile<'_>, value: Value, unit: Unit) -> String {
-    let what = match (value, unit) {
+    let content = match (value, unit) {
         (Value::InUse, Unit::Bytes) => "GPU memory in use",
         (Value::InUse, Unit::Objects) => "GPU allocations in use",
         (Value::Allocated, Unit::Bytes) => "GPU memory ever allocated",
         (Value::Allocated, Unit::Objects) => "GPU allocations ever made",
     };
-    format!("{what}: {}", profile.title)
+    format!("{content}: {}", profile.title)
 }

@@ -1,4 +1,4 @@
-//! Folded lines: a stack in one line, outermost frame first, and its figure.
+//! Folded stacks: one stack per line, outermost frame first, and its value.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -7,27 +7,27 @@ use super::{Profile, Sample, Unit, Value};
 use crate::export::analysis::frames::line;
 use crate::plain::plain;
 
-/// Writes a line for each stack, in the order of their names.
+/// Writes one line per stack, sorted by name.
 pub fn folded(
     out: &mut dyn Write,
     profile: &Profile<'_>,
     value: Value,
     unit: Unit,
 ) -> io::Result<()> {
-    for (stack, figure) in lines(profile, value, unit) {
-        writeln!(out, "{stack} {figure}")?;
+    for (stack, sum) in lines(profile, value, unit) {
+        writeln!(out, "{stack} {sum}")?;
     }
     Ok(())
 }
 
-/// Each stack once, with its figure; those that have none are left out.
+/// Returns each stack once, with its value; stacks with the value 0 are omitted.
 pub(super) fn lines(profile: &Profile<'_>, value: Value, unit: Unit) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for sample in profile.samples {
-        let figure = sample.figure(value, unit);
-        if figure > 0 {
+        let amount = sample.amount(value, unit);
+        if amount > 0 {
             let sum = lines.entry(stack(profile, sample)).or_default();
-            *sum = sum.saturating_add(figure);
+            *sum = sum.saturating_add(amount);
         }
     }
     lines
@@ -45,7 +45,7 @@ fn stack(profile: &Profile<'_>, sample: &Sample) -> String {
     names.join(";")
 }
 
-/// A name that stays one frame of one line, and is not taken for a figure.
+/// Escapes a name, so that it stays one frame of one line and is not parsed as a value.
 pub(super) fn word(name: &str) -> String {
     let name = plain(name).replace(';', ":");
     match name.rsplit_once(' ') {

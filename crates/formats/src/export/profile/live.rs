@@ -1,5 +1,5 @@
-//! What is in use now, by call stack: a profile of a snapshot, for those that collect one after the
-//! other. Only device memory is in it, so that its sum is what is live of it.
+//! Profiles of snapshots: memory in use by call stack, for continuous profiling. Only device memory
+//! is included, so that the sum is the live device memory.
 
 use std::io::{self, Write};
 
@@ -15,51 +15,51 @@ use super::Sample;
 use super::pprof::{Maker, Tag};
 use super::proto::ValueType;
 use crate::export::Names;
-use crate::export::places::{shown, without};
+use crate::export::places::{placeholder, shown};
 
-/// All that was ever allocated in each place, when a profile was made: the next one can tell what came
-/// since then.
+/// Total allocations by site at the time of a profile, as the baseline of the next one.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Allocated {
     at: Moment,
-    places: HashMap<(ProcessKey, SiteName, Kind), Amount>,
-    /// Processes whose sites were not all listed: what is new in their lists may be old.
-    cut: HashSet<ProcessKey>,
+    totals: HashMap<(ProcessKey, SiteName, Kind), Amount>,
+    /// Processes whose sites were not all listed: a site that is new in their lists may be old.
+    truncated: HashSet<ProcessKey>,
 }
 
 impl Allocated {
-    /// What a snapshot says of it.
+    /// Takes the totals of a snapshot.
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Self {
-        let mut told = Self { at: snapshot.at, ..Self::default() };
+        let mut baseline = Self { at: snapshot.at, ..Self::default() };
         for process in running(snapshot) {
             if process.sites_total > process.sites.len() as u64 {
-                told.cut.insert(process.key);
+                baseline.truncated.insert(process.key);
             }
             for (site, kind) in process.sites.iter().flat_map(parts) {
-                told.places.insert((process.key, site.name, kind.kind), ever(kind));
+                baseline.totals.insert((process.key, site.name, kind.kind), ever(kind));
             }
         }
-        told
+        baseline
     }
 
     fn since(&self, process: ProcessKey, site: SiteName, kind: &SiteKindView) -> Amount {
         let all = ever(kind);
-        match self.places.get(&(process, site, kind.kind)) {
+        match self.totals.get(&(process, site, kind.kind)) {
             Some(before) => Amount {
                 bytes: all.bytes.saturating_sub(before.bytes),
                 allocations: all.allocations.saturating_sub(before.allocations),
             },
-            None if self.cut.contains(&process) => Amount::default(),
+            None if self.truncated.contains(&process) => Amount::default(),
             None => all,
         }
     }
 }
 
-/// Writes the profile. Stores that add up what was allocated over profiles tell `since` when; for
-/// others that is since tracing began. With `paths`, folders of files and libraries are told.
+/// Writes the profile. For stores that add up allocations over profiles, `since` is the baseline of
+/// the previous one; without it, allocations count from the start of the trace. With `paths`,
+/// directories of files and libraries are included.
 ///
-/// What is in use at sites that the snapshot does not list is one sample for each process.
+/// Memory in use at sites that the snapshot does not list is one sample per process.
 pub fn live_pprof(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -67,44 +67,45 @@ pub fn live_pprof(
     since: Option<&Allocated>,
     paths: bool,
 ) -> io::Result<()> {
-    let mut made = Maker::new("GPU memory in use");
-    made.proto.time_nanos = names.clock.nanos(snapshot.at);
-    let begun = since.map_or(names.clock.start(), |since| since.at);
-    let lasted = snapshot.at.0.saturating_sub(begun.0);
-    made.proto.duration_nanos = i64::try_from(lasted).unwrap_or(0);
-    let period = ValueType { kind: made.text("space"), unit: made.text("bytes") };
-    (made.proto.period_type, made.proto.period) = (Some(period), 1);
+    let mut builder = Maker::new("GPU memory in use");
+    builder.proto.time_nanos = names.clock.nanos(snapshot.at);
+    let start = since.map_or(names.clock.start(), |since| since.at);
+    let duration = snapshot.at.0.saturating_sub(start.0);
+    builder.proto.duration_nanos = i64::try_from(duration).unwrap_or(0);
+    let period = ValueType { kind: builder.text("space"), unit: builder.text("bytes") };
+    (builder.proto.period_type, builder.proto.period) = (Some(period), 1);
     let mut stacks = Stacks::default();
     for process in running(snapshot) {
-        let who = Who::new(process, names);
+        let labels = Who::new(process, names);
         let mut rest = device_memory(process);
         for (site, kind) in process.sites.iter().flat_map(parts) {
             let in_use = Amount { bytes: kind.live_bytes.0, allocations: kind.live_allocations };
             rest.bytes = rest.bytes.saturating_sub(in_use.bytes);
             rest.allocations = rest.allocations.saturating_sub(in_use.allocations);
             let allocated = match (site.name, since) {
-                // It counts as a whole when its frames are known.
+                // Counts completely once its frames are known.
                 (SiteName::Pending(_), Some(_)) => Amount::default(),
                 (_, None) => ever(kind),
                 (name, Some(since)) => since.since(process.key, name, kind),
             };
             let stack: Vec<_> =
                 site.frames.iter().map(|frame| stacks.frame(shown(frame, paths))).collect();
-            let sample = who.sample(kind.kind, in_use, allocated);
-            made.sample(&stacks, &stack, without(site.name), &sample, &who.tags(Some(kind.kind)));
+            let sample = labels.sample(kind.kind, in_use, allocated);
+            let tags = labels.tags(Some(kind.kind));
+            builder.sample(&stacks, &stack, placeholder(site.name), &sample, &tags);
         }
-        let sample = who.sample(Kind::Unknown, rest, Amount::default());
-        made.sample(&stacks, &[], "(other sites)", &sample, &who.tags(None));
+        let sample = labels.sample(Kind::Unknown, rest, Amount::default());
+        builder.sample(&stacks, &[], "(other sites)", &sample, &labels.tags(None));
     }
-    made.write(out)
+    builder.write(out)
 }
 
-/// Processes that hold something now.
+/// Returns the processes that have not exited.
 fn running(snapshot: &Snapshot) -> impl Iterator<Item = &ProcessView> {
     snapshot.processes.iter().filter(|process| process.ended.is_none())
 }
 
-/// Device memory of a site by kind.
+/// Returns the device memory of a site by kind.
 fn parts(site: &SiteView) -> impl Iterator<Item = (&SiteView, &SiteKindView)> {
     let counted = site.kinds.iter().filter(|kind| kind.kind.takes_device_memory());
     counted.map(move |kind| (site, kind))
@@ -120,18 +121,18 @@ fn device_memory(process: &ProcessView) -> Amount {
     Amount { bytes: process.live_bytes.0, allocations: counts.fold(0, u64::saturating_add) }
 }
 
-/// A process, as its samples tell of it.
+/// Labels of the samples of a process.
 struct Who<'a> {
     process: &'a ProcessView,
-    /// Its GPU, where it is only one: sites are not told apart by device.
+    /// GPU, if the process uses only one: sites are not split by device.
     gpu: Option<GpuId>,
     uuid: &'a str,
 }
 
 impl<'a> Who<'a> {
     fn new(process: &'a ProcessView, names: &'a Names) -> Self {
-        let mut held = process.devices.iter().filter(|device| device.live_bytes.0 > 0);
-        let gpu = match (held.next(), held.next()) {
+        let mut used = process.devices.iter().filter(|device| device.live_bytes.0 > 0);
+        let gpu = match (used.next(), used.next()) {
             (Some(only), None) => only.gpu,
             _ => None,
         };
@@ -140,8 +141,8 @@ impl<'a> Who<'a> {
     }
 
     const fn sample(&self, kind: Kind, in_use: Amount, allocated: Amount) -> Sample {
-        let place = Place { pid: self.process.key.pid, device: None, kind, site: None };
-        Sample { place, in_use, allocated }
+        let group = Place { pid: self.process.key.pid, device: None, kind, site: None };
+        Sample { place: group, in_use, allocated }
     }
 
     fn tags(&self, kind: Option<Kind>) -> Vec<Tag<'a>> {

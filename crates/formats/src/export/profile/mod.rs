@@ -1,7 +1,7 @@
-//! Memory by call stack, for tools that draw profiles: folded lines, flame graphs, pprof.
+//! Memory by call stack for profile viewers: folded stacks, flame graphs, pprof.
 //!
-//! Only memory that counts in a file is in them (see [`engine::analysis::Measure`]), so that their sums are those of its
-//! reports: layers are never added.
+//! Only memory that counts in a file is included (see [`engine::analysis::MemoryScope`]), so that
+//! sums match the reports of the file: layers are never added.
 
 mod flame;
 mod folded;
@@ -24,40 +24,40 @@ use engine::stack::Stacks;
 
 use crate::plain::plain;
 
-/// What was allocated in one place.
+/// Amounts of one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// The place.
+    /// Process, device, kind and site.
     pub place: Place,
-    /// What is in use: never freed, or live at the peak.
+    /// Memory in use: never freed, or live at the peak.
     pub in_use: Amount,
-    /// All that was ever allocated.
+    /// Total allocated memory.
     pub allocated: Amount,
 }
 
-/// What a profile is drawn from.
+/// Input of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile<'a> {
     /// The samples.
     pub samples: &'a [Sample],
-    /// What their sites look like.
+    /// Stacks of their sites.
     pub stacks: &'a Stacks,
-    /// Names of processes (hostile text).
+    /// Names of processes, not sanitized.
     pub processes: &'a BTreeMap<Pid, String>,
-    /// The file that it is of, as it may be shown.
+    /// Name of the file, as shown to the user.
     pub title: &'a str,
 }
 
-/// Which figure of a sample counts.
+/// Value of a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// What is in use.
+    /// Memory in use.
     InUse,
-    /// All that was ever allocated.
+    /// Total allocated memory.
     Allocated,
 }
 
-/// What is counted.
+/// Unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Bytes.
@@ -67,7 +67,7 @@ pub enum Unit {
 }
 
 impl Sample {
-    fn figure(&self, value: Value, unit: Unit) -> u64 {
+    fn amount(&self, value: Value, unit: Unit) -> u64 {
         let amount = match value {
             Value::InUse => self.in_use,
             Value::Allocated => self.allocated,
@@ -79,7 +79,7 @@ impl Sample {
     }
 }
 
-/// What was never freed and what was ever allocated, by the sums of a file.
+/// Returns samples with the memory that was never freed and the total allocated memory of a file.
 #[must_use]
 pub fn at_end(groups: &Groups) -> Vec<Sample> {
     let counted = groups.iter().filter(|group| groups.measure().counts(group.place.kind));
@@ -91,31 +91,31 @@ pub fn at_end(groups: &Groups) -> Vec<Sample> {
     sample.collect()
 }
 
-/// The same with what was live at the peak of each device.
+/// Returns samples with the memory that was live at the peak of each device.
 #[must_use]
 pub fn at_peak(groups: &Groups, peaks: &[Peak]) -> Vec<Sample> {
     let mut samples: BTreeMap<Place, Sample> = at_end(groups)
         .into_iter()
         .map(|sample| (sample.place, Sample { in_use: Amount::default(), ..sample }))
         .collect();
-    let wholes = peaks.iter().filter(|peak| peak.pid.is_none());
-    for held in wholes.flat_map(|peak| &peak.live) {
+    let device_peaks = peaks.iter().filter(|peak| peak.pid.is_none());
+    for group in device_peaks.flat_map(|peak| &peak.live) {
         let none = Amount::default();
-        let (place, allocated) = (held.place, none);
+        let (place, allocated) = (group.place, none);
         let sample = samples.entry(place).or_insert(Sample { place, in_use: none, allocated });
-        sample.in_use = sample.in_use.plus(held.amount);
+        sample.in_use = sample.in_use.plus(group.amount);
     }
     samples.into_values().collect()
 }
 
 impl Profile<'_> {
-    /// Whether any sample has something of it.
+    /// Returns whether any sample has a value greater than 0.
     #[must_use]
     pub fn has(&self, value: Value) -> bool {
-        self.samples.iter().any(|sample| sample.figure(value, Unit::Objects) > 0)
+        self.samples.iter().any(|sample| sample.amount(value, Unit::Objects) > 0)
     }
 
-    /// `python3 (4711)`, fit for a terminal.
+    /// Returns `python3 (4711)`, sanitized.
     fn process(&self, pid: Pid) -> String {
         match self.processes.get(&pid).map(|name| plain(name)) {
             Some(name) if !name.is_empty() => format!("{name} ({pid})"),

@@ -1,4 +1,4 @@
-//! A heap profile as `pprof` reads it: a gzipped message with the same four values as Go's.
+//! Heap profiles for `pprof`: a gzipped message with the same four values as Go's.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use super::proto::{Function, Label, Line, Location, Mapping, Profile as Proto, V
 use super::{Profile, Sample, Unit, Value, proto};
 use crate::plain::plain;
 
-/// The values of each sample, in their order.
+/// Values of each sample, in order.
 const VALUES: [(&str, &str, Value, Unit); 4] = [
     ("alloc_objects", "count", Value::Allocated, Unit::Objects),
     ("alloc_space", "bytes", Value::Allocated, Unit::Bytes),
@@ -22,22 +22,22 @@ const VALUES: [(&str, &str, Value, Unit); 4] = [
 
 /// Writes the profile.
 pub fn pprof(out: &mut dyn Write, profile: &Profile<'_>) -> io::Result<()> {
-    let mut made = Maker::new(profile.title);
+    let mut builder = Maker::new(profile.title);
     for sample in profile.samples {
-        made.place(profile, sample);
+        builder.add_sample(profile, sample);
     }
-    made.write(out)
+    builder.write(out)
 }
 
-/// What a sample is told apart by.
+/// A label of a sample.
 pub(super) enum Tag<'a> {
     Text(&'static str, &'a str),
     Number(&'static str, i64),
-    /// A number that may be 0. Go's pprof takes a number 0 for none at all, so that it is told as text.
+    /// A number that may be 0, written as text because Go's pprof ignores a numeric label of 0.
     Ordinal(&'static str, u16),
 }
 
-/// A profile in the making: everything in it has a number, and is there once.
+/// A profile in progress: every item has an id and is written once.
 #[derive(Default)]
 pub(super) struct Maker {
     pub(super) proto: Proto,
@@ -45,21 +45,21 @@ pub(super) struct Maker {
     mappings: HashMap<i64, u64>,
     functions: HashMap<(i64, i64), u64>,
     locations: HashMap<FrameId, u64>,
-    remarks: HashMap<&'static str, u64>,
+    synthetic: HashMap<&'static str, u64>,
 }
 
 impl Maker {
     pub(super) fn new(title: &str) -> Self {
-        let mut made = Self::default();
-        made.text("");
+        let mut builder = Self::default();
+        builder.text("");
         for (name, unit, ..) in VALUES {
-            let value = ValueType { kind: made.text(name), unit: made.text(unit) };
-            made.proto.sample_type.push(value);
+            let value = ValueType { kind: builder.text(name), unit: builder.text(unit) };
+            builder.proto.sample_type.push(value);
         }
-        made.proto.default_sample_type = made.text("inuse_space");
-        let comment = made.text(title);
-        made.proto.comment.push(comment);
-        made
+        builder.proto.default_sample_type = builder.text("inuse_space");
+        let comment = builder.text(title);
+        builder.proto.comment.push(comment);
+        builder
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -68,41 +68,41 @@ impl Maker {
         gzip.finish().map(|_| ())
     }
 
-    fn place(&mut self, profile: &Profile<'_>, sample: &Sample) {
-        let place = sample.place;
-        let stack = place.site.map_or(&[][..], |site| profile.stacks.ids(site));
-        let process = profile.process(place.pid);
-        let mut tags = vec![Tag::Number("pid", i64::from(place.pid.0))];
-        tags.extend(place.device.map(|device| Tag::Ordinal("device", device.0)));
-        tags.push(Tag::Text("kind", place.kind.name()));
+    fn add_sample(&mut self, profile: &Profile<'_>, sample: &Sample) {
+        let group = sample.place;
+        let stack = group.site.map_or(&[][..], |site| profile.stacks.ids(site));
+        let process = profile.process(group.pid);
+        let mut tags = vec![Tag::Number("pid", i64::from(group.pid.0))];
+        tags.extend(group.device.map(|device| Tag::Ordinal("device", device.0)));
+        tags.push(Tag::Text("kind", group.kind.name()));
         tags.push(Tag::Text("process", &process));
         self.sample(profile.stacks, stack, "(no call stack)", sample, &tags);
     }
 
-    /// A stack with its figures; `instead` stands where there is no frame. One that has no figure is
-    /// left out.
+    /// Adds a stack with its values; `instead` replaces an empty stack. Samples without a value
+    /// greater than 0 are omitted.
     pub(super) fn sample(
         &mut self,
         stacks: &Stacks,
         stack: &[FrameId],
         instead: &'static str,
-        figures: &Sample,
+        amounts: &Sample,
         tags: &[Tag<'_>],
     ) {
-        let figure = |value, unit| i64::try_from(figures.figure(value, unit)).unwrap_or(i64::MAX);
+        let amount = |value, unit| i64::try_from(amounts.amount(value, unit)).unwrap_or(i64::MAX);
         let value: Vec<i64> =
-            VALUES.iter().map(|(.., value, unit)| figure(*value, *unit)).collect();
+            VALUES.iter().map(|(.., value, unit)| amount(*value, *unit)).collect();
         if value.iter().all(|value| *value == 0) {
             return;
         }
         let known = stack.iter().filter_map(|id| Some((*id, stacks.get(*id)?)));
         let mut location_id: Vec<u64> = known.map(|(id, frame)| self.location(id, frame)).collect();
         if location_id.is_empty() {
-            location_id.push(self.remark(instead));
+            location_id.push(self.synthetic(instead));
         }
-        // What is not known is no label: pids of files that have none, names that are empty.
-        let says = |label: &Label| label.text != 0 || label.number != 0;
-        let label = tags.iter().map(|tag| self.label(tag)).filter(says).collect();
+        // Unknown values are not labels: pids of files without pids, empty names.
+        let is_known = |label: &Label| label.text != 0 || label.number != 0;
+        let label = tags.iter().map(|tag| self.label(tag)).filter(is_known).collect();
         self.proto.sample.push(proto::Sample { location_id, value, label });
     }
 
@@ -116,7 +116,7 @@ impl Maker {
         }
     }
 
-    /// The number of a text, which is made fit for a terminal.
+    /// Returns the number of a text. The text is sanitized here.
     pub(super) fn text(&mut self, text: &str) -> i64 {
         let text = plain(text);
         if let Some(number) = self.texts.get(&*text) {
@@ -141,8 +141,8 @@ impl Maker {
     fn add_location(&mut self, mapping_id: u64, frame: &Frame) -> u64 {
         let name = match &*frame.function {
             "" => {
-                let why = frame.unknown.map_or("not known", |unknown| unknown.reason());
-                self.text(&format!("({why})"))
+                let reason = frame.unknown.map_or("not known", |unknown| unknown.reason());
+                self.text(&format!("({reason})"))
             }
             name => self.text(name),
         };
@@ -153,13 +153,13 @@ impl Maker {
         id
     }
 
-    fn remark(&mut self, remark: &'static str) -> u64 {
-        if let Some(number) = self.remarks.get(remark) {
+    fn synthetic(&mut self, name: &'static str) -> u64 {
+        if let Some(number) = self.synthetic.get(name) {
             return *number;
         }
-        let frame = Frame { function: remark.into(), ..Frame::default() };
+        let frame = Frame { function: name.into(), ..Frame::default() };
         let number = self.add_location(0, &frame);
-        self.remarks.insert(remark, number);
+        self.synthetic.insert(name, number);
         number
     }
 
@@ -168,7 +168,7 @@ impl Maker {
         let next = self.proto.mapping.len() as u64 + 1;
         let id = *self.mappings.entry(filename).or_insert(next);
         if id == next {
-            // Names are told already: nobody should look for symbols again.
+            // Symbols are already resolved: pprof should not look for them.
             let (has_functions, has_filenames, has_line_numbers) = (true, true, true);
             let new = Mapping { id, filename, has_functions, has_filenames, has_line_numbers };
             self.proto.mapping.push(new);
@@ -180,8 +180,8 @@ impl Maker {
         let next = self.proto.function.len() as u64 + 1;
         let id = *self.functions.entry((name, filename)).or_insert(next);
         if id == next {
-            // No `system_name`: where both are the same, Go's pprof takes the name for one that a linker
-            // knows, and cuts what is in brackets out of it.
+            // No `system_name`: if both are equal, Go's pprof treats the name as a linker symbol
+            // and removes the parts in brackets.
             self.proto.function.push(Function { id, name, filename });
         }
         id

@@ -1,5 +1,5 @@
-//! The messages of a pprof profile, by their field numbers. Numbers that say where a text is are
-//! places in `string_table`, whose first text is empty.
+//! Messages of a pprof profile, by field number. Text fields are indices into `string_table`, whose
+//! first entry is empty.
 
 /// A profile.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -30,7 +30,7 @@ pub(super) struct Profile {
     pub(super) default_sample_type: i64,
 }
 
-/// What a value of a sample is.
+/// Type and unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(super) struct ValueType {
     #[prost(int64, tag = "1")]
@@ -50,7 +50,7 @@ pub(super) struct Sample {
     pub(super) label: Vec<Label>,
 }
 
-/// A text or number that a sample is told apart by.
+/// A label of a sample: text or number.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(super) struct Label {
     #[prost(int64, tag = "1")]

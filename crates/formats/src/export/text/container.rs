@@ -1,19 +1,19 @@
-//! The container of a process, in a line.
+//! Container of a process as one line.
 
 use engine::container::{Container, Pod};
 use engine::ids::Pid;
 
 use crate::plain::plain;
 
-/// Digits of an id that tell containers apart, as the runtimes themselves show them.
+/// Number of digits of a container id, as the runtimes print it.
 const SHORT: usize = 12;
 
-/// `container 3f2a5b6c7d8e (docker), pod ns/name (main), pid 17 in container`.
-pub(super) fn words(container: &Container, pid: Pid) -> String {
+/// Returns `container 3f2a5b6c7d8e (docker), pod ns/name (main), pid 17 in container`.
+pub(super) fn line(container: &Container, pid: Pid) -> String {
     let Container { id, runtime, pod, pid_inside } = container;
     let mut text = format!("container {} ({})", plain(&short(id)), runtime.name());
     if let Some(pod) = pod {
-        text += &format!(", pod {}", pod_words(pod));
+        text += &format!(", pod {}", pod_name(pod));
     }
     if let Some(inside) = pid_inside.filter(|inside| *inside != pid) {
         text += &format!(", pid {inside} in container");
@@ -21,7 +21,7 @@ pub(super) fn words(container: &Container, pid: Pid) -> String {
     text
 }
 
-/// The id as far as people look at it; a name that somebody chose is left whole.
+/// Shortens a hexadecimal id; other names are kept.
 fn short(id: &str) -> String {
     if id.len() > SHORT && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         id.chars().take(SHORT).collect()
@@ -30,7 +30,7 @@ fn short(id: &str) -> String {
     }
 }
 
-fn pod_words(pod: &Pod) -> String {
+fn pod_name(pod: &Pod) -> String {
     let name = match (&pod.namespace, &pod.name) {
         (Some(namespace), Some(name)) => format!("{}/{}", plain(namespace), plain(name)),
         (None, Some(name)) => plain(name).into_owned(),

@@ -1,4 +1,4 @@
-//! Profiles of ledgers that were fed by hand, read back.
+//! Profiles of hand-fed ledgers, read back.
 
 use std::io::Read;
 
@@ -26,7 +26,7 @@ fn event(second: u64, what: What) -> Event {
     Event { pid: Pid(47), tid: Tid(47), entered: at, at, what }
 }
 
-fn begun() -> Ledger {
+fn started() -> Ledger {
     let mut ledger = Ledger::new();
     let (start, uid, name) = (1, 0, "tr\x1bain".into());
     let facts = ProcessFacts { start, uid, name, before_trace: false };
@@ -53,7 +53,7 @@ fn free(ledger: &mut Ledger, address: u64) {
     ledger.apply(&event(3, What::Free(what)));
 }
 
-fn tell(ledger: &mut Ledger, site: u32, function: &str) {
+fn resolve(ledger: &mut Ledger, site: u32, function: &str) {
     let (file, module) = (Some("/srv/ann/train.py".into()), Some("/usr/lib/libx.so".into()));
     let frame = Frame { function: function.into(), file, line: 7, module, ..Frame::default() };
     let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
@@ -72,7 +72,7 @@ fn read(snapshot: &Snapshot, since: Option<&Allocated>, paths: bool) -> Profile 
     Profile::decode(&*bytes).unwrap()
 }
 
-/// Each sample as its innermost function and its values.
+/// Returns each sample as its innermost function and its values.
 fn samples(profile: &Profile) -> Vec<(String, Vec<i64>)> {
     let text = |number: i64| profile.string_table[usize::try_from(number).unwrap()].clone();
     let function = |location: u64| {
@@ -89,15 +89,15 @@ fn row(name: &str, values: [i64; 4]) -> (String, Vec<i64>) {
 }
 
 #[test]
-fn what_is_in_use_adds_up_whatever_is_listed() {
-    let mut ledger = begun();
+fn in_use_adds_up_for_any_number_of_listed_sites() {
+    let mut ledger = started();
     allocate(&mut ledger, 0x10, Kind::Device, 1000, Some(1));
     allocate(&mut ledger, 0x20, Kind::Device, 30, Some(2));
     allocate(&mut ledger, 0x30, Kind::Device, 4, None);
     allocate(&mut ledger, 0x40, Kind::Pinned, 500_000, Some(1));
     allocate(&mut ledger, 0x50, Kind::Device, 7, Some(1));
     free(&mut ledger, 0x50);
-    tell(&mut ledger, 1, "big");
+    resolve(&mut ledger, 1, "big");
     let all = read(&snapshot(&mut ledger, 10, 10), None, false);
     let want = [
         row("big", [2, 1007, 1, 1000]),
@@ -115,43 +115,44 @@ fn what_is_in_use_adds_up_whatever_is_listed() {
 }
 
 #[test]
-fn since_the_last_one_nothing_counts_twice() {
-    let mut ledger = begun();
+fn allocations_since_the_last_profile_count_once() {
+    let mut ledger = started();
     allocate(&mut ledger, 0x10, Kind::Device, 100, Some(1));
     allocate(&mut ledger, 0x20, Kind::Device, 20, Some(2));
-    tell(&mut ledger, 1, "told");
+    resolve(&mut ledger, 1, "early");
     let first = snapshot(&mut ledger, 10, 10);
     let pending = row("(call stack not read yet)", [0, 0, 1, 20]);
     let begin = Allocated::default();
     assert_eq!(
         samples(&read(&first, Some(&begin), false)),
-        [row("told", [1, 100, 1, 100]), pending]
+        [row("early", [1, 100, 1, 100]), pending]
     );
-    tell(&mut ledger, 2, "late");
+    resolve(&mut ledger, 2, "late");
     allocate(&mut ledger, 0x30, Kind::Device, 5, Some(1));
     free(&mut ledger, 0x10);
     let second = snapshot(&mut ledger, 12, 10);
     let found = read(&second, Some(&Allocated::of(&first)), false);
-    assert_eq!(samples(&found), [row("late", [1, 20, 1, 20]), row("told", [1, 5, 1, 5])]);
+    assert_eq!(samples(&found), [row("late", [1, 20, 1, 20]), row("early", [1, 5, 1, 5])]);
     assert_eq!(found.duration_nanos, 2_000_000_000);
     let third = snapshot(&mut ledger, 13, 10);
     let found = read(&third, Some(&Allocated::of(&second)), false);
-    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("told", [0, 0, 1, 5])]);
-    // A site that was not in the list before may be an old one.
-    let cut = Allocated::of(&snapshot(&mut ledger, 14, 1));
-    let found = read(&snapshot(&mut ledger, 15, 10), Some(&cut), false);
-    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("told", [0, 0, 1, 5])]);
+    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("early", [0, 0, 1, 5])]);
+    // A site that was not listed before may be an old one.
+    let truncated = Allocated::of(&snapshot(&mut ledger, 14, 1));
+    let found = read(&snapshot(&mut ledger, 15, 10), Some(&truncated), false);
+    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("early", [0, 0, 1, 5])]);
 }
 
 #[test]
-fn folders_are_told_only_where_that_was_asked_for_and_names_are_harmless() {
-    let mut ledger = begun();
+fn paths_are_redacted_by_default_and_names_sanitized() {
+    let mut ledger = started();
     allocate(&mut ledger, 0x10, Kind::Device, 100, Some(1));
-    tell(&mut ledger, 1, "step");
+    resolve(&mut ledger, 1, "step");
     let snapshot = snapshot(&mut ledger, 10, 10);
     let texts = |paths| read(&snapshot, None, paths).string_table;
     assert!(texts(true).iter().any(|text| text == "/srv/ann/train.py"));
-    let plain = texts(false);
-    assert!(plain.iter().any(|text| text == "train.py") && !plain.iter().any(|t| t.contains('/')));
-    assert!(plain.iter().any(|text| text == "tr\\u{1b}ain"), "{plain:?}");
+    let redacted = texts(false);
+    assert!(redacted.iter().any(|text| text == "train.py"));
+    assert!(!redacted.iter().any(|text| text.contains('/')));
+    assert!(redacted.iter().any(|text| text == "tr\\u{1b}ain"), "{redacted:?}");
 }
