@@ -1,4 +1,4 @@
-//! Pictures of a small file whose course was worked out by hand.
+//! Plots of a small file whose usage was computed by hand.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -55,8 +55,8 @@ fn bands(changes: &[Change]) -> (Drawn, Course) {
     let drawn = outline.finish();
     let mut bands = Bands::new(&drawn, drawn.moments(2000), &[(By::Kind, 10)]);
     changes.iter().for_each(|change| bands.change(change));
-    let course = bands.finish().0.remove(0);
-    (drawn, course)
+    let series = bands.finish().0.remove(0);
+    (drawn, series)
 }
 
 fn chart(title: &str, theme: Theme, panels: usize) -> Chart {
@@ -65,11 +65,11 @@ fn chart(title: &str, theme: Theme, panels: usize) -> Chart {
     let facts = Facts { span, ..Facts::default() };
     let imported = Imported { source: Source::Nsys, events: 4, producer: None };
     let subject = Subject { path: "run.sqlite", imported: &imported, facts: &facts, top: None };
-    let (drawn, course) = bands(&changes);
+    let (drawn, series) = bands(&changes);
     let points = vec![(Moment(0), 128 * MIB), (Moment(10 * SECOND), 128 * MIB)];
     let overlay = Overlay { name: "nvidia-smi <b>".into(), device: None, points };
     let overlays = if panels > 1 { vec![overlay] } else { Vec::new() };
-    let panel = Panel::new(title, &subject, &drawn, &course, &overlays);
+    let panel = Panel::new(title, &subject, &drawn, &series, &overlays);
     let size = (800, 400);
     Chart { title: title.into(), panels: vec![panel; panels], size, theme, clock: false }
 }
@@ -80,8 +80,8 @@ fn svg(chart: &Chart) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The figures of an attribute, of each element of a sort.
-fn figures(svg: &str, element: &str, attribute: &str) -> Vec<f64> {
+/// Returns the values of an attribute of each element with that name.
+fn values(svg: &str, element: &str, attribute: &str) -> Vec<f64> {
     let own = svg.lines().filter(|line| line.starts_with(&format!("<{element} ")));
     own.filter_map(|line| {
         let (_, rest) = line.split_once(&format!(" {attribute}=\""))?;
@@ -90,7 +90,7 @@ fn figures(svg: &str, element: &str, attribute: &str) -> Vec<f64> {
     .collect()
 }
 
-/// The corners of the filled shapes, from paths of M, H, V and L.
+/// Returns the corners of the filled shapes, from paths of M, H, V and L.
 fn corners(svg: &str) -> Vec<Vec<(f64, f64)>> {
     let areas = svg.lines().filter(|line| line.starts_with("<path class=\"c"));
     let shape = |line: &str| {
@@ -116,15 +116,15 @@ fn corners(svg: &str) -> Vec<Vec<(f64, f64)>> {
 }
 
 #[test]
-fn bands_lie_upon_each_other_and_reach_the_peak() {
+fn bands_are_stacked_up_to_the_peak() {
     let svg = svg(&chart("run", Theme::Auto, 1));
     assert!(svg.contains(">peak 96.00 MiB at 4.000 s</text>"), "{svg}");
-    let dot = (figures(&svg, "circle", "cx")[0], figures(&svg, "circle", "cy")[0]);
+    let dot = (values(&svg, "circle", "cx")[0], values(&svg, "circle", "cy")[0]);
     let areas = corners(&svg);
     assert_eq!(areas.len(), 2);
     let top = |area: &[(f64, f64)]| area.iter().map(|corner| corner.1).fold(f64::MAX, f64::min);
     let bottom = |area: &[(f64, f64)]| area.iter().map(|corner| corner.1).fold(0.0, f64::max);
-    // The bigger band is below: 64 of 96 MiB, and the other one the rest.
+    // The larger band is below: 64 of 96 MiB; the other one is the rest.
     assert!((top(&areas[1]) - dot.1).abs() < 0.02, "{areas:?} {dot:?}");
     let (ground, high) = (bottom(&areas[0]), bottom(&areas[0]) - dot.1);
     assert!((ground - top(&areas[0]) - high * 64.0 / 96.0).abs() < 0.05);
@@ -140,7 +140,7 @@ fn bands_lie_upon_each_other_and_reach_the_peak() {
 }
 
 #[test]
-fn colours_are_the_readers_unless_they_are_chosen() {
+fn colors_follow_the_reader_unless_a_theme_is_set() {
     let auto = svg(&chart("run", Theme::Auto, 1));
     assert_eq!(auto.matches("prefers-color-scheme: dark").count(), 1);
     let (light, dark) = (svg(&chart("run", Theme::Light, 1)), svg(&chart("run", Theme::Dark, 1)));
@@ -149,24 +149,24 @@ fn colours_are_the_readers_unless_they_are_chosen() {
 }
 
 #[test]
-fn names_that_are_markup_stay_text() {
+fn markup_in_names_is_escaped() {
     let svg = svg(&chart("</text><script>alert(1)</script>", Theme::Auto, 2));
     assert!(!svg.contains("<script") && !svg.contains("<b>"), "{svg}");
     assert!(svg.contains("&lt;/text&gt;&lt;script&gt;") && svg.contains("nvidia-smi &lt;b&gt;"));
 }
 
 #[test]
-fn two_files_have_one_scale_and_one_legend() {
+fn two_files_share_scale_and_legend() {
     let svg = svg(&chart("run", Theme::Auto, 2));
-    let heights = figures(&svg, "circle", "cy");
+    let heights = values(&svg, "circle", "cy");
     assert_eq!((heights.len(), heights[0]), (2, heights[1]));
     assert_eq!(svg.matches(">device</text>").count(), 1);
     assert_eq!(svg.matches(">96 MiB</text>").count(), 2);
-    // What nvidia-smi saw is more than the peak, and inside the picture.
+    // The value of nvidia-smi is above the peak, and within the plot.
     assert_eq!(svg.matches(">128 MiB</text>").count(), 2);
 }
 
-/// The size and pixels of a PNG, by the rules of its specification.
+/// Decodes the size and pixels of a PNG, following its specification.
 fn pixels(file: &[u8]) -> (u32, u32, Vec<[u8; 3]>) {
     assert_eq!(file[..8], *b"\x89PNG\r\n\x1a\n");
     let number = |at: usize| u32::from_be_bytes(file[at..at + 4].try_into().unwrap());
@@ -191,7 +191,7 @@ fn pixels(file: &[u8]) -> (u32, u32, Vec<[u8; 3]>) {
     let mut above = vec![0_u8; wide];
     let mut all = Vec::new();
     for row in rows.chunks(wide + 1) {
-        assert_eq!(row[0], 2, "each row is told by the one above");
+        assert_eq!(row[0], 2, "filter type Up");
         let plain: Vec<u8> =
             row[1..].iter().zip(&above).map(|(less, above)| less.wrapping_add(*above)).collect();
         all.extend(plain.chunks(3).map(|pixel| [pixel[0], pixel[1], pixel[2]]));
@@ -207,7 +207,7 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_png_shows_the_same_bands_and_letters() {
+fn png_shows_bands_and_text() {
     let chart = chart("run", Theme::Light, 1);
     let mut file = Vec::new();
     write_png(&mut file, &chart).unwrap();
@@ -220,27 +220,27 @@ fn a_png_shows_the_same_bands_and_letters() {
         let at = ((x * 2.0) as usize, ((top + 10.0) * 2.0) as usize);
         pixels[at.1 * width as usize + at.0]
     };
-    let dot = figures(&svg, "circle", "cx")[0];
-    let colour = |class: usize| {
+    let dot = values(&svg, "circle", "cx")[0];
+    let color = |class: usize| {
         let rule = svg.split_once(&format!(".c{class}{{fill:#")).unwrap().1;
         let part = |at: usize| u8::from_str_radix(&rule[at..at + 2], 16).unwrap();
         [part(0), part(2), part(4)]
     };
-    assert_eq!(middle(&areas[0], dot - 40.0), colour(6));
-    assert_eq!(middle(&areas[1], dot + 20.0), colour(7));
-    assert_eq!(pixels[0], colour(0));
-    // The title is there: dark pixels where only it can be.
-    let title = (0..60 * width as usize).filter(|at| pixels[*at] == colour(1)).count();
+    assert_eq!(middle(&areas[0], dot - 40.0), color(6));
+    assert_eq!(middle(&areas[1], dot + 20.0), color(7));
+    assert_eq!(pixels[0], color(0));
+    // The title is visible: dark pixels where only it can be.
+    let title = (0..60 * width as usize).filter(|at| pixels[*at] == color(1)).count();
     assert!(title > 50, "{title}");
 }
 
 #[test]
-fn an_empty_file_has_a_picture_too() {
+fn empty_file_has_a_plot() {
     let facts = Facts::default();
     let imported = Imported { source: Source::Nsys, events: 0, producer: None };
     let subject = Subject { path: "x", imported: &imported, facts: &facts, top: None };
-    let (drawn, course) = bands(&[]);
-    let panel = Panel::new("x", &subject, &drawn, &course, &[]);
+    let (drawn, series) = bands(&[]);
+    let panel = Panel::new("x", &subject, &drawn, &series, &[]);
     let (title, panels) = ("x".to_owned(), vec![panel]);
     let chart = Chart { title, panels, size: (300, 200), theme: Theme::Auto, clock: true };
     assert!(svg(&chart).ends_with("</svg>\n"));

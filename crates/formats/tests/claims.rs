@@ -1,5 +1,5 @@
-//! Every claim that reports print about a site holds for what the site did: random histories go through
-//! the ledger, and its words and numbers are compared with the history itself.
+//! Every statement that reports print about a site holds for its history: random histories go
+//! through the ledger, and its text and numbers are compared with the history itself.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use proptest::test_runner::RngSeed;
 const MILLI: u64 = 1_000_000;
 const START: u64 = 77;
 
-/// What a site does for a time.
+/// The behavior of a site for some time.
 #[derive(Clone, Debug)]
 struct Phase {
     act: Act,
@@ -60,7 +60,7 @@ fn phase() -> impl Strategy<Value = Phase> {
     })
 }
 
-/// One allocation: when it began and ended, from the beginning of the trace.
+/// One allocation: start and end, relative to the start of the trace.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     began: u64,
@@ -68,11 +68,11 @@ struct Life {
     bytes: u64,
 }
 
-/// Everything that a site did.
+/// The complete history of a site.
 #[derive(Default)]
 struct History {
     lives: Vec<Life>,
-    /// When the level changed, and to what.
+    /// Times and values of all level changes.
     levels: Vec<(u64, u64)>,
     now: u64,
 }
@@ -119,7 +119,7 @@ impl History {
     fn begin(&mut self, bytes: u64) {
         self.now += 1;
         self.lives.push(Life { began: self.now, ended: None, bytes });
-        self.note(|level| level + bytes);
+        self.record(|level| level + bytes);
     }
 
     fn end_oldest(&mut self) {
@@ -131,10 +131,10 @@ impl History {
         self.now += 1;
         self.lives[which].ended = Some(self.now);
         let bytes = self.lives[which].bytes;
-        self.note(|level| level - bytes);
+        self.record(|level| level - bytes);
     }
 
-    fn note(&mut self, change: impl Fn(u64) -> u64) {
+    fn record(&mut self, change: impl Fn(u64) -> u64) {
         let level = change(self.levels.last().map_or(0, |(_, level)| *level));
         self.levels.push((self.now, level));
     }
@@ -143,7 +143,7 @@ impl History {
         self.lives.iter().filter(|life| life.ended.is_none())
     }
 
-    /// The lives of what was freed, the shortest first.
+    /// Returns the lifetimes of freed allocations, shortest first.
     fn spans(&self) -> Vec<u64> {
         let ended = self.lives.iter().filter_map(|life| Some(life.ended? - life.began));
         let mut spans: Vec<_> = ended.collect();
@@ -151,7 +151,7 @@ impl History {
         spans
     }
 
-    /// Levels from a moment to another one: what was there before, and every change.
+    /// Returns the levels of a period: the level before it, and every change.
     fn levels(&self, from: u64, to: u64) -> Vec<u64> {
         let before = self.levels.iter().rev().find(|(at, _)| *at < from).map_or(0, |(_, l)| *l);
         let inside = self.levels.iter().filter(|(at, _)| (from..to).contains(at));
@@ -195,7 +195,7 @@ impl History {
         ledger.snapshot(Moment(START + self.now), &view)
     }
 
-    /// The windows that an evidence is about, from and to.
+    /// Returns the start and end of the windows that the evidence covers.
     fn windows(&self, evidence: &Evidence) -> Vec<(u64, u64)> {
         let (length, count) = (evidence.window.0, evidence.lows.len() as u64);
         let first = self.lives[0].began / length;
@@ -207,7 +207,7 @@ impl History {
     }
 }
 
-/// The numbers of an evidence are those of the history.
+/// Checks that the numbers of the evidence agree with the history.
 fn check_numbers(history: &History, of: &Evidence) {
     let live: Vec<_> = history.live().collect();
     assert_eq!(of.live, live.iter().map(|life| life.bytes).sum::<u64>());
@@ -221,7 +221,7 @@ fn check_numbers(history: &History, of: &Evidence) {
     assert_eq!(of.peak, levels().flatten().max().unwrap());
     let late = || levels().skip(windows.len() / 2).flatten();
     assert_eq!(of.level, (late().min().unwrap(), late().max().unwrap()));
-    // Half were freed within the one, all within the other.
+    // Half were freed within the median, all within the maximum.
     if let (Some(half), Some(all)) = (of.median_life, of.longest_life) {
         let within = spans.iter().filter(|span| **span <= half.0).count();
         assert!(within * 2 >= spans.len(), "{within} of {} within {half:?}", spans.len());
@@ -233,7 +233,7 @@ fn check_numbers(history: &History, of: &Evidence) {
         assert!(older * 2 >= ages.len(), "{older} of {} older than {half:?}", ages.len());
         assert!(ages.iter().all(|(age, _)| *age <= oldest.0), "{ages:?} {oldest:?}");
     }
-    // At least as much is older than nearly everything that was freed became.
+    // At least that much is older than nearly all freed allocations became.
     let due = match spans.len() {
         0 => None,
         1..20 => spans.last(),
@@ -245,10 +245,10 @@ fn check_numbers(history: &History, of: &Evidence) {
     assert!(of.overdue <= overdue, "{} > {overdue}", of.overdue);
 }
 
-/// What the words of a verdict say is so.
-fn check_words(judged: &Judgement) {
-    let of = &judged.evidence;
-    let text = verdict::sentence(judged.subject, judged.verdict, of);
+/// Checks that the text of a verdict agrees with its evidence.
+fn check_words(site: &Judgement) {
+    let of = &site.evidence;
+    let text = verdict::sentence(site.subject, site.verdict, of);
     let says = |words: &str| text.contains(words);
     let count = if of.live_count == 1 { "allocation" } else { "allocations" };
     let held = format!("{} live in {} {count}", Bytes(of.live), of.live_count);
@@ -262,7 +262,7 @@ fn check_words(judged: &Judgement) {
         assert!(of.lows.last() > Some(&half), "{text}: {of:?}");
         assert!(says(&format!("grew from {} to {}", Bytes(half), Bytes(*of.lows.last().unwrap()))));
     }
-    if says("second half") && judged.verdict != Verdict::RampUp {
+    if says("second half") && site.verdict != Verdict::RampUp {
         let [low, high] = [of.level.0, of.level.1].map(Bytes);
         let between = format!("{low} to {high} in the second half");
         let level = format!("stable at {low} in the second half");
@@ -274,16 +274,16 @@ fn check_words(judged: &Judgement) {
     if says("rose and fell") {
         assert!(says(&format!("at least {} times", of.returns)) && of.returns >= 3);
     }
-    let all: Vec<_> = [text].into_iter().chain(verdict::evidence(judged)).collect();
+    let all: Vec<_> = [text].into_iter().chain(verdict::evidence(site)).collect();
     for line in all.iter().filter(|line| line.contains("freed")) {
         let freed = format!("{} of {} allocations freed", of.ended, of.begun);
         assert!(line.contains(&freed) || line.contains("older than 99 %"), "{line}: {of:?}");
     }
-    let advice = verdict::advice(judged.subject, of, &[]);
+    let advice = verdict::advice(site.subject, of, &[]);
     assert_eq!(advice.starts_with("never freed"), of.ended == 0, "{advice}");
 }
 
-/// How often a level rose and came back, by the thresholds of the rule.
+/// Returns how often the level rose and fell back, by the thresholds of the rule.
 fn returns(history: &History, of: &Evidence) -> u32 {
     let windows = history.windows(of);
     let rest = windows.iter().skip(1).flat_map(|(from, to)| history.levels(*from, *to));
@@ -340,19 +340,19 @@ proptest! {
     fn printed_claims_hold_for_random_histories(phases in vec(phase(), 1..8), exits in any::<bool>()) {
         let history = History::of(&phases);
         let snapshot = history.snapshot(exits);
-        let judged = snapshot.suspects.iter().chain(&snapshot.judgements);
-        let judged: Vec<_> = judged.collect();
-        let [judged] = &judged[..] else { panic!("{judged:?}") };
-        check_numbers(&history, &judged.evidence);
-        check_words(judged);
-        if judged.verdict == Verdict::Periodic {
-            prop_assert!(returns(&history, &judged.evidence) >= judged.evidence.returns);
+        let site = snapshot.suspects.iter().chain(&snapshot.judgements);
+        let site: Vec<_> = site.collect();
+        let [site] = &site[..] else { panic!("{site:?}") };
+        check_numbers(&history, &site.evidence);
+        check_words(site);
+        if site.verdict == Verdict::Periodic {
+            prop_assert!(returns(&history, &site.evidence) >= site.evidence.returns);
         }
         check_anomalies(&history, &snapshot);
     }
 }
 
-/// Every verdict comes up, so that the words of each are checked.
+/// Every verdict occurs, so that the text of each is checked.
 #[test]
 fn random_histories_reach_every_verdict() {
     use proptest::strategy::ValueTree;
@@ -364,8 +364,8 @@ fn random_histories_reach_every_verdict() {
         let phases = vec(phase(), 1..8).new_tree(&mut runner).unwrap().current();
         let history = History::of(&phases);
         let snapshot = history.snapshot(true);
-        let judged = snapshot.suspects.first().or(snapshot.judgements.first()).unwrap();
-        missing.retain(|verdict| *verdict != judged.verdict);
+        let site = snapshot.suspects.first().or(snapshot.judgements.first()).unwrap();
+        missing.retain(|verdict| *verdict != site.verdict);
         if missing.is_empty() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Reports of one snapshot that has everything in it, against files that were looked at.
-//! `VRAMSCOPE_UPDATE=1` writes them anew.
+//! Reports of one snapshot with everything in it, compared with reviewed golden files.
+//! `VRAMSCOPE_UPDATE=1` regenerates them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -92,7 +92,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
     }
 }
 
-/// Some that live, of more that were made.
+/// A few live objects of many that were created.
 fn object(kind: ObjectKind, live: u64) -> ObjectView {
     ObjectView {
         kind,
@@ -268,7 +268,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-/// Of a library, of a program, of one without names.
+/// A frame of a library, of a program, and of a stripped file.
 fn stack() -> Arc<[Frame]> {
     let driver = Frame {
         function: "cuMemAlloc_v2".into(),
@@ -290,7 +290,7 @@ fn stack() -> Arc<[Frame]> {
     [driver, python, stripped].into()
 }
 
-/// A cache that is known in full on one device, and not on the other.
+/// A cache that is fully known on one device, and not on the other.
 fn torch() -> TorchView {
     let known = TorchDeviceView {
         device: DeviceId(0),
@@ -322,7 +322,7 @@ fn torch() -> TorchView {
     TorchView { devices: vec![known, late], lost: 5, ..TorchView::default() }
 }
 
-/// Where the tensors came from.
+/// The site of the tensors.
 fn tensor_site() -> SiteView {
     let kinds = vec![SiteKindView {
         kind: Kind::Torch,
@@ -399,7 +399,7 @@ fn site() -> SiteView {
     }
 }
 
-/// A site that has made no memory.
+/// A site with objects and no memory.
 fn of_objects() -> SiteView {
     let made = |kind| SiteObjectView { kind, live: 1, created: 3, destroyed: 2 };
     SiteView {
@@ -459,25 +459,25 @@ fn assert_golden(name: &str, found: &str) {
 }
 
 #[test]
-fn text_with_everything_in_it() {
+fn text_report_matches_golden_file() {
     let mut out = Vec::new();
     text::report(&mut out, &snapshot(), &names(), Style::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
-    assert!(!found.contains('\x1b'), "no escape of a traced process reaches the terminal");
+    assert!(!found.contains('\x1b'), "escape sequences of a process must not reach the terminal");
     assert_golden("everything.txt", &found);
 }
 
 #[test]
-fn text_by_site() {
+fn text_report_by_site_matches_golden_file() {
     let mut out = Vec::new();
     text::sites::report(&mut out, &snapshot(), &names(), Style::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
-    assert!(!found.contains('\x1b'), "no escape of a traced process reaches the terminal");
+    assert!(!found.contains('\x1b'), "escape sequences of a process must not reach the terminal");
     assert_golden("sites.txt", &found);
 }
 
 #[test]
-fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
+fn memory_not_freed_at_exit_is_listed_by_site() {
     let ended = ProcessView { ended: Some(End::Exited), ..rich() };
     let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
     let mut out = Vec::new();
@@ -499,7 +499,7 @@ fn what_was_not_freed_at_exit_is_told_by_site_where_it_is_known() {
 }
 
 #[test]
-fn objects_that_were_never_destroyed_are_told_by_site_but_not_code_and_contexts() {
+fn undestroyed_objects_are_listed_by_site() {
     let code = SiteObjectView { kind: ObjectKind::Library, live: 1, created: 1, destroyed: 0 };
     let code = SiteView { objects: vec![code], ..of_objects() };
     let ended = Some(End::Exited);
@@ -524,14 +524,14 @@ fn objects_that_were_never_destroyed_are_told_by_site_but_not_code_and_contexts(
 }
 
 #[test]
-fn text_of_nothing() {
+fn empty_snapshot_prints_no_activity() {
     let mut out = Vec::new();
     text::report(&mut out, &Snapshot::default(), &names(), Style::default()).unwrap();
     assert!(String::from_utf8(out).unwrap().ends_with("\nNo GPU memory activity yet.\n"));
 }
 
 #[test]
-fn colours_only_where_they_are_wanted() {
+fn colors_are_used_only_on_request() {
     let mut out = Vec::new();
     text::report(&mut out, &snapshot(), &names(), Style { color: true, ..Style::default() })
         .unwrap();
@@ -540,7 +540,7 @@ fn colours_only_where_they_are_wanted() {
 }
 
 #[test]
-fn json_with_everything_in_it() {
+fn json_report_matches_golden_file() {
     let line = json::line(&snapshot(), &names()).unwrap();
     assert!(!line.contains('\n'));
     let value: serde_json::Value = serde_json::from_str(&line).unwrap();

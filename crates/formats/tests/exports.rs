@@ -1,4 +1,4 @@
-//! Exports of changes: nothing that a file may tell breaks them, and their page is true.
+//! Exports of changes: no file content breaks them, and their documentation is up to date.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -46,7 +46,7 @@ fn change(at: u64, what: Turn, address: u64, bytes: u64) -> Change {
     }
 }
 
-/// Feeds an exporter; gives what it tells in the end.
+/// Feeds a format writer; returns its final notes.
 fn feed(mut exporter: Box<dyn Exporter + '_>, changes: &[Change], facts: &Facts) -> Vec<String> {
     for change in changes {
         exporter.change(change, facts).unwrap();
@@ -73,7 +73,7 @@ fn torch(measure: Measure, changes: &[Change], facts: &Facts) -> Result<Vec<u8>,
 }
 
 #[test]
-fn the_columns_of_the_page_are_those_that_are_written() {
+fn documented_columns_match_the_output() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/export-formats.md");
     let found = fs::read_to_string(&path).unwrap();
     let mut table = String::from("| column | type | description |\n|---|---|---|\n");
@@ -95,7 +95,7 @@ fn the_columns_of_the_page_are_those_that_are_written() {
 }
 
 #[test]
-fn how_many_allocations_have_no_slice_is_told() {
+fn number_of_allocations_without_a_slice_is_reported() {
     let changes = [(1, 5), (2, 9), (3, 7)].map(|(at, bytes)| change(at, Turn::Began, at, bytes));
     let mut out = Vec::new();
     let exporter = Box::new(Perfetto::new(&mut out, Measure::Device, 1));
@@ -106,7 +106,7 @@ fn how_many_allocations_have_no_slice_is_told() {
 }
 
 #[test]
-fn what_a_program_held_when_another_one_followed_it_is_gone() {
+fn exec_ends_the_memory_of_the_old_program() {
     let exited = |began| Turn::Ended { began: Moment(began), how: How::Exited };
     let first = [
         change(1, Turn::Began, 0x1000, 512),
@@ -115,22 +115,22 @@ fn what_a_program_held_when_another_one_followed_it_is_gone() {
         change(3, exited(2), 0x2000, 1024),
     ];
     let sums = |changes: &[Change]| {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let bytes = torch(Measure::Device, changes, &Facts::default()).unwrap();
-        let path = collect::file(&folder, "made.pickle", bytes);
+        let path = collect::file(&dir, "made.pickle", bytes);
         let (found, _) = Collected::read(&path).unwrap();
         assert!(found.warnings.is_empty(), "{:?}", found.warnings);
         let live = found.live().into_iter().filter(|change| change.kind == Kind::Torch);
         live.map(|change| (change.key.value, change.bytes)).collect::<Vec<_>>()
     };
-    assert_eq!(sums(&first), [(0x1000, 512), (0x2000, 1024)], "it was never freed");
-    // An exec, and the new program gets the same addresses.
+    assert_eq!(sums(&first), [(0x1000, 512), (0x2000, 1024)], "never freed");
+    // An exec; the new program gets the same addresses.
     let mut second = first.to_vec();
     second.push(change(5, Turn::Began, 0x1000, 2048));
     assert_eq!(sums(&second), [(0x1000, 2048)]);
 }
 
-fn turn() -> impl Strategy<Value = Turn> {
+fn change_kind() -> impl Strategy<Value = Turn> {
     let how =
         prop_oneof![Just(How::Freed), Just(How::Replaced), Just(How::Released), Just(How::Exited)];
     let known = (prop::option::of(0_u16..3), any::<u64>()).prop_map(|(device, bytes)| Known {
@@ -150,7 +150,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     let spaces = [Space::Address, Space::Handle, Space::Array, Space::Pool, Space::External];
     let number = prop_oneof![Just(0), Just(u64::MAX), 0..8_u64, any::<u64>()];
     (
-        (number.clone(), turn(), 0..2_u32, prop::option::of(0_u16..3)),
+        (number.clone(), change_kind(), 0..2_u32, prop::option::of(0_u16..3)),
         (prop::sample::select(&Kind::ALL[..]), prop::sample::select(spaces.to_vec())),
         (number.clone(), number.clone(), prop::option::of(number), prop::option::of(0..3_u32)),
     )
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(random::config(300))]
 
     #[test]
-    fn whatever_a_file_tells_is_written_as_it_should(
+    fn any_changes_are_exported_correctly(
         changes in vec(any_change(), 0..40),
         clock in prop::option::of((any::<u64>(), any::<i64>())),
         name in ".{0,20}",
@@ -191,7 +191,7 @@ proptest! {
         prop_assert!(rows.len() >= ends && rows.iter().all(|row| row["bytes"].is_u64()));
         let mut csv = Vec::new();
         feed(Box::new(Allocations::new(Csv::new(&mut csv).unwrap())), &changes, &facts);
-        // Names hold no line ends here, so lines are rows.
+        // Names contain no line breaks here, so lines are rows.
         prop_assert_eq!(String::from_utf8(csv).unwrap().lines().count(), rows.len() + 1);
         let mut speedscope = Vec::new();
         feed(Box::new(Speedscope::new(&mut speedscope, Measure::Device, &name)), &changes, &facts);

@@ -1,5 +1,5 @@
-//! Errors quote files: names of the file, of its tables and of its columns. None of that may control a
-//! terminal or flood it.
+//! Errors quote the name of a file, its tables and its columns. None of these may control or flood
+//! a terminal.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,7 +27,7 @@ fn error(path: &Path) -> String {
 
 fn assert_safe(text: &str) {
     assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'), "{text:?}");
-    assert!(text.contains("\\u{1b}"), "the name is missing: {text}");
+    assert!(text.contains("\\u{1b}"), "the name is not escaped: {text}");
     assert!(text.len() < 3000, "{} bytes", text.len());
 }
 
@@ -80,7 +80,7 @@ fn file_names_are_escaped_in_errors() {
 
 #[test]
 fn generated_files_without_length_are_not_read() {
-    // Reading /proc/kmsg waits for the kernel's next message; files of procfs say that they are empty.
+    // Reading /proc/kmsg blocks until the next kernel message; procfs files report a length of 0.
     for path in ["/proc/self/status", "/proc/kmsg"] {
         let text = error(Path::new(path));
         assert!(text.contains("has no length"), "{text}");

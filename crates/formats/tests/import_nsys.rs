@@ -1,5 +1,5 @@
-//! Exports of Nsight Systems: a real one and small ones of other versions, against answers that
-//! `tests/import/nsys/expected.py` works out by itself; and files that are broken in every way.
+//! Exports of Nsight Systems: a real one and small ones of other versions, compared with results
+//! that `tests/import/nsys/expected.py` computes independently; and files with all kinds of damage.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,18 +24,18 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The path of a fixture; those of statements are made into a database first.
-fn database(folder: &TempDir, name: &str) -> PathBuf {
+/// Returns the path of a fixture; SQL fixtures are first made into a database.
+fn database(dir: &TempDir, name: &str) -> PathBuf {
     let path = fixture("nsys").join(name);
     if name.ends_with(".sql") {
-        made(folder, name, &std::fs::read_to_string(path).unwrap())
+        make_database(dir, name, &std::fs::read_to_string(path).unwrap())
     } else {
         path
     }
 }
 
-fn made(folder: &TempDir, name: &str, statements: &str) -> PathBuf {
-    let path = folder.path().join(name).with_extension("sqlite");
+fn make_database(dir: &TempDir, name: &str, statements: &str) -> PathBuf {
+    let path = dir.path().join(name).with_extension("sqlite");
     rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
     path
 }
@@ -44,7 +44,7 @@ fn read(path: &Path) -> Collected {
     Collected::read(path).unwrap().0
 }
 
-/// What was found, in the words of `expected.py`.
+/// Converts the result to the form of `expected.py`.
 fn answer(found: &Collected) -> Value {
     let (mut total, mut peak) = (0, (0, 0));
     let (mut began, mut replaced) = (0, 0);
@@ -88,8 +88,8 @@ fn answer(found: &Collected) -> Value {
 }
 
 #[test]
-fn exports_of_all_versions_give_the_answers_of_the_script() {
-    let folder = TempDir::new().unwrap();
+fn exports_of_all_versions_match_the_script() {
+    let dir = TempDir::new().unwrap();
     let mut seen = 0;
     for entry in std::fs::read_dir(fixture("nsys")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -99,7 +99,7 @@ fn exports_of_all_versions_give_the_answers_of_the_script() {
         let expected = fixture("nsys").join(&name).with_extension("json");
         let expected: Value =
             serde_json::from_str(&std::fs::read_to_string(expected).unwrap()).unwrap();
-        let found = read(&database(&folder, &name));
+        let found = read(&database(&dir, &name));
         assert_eq!(answer(&found), expected, "{name}");
         seen += 1;
     }
@@ -107,7 +107,7 @@ fn exports_of_all_versions_give_the_answers_of_the_script() {
 }
 
 #[test]
-fn a_real_export_tells_processes_devices_clock_pools_and_failures() {
+fn real_export_has_processes_devices_clock_and_pools() {
     let (found, imported) = Collected::read(&fixture("nsys/h200-2024.2.3.sqlite")).unwrap();
     assert_eq!(imported.events, 42);
     assert_eq!(imported.producer.as_deref(), Some("NVIDIA Nsight Systems 2024.2.3.38"));
@@ -128,33 +128,33 @@ fn a_real_export_tells_processes_devices_clock_pools_and_failures() {
 }
 
 #[test]
-fn older_spellings_and_missing_tables_are_understood() {
-    let folder = TempDir::new().unwrap();
-    let (found, imported) = Collected::read(&database(&folder, "2022.2.sql")).unwrap();
+fn older_spellings_and_missing_tables_are_supported() {
+    let dir = TempDir::new().unwrap();
+    let (found, imported) = Collected::read(&database(&dir, "2022.2.sql")).unwrap();
     assert_eq!(imported.producer.as_deref(), Some("NVIDIA Nsight Systems 2022.2.1.31"));
     assert_eq!(found.clock, Some((0, 1_700_000_000_000_000_000)));
     assert_eq!(found.processes, [(711, "/srv/app".into())]);
-    // Without the column for it, the number of the GPU is its id.
+    // Without that column, the number of the GPU is its id.
     assert_eq!(found.devices, [(1, "Tesla T4".into(), Some(15_843_721_216))]);
     assert_eq!(found.warned("calls of cudaMalloc failed: out of memory"), 2);
 }
 
 #[test]
-fn a_free_tells_what_its_pool_used_before_it() {
-    let folder = TempDir::new().unwrap();
-    let found = read(&database(&folder, "2022.4-empty-enums.sql"));
+fn free_row_has_the_pool_size_before_it() {
+    let dir = TempDir::new().unwrap();
+    let found = read(&database(&dir, "2022.4-empty-enums.sql"));
     let pools: Vec<_> = found.pools.iter().map(|p| (p.pool, p.reserved, p.used, p.at.0)).collect();
-    // The second pool was destroyed, whatever its last row says of its size.
+    // The second pool was destroyed, although its last row has a size.
     assert_eq!(pools, [(65536, Some(32 << 20), 512, 30), (99, Some(0), 0, 60)]);
 }
 
 #[test]
-fn rows_in_no_order_are_sorted_and_counted() {
-    let folder = TempDir::new().unwrap();
-    let found = read(&database(&folder, "2025.6-unordered.sql"));
+fn unordered_rows_are_sorted_and_counted() {
+    let dir = TempDir::new().unwrap();
+    let found = read(&database(&dir, "2025.6-unordered.sql"));
     assert_eq!(found.warned("out of order"), 3);
     assert_eq!(found.warned("CUDA_MEMOPR_MEMORY_KIND_FABRIC is not known"), 1);
-    // Normalised times are those of the wall already.
+    // Normalized times are wall-clock times already.
     assert_eq!(found.clock, Some((0, 0)));
     assert_eq!(found.processes, [(1, "train".into())]);
     let pooled = found.live().into_iter().find(|change| change.kind == Kind::Async).unwrap();
@@ -162,9 +162,9 @@ fn rows_in_no_order_are_sorted_and_counted() {
 }
 
 #[test]
-fn what_a_file_should_not_have_is_left_out_and_told() {
-    let folder = TempDir::new().unwrap();
-    let (found, imported) = Collected::read(&database(&folder, "odd.sql")).unwrap();
+fn invalid_rows_are_skipped_with_warnings() {
+    let dir = TempDir::new().unwrap();
+    let (found, imported) = Collected::read(&database(&dir, "odd.sql")).unwrap();
     assert_eq!(imported.events, 14);
     for (text, count) in [
         ("negative sizes", 1),
@@ -175,51 +175,51 @@ fn what_a_file_should_not_have_is_left_out_and_told() {
     ] {
         assert_eq!(found.warned(text), count, "{text}");
     }
-    assert_eq!(found.changes[0].at, Moment(0), "times below zero are moved");
+    assert_eq!(found.changes[0].at, Moment(0), "negative times are shifted");
     let inexact: Vec<_> = found.warnings.iter().filter(|warning| warning.inexact).collect();
     assert_eq!(inexact.len(), 5, "{:?}", found.warnings);
 }
 
 #[test]
-fn the_environment_of_the_profiled_program_is_never_told() {
-    let folder = TempDir::new().unwrap();
+fn environment_of_the_program_is_never_imported() {
+    let dir = TempDir::new().unwrap();
     for name in ["2022.2.sql", "2025.6-unordered.sql"] {
-        let path = database(&folder, name);
+        let path = database(&dir, name);
         assert!(std::fs::read(&path).unwrap().windows(12).any(|part| part == b"TOKEN=secret"));
         assert!(!read(&path).everything().contains("secret"), "{name}");
     }
 }
 
 #[test]
-fn a_capture_without_memory_events_says_how_to_get_them() {
-    let folder = TempDir::new().unwrap();
-    let path = made(&folder, "a", "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)");
+fn capture_without_memory_events_has_advice() {
+    let dir = TempDir::new().unwrap();
+    let path = make_database(&dir, "a", "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)");
     let (found, imported) = Collected::read(&path).unwrap();
     assert_eq!(imported.events, 0);
     assert_eq!(found.warned("--cuda-memory-usage=true"), 1);
 }
 
 #[test]
-fn files_that_cannot_be_read_say_what_to_do() {
-    let folder = TempDir::new().unwrap();
-    let whole = std::fs::read(database(&folder, "2022.2.sql")).unwrap();
+fn unreadable_files_have_advice() {
+    let dir = TempDir::new().unwrap();
+    let whole = std::fs::read(database(&dir, "2022.2.sql")).unwrap();
     let error = |path: &Path| Collected::read(path).err().expect("it fails").to_string();
 
-    let cut = file(&folder, "cut", &whole[..whole.len() / 2]);
+    let cut = file(&dir, "cut", &whole[..whole.len() / 2]);
     assert!(error(&cut).contains("the file is cut"), "{}", error(&cut));
 
     let mut bytes = whole.clone();
     let second_page = bytes.len() - 4096;
     bytes[4096..second_page].fill(0x55);
-    let damaged = file(&folder, "damaged", &bytes);
+    let damaged = file(&dir, "damaged", &bytes);
     assert!(error(&damaged).contains("damaged"), "{}", error(&damaged));
 
-    let writing = file(&folder, "writing", &whole);
-    file(&folder, "writing-journal", b"not empty");
+    let writing = file(&dir, "writing", &whole);
+    file(&dir, "writing-journal", b"not empty");
     assert!(error(&writing).contains("another program is writing it"), "{}", error(&writing));
 
-    let columns = made(
-        &folder,
+    let columns = make_database(
+        &dir,
         "columns",
         "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER, globalPid INTEGER)",
     );
@@ -229,18 +229,18 @@ fn files_that_cannot_be_read_say_what_to_do() {
     );
 
     let secret: Vec<u8> = whole[..16].iter().copied().chain((0..4096).map(|i| i as u8)).collect();
-    let encrypted = file(&folder, "encrypted", secret);
+    let encrypted = file(&dir, "encrypted", secret);
     assert!(error(&encrypted).contains("nsys export"), "{}", error(&encrypted));
 }
 
 #[test]
-fn a_write_ahead_log_belongs_to_the_file() {
-    let folder = TempDir::new().unwrap();
-    let path = database(&folder, "2022.2.sql");
+fn write_ahead_log_is_read() {
+    let dir = TempDir::new().unwrap();
+    let path = database(&dir, "2022.2.sql");
     let expected = answer(&read(&path));
     let writer = rusqlite::Connection::open(&path).unwrap();
     writer.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;").unwrap();
-    assert_eq!(answer(&read(&path)), expected, "in that mode, with nothing in the log");
+    assert_eq!(answer(&read(&path)), expected, "WAL mode with an empty log");
     writer.execute_batch("DELETE FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE start = 4000").unwrap();
     assert_eq!(answer(&read(&path))["began"], 2, "the log is read");
     writer
@@ -250,25 +250,25 @@ fn a_write_ahead_log_belongs_to_the_file() {
     assert!(error.contains("another program has locked it"), "{error}");
 }
 
-fn small_files(folder: &TempDir) -> Vec<Vec<u8>> {
+fn small_files(dir: &TempDir) -> Vec<Vec<u8>> {
     ["2022.2.sql", "2022.4-empty-enums.sql", "2025.6-unordered.sql", "odd.sql"]
-        .map(|name| std::fs::read(database(folder, name)).unwrap())
+        .map(|name| std::fs::read(database(dir, name)).unwrap())
         .into()
 }
 
 proptest! {
     #![proptest_config(random::config(2000))]
 
-    /// Anything may come out, but nothing may fail to end or end in a panic.
+    /// Any result is allowed, but no hang and no panic.
     #[test]
-    fn damaged_files_are_survived(
+    fn damaged_files_do_not_panic(
         which in 0_usize..4,
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40),
         cut in proptest::option::of(any::<prop::sample::Index>()),
     ) {
         static WHOLE: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
-        let folder = TempDir::new().unwrap();
-        let mut bytes = WHOLE.get_or_init(|| small_files(&folder))[which].clone();
+        let dir = TempDir::new().unwrap();
+        let mut bytes = WHOLE.get_or_init(|| small_files(&dir))[which].clone();
         for (at, byte) in flips {
             let at = at.index(bytes.len() - 16) + 16;
             bytes[at] = byte;
@@ -276,6 +276,6 @@ proptest! {
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }
-        let _ = Collected::read(&file(&folder, "damaged", bytes));
+        let _ = Collected::read(&file(&dir, "damaged", bytes));
     }
 }

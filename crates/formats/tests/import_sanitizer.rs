@@ -1,5 +1,5 @@
-//! Reports of compute-sanitizer: a real one as text and as XML, which tell the same, and others of
-//! older versions.
+//! Reports of compute-sanitizer: a real one as text and XML with equal content, and others of older
+//! versions.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,11 +18,11 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 fn read(text: &str) -> Collected {
-    let folder = TempDir::new().unwrap();
-    Collected::read(&file(&folder, "report", text)).unwrap().0
+    let dir = TempDir::new().unwrap();
+    Collected::read(&file(&dir, "report", text)).unwrap().0
 }
 
-/// The functions and lines of a leak's frames that have a line.
+/// Returns the functions and lines of a leak's frames that have a line.
 fn lines(found: &Collected, at: usize) -> Vec<(String, u32)> {
     let frames = found.stacks.frames(found.changes[at].site.unwrap());
     let name = |function: &str| function.split('(').next().unwrap_or_default().to_owned();
@@ -30,7 +30,7 @@ fn lines(found: &Collected, at: usize) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn text_and_xml_of_one_run_tell_the_same() {
+fn text_and_xml_of_one_run_agree() {
     let (text, about) = Collected::read(&fixture("sanitizer/2025.3.1.txt")).unwrap();
     let (xml, _) = Collected::read(&fixture("sanitizer/2025.3.1.xml")).unwrap();
     assert_eq!(about.events, 5);
@@ -56,11 +56,11 @@ fn text_and_xml_of_one_run_tell_the_same() {
 }
 
 #[test]
-fn the_sort_of_memory_is_told_by_the_function_that_allocates_it() {
+fn memory_kind_follows_from_the_allocating_function() {
     let (found, _) = Collected::read(&fixture("sanitizer/2025.3.1.txt")).unwrap();
-    let told: Vec<_> = found.changes.iter().map(|change| (change.bytes, change.kind)).collect();
+    let leaks: Vec<_> = found.changes.iter().map(|change| (change.bytes, change.kind)).collect();
     assert_eq!(
-        told,
+        leaks,
         [
             (8 << 20, Kind::Device),
             (4096, Kind::Pinned),
@@ -111,13 +111,13 @@ no line end## Leaked 64 bytes at 0x7f0000000000
 ";
 
 #[test]
-fn reports_of_older_versions_and_with_another_prefix_are_understood() {
+fn reports_of_older_versions_are_supported() {
     let found = read(OLDER);
-    let told: Vec<_> =
+    let leaks: Vec<_> =
         found.changes.iter().map(|change| (change.bytes, change.kind, change.key)).collect();
     let array = |value| Key { space: Space::Array, value };
     assert_eq!(
-        told,
+        leaks,
         [
             (64, Kind::Managed, Key::address(0x7f00_0000_0000)),
             (16384, Kind::Array, array(0x55d0)),
@@ -139,7 +139,7 @@ fn reports_of_older_versions_and_with_another_prefix_are_understood() {
 }
 
 #[test]
-fn a_report_that_is_not_complete_says_so() {
+fn incomplete_report_has_a_warning() {
     let found = read(
         "========= COMPUTE-SANITIZER\n\
          ========= Leaked 64 bytes at 0x10\n\
@@ -158,8 +158,8 @@ fn a_report_that_is_not_complete_says_so() {
         "{two}========= LEAK SUMMARY: 1 bytes leaked in 1 allocations\n{two}\
                                ========= LEAK SUMMARY: 1 bytes leaked in 1 allocations\n"
     ));
-    assert_eq!(found.changes.len(), 2, "two processes of one address are two leaks");
-    assert_eq!(found.warnings, [], "their sums are added");
+    assert_eq!(found.changes.len(), 2, "one address in two processes is two leaks");
+    assert_eq!(found.warnings, [], "totals are added");
 
     let xml = std::fs::read_to_string(fixture("sanitizer/2025.3.1.xml")).unwrap();
     let cut = &xml[..xml.len() * 2 / 3];
@@ -171,23 +171,23 @@ fn a_report_that_is_not_complete_says_so() {
 }
 
 #[test]
-fn xml_that_declares_entities_is_refused() {
-    let folder = TempDir::new().unwrap();
+fn xml_with_entity_declarations_is_rejected() {
+    let dir = TempDir::new().unwrap();
     let bomb = "<?xml version=\"1.0\"?><!DOCTYPE x [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]>\
                 <ComputeSanitizerOutput><record><kind>&b;</kind></record></ComputeSanitizerOutput>";
-    let error = Collected::read(&file(&folder, "bomb", bomb)).err().unwrap().to_string();
+    let error = Collected::read(&file(&dir, "bomb", bomb)).err().unwrap().to_string();
     assert!(error.contains("declares a type"), "{error}");
     let deep = format!("<ComputeSanitizerOutput>{}", "<a>".repeat(100_000));
-    let error = Collected::read(&file(&folder, "deep", deep)).err().unwrap().to_string();
+    let error = Collected::read(&file(&dir, "deep", deep)).err().unwrap().to_string();
     assert!(error.contains("too deep"), "{error}");
 }
 
 proptest! {
     #![proptest_config(random::config(random::CASES))]
 
-    /// Anything may come out, but nothing may fail to end or end in a panic.
+    /// Any result is allowed, but no hang and no panic.
     #[test]
-    fn damaged_reports_are_survived(
+    fn damaged_reports_do_not_panic(
         xml: bool,
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..60),
         cut: prop::sample::Index,
@@ -199,7 +199,7 @@ proptest! {
             bytes[at] = byte;
         }
         bytes.truncate(cut.index(bytes.len()).max(200));
-        let folder = TempDir::new().unwrap();
-        let _ = Collected::read(&file(&folder, "damaged", bytes));
+        let dir = TempDir::new().unwrap();
+        let _ = Collected::read(&file(&dir, "damaged", bytes));
     }
 }

@@ -1,4 +1,4 @@
-//! Logs of nvidia-smi: real ones and their variants; and how they are laid over a file.
+//! Logs of nvidia-smi: real ones and variants, and their alignment with a file.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ fn series(points: &[(i64, u64)]) -> Series {
 }
 
 #[test]
-fn a_real_log_without_header_and_units_is_read() {
+fn real_log_without_header_and_units_is_read() {
     let text = include_str!("import/smi/loop-ms10.csv");
     let overlay = real();
     assert_eq!((overlay.gpus.len(), overlay.skipped, overlay.set_back), (1, 0, 0));
@@ -31,7 +31,7 @@ fn a_real_log_without_header_and_units_is_read() {
     assert_eq!(*points.last().unwrap(), (1_794_703_486_526 * MILLI, 0));
     let peak = text.lines().map(|line| line[25..].parse::<u64>().unwrap()).max().unwrap();
     assert_eq!(points.iter().map(|point| point.1).max(), Some(peak * MIB));
-    // The points that were kept tell the value of every line.
+    // The kept points give the value of every line.
     for line in text.lines() {
         let fraction: i64 = line[20..23].parse().unwrap();
         let (minutes, seconds): (i64, i64) =
@@ -43,16 +43,16 @@ fn a_real_log_without_header_and_units_is_read() {
 }
 
 #[test]
-fn forms_that_follow_each_other_in_one_file_are_told_apart() {
+fn several_formats_in_one_file_are_distinguished() {
     let overlay = parse(include_str!("import/smi/compute-apps.csv")).unwrap();
-    // The line without a time is of no use.
+    // The line without a time is skipped.
     assert_eq!(overlay.skipped, 1);
     let gpus: Vec<_> = overlay.gpus.iter().map(|gpu| (&*gpu.gpu, gpu.points[0].1)).collect();
     assert_eq!(gpus, [("0", 1643 * MIB), ("GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1", 1634 * MIB)]);
 }
 
 #[test]
-fn processes_of_one_gpu_are_added() {
+fn processes_of_one_gpu_are_summed() {
     let overlay = parse(
         "timestamp, pid, gpu_uuid, used_gpu_memory [MiB]\n\
          2026/01/02 03:04:05.678, 1, GPU-a, 10 MiB\n\
@@ -67,7 +67,7 @@ fn processes_of_one_gpu_are_added() {
 }
 
 #[test]
-fn gpus_without_an_index_are_told_apart_by_their_place() {
+fn gpus_without_index_are_distinguished_by_order() {
     let tick = |ms: u32, a: u32, b: u32| {
         format!(
             "2026/01/02 03:04:05.{ms:03}, {a} MiB\n2026/01/02 03:04:05.{:03}, {b} MiB\n",
@@ -79,7 +79,7 @@ fn gpus_without_an_index_are_told_apart_by_their_place() {
     assert_eq!(overlay.gpus.len(), 2);
     assert_eq!(overlay.gpus[0].points.last().unwrap().1, 8 * MIB);
     assert_eq!(overlay.gpus[1].points.last().unwrap().1, 100 * MIB);
-    // A line is missing in between: which GPU's it is cannot be known.
+    // A line is missing in between: its GPU is unknown.
     let missing: String = text
         .lines()
         .enumerate()
@@ -90,7 +90,7 @@ fn gpus_without_an_index_are_told_apart_by_their_place() {
 }
 
 #[test]
-fn messages_and_a_cut_end_are_skipped() {
+fn messages_and_a_truncated_end_are_skipped() {
     let overlay = parse(
         "No devices were found\n\
          2026/01/02 03:04:05.678, 10\n\
@@ -100,7 +100,7 @@ fn messages_and_a_cut_end_are_skipped() {
     )
     .unwrap();
     let values: Vec<_> = overlay.gpus[0].points.iter().map(|point| point.1 / MIB).collect();
-    // The last number might have gone on.
+    // The last number may be truncated.
     assert_eq!((values, overlay.skipped), (vec![10, 20], 3));
     assert_eq!(parse("No devices were found\n"), Err(Error::Nothing));
     assert_eq!(parse(""), Err(Error::Nothing));
@@ -109,7 +109,7 @@ fn messages_and_a_cut_end_are_skipped() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_turn_time_around() {
+fn clock_set_back_does_not_reverse_time() {
     let overlay = parse(
         "2026/10/25 02:59:59.000, 1\n2026/10/25 02:00:00.000, 2\n2026/10/25 02:00:05.000, 3\n",
     )
@@ -120,8 +120,8 @@ fn a_clock_that_is_set_back_does_not_turn_time_around() {
     assert_eq!(points[2].0 - points[1].0, 5000 * MILLI);
 }
 
-/// What a trace of the real log's program might have told: the same rises and falls, at moments
-/// of another clock, seen at once and not at the next tick, above another floor.
+/// A possible trace of the program in the real log: the same rises and falls, with another clock,
+/// earlier than the next tick, above another base level.
 fn usage_like(log: &Series, offset: i64, floor: u64) -> Vec<(Moment, u64)> {
     let early = |at: i64, number: usize| at + offset - (number as i64 * 7919 % 9) * MILLI;
     (0..)
@@ -133,22 +133,22 @@ fn usage_like(log: &Series, offset: i64, floor: u64) -> Vec<(Moment, u64)> {
 }
 
 #[test]
-fn a_log_is_laid_over_a_file_by_its_changes() {
+fn log_is_aligned_by_its_changes() {
     let log = &real().gpus[0];
     let start = log.points[0].0;
     let offset = 5_000_000_000 - start;
     let usage = usage_like(log, offset, 500 * MIB);
     let found = align(log, &usage, None).unwrap();
     assert!(found.score > 0.7, "{found:?}");
-    assert!((found.offset - offset).abs() <= 20 * MILLI, "{found:?} and not {offset}");
+    assert!((found.offset - offset).abs() <= 20 * MILLI, "{found:?} instead of {offset}");
     // A part of it is enough.
     let part = &usage[usage.len() / 4..usage.len() * 3 / 4];
     let found = align(log, part, None).unwrap();
-    assert!((found.offset - offset).abs() <= 20 * MILLI, "{found:?} and not {offset}");
+    assert!((found.offset - offset).abs() <= 20 * MILLI, "{found:?} instead of {offset}");
 }
 
 #[test]
-fn a_file_of_another_run_is_refused_and_a_given_offset_is_not() {
+fn log_of_another_run_needs_an_explicit_offset() {
     let log = &real().gpus[0];
     let mut usage = Vec::new();
     let (mut at, mut state) = (0_u64, 7_u64);
@@ -158,7 +158,7 @@ fn a_file_of_another_run_is_refused_and_a_given_offset_is_not() {
         at += 30_000_000 + (state >> 40) % 90_000_000;
         usage.push((Moment(at), (state >> 33) % 1000 * MIB));
     }
-    let Err(Unlike::Poor { score }) = align(log, &usage, None) else { panic!("it is refused") };
+    let Err(Unlike::Poor { score }) = align(log, &usage, None) else { panic!("not rejected") };
     assert!(score < 0.5);
     let given = align(log, &usage, Some(42)).unwrap();
     assert_eq!(given.offset, 42);
@@ -166,17 +166,17 @@ fn a_file_of_another_run_is_refused_and_a_given_offset_is_not() {
 }
 
 #[test]
-fn what_does_not_tell_a_time_is_refused() {
+fn log_without_timestamps_is_rejected() {
     let still = series(&[(0, 5), (1_000_000_000, 5)]);
     let usage = [(Moment(0), 1), (Moment(500_000_000), 2), (Moment(1_000_000_000), 3)];
     assert_eq!(align(&still, &usage, None), Err(Unlike::Still));
     assert_eq!(align(&series(&[]), &usage, None), Err(Unlike::Still));
-    // A clockwork looks the same at every turn.
-    let turn = |at: i64| (at * 1_000_000_000, if at % 2 == 0 { 100 * MIB } else { 200 * MIB });
-    let clockwork = series(&(0..60).map(turn).collect::<Vec<_>>());
+    // A periodic log fits at every period.
+    let sample = |at: i64| (at * 1_000_000_000, if at % 2 == 0 { 100 * MIB } else { 200 * MIB });
+    let periodic = series(&(0..60).map(sample).collect::<Vec<_>>());
     let usage: Vec<_> =
-        clockwork.points[20..40].iter().map(|&(at, v)| (Moment(at as u64), v)).collect();
-    assert!(matches!(align(&clockwork, &usage, None), Err(Unlike::Unclear { .. })));
-    // All but the change at its beginning, which the file does not know.
-    assert!(align(&clockwork, &usage, Some(0)).unwrap().score > 0.95);
+        periodic.points[20..40].iter().map(|&(at, v)| (Moment(at as u64), v)).collect();
+    assert!(matches!(align(&periodic, &usage, None), Err(Unlike::Unclear { .. })));
+    // All but the first change, which the file does not contain.
+    assert!(align(&periodic, &usage, Some(0)).unwrap().score > 0.95);
 }

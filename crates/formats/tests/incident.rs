@@ -1,4 +1,4 @@
-//! Incidents and advice as text and JSON: one story, told whole, with hostile names.
+//! Incidents and advice as text and JSON: one complete report, with hostile names.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -31,7 +31,7 @@ fn event(pid: u32, what: What) -> Event {
     Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what }
 }
 
-/// Two processes on GPU 0 of 24 GiB, of which the second holds nearly all.
+/// Two processes on GPU 0 of 24 GiB; the second holds nearly all of it.
 fn ledger() -> Ledger {
     let mut ledger = Ledger::new();
     ledger.apply(&event(0, What::GpuFree { gpu: GpuId(0), bytes: GIB }));
@@ -54,8 +54,8 @@ fn ledger() -> Ledger {
     ledger
 }
 
-/// Tells the story to whoever wants it.
-fn with_story(tell: impl FnOnce(&Story<'_>)) {
+/// Calls `check` with a complete incident report.
+fn with_report(check: impl FnOnce(&Story<'_>)) {
     let mut ledger = ledger();
     let mut holders = ledger.holdings(Where::Gpu(GpuId(0)));
     ledger.name_holdings(&mut holders, 10);
@@ -94,7 +94,7 @@ fn with_story(tell: impl FnOnce(&Story<'_>)) {
     let who = Who { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
     let within = Nanos::from_millis(300_000);
     let grown = [Grown { pid: Pid(2), name: EVIL.into(), bytes: GIB as i64, within }];
-    tell(&Story {
+    check(&Story {
         id: "2023-oom",
         trigger: Trigger::OutOfMemory,
         at: Moment(1_000_000_000),
@@ -130,10 +130,10 @@ fn assert_clean(text: &str) {
 }
 
 #[test]
-fn the_summary_tells_all_of_it_on_a_page() {
-    with_story(|story| {
+fn incident_summary_has_all_sections() {
+    with_report(|report| {
         let mut text = Vec::new();
-        incident::write_text(&mut text, story).unwrap();
+        incident::write_text(&mut text, report).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_clean(&text);
         for words in [
@@ -162,13 +162,13 @@ fn the_summary_tells_all_of_it_on_a_page() {
 }
 
 #[test]
-fn the_object_tells_the_same_and_can_be_read_again() {
-    with_story(|story| {
-        let object = IncidentObject::new(story);
+fn incident_json_round_trips() {
+    with_report(|report| {
+        let object = IncidentObject::new(report);
         let text = serde_json::to_string(&object).unwrap();
         assert_clean(&text);
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("incident.json");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("incident.json");
         std::fs::write(&path, &text).unwrap();
         assert_eq!(incident::read(&path).unwrap(), object);
         let holders: Vec<_> = object
@@ -189,10 +189,10 @@ fn the_object_tells_the_same_and_can_be_read_again() {
 }
 
 #[test]
-fn what_is_needed_is_judged_step_by_step() {
-    with_story(|story| {
-        let mut gpu = story.advice[0].clone();
-        // 1 GiB is free, and the end of process 2 gives back 21.5 GiB.
+fn needed_memory_is_evaluated_step_by_step() {
+    with_report(|report| {
+        let mut gpu = report.advice[0].clone();
+        // 1 GiB is free, and terminating process 2 frees 21.5 GiB.
         for (need, safely, steps) in
             [(GIB, true, Some(0)), (2 * GIB, false, Some(2)), (23 * GIB, false, None)]
         {
@@ -210,7 +210,7 @@ fn what_is_needed_is_judged_step_by_step() {
 }
 
 #[test]
-fn one_process_gives_its_memory_back_once() {
+fn memory_of_a_process_is_counted_once() {
     let step = |action: &str, pid, bytes: u64, safe| StepObject {
         action: action.into(),
         pid,
@@ -227,8 +227,8 @@ fn one_process_gives_its_memory_back_once() {
     ];
     let (free_bytes, total_bytes) = (Some(4 * GIB), Some(17 * GIB));
     let mut gpu = GpuAdvice { free_bytes, total_bytes, steps, ..GpuAdvice::default() };
-    // Free are 4 GiB; 10 with the cache, 11 with the pool; 14 and 15 with the end of one, which has the
-    // cache in it; and 17 with both, which is all that there is.
+    // 4 GiB are free; 10 with the cache, 11 with the pool; 14 and 15 with the termination of one
+    // process, which includes its cache; and 17 with both, which is everything.
     for (need, safely, steps) in [
         (4, true, Some(0)),
         (10, true, Some(1)),
@@ -244,21 +244,21 @@ fn one_process_gives_its_memory_back_once() {
         let found = gpu.need.unwrap();
         assert_eq!((found.without_data_loss, found.steps), (safely, steps), "{need}");
     }
-    // The account may be a moment older than the steps: there is never more than the whole.
+    // The driver report may be slightly older than the steps: never more than the total.
     gpu.free_bytes = Some(16 * GIB);
     gpu.judge(Bytes(18 * GIB));
     assert_eq!(gpu.need.unwrap().steps, None);
 }
 
-fn text_of(story: &Story<'_>) -> String {
+fn text_of(report: &Story<'_>) -> String {
     let mut text = Vec::new();
-    incident::write_text(&mut text, story).unwrap();
+    incident::write_text(&mut text, report).unwrap();
     String::from_utf8(text).unwrap()
 }
 
 #[test]
-fn the_headline_blames_the_gpu_only_where_it_is_at_fault() {
-    with_story(|story| {
+fn title_names_the_gpu_only_if_it_is_the_cause() {
+    with_report(|report| {
         for (cause, begins) in [
             (Cause::DeviceExhausted, "out of memory on GPU 0: process 1"),
             (Cause::CacheFragmented, "out of memory on GPU 0: process 1"),
@@ -267,51 +267,51 @@ fn the_headline_blames_the_gpu_only_where_it_is_at_fault() {
             (Cause::HostMemory, "host memory exhausted: process 1"),
             (Cause::AddressSpace, "address space exhausted: process 1"),
         ] {
-            let mut refused = story.refused.unwrap().clone();
+            let mut refused = report.refused.unwrap().clone();
             refused.diagnosis.cause = cause;
-            let story = Story { refused: Some(&refused), ..*story };
-            let headline = IncidentObject::new(&story).title;
+            let report = Story { refused: Some(&refused), ..*report };
+            let headline = IncidentObject::new(&report).title;
             assert!(headline.starts_with(begins), "{headline}");
-            assert!(text_of(&story).starts_with(&headline));
+            assert!(text_of(&report).starts_with(&headline));
         }
     });
 }
 
 #[test]
-fn who_is_known_by_the_drivers_account_alone_is_a_holder() {
-    with_story(|story| {
-        let mut holders = story.holders.to_vec();
+fn untraced_process_is_listed_as_holder() {
+    with_report(|report| {
+        let mut holders = report.holders.to_vec();
         (holders[0].live_bytes, holders[0].live_allocations) = (Bytes(0), 0);
-        let text = text_of(&Story { holders: &holders, ..*story });
+        let text = text_of(&Story { holders: &holders, ..*report });
         assert!(text.contains("512.00 MiB reported by the driver, not traced"), "{text}");
     });
 }
 
 #[test]
-fn folders_of_programs_can_be_left_out_of_the_page() {
-    with_story(|story| {
-        assert!(text_of(story).contains("/srv/ann/x.py"));
+fn directories_can_be_redacted() {
+    with_report(|report| {
+        assert!(text_of(report).contains("/srv/ann/x.py"));
         let mut text = Vec::new();
-        incident::write_without_folders(&mut text, story).unwrap();
+        incident::write_without_folders(&mut text, report).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("x.py") && !text.contains("/srv"), "{text}");
         let lines = |text: &str| text.lines().count();
-        assert_eq!(lines(&text), lines(&text_of(story)));
+        assert_eq!(lines(&text), lines(&text_of(report)));
     });
 }
 
 #[test]
-fn a_limit_has_no_error_and_numbers_agree_with_their_words() {
-    with_story(|story| {
-        let (at, free_then) = (story.snapshot.at, Some(Bytes(3 * GIB)));
+fn threshold_incident_has_no_error_and_correct_plurals() {
+    with_report(|report| {
+        let (at, free_then) = (report.snapshot.at, Some(Bytes(3 * GIB)));
         let trigger = Trigger::Limit;
-        let text = text_of(&Story { trigger, at, refused: None, free_then, ..*story });
+        let text = text_of(&Story { trigger, at, refused: None, free_then, ..*report });
         assert!(text.contains("snapshot.json is from the same moment;"), "{text}");
         assert!(text.contains("3.00 GiB  free at that time (estimated)"), "{text}");
-        let text = text_of(&Story { skipped: 1, ..*story });
+        let text = text_of(&Story { skipped: 1, ..*report });
         assert!(text.contains("1 earlier failure of this process was suppressed."), "{text}");
-        let many: Vec<_> = std::iter::repeat_n(story.holders[0].clone(), 11).collect();
-        let text = text_of(&Story { holders: &many, ..*story });
+        let many: Vec<_> = std::iter::repeat_n(report.holders[0].clone(), 11).collect();
+        let text = text_of(&Story { holders: &many, ..*report });
         assert!(text.contains("… 1 more process (incident.json"), "{text}");
     });
 }

@@ -1,4 +1,4 @@
-//! Names of kernels: what people see of real ones, and that no text does harm.
+//! Kernel names: demangling of real ones, and robustness against any text.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,8 +17,8 @@ const SYMBOLS: &str = include_str!("kernels/symbols.txt");
 const FULL: &str = include_str!("kernels/full.txt");
 const SHORT: &str = include_str!("kernels/short.txt");
 
-/// The same name however it is spelled: c++filt writes `3ul` for `(unsigned long)3`, `> >` for `>>`,
-/// no return type of functions in which a lambda is, and `const` behind lambdas, not inside.
+/// Normalizes spelling: c++filt writes `3ul` for `(unsigned long)3`, `> >` for `>>`, no return type
+/// of functions that contain a lambda, and `const` after lambdas instead of inside.
 fn spelled_alike(name: &str) -> String {
     let mut text =
         name.replace("void ", "").replace(" const", "").replace("> >", ">>").replace("> >", ">>");
@@ -26,7 +26,7 @@ fn spelled_alike(name: &str) -> String {
         while let Some(place) = text.find(cast) {
             let digits = place + cast.len();
             let length = text[digits..].find(|c: char| !c.is_ascii_digit()).unwrap();
-            assert!(length > 0, "a cast of something else in {name}");
+            assert!(length > 0, "unexpected cast in {name}");
             text.insert_str(digits + length, suffix);
             text.replace_range(place..digits, "");
         }
@@ -35,7 +35,7 @@ fn spelled_alike(name: &str) -> String {
 }
 
 #[test]
-fn whole_names_are_those_of_another_demangler() {
+fn full_names_match_another_demangler() {
     let symbols: Vec<&str> = SYMBOLS.lines().collect();
     assert!(symbols.len() > 30 && symbols.len() == FULL.lines().count());
     for (symbol, full) in symbols.iter().zip(FULL.lines()) {
@@ -45,7 +45,7 @@ fn whole_names_are_those_of_another_demangler() {
 }
 
 #[test]
-fn short_names_tell_what_is_done() {
+fn short_names_match_the_reviewed_list() {
     assert_eq!(SYMBOLS.lines().count(), SHORT.lines().count());
     for (symbol, short) in SYMBOLS.lines().zip(SHORT.lines()) {
         assert_eq!(KernelName::of(symbol).short, short, "{symbol}");
@@ -53,7 +53,7 @@ fn short_names_tell_what_is_done() {
 }
 
 #[test]
-fn names_that_are_demangled_already_are_made_short_too() {
+fn demangled_names_are_shortened() {
     for (full, symbol) in FULL.lines().zip(SYMBOLS.lines()) {
         let name = KernelName::of(full);
         assert_eq!((name.full.as_str(), &name.short), (full, &KernelName::of(symbol).short));
@@ -82,7 +82,7 @@ fn names_that_are_demangled_already_are_made_short_too() {
 }
 
 #[test]
-fn names_of_compilers_that_do_not_mangle_are_themselves() {
+fn unmangled_names_are_unchanged() {
     for name in [
         "triton_poi_fused_add_0",
         "triton_red_fused__softmax_backward_data_div_mm_21",
@@ -110,7 +110,7 @@ fn names_of_compilers_that_do_not_mangle_are_themselves() {
 }
 
 #[test]
-fn names_of_rust_are_without_their_hash() {
+fn rust_names_lose_their_hash() {
     for (symbol, full, short) in [
         ("_ZN7kernels3add17h05af221e174051e9E", "kernels::add", "kernels::add"),
         ("_RNvC7kernels3add", "kernels::add", "kernels::add"),
@@ -121,7 +121,7 @@ fn names_of_rust_are_without_their_hash() {
     }
 }
 
-/// A function whose parameters are types that each contain the one before twice.
+/// Returns a function whose parameter types each contain the previous one twice.
 fn doubling(levels: usize) -> String {
     let mut symbol = "_Z1f1PI1aS0_E".to_owned();
     for level in 1..levels {
@@ -133,7 +133,7 @@ fn doubling(levels: usize) -> String {
 }
 
 #[test]
-fn names_that_explode_are_left_as_they_are() {
+fn exponentially_long_names_are_unchanged() {
     let one = "P<a, a>";
     let two = format!("P<{one}, {one} >");
     let three = format!("P<{two}, {two} >");
@@ -143,7 +143,7 @@ fn names_that_explode_are_left_as_they_are() {
 }
 
 #[test]
-fn names_that_are_too_deep_or_too_long_are_left_as_they_are() {
+fn too_deep_or_long_names_are_unchanged() {
     let deep = |middle: &str, count: usize| format!("_Z1f{}i", middle.repeat(count));
     for symbol in [
         deep("P", 20_000),
@@ -160,7 +160,7 @@ fn names_that_are_too_deep_or_too_long_are_left_as_they_are() {
     assert_eq!(KernelName::of(&deep("P", 20)).full, format!("f(int{})", "*".repeat(20)));
 }
 
-/// Pieces of which mangled and demangled names are made.
+/// Pieces of mangled and demangled names.
 fn piece() -> impl Strategy<Value = String> {
     let known = [
         "Memcpy DtoD (Device -> Device)",
@@ -214,7 +214,7 @@ proptest! {
     #![proptest_config(random::config(random::CASES))]
 
     #[test]
-    fn any_text_has_a_name_of_bounded_length(pieces in proptest::collection::vec(piece(), 0..60)) {
+    fn any_text_has_a_bounded_name(pieces in proptest::collection::vec(piece(), 0..60)) {
         let symbol = pieces.concat();
         let name = KernelName::of(&symbol);
         prop_assert!(name.full.len() <= symbol.len().max(256 << 10));
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn a_real_name_with_an_error_in_it_does_no_harm(
+    fn damaged_names_do_not_panic(
         line in 0..SYMBOLS.lines().count(), place in 0_usize..400, byte in "[ -~]{0,3}",
     ) {
         let mut symbol = SYMBOLS.lines().nth(line).unwrap().to_owned();

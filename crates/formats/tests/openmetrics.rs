@@ -1,5 +1,5 @@
-//! Metrics as text: what the official parser reads is what was told; and however hostile the programs,
-//! there are never more series than the page of metrics says.
+//! Metrics as text: the official parser reads the same values, and hostile programs never cause
+//! more series than the documented limit.
 #![cfg(feature = "openmetrics")]
 #![allow(
     clippy::unwrap_used,
@@ -25,10 +25,10 @@ use engine::units::{Bytes, Moment};
 use formats::export::openmetrics;
 use formats::export::verdict::short_place;
 
-/// A sample as the parser tells it.
+/// A sample as returned by the parser.
 type Parsed = (String, BTreeMap<String, String>, f64);
 
-/// Reads text with the parser of Prometheus's own Python library.
+/// Parses text with the parser of the Prometheus Python library.
 fn parse(text: &str) -> Vec<Parsed> {
     const SCRIPT: &str = r"
 import json, sys
@@ -38,7 +38,7 @@ families = list(text_string_to_metric_families(text))
 json.dump([[s.name, s.labels, s.value] for f in families for s in f.samples], sys.stdout)
 ";
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
-    assert!(python.exists(), "there is no {}: run tools/python-env", python.display());
+    assert!(python.exists(), "{} not found: run tools/python-env", python.display());
     let mut child = Command::new(python)
         .args(["-c", SCRIPT])
         .stdin(Stdio::piped())
@@ -47,14 +47,14 @@ json.dump([[s.name, s.labels, s.value] for f in families for s in f.samples], sy
         .unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "the parser refuses:\n{text}");
+    assert!(output.status.success(), "the parser rejects:\n{text}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The same of the figures themselves.
-fn told(figures: &Figures) -> Vec<Parsed> {
+/// Converts metrics to the parser's form.
+fn samples(metrics: &Figures) -> Vec<Parsed> {
     let mut all = Vec::new();
-    for family in &figures.families {
+    for family in &metrics.families {
         for sample in &family.samples {
             let names = family.metric.labels.iter().map(|name| (*name).to_owned());
             let labels = names.zip(sample.labels.iter().map(|label| label.to_string())).collect();
@@ -87,7 +87,7 @@ impl Host {
         Self { ledger, board: Board::new(limits), limits, at: 0 }
     }
 
-    fn tell(&mut self, pid: u32, what: What) {
+    fn apply(&mut self, pid: u32, what: What) {
         self.at += 100_000;
         let at = Moment(self.at);
         self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
@@ -96,8 +96,8 @@ impl Host {
     fn begin(&mut self, pid: u32, name: &str) {
         let facts =
             ProcessFacts { start: u64::from(pid), uid: 0, name: name.into(), before_trace: false };
-        self.tell(pid, What::Process(facts));
-        self.tell(pid, What::Gpus((0..8).map(|id| Some(GpuId(id))).collect()));
+        self.apply(pid, What::Process(facts));
+        self.apply(pid, What::Gpus((0..8).map(|id| Some(GpuId(id))).collect()));
     }
 
     fn allocate(&mut self, pid: u32, address: u64, site: u32) {
@@ -111,10 +111,10 @@ impl Host {
             stream: None,
             site: Some(SiteId(site)),
         };
-        self.tell(pid, What::Allocate(allocate));
+        self.apply(pid, What::Allocate(allocate));
     }
 
-    fn figures(&mut self) -> Figures {
+    fn metrics(&mut self) -> Figures {
         self.at += 1_000_000_000;
         let view = View { top_sites: 200, ..View::DEFAULT };
         let snapshot = self.ledger.snapshot(Moment(self.at), &view);
@@ -127,7 +127,7 @@ impl Host {
     }
 }
 
-/// Names that try to break out of their quotes, out of their line, or out of memory.
+/// Names that try to break out of their quotes or line, or to exhaust memory.
 fn hostile(number: u32) -> String {
     match number % 8 {
         0 => format!("a\"}} 1\nvramscope_fake{{x=\"{number}"),
@@ -143,14 +143,14 @@ fn hostile(number: u32) -> String {
 
 type Series = BTreeMap<(&'static str, Vec<Box<str>>), f64>;
 
-/// Every sample by its name and labels; no two are the same. Counters by themselves.
-fn series(figures: &Figures) -> (usize, Series) {
+/// Returns every sample by name and labels, which are unique, and counters separately.
+fn series(metrics: &Figures) -> (usize, Series) {
     let mut all = BTreeSet::new();
     let mut counters = Series::new();
-    for family in &figures.families {
+    for family in &metrics.families {
         for sample in &family.samples {
             let name = (family.metric.name, sample.labels.clone());
-            assert!(all.insert(name.clone()), "{name:?} is there twice");
+            assert!(all.insert(name.clone()), "{name:?} is listed twice");
             assert!(sample.labels.iter().all(|label| label.chars().count() <= 120), "{name:?}");
             if family.metric.sort == Sort::Counter {
                 counters.insert(name, sample.value.real());
@@ -160,9 +160,9 @@ fn series(figures: &Figures) -> (usize, Series) {
     (all.len(), counters)
 }
 
-/// What happens: 5,000 short processes with 20 addresses each, a hundred at a time, and one that stays.
+/// 5,000 short processes with 20 addresses each, a hundred at a time, and one long-lived process.
 #[test]
-fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
+fn series_stay_under_the_limit_and_counters_only_grow() {
     const PROCESSES: u32 = 5000;
     const ADDRESSES: u64 = 20;
     let limits = Limits::default();
@@ -180,7 +180,7 @@ fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
             host.allocate(pid, address, number);
             if nth.is_multiple_of(3) {
                 let free = Free { key: Key::address(address), by: FreeBy::Free, stream: None };
-                host.tell(pid, What::Free(free));
+                host.apply(pid, What::Free(free));
             }
         }
         host.allocate(1, (u64::from(number) + 1) << 40, number % 300);
@@ -190,13 +190,13 @@ fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
             line: number,
             ..Frame::default()
         };
-        host.tell(pid, What::Site(SiteFacts { site: SiteId(number), frames: [frame].into() }));
+        host.apply(pid, What::Site(SiteFacts { site: SiteId(number), frames: [frame].into() }));
         if number >= 100 {
-            host.tell(pid - 100, What::Exit);
+            host.apply(pid - 100, What::Exit);
         }
         if number % 50 == 49 {
-            let figures = host.figures();
-            let (count, counters) = series(&figures);
+            let metrics = host.metrics();
+            let (count, counters) = series(&metrics);
             assert!(count <= limit, "{count} series, more than {limit}");
             greatest = greatest.max(count);
             for (name, value) in &counters {
@@ -204,13 +204,13 @@ fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
                 assert!(*value >= earlier, "{name:?} went from {earlier} to {value}");
             }
             if number % 1000 == 999 {
-                let text = openmetrics::encode(Arc::new(figures.clone())).unwrap();
-                assert_eq!(parse(&text), told(&figures));
+                let text = openmetrics::encode(Arc::new(metrics.clone())).unwrap();
+                assert_eq!(parse(&text), samples(&metrics));
             }
             before = counters;
         }
     }
-    // The places were taken, or the test would show nothing.
+    // All series slots were used, or the test would prove nothing.
     assert!(greatest > 64 * 16, "{greatest}");
     let allocations = before[&("vramscope_allocations_total", Vec::new())];
     assert_eq!(allocations, f64::from(PROCESSES) * (ADDRESSES + 1) as f64);
@@ -218,11 +218,11 @@ fn the_number_of_series_stays_under_the_limit_and_counters_only_grow() {
 }
 
 #[test]
-fn the_text_is_openmetrics_to_the_letter() {
+fn text_is_valid_openmetrics() {
     let mut host = Host::new(Limits { processes: 1, containers: 1, sites: 1, suspects: 1 });
     host.begin(7, "say \"hi\"\\\n");
     host.allocate(7, 0x1000 * 9, 1);
-    let text = openmetrics::encode(Arc::new(host.figures())).unwrap();
+    let text = openmetrics::encode(Arc::new(host.metrics())).unwrap();
     for part in [
         "# HELP vramscope_build Version of the agent\n# TYPE vramscope_build info\n\
          vramscope_build_info{version=\"1.0\"} 1\n",
@@ -240,11 +240,11 @@ fn the_text_is_openmetrics_to_the_letter() {
 }
 
 #[test]
-fn the_parser_reads_what_was_told() {
+fn parser_reads_the_exported_values() {
     let mut host = Host::new(Limits::default());
     host.begin(7, "python3");
     host.allocate(7, 0x1000 * 9, 1);
-    let figures = host.figures();
-    let text = openmetrics::encode(Arc::new(figures.clone())).unwrap();
-    assert_eq!(parse(&text), told(&figures));
+    let metrics = host.metrics();
+    let text = openmetrics::encode(Arc::new(metrics.clone())).unwrap();
+    assert_eq!(parse(&text), samples(&metrics));
 }

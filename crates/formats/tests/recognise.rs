@@ -1,5 +1,4 @@
-//! Files are recognised by their content, whatever they are called; those that are nearly right are
-//! told what to do.
+//! Files are detected by content, whatever their name; errors for similar formats have advice.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,8 +16,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 #[test]
-fn files_are_recognised_under_any_name() {
-    let folder = TempDir::new().unwrap();
+fn formats_are_detected_under_any_name() {
+    let dir = TempDir::new().unwrap();
     let arrow = [&[0xff; 4][..], &[0x78, 2, 0, 0], &[0x10; 64]].concat();
     let nsys = std::fs::read(fixture("nsys/h200-2024.2.3.sqlite")).unwrap();
     let report = std::fs::read(fixture("sanitizer/2025.3.1.txt")).unwrap();
@@ -38,14 +37,14 @@ fn files_are_recognised_under_any_name() {
         (std::fs::read(fixture("sanitizer/2025.3.1.xml")).unwrap(), Source::Sanitizer),
         (b"\xef\xbb\xbf## COMPUTE-SANITIZER\r\n".to_vec(), Source::Sanitizer),
     ] {
-        let path = file(&folder, "name.pickle", content);
+        let path = file(&dir, "name.pickle", content);
         assert_eq!(recognise(&path).unwrap(), source);
     }
 }
 
 #[test]
-fn near_misses_are_told_what_to_do() {
-    let folder = TempDir::new().unwrap();
+fn similar_formats_are_rejected_with_advice() {
+    let dir = TempDir::new().unwrap();
     let smi = std::fs::read(fixture("smi/loop-ms10.csv")).unwrap();
     for (content, advice) in [
         (&b""[..], "the file is empty or has no length"),
@@ -64,16 +63,16 @@ fn near_misses_are_told_what_to_do() {
         (b"\x7fELF\x1b[2J", "starts with \"\\u{7f}ELF\\u{1b}[2J\""),
         (b"\xff\xff\xff\xff\0\0\0\0", "unknown file format"),
     ] {
-        let path = file(&folder, "report.sqlite", content);
+        let path = file(&dir, "report.sqlite", content);
         let error = recognise(&path).err().unwrap().to_string();
-        assert!(error.contains(advice), "{error} has no {advice}");
+        assert!(error.contains(advice), "{error} does not contain {advice}");
         assert!(error.contains("report.sqlite"), "{error}");
     }
 }
 
 #[test]
-fn sqlite_files_of_others_are_named() {
-    let folder = TempDir::new().unwrap();
+fn foreign_sqlite_files_are_rejected_by_name() {
+    let dir = TempDir::new().unwrap();
     for (name, statements, advice) in [
         (
             "a",
@@ -87,29 +86,29 @@ fn sqlite_files_of_others_are_named() {
         ),
         ("c", "PRAGMA user_version = 1; CREATE TABLE a (b); DROP TABLE a", "its tables: none"),
     ] {
-        let path = folder.path().join(name);
+        let path = dir.path().join(name);
         rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
         let error = recognise(&path).err().unwrap().to_string();
-        assert!(error.contains(advice), "{error} has no {advice}");
+        assert!(error.contains(advice), "{error} does not contain {advice}");
     }
 }
 
 #[test]
-fn folders_devices_and_missing_files_are_refused() {
-    let folder = TempDir::new().unwrap();
+fn directories_devices_and_missing_files_are_rejected() {
+    let dir = TempDir::new().unwrap();
     let error = |path: &std::path::Path| recognise(path).err().unwrap().to_string();
-    assert!(error(folder.path()).contains("it is a directory"));
+    assert!(error(dir.path()).contains("it is a directory"));
     assert!(error(std::path::Path::new("/dev/zero")).contains("not a regular file"));
-    assert!(error(&folder.path().join("missing")).contains("cannot read"));
+    assert!(error(&dir.path().join("missing")).contains("cannot read"));
 }
 
 proptest! {
     #![proptest_config(random::config(random::CASES))]
 
     #[test]
-    fn any_beginning_is_survived(head: Vec<u8>, magic in 0_usize..6) {
+    fn any_file_header_is_handled(head: Vec<u8>, magic in 0_usize..6) {
         let magics: [&[u8]; 6] = [b"", b"SQLite format 3\0", b"\xff\xff\xff\xff", b"PK\x03\x04", b"<", b"\x80"];
-        let folder = TempDir::new().unwrap();
-        let _ = recognise(&file(&folder, "any", [magics[magic], &head].concat()));
+        let dir = TempDir::new().unwrap();
+        let _ = recognise(&file(&dir, "any", [magics[magic], &head].concat()));
     }
 }

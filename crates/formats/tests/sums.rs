@@ -1,4 +1,4 @@
-//! Sums in reports of a ledger: by class of memory, and over the processes that run.
+//! Totals in reports of a ledger: by memory class, and over running processes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -51,8 +51,8 @@ fn names() -> Names {
     }
 }
 
-/// A process with 6 MiB of pinned memory from one site, and two imported allocations of unknown size
-/// from another.
+/// A process with 6 MiB of pinned memory from one site, and two imported allocations of unknown
+/// size from another.
 fn host_and_imported() -> Ledger {
     let mut ledger = Ledger::new();
     start(&mut ledger, 1);
@@ -80,12 +80,12 @@ fn lines(report: impl FnOnce(&mut dyn std::io::Write)) -> String {
 fn text_prints_sums_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
-    for want in [
+    for expected in [
         "… 4 more, host 6.00 MiB and imported memory of unknown size total\n",
         "TOTAL LIVE: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size  (",
         "  kinds: pinned 6.00 MiB (host), imported of unknown size\n",
     ] {
-        assert!(found.contains(want), "{want} is not in\n{found}");
+        assert!(found.contains(expected), "{expected} is not in\n{found}");
     }
 }
 
@@ -94,12 +94,12 @@ fn text_by_site_prints_sums_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found =
         lines(|out| text::sites::report(out, &snapshot, &names(), Style::default()).unwrap());
-    for want in [
+    for expected in [
         "LIVE: host 6.00 MiB in 3 allocations  (",
         "peak 6.00 MiB; 3 allocations, 6.00 MiB in total; 0 freed",
         "LIVE: imported 2 allocations of unknown size  (",
     ] {
-        assert!(found.contains(want), "{want} is not in\n{found}");
+        assert!(found.contains(expected), "{expected} is not in\n{found}");
     }
 }
 
@@ -109,12 +109,12 @@ fn text_prints_sums_of_host_memory_not_freed_at_exit() {
     apply(&mut ledger, 1, What::Exit);
     let snapshot = snapshot(&mut ledger);
     let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
-    for want in [
+    for expected in [
         "  host 6.00 MiB in 3 allocations, allocated at\n",
         "  imported 2 allocations of unknown size, allocated at\n",
         "NOT FREED AT EXIT: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size",
     ] {
-        assert!(found.contains(want), "{want} is not in\n{found}");
+        assert!(found.contains(expected), "{expected} is not in\n{found}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Verdicts and anomalies in words, against files that were looked at. `VRAMSCOPE_UPDATE=1` writes
-//! them anew.
+//! Verdicts and anomalies as text, compared with reviewed golden files. `VRAMSCOPE_UPDATE=1`
+//! regenerates them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -92,7 +92,7 @@ fn growing() -> Evidence {
     }
 }
 
-fn forgotten() -> Evidence {
+fn never_freed() -> Evidence {
     Evidence {
         live: 340,
         live_count: 340,
@@ -124,7 +124,7 @@ fn anomaly(what: Unusual) -> Anomaly {
 }
 
 fn snapshot() -> Snapshot {
-    let objects = judgement(Subject::Objects(ObjectKind::Stream), Verdict::Leak, forgotten());
+    let objects = judgement(Subject::Objects(ObjectKind::Stream), Verdict::Leak, never_freed());
     let tensors = judgement(Subject::Tensors, Verdict::Leak, growing());
     let thread = Some((Tid(4713), "worker\x1b".into()));
     let other = |verdict| judgement(Subject::Memory(Kind::Device), verdict, growing());
@@ -160,21 +160,21 @@ fn compare(name: &str, found: &str) {
         std::fs::write(&path, found).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(found, expected, "{name}: VRAMSCOPE_UPDATE=1 writes it anew");
+    assert_eq!(found, expected, "{name}: VRAMSCOPE_UPDATE=1 regenerates it");
 }
 
 #[test]
-fn the_last_report_ends_with_all_verdicts() {
+fn final_report_ends_with_all_verdicts() {
     compare("verdicts.txt", &written(&snapshot(), true));
 }
 
 #[test]
-fn a_report_on_the_way_has_a_line_for_each_suspect() {
+fn interim_report_has_a_line_per_suspect() {
     compare("verdicts_on_the_way.txt", &written(&snapshot(), false));
 }
 
 #[test]
-fn verdicts_are_objects() {
+fn verdicts_json_matches_golden_file() {
     let line = json::line(&snapshot(), &names()).unwrap();
     let object: serde_json::Value = serde_json::from_str(&line).unwrap();
     let parts = ["suspects", "other_verdicts", "anomalies"].map(|name| object[name].clone());
@@ -182,7 +182,7 @@ fn verdicts_are_objects() {
 }
 
 #[test]
-fn no_name_of_a_program_reaches_the_terminal() {
+fn names_are_escaped_in_verdicts() {
     for last in [false, true] {
         let text = written(&snapshot(), last);
         assert!(text.contains("\\u{1b}") && !text.contains('\x1b'), "{text}");
@@ -191,7 +191,7 @@ fn no_name_of_a_program_reaches_the_terminal() {
 }
 
 #[test]
-fn nobody_is_accused_where_nobody_is_suspected() {
+fn no_suspects_are_reported_as_none() {
     let none = Snapshot { suspects: Vec::new(), suspects_total: 0, ..snapshot() };
     assert!(written(&none, true).contains("NO LEAK SUSPECTS (too early to judge 2 of"));
     let open = [Verdict::NotEnoughData, Verdict::RampUp];
@@ -202,22 +202,22 @@ fn nobody_is_accused_where_nobody_is_suspected() {
 }
 
 #[test]
-fn advice_fits_what_leaks() {
+fn advice_matches_the_leaking_resource() {
     let of = |subject, evidence| verdict::advice(subject, &evidence, &[]);
     assert!(of(Subject::Tensors, growing()).contains(".item()"));
     assert!(of(Subject::Memory(Kind::Pinned), growing()).contains("skips cudaFreeHost"));
-    assert!(of(Subject::Memory(Kind::Async), forgotten()).contains("call cudaFreeAsync"));
-    assert!(of(Subject::Objects(ObjectKind::Event), forgotten()).contains("cudaEventDestroy"));
+    assert!(of(Subject::Memory(Kind::Async), never_freed()).contains("call cudaFreeAsync"));
+    assert!(of(Subject::Objects(ObjectKind::Event), never_freed()).contains("cudaEventDestroy"));
     let through = Frame { module: Some("/lib/libc10_cuda.so".into()), ..Frame::default() };
     let cache = verdict::advice(Subject::Memory(Kind::Device), &growing(), &[&through]);
     assert!(cache.contains("--torch"));
 }
 
 #[test]
-fn how_many_times_the_usual_is_told_without_dividing_by_nothing() {
-    let told = |bytes, usual| times(Bytes(bytes), Bytes(usual));
-    assert_eq!(told(2048, 10), "204x the baseline");
-    assert_eq!(told(95, 10), "9.5x the baseline");
-    assert_eq!(told(95, 0), "far above the baseline");
-    assert_eq!(told(u64::MAX, u64::MAX), "1.0x the baseline");
+fn ratio_to_a_zero_baseline_is_not_divided() {
+    let ratio = |bytes, usual| times(Bytes(bytes), Bytes(usual));
+    assert_eq!(ratio(2048, 10), "204x the baseline");
+    assert_eq!(ratio(95, 10), "9.5x the baseline");
+    assert_eq!(ratio(95, 0), "far above the baseline");
+    assert_eq!(ratio(u64::MAX, u64::MAX), "1.0x the baseline");
 }

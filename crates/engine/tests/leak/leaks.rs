@@ -41,7 +41,8 @@ fn leak_of_one_percent_under_churn_is_found() {
 #[test]
 fn leak_of_one_percent_among_long_lived_is_found() {
     // 200 are live at any time, each for two seconds; one per second is never freed.
-    let scenario = Play::new().churn(every(0.0, 600.0, 0.01), 2.0, 10).keep(every(0.5, 600.0, 1.0), 10);
+    let scenario =
+        Play::new().churn(every(0.0, 600.0, 0.01), 2.0, 10).keep(every(0.5, 600.0, 1.0), 10);
     assert_leak(&scenario, 60.0, 600.0);
 }
 
@@ -107,7 +108,8 @@ fn leak_at_random_times_is_found() {
 
 #[test]
 fn late_leak_is_found() {
-    let scenario = Play::new().keep(every(0.0, 1.0, 0.1), 10_000).keep(every(60.0, 200.0, 0.2), 100);
+    let scenario =
+        Play::new().keep(every(0.0, 1.0, 0.1), 10_000).keep(every(60.0, 200.0, 0.2), 100);
     assert_eq!(scenario.verdict(59.0), Verdict::Plateau);
     assert_leak(&scenario, 90.0, 200.0);
     let (_, _, evidence) = scenario.classify(200.0, false);
@@ -138,7 +140,8 @@ fn leak_under_a_sawtooth_is_found() {
 
 #[test]
 fn leak_next_to_a_bounded_cache_is_found() {
-    let scenario = Play::new().fifo(every(0.0, 300.0, 0.1), 50, 100).keep(every(0.0, 300.0, 0.7), 100);
+    let scenario =
+        Play::new().fifo(every(0.0, 300.0, 0.1), 50, 100).keep(every(0.0, 300.0, 0.7), 100);
     assert_leak(&scenario, 60.0, 300.0);
 }
 
@@ -201,7 +204,7 @@ fn leak_after_an_hour_is_found_within_fifteen_minutes() {
     let scenario = Play::new()
         .churn(every(0.0, 1.5 * hour, 1.0), 0.3, 100)
         .keep(every(hour, 1.5 * hour, 1.0), 100);
-    let first =
-        (0..1800).step_by(10).find(|after| scenario.verdict(hour + f64::from(*after)) == Verdict::Leak);
+    let is_leak = |after: &i32| scenario.verdict(hour + f64::from(*after)) == Verdict::Leak;
+    let first = (0..1800).step_by(10).find(is_leak);
     assert!(first.unwrap() <= 15 * 60, "{first:?}");
 }

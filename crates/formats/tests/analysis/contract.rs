@@ -1,4 +1,4 @@
-//! `docs/reference/json-report.md` describes what is printed, field by field.
+//! `docs/reference/json-report.md` describes the JSON output field by field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{comparison_object, object};
 
 type Contract = BTreeMap<String, (String, bool)>;
 
-/// The rows of tables of fields, by the heading that they stand under.
+/// Returns the rows of the field tables, by the heading above them.
 fn contracts() -> BTreeMap<String, Contract> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/reference/json-report.md");
@@ -45,7 +45,8 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Frames, managed sites, judgements and the newer side of a difference are described once.
+/// Maps a path to its description: frames, managed sites, verdicts and the newer side of a diff are
+/// described once.
 fn described_as(path: &str) -> String {
     if let Some(at) = path.rfind("frames[]") {
         return path[at..].to_owned();
@@ -78,12 +79,12 @@ fn faults(object: &Value, path: &str, contract: &Contract, found: &mut BTreeSet<
     for (field, _) in contract.iter().filter(|(_, (_, always))| *always) {
         let name = field.strip_prefix(&own).filter(|name| !name.contains('.'));
         if name.is_some_and(|name| !fields.contains_key(name)) {
-            found.insert(format!("{prefix}: {field} is described as always there and is missing"));
+            found.insert(format!("{prefix}: {field} is described as always present but missing"));
         }
     }
 }
 
-/// Every field that an object has, as the contract names it.
+/// Collects every field of an object, with the path that the contract uses.
 fn fields(object: &Value, path: &str, all: &mut BTreeSet<String>) {
     for (name, value) in object.as_object().into_iter().flatten() {
         let field = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -96,7 +97,7 @@ fn fields(object: &Value, path: &str, all: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_contract_of_reports_is_what_is_printed() {
+fn report_json_matches_its_documentation() {
     let contracts = contracts();
     let (rich, judged) = (Story::rich(), Story::judged());
     let mut findings = judged.findings();
@@ -140,7 +141,7 @@ fn the_contract_of_reports_is_what_is_printed() {
 }
 
 #[test]
-fn the_contract_of_differences_is_what_is_printed() {
+fn diff_json_matches_its_documentation() {
     let contracts = contracts();
     let object = comparison_object();
     let mut contract = contracts["diff"].clone();
@@ -148,7 +149,7 @@ fn the_contract_of_differences_is_what_is_printed() {
         contract.insert(name.into(), contracts["every analysis"][name].clone());
     }
     contract.extend(contracts["frames"].clone());
-    // Both files are described as those of every analysis.
+    // Both files are described like those of every analysis.
     for (field, (types, _)) in &contracts["every analysis"] {
         for side in ["before", "after"] {
             contract.insert(format!("{side}.{field}"), (types.clone(), false));

@@ -1,6 +1,6 @@
-//! Figures of the rich file that were added up by hand: 8 MiB and 5 MiB are left of process 7, with a
-//! static variable of 3000 bytes; process 8 ends with 4 MiB; the array of device 1 went with its
-//! context. The peak of device 0 is at 3 s: 3000 B + 8 + 32 + 4 MiB.
+//! Values of the rich file, computed by hand: 8 MiB and 5 MiB of process 7 are not freed, with a
+//! static variable of 3000 bytes; process 8 exits with 4 MiB; the array of device 1 was released
+//! with its context. The peak of device 0 is at 3 s: 3000 B + 8 + 32 + 4 MiB.
 
 use engine::analysis::leakage::Leakage;
 use formats::export::analysis::Answer;
@@ -10,9 +10,9 @@ use super::object;
 use super::story::{MIB, SECOND, Story};
 
 #[test]
-fn leaked_bytes_are_device_memory_with_the_static_part_told() {
-    let story = Story::rich();
-    let found = object(&story, Answer::Leakage(&Leakage::of(&story.groups())));
+fn leaked_bytes_are_device_memory_with_a_static_part() {
+    let fixture = Story::rich();
+    let found = object(&fixture, Answer::Leakage(&Leakage::of(&fixture.groups())));
     assert_eq!(found["leaked_bytes"], 17 * MIB + 3000);
     assert_eq!(found["leaked_allocations"], 4);
     assert_eq!((&found["static_bytes"], &found["static_allocations"]), (&json!(3000), &json!(1)));
@@ -30,9 +30,9 @@ fn leaked_bytes_are_device_memory_with_the_static_part_told() {
 }
 
 #[test]
-fn the_peak_is_where_it_is_by_hand() {
-    let story = Story::rich();
-    let found = object(&story, Answer::Watermark(&story.peaks()));
+fn peak_matches_the_value_computed_by_hand() {
+    let fixture = Story::rich();
+    let found = object(&fixture, Answer::Watermark(&fixture.peaks()));
     let peak = &found["peaks"][0];
     assert_eq!((&peak["device"], &peak["pid"]), (&json!(0), &json!(null)));
     assert_eq!(peak["bytes"], 44 * MIB + 3000);
@@ -47,9 +47,9 @@ fn the_peak_is_where_it_is_by_hand() {
 }
 
 #[test]
-fn points_are_nanoseconds_and_bytes() {
-    let story = Story::rich();
-    let found = object(&story, Answer::Usage(&story.courses(), &[]));
+fn usage_points_are_nanoseconds_and_bytes() {
+    let fixture = Story::rich();
+    let found = object(&fixture, Answer::Usage(&fixture.courses(), &[]));
     let series = found["series"].as_array().unwrap();
     let device = series.iter().find(|one| one["kind"] == "device" && one["pid"] == 7).unwrap();
     let want = json!([
@@ -63,9 +63,9 @@ fn points_are_nanoseconds_and_bytes() {
 }
 
 #[test]
-fn a_file_without_a_wall_clock_tells_seconds() {
-    let story = Story::later();
-    let found = object(&story, Answer::Watermark(&story.peaks()));
+fn file_without_wall_clock_uses_seconds() {
+    let fixture = Story::later();
+    let found = object(&fixture, Answer::Watermark(&fixture.peaks()));
     // The third change, 2 ns after the first one.
     assert_eq!(
         (&found["peaks"][0]["time"], &found["peaks"][0]["time_ns"]),

@@ -6,10 +6,10 @@ use formats::export::handoff::Tables;
 
 use super::story::Story;
 
-fn tables(story: &Story) -> [Vec<Vec<String>>; 3] {
+fn tables(fixture: &Story) -> [Vec<Vec<String>>; 3] {
     let mut tables = Tables::new(Vec::new(), Vec::new(), Vec::new()).unwrap();
-    for change in &story.changes {
-        tables.change(change, &story.facts.stacks, story.facts.origin()).unwrap();
+    for change in &fixture.changes {
+        tables.change(change, &fixture.facts.stacks, fixture.facts.origin()).unwrap();
     }
     tables.finish().unwrap();
     let rows = |bytes: Vec<u8>| -> Vec<Vec<String>> {
@@ -44,7 +44,7 @@ fn every_allocation_is_in_exactly_one_table() {
 }
 
 #[test]
-fn rows_are_spelled_as_nsight_systems_does() {
+fn rows_use_the_names_of_nsight_systems() {
     let [valid, invalid, driver] = tables(&Story::rich());
     let first = [
         "7",
@@ -62,7 +62,7 @@ fn rows_are_spelled_as_nsight_systems_does() {
     assert!(valid[4][7].starts_with("[\\u{1b}[31mmalloc\\t\"x\"] (a\\nb) -> [Unknown] (libx.so)"));
     let variable = &invalid[1];
     assert_eq!((&*variable[4], &*variable[6]), ("CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC", "table"));
-    // What the process left at its exit was freed by no call.
+    // Memory that the process left at its exit was not freed by a call.
     assert_eq!(driver.len(), 2);
     assert_eq!(driver[1][7], "cuMemAllocAsync");
 }

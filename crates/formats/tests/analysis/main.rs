@@ -1,5 +1,5 @@
-//! Reports of two small files that have everything in them, against files that were looked at.
-//! `VRAMSCOPE_UPDATE=1` writes them anew. Figures that matter are worked out by hand in `figures.rs`.
+//! Reports of two small files with everything in them, compared with reviewed golden files.
+//! `VRAMSCOPE_UPDATE=1` regenerates them. Important values are computed by hand in `values.rs`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ use engine::analysis::diff::{Diff, File};
 use engine::analysis::leakage::Leakage;
 use formats::export::analysis::{self, Answer, Comparison, json};
 use formats::export::text::Style;
-use story::{Story, fragmentation, overlay};
+use fixture::{Story, fragmentation, overlay};
 
 fn assert_golden(name: &str, found: &str) {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/analysis");
@@ -28,30 +28,30 @@ fn assert_golden(name: &str, found: &str) {
     assert!(found == expected, "{} differs; found:\n{found}", path.display());
 }
 
-fn text(story: &Story, answer: Answer<'_>) -> String {
+fn text(fixture: &Story, answer: Answer<'_>) -> String {
     let mut out = Vec::new();
-    analysis::write_text(&mut out, &story.subject(Some(10)), answer, Style::default()).unwrap();
+    analysis::write_text(&mut out, &fixture.subject(Some(10)), answer, Style::default()).unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn object(story: &Story, answer: Answer<'_>) -> serde_json::Value {
+fn object(fixture: &Story, answer: Answer<'_>) -> serde_json::Value {
     let mut out = Vec::new();
-    json::write(&mut out, &story.subject(None), answer).unwrap();
+    json::write(&mut out, &fixture.subject(None), answer).unwrap();
     let line = String::from_utf8(out).unwrap();
-    assert_eq!(line.matches('\n').count(), 1, "one object in one line");
+    assert_eq!(line.matches('\n').count(), 1, "one object on one line");
     serde_json::from_str(&line).unwrap()
 }
 
-/// Every form of one answer.
-fn check(story: &Story, answer: Answer<'_>) {
+/// Compares every format of one result with its golden file.
+fn check(fixture: &Story, answer: Answer<'_>) {
     let name = answer.name();
-    let as_text = text(story, answer);
-    assert!(!as_text.contains('\x1b'), "no escape of a file reaches the terminal");
+    let as_text = text(fixture, answer);
+    assert!(!as_text.contains('\x1b'), "escape sequences of a file must not reach the terminal");
     assert_golden(&format!("{name}.txt"), &as_text);
-    let pretty = serde_json::to_string_pretty(&object(story, answer)).unwrap() + "\n";
+    let pretty = serde_json::to_string_pretty(&object(fixture, answer)).unwrap() + "\n";
     assert_golden(&format!("{name}.json"), &pretty);
     let mut out = Vec::new();
-    analysis::write_tsv(&mut out, &story.subject(None), answer).unwrap();
+    analysis::write_tsv(&mut out, &fixture.subject(None), answer).unwrap();
     let table = String::from_utf8(out).unwrap();
     let columns = |line: &str| line.matches('\t').count();
     let width = columns(table.lines().next().unwrap());
@@ -60,41 +60,41 @@ fn check(story: &Story, answer: Answer<'_>) {
 }
 
 #[test]
-fn leakage_in_every_form() {
-    let story = Story::rich();
-    check(&story, Answer::Leakage(&Leakage::of(&story.groups())));
+fn leaks_match_golden_files() {
+    let fixture = Story::rich();
+    check(&fixture, Answer::Leakage(&Leakage::of(&fixture.groups())));
 }
 
 #[test]
-fn watermark_in_every_form() {
-    let story = Story::rich();
-    check(&story, Answer::Watermark(&story.peaks()));
+fn peak_matches_golden_files() {
+    let fixture = Story::rich();
+    check(&fixture, Answer::Watermark(&fixture.peaks()));
 }
 
 #[test]
-fn usage_in_every_form() {
-    let story = Story::rich();
-    check(&story, Answer::Usage(&story.courses(), &[overlay()]));
+fn usage_matches_golden_files() {
+    let fixture = Story::rich();
+    check(&fixture, Answer::Usage(&fixture.courses(), &[overlay()]));
 }
 
 #[test]
-fn suspects_in_every_form() {
-    let story = Story::judged();
-    check(&story, Answer::Suspects(&story.findings()));
+fn suspects_match_golden_files() {
+    let fixture = Story::judged();
+    check(&fixture, Answer::Suspects(&fixture.findings()));
 }
 
 #[test]
-fn summary_in_every_form() {
-    let story = Story::rich();
-    check(&story, Answer::Summary(&story.overview()));
+fn summary_matches_golden_files() {
+    let fixture = Story::rich();
+    check(&fixture, Answer::Summary(&fixture.overview()));
 }
 
 #[test]
-fn fragmentation_in_every_form() {
+fn fragmentation_matches_golden_files() {
     check(&Story::rich(), Answer::Fragmentation(&fragmentation()));
 }
 
-/// Does something with the difference of two files.
+/// Calls `then` with the difference of two files.
 fn with_comparison<T>(then: impl FnOnce(&Comparison<'_>) -> T) -> T {
     let (before, after) = (Story::rich(), Story::later());
     let (old, new) = (before.groups(), after.groups());
@@ -116,7 +116,7 @@ fn comparison_object() -> serde_json::Value {
 }
 
 #[test]
-fn diff_in_every_form() {
+fn diff_matches_golden_files() {
     with_comparison(|comparison| {
         let mut out = Vec::new();
         analysis::write_diff_text(&mut out, comparison, Style::default()).unwrap();
@@ -130,42 +130,42 @@ fn diff_in_every_form() {
 }
 
 #[test]
-fn an_empty_file_has_an_answer_to_every_question() {
-    let story = Story::default();
-    let leakage = Leakage::of(&story.groups());
+fn empty_file_has_a_report_for_every_analysis() {
+    let fixture = Story::default();
+    let leakage = Leakage::of(&fixture.groups());
     let answers = [
         (Answer::Leakage(&leakage), "No leaks"),
-        (Answer::Watermark(&story.peaks()), "No device memory"),
-        (Answer::Usage(&story.courses(), &[]), "No device memory"),
-        (Answer::Suspects(&story.findings()), "Not enough data"),
-        (Answer::Summary(&story.overview()), "Nothing was allocated"),
+        (Answer::Watermark(&fixture.peaks()), "No device memory"),
+        (Answer::Usage(&fixture.courses(), &[]), "No device memory"),
+        (Answer::Suspects(&fixture.findings()), "Not enough data"),
+        (Answer::Summary(&fixture.overview()), "Nothing was allocated"),
         (Answer::Fragmentation(&analysis::Fragmentation::default()), "No caches or pools"),
     ];
     for (answer, beginning) in answers {
-        assert!(text(&story, answer).starts_with(beginning), "{}", text(&story, answer));
-        assert_eq!(object(&story, answer)["exact"], true);
+        assert!(text(&fixture, answer).starts_with(beginning), "{}", text(&fixture, answer));
+        assert_eq!(object(&fixture, answer)["exact"], true);
     }
 }
 
 #[test]
-fn what_is_live_in_a_snapshot_of_a_running_program_is_called_so() {
-    let mut story = Story::growing();
-    story.imported.source = formats::import::Source::Torch;
-    story.changes.iter_mut().for_each(|change| change.kind = engine::kind::Kind::Torch);
-    let mut groups = engine::analysis::groups::Groups::new(story.imported.source.measure());
-    story.changes.iter().for_each(|change| groups.change(change));
-    let found = text(&story, Answer::Leakage(&Leakage::of(&groups)));
+fn snapshot_of_a_running_program_reports_live_memory() {
+    let mut fixture = Story::growing();
+    fixture.imported.source = formats::import::Source::Torch;
+    fixture.changes.iter_mut().for_each(|change| change.kind = engine::kind::Kind::Torch);
+    let mut groups = engine::analysis::groups::Groups::new(fixture.imported.source.measure());
+    fixture.changes.iter().for_each(|change| groups.change(change));
+    let found = text(&fixture, Answer::Leakage(&Leakage::of(&groups)));
     let line = "64 leaks: 64.00 MiB of PyTorch memory live in the snapshot";
     assert_eq!(found.lines().next(), Some(line));
 }
 
 #[test]
-fn colours_only_where_they_are_wanted() {
-    let story = Story::rich();
-    let leakage = Leakage::of(&story.groups());
+fn colors_are_used_only_on_request() {
+    let fixture = Story::rich();
+    let leakage = Leakage::of(&fixture.groups());
     let mut out = Vec::new();
     let style = Style { color: true, ..Style::default() };
-    analysis::write_text(&mut out, &story.subject(None), Answer::Leakage(&leakage), style).unwrap();
+    analysis::write_text(&mut out, &fixture.subject(None), Answer::Leakage(&leakage), style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");
     assert!(!found.contains("\x1b[31mmalloc"), "{found:?}");

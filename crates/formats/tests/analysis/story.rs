@@ -1,4 +1,4 @@
-//! Small files, told by hand.
+//! Small files written by hand.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn streams() -> Judgement {
     }
 }
 
-/// A file: its changes and the rest.
+/// A file: its changes and its metadata.
 pub(crate) struct Story {
     pub(crate) changes: Vec<Change>,
     pub(crate) facts: Facts,
@@ -104,19 +104,19 @@ impl Story {
 
     /// Two processes, most kinds, hostile names, inexact.
     pub(crate) fn rich() -> Self {
-        let mut story = Self::default();
-        let step = story.site(&[
+        let mut fixture = Self::default();
+        let step = fixture.site(&[
             native("cudaMalloc", "/usr/lib/libcudart.so.12"),
             native("make_buffer", "/opt/app/train"),
             native("main", "/opt/app/train"),
         ]);
-        let model = story.site(&[
+        let model = fixture.site(&[
             native("c10::cuda::CUDACachingAllocator::malloc", "libc10_cuda.so"),
             python("forward<script>", "model.py", 12),
             python("_call_impl", "/usr/lib/python3/site-packages/torch/nn/module.py", 99),
             python("main", "train.py", 40),
         ]);
-        let hostile = story.site(&[
+        let hostile = fixture.site(&[
             native("\x1b[31mmalloc\t\"x\"", "a\nb"),
             Frame {
                 unknown: Some(Unknown::Stripped),
@@ -129,23 +129,23 @@ impl Story {
             language: Language::Remark,
             ..Frame::default()
         };
-        let variable = story.site(&[remark("table")]);
-        let driver = story.site(&[remark("cuMemAllocAsync")]);
+        let variable = fixture.site(&[remark("table")]);
+        let driver = fixture.site(&[remark("cuMemAllocAsync")]);
         let s = SECOND;
-        story.begin(s, 7, 0x10, Kind::Static, 3000).site = variable;
-        story.begin(s, 7, 0x11, Kind::ManagedStatic, 500).site = variable;
-        story.begin(2 * s, 7, 0x100, Kind::Device, 8 * MIB).site = step;
-        story.begin(3 * s, 7, 0x200, Kind::Device, 32 * MIB).site = model;
-        story.begin(3 * s, 8, 0x300, Kind::Async, 4 * MIB).site = driver;
-        story.begin(4 * s, 7, 0x400, Kind::Pinned, 4096).device = None;
-        story.end(5 * s, 0x200, How::Freed);
-        story.begin(6 * s, 7, 0x500, Kind::Device, 5 * MIB).site = hostile;
-        story.begin(6 * s, 8, 0x600, Kind::Array, 6 * MIB).device = Some(DeviceId(1));
-        story.begin(6 * s, 8, 0x700, Kind::Managed, 2 * MIB).site = model;
-        story.begin(7 * s, 8, 0x800, Kind::Imported, MIB);
-        story.end(8 * s, 0x600, How::Released);
-        story.end(9 * s, 0x300, How::Exited);
-        let facts = &mut story.facts;
+        fixture.begin(s, 7, 0x10, Kind::Static, 3000).site = variable;
+        fixture.begin(s, 7, 0x11, Kind::ManagedStatic, 500).site = variable;
+        fixture.begin(2 * s, 7, 0x100, Kind::Device, 8 * MIB).site = step;
+        fixture.begin(3 * s, 7, 0x200, Kind::Device, 32 * MIB).site = model;
+        fixture.begin(3 * s, 8, 0x300, Kind::Async, 4 * MIB).site = driver;
+        fixture.begin(4 * s, 7, 0x400, Kind::Pinned, 4096).device = None;
+        fixture.end(5 * s, 0x200, How::Freed);
+        fixture.begin(6 * s, 7, 0x500, Kind::Device, 5 * MIB).site = hostile;
+        fixture.begin(6 * s, 8, 0x600, Kind::Array, 6 * MIB).device = Some(DeviceId(1));
+        fixture.begin(6 * s, 8, 0x700, Kind::Managed, 2 * MIB).site = model;
+        fixture.begin(7 * s, 8, 0x800, Kind::Imported, MIB);
+        fixture.end(8 * s, 0x600, How::Released);
+        fixture.end(9 * s, 0x300, How::Exited);
+        let facts = &mut fixture.facts;
         facts.processes.insert(Pid(7), "train\x1b[2J<b>".into());
         facts.devices.insert(DeviceId(0), ("NVIDIA H200".into(), Some(140 << 30)));
         facts.clock = Some((Moment(0), 1_700_000_000_123_000_000));
@@ -153,75 +153,75 @@ impl Story {
         let warn = |text: &str, count, inexact| Warning { text: text.into(), count, inexact };
         facts.warnings.push(warn("frees of addresses never seen", 3, true));
         facts.warnings.push(warn("rows were not in order", 1, false));
-        story.imported.events = 13;
-        story.imported.producer = Some("nsys 2024.2.3".into());
-        story
+        fixture.imported.events = 13;
+        fixture.imported.producer = Some("nsys 2024.2.3".into());
+        fixture
     }
 
-    /// What the same program does after a change.
+    /// The same program after a change.
     pub(crate) fn later() -> Self {
-        let mut story = Self::default();
-        let new = story.site(&[python("cache", "cache.py", 3)]);
-        let step = story.site(&[
+        let mut fixture = Self::default();
+        let new = fixture.site(&[python("cache", "cache.py", 3)]);
+        let step = fixture.site(&[
             native("cudaMalloc", "/usr/lib/libcudart.so.12"),
             native("make_buffer", "/opt/app/train"),
             native("main", "/opt/app/train"),
         ]);
-        let model = story.site(&[
+        let model = fixture.site(&[
             native("c10::cuda::CUDACachingAllocator::malloc", "libc10_cuda.so"),
             python("forward<script>", "model.py", 15),
             python("_call_impl", "/usr/lib/python3/site-packages/torch/nn/module.py", 99),
             python("main", "train.py", 41),
         ]);
-        story.begin(1, 70, 0x1, Kind::Device, 2 * MIB).site = new;
-        story.begin(2, 70, 0x2, Kind::Device, 20 * MIB).site = step;
-        story.begin(3, 70, 0x3, Kind::Device, 16 * MIB).site = model;
-        story.end(4, 0x3, How::Freed);
-        story.facts.span = Some((Moment(1), Moment(4)));
-        story.imported.events = 4;
-        story
+        fixture.begin(1, 70, 0x1, Kind::Device, 2 * MIB).site = new;
+        fixture.begin(2, 70, 0x2, Kind::Device, 20 * MIB).site = step;
+        fixture.begin(3, 70, 0x3, Kind::Device, 16 * MIB).site = model;
+        fixture.end(4, 0x3, How::Freed);
+        fixture.facts.span = Some((Moment(1), Moment(4)));
+        fixture.imported.events = 4;
+        fixture
     }
 
     /// A loop that keeps a buffer in each of 64 steps.
     pub(crate) fn growing() -> Self {
-        let mut story = Self::default();
-        let site = story.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
+        let mut fixture = Self::default();
+        let site = fixture.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
         for step in 0..64 {
-            story.begin(step * SECOND, 7, 0x1000 + step, Kind::Device, MIB).site = site;
+            fixture.begin(step * SECOND, 7, 0x1000 + step, Kind::Device, MIB).site = site;
         }
-        story.facts.span = Some((Moment(0), Moment(63 * SECOND)));
-        story.imported.events = 64;
-        story
+        fixture.facts.span = Some((Moment(0), Moment(63 * SECOND)));
+        fixture.imported.events = 64;
+        fixture
     }
 
-    /// The same loop with a buffer that is taken and given back, one that grew unusually big, and a
-    /// second in which much was taken.
+    /// The same loop with a buffer that is allocated and freed, one unusually large buffer, and one
+    /// second with many allocations.
     pub(crate) fn judged() -> Self {
-        let mut story = Self::default();
-        let site = story.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
+        let mut fixture = Self::default();
+        let site = fixture.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
         let scratch =
-            story.site(&[python("scratch", "train.py", 9), python("main", "train.py", 20)]);
-        let load = story.site(&[python("load", "data.py", 3), python("main", "train.py", 20)]);
+            fixture.site(&[python("scratch", "train.py", 9), python("main", "train.py", 20)]);
+        let load = fixture.site(&[python("load", "data.py", 3), python("main", "train.py", 20)]);
         for step in 0..64 {
             let at = step * SECOND;
-            story.begin(at, 7, 0x1000 + step, Kind::Device, MIB).site = site;
-            story.begin(at + 1, 7, 0x1, Kind::Device, 4 * MIB).site = scratch;
-            story.end(at + SECOND / 2, 0x1, How::Freed);
+            fixture.begin(at, 7, 0x1000 + step, Kind::Device, MIB).site = site;
+            fixture.begin(at + 1, 7, 0x1, Kind::Device, 4 * MIB).site = scratch;
+            fixture.end(at + SECOND / 2, 0x1, How::Freed);
             if step == 40 {
-                story.begin(at + SECOND / 2 + 1, 7, 0x2, Kind::Device, 2096 * MIB).site = load;
-                story.end(at + SECOND / 2 + 2, 0x2, How::Freed);
+                fixture.begin(at + SECOND / 2 + 1, 7, 0x2, Kind::Device, 2096 * MIB).site = load;
+                fixture.end(at + SECOND / 2 + 2, 0x2, How::Freed);
             }
             if step == 50 {
                 for block in 0..500 {
                     let at = at + SECOND / 2 + 3 + block;
-                    story.begin(at, 7, 0x9000 + block, Kind::Device, MIB).site = load;
+                    fixture.begin(at, 7, 0x9000 + block, Kind::Device, MIB).site = load;
                 }
             }
         }
-        story.facts.span = Some((Moment(0), Moment(63 * SECOND)));
-        story.imported.events = 695;
-        story.facts.judged.push(streams());
-        story
+        fixture.facts.span = Some((Moment(0), Moment(63 * SECOND)));
+        fixture.imported.events = 695;
+        fixture.facts.judged.push(streams());
+        fixture
     }
 
     pub(crate) fn subject(&self, top: Option<usize>) -> Subject<'_> {
@@ -259,7 +259,7 @@ impl Story {
     }
 }
 
-/// Two pools: one whose blocks are known, one of sums.
+/// Two pools: one with known blocks, one with totals only.
 pub(crate) fn fragmentation() -> Fragmentation {
     let pool = Pool {
         device: Some(DeviceId(0)),
@@ -300,7 +300,7 @@ pub(crate) fn fragmentation() -> Fragmentation {
     Fragmentation { pools: vec![pool, sums], advice: vec![advice], would_fit: vec![would_fit] }
 }
 
-/// What nvidia-smi might have seen.
+/// A possible log of nvidia-smi.
 pub(crate) fn overlay() -> Overlay {
     let points = vec![(Moment(SECOND), 500 * MIB), (Moment(3 * SECOND), 540 * MIB)];
     Overlay { name: "nvidia-smi, GPU 0".into(), device: Some(DeviceId(0)), points }

@@ -1,4 +1,4 @@
-//! A sink that keeps everything, and checks what every reader promises.
+//! A sink that collects everything, and checks the guarantees of every reader.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use engine::stack::{Language, Stacks};
 use engine::units::Moment;
 use formats::import::{Error, Imported, Sink, Warning};
 
-/// What a reader told.
+/// Output of a reader.
 #[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) stacks: Stacks,
@@ -25,21 +25,21 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// Reads a file; the readers' promises are checked on the way.
+    /// Reads a file and checks the reader's guarantees.
     pub(crate) fn read(path: &Path) -> Result<(Self, Imported), Error> {
         let mut found = Self::default();
         let imported = formats::import::open(path, &mut found, |_| None)?;
         Ok((found, imported))
     }
 
-    /// What is live at the end, by when it began.
+    /// Returns live memory at the end, by allocation time.
     pub(crate) fn live(&self) -> Vec<&Change> {
         let mut live: Vec<_> = self.live.values().collect();
         live.sort_by_key(|change| (change.at, change.bytes));
         live
     }
 
-    /// Frames in short: `= remark`, `? module` of a nameless one, or the function.
+    /// Formats frames briefly: `= synthetic`, `? module` of an unnamed one, or the function.
     pub(crate) fn frames(&self, site: Option<SiteId>) -> Vec<String> {
         let Some(site) = site else { return Vec::new() };
         let text = |frame: &engine::stack::Frame| match (frame.language, frame.unknown) {
@@ -53,12 +53,12 @@ impl Collected {
         self.stacks.frames(site).map(text).collect()
     }
 
-    /// How often something was warned of; 0 when it was not.
+    /// Returns the count of a warning, or 0.
     pub(crate) fn warned(&self, part: &str) -> u64 {
         self.warnings.iter().filter(|warning| warning.text.contains(part)).map(|w| w.count).sum()
     }
 
-    /// Everything that was told, as text.
+    /// Returns all output as text.
     pub(crate) fn everything(&self) -> String {
         format!(
             "{:?} {:?} {:?} {:?} {:?} {:?}",
@@ -74,19 +74,19 @@ impl Sink for Collected {
 
     fn change(&mut self, change: &Change) {
         let last = self.changes.last().map_or(Moment(0), |last| last.at);
-        assert!(change.at >= last, "time goes backwards: {change:?}");
+        assert!(change.at >= last, "time went backwards: {change:?}");
         let name = (change.pid, change.key);
         match change.what {
             Turn::Began => {
                 assert!(self.live.insert(name, *change).is_none(), "began twice: {change:?}");
             }
             Turn::Ended { began, how } => {
-                let begun = self.live.remove(&name).expect("what ends has begun");
+                let begun = self.live.remove(&name).expect("an end without an allocation");
                 assert_eq!(Change { at: begun.at, what: Turn::Began, ..*change }, begun);
                 assert_eq!(began, begun.at);
                 assert!(matches!(how, How::Freed | How::Replaced));
             }
-            Turn::Learned { .. } => panic!("other tools learn nothing late: {change:?}"),
+            Turn::Learned { .. } => panic!("imports have no late updates: {change:?}"),
         }
         self.changes.push(*change);
     }
@@ -100,7 +100,7 @@ impl Sink for Collected {
     }
 
     fn clock(&mut self, moment: Moment, utc_nanos: i64) {
-        assert!(self.clock.is_none(), "told at most once");
+        assert!(self.clock.is_none(), "reported twice");
         self.clock = Some((moment.0, utc_nanos));
     }
 
@@ -112,19 +112,19 @@ impl Sink for Collected {
 
     fn warn(&mut self, warning: Warning) {
         assert!(warning.count > 0, "nothing happened: {warning:?}");
-        assert!(self.warnings.iter().all(|other| other.text != warning.text), "told twice");
+        assert!(self.warnings.iter().all(|other| other.text != warning.text), "reported twice");
         self.warnings.push(warning);
     }
 }
 
-/// A fixture of this crate.
+/// Returns the path of a fixture of this crate.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import").join(name)
 }
 
-/// A file with this content, for as long as the folder lives.
-pub(crate) fn file(folder: &tempfile::TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-    let path = folder.path().join(name);
+/// Writes a file that lives as long as `dir`.
+pub(crate) fn file(dir: &tempfile::TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = dir.path().join(name);
     std::fs::write(&path, content).unwrap();
     path
 }

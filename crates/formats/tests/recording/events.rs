@@ -1,4 +1,4 @@
-//! Any event there is.
+//! Strategies for all events.
 
 use engine::container::{Container, Pod, Runtime};
 use engine::event::{
@@ -34,7 +34,7 @@ fn device() -> impl Strategy<Value = DeviceId> {
     any::<u16>().prop_map(DeviceId)
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn location() -> impl Strategy<Value = Place> {
     prop_oneof![device().prop_map(Place::Device), Just(Place::Host)]
 }
 
@@ -74,7 +74,7 @@ fn vmm() -> BoxedStrategy<VmmCall> {
     let handle = || any::<u64>().prop_map(HandleId);
     let range = || (any::<u64>(), any::<u64>());
     prop_oneof![
-        (handle(), any::<u64>(), place(), site()).prop_map(|(handle, bytes, place, site)| {
+        (handle(), any::<u64>(), location(), site()).prop_map(|(handle, bytes, place, site)| {
             VmmCall::Create { handle, bytes, place, site }
         }),
         handle().prop_map(|handle| VmmCall::Import { handle }),
@@ -96,7 +96,7 @@ fn vmm() -> BoxedStrategy<VmmCall> {
 fn pool() -> BoxedStrategy<PoolCall> {
     let pool = || any::<u64>().prop_map(PoolId);
     prop_oneof![
-        (pool(), option::of(place())).prop_map(|(pool, place)| PoolCall::Created { pool, place }),
+        (pool(), option::of(location())).prop_map(|(pool, place)| PoolCall::Created { pool, place }),
         pool().prop_map(|pool| PoolCall::Destroyed { pool }),
         (pool(), any::<u64>()).prop_map(|(pool, keep)| PoolCall::Trimmed { pool, keep }),
         (pool(), any::<u64>()).prop_map(|(pool, bytes)| PoolCall::ToldReserved { pool, bytes }),
@@ -118,7 +118,7 @@ fn graph() -> BoxedStrategy<GraphCall> {
             .prop_map(|(stream, graph)| GraphCall::CaptureBegan { stream, graph }),
         (stream(), option::of(graph()))
             .prop_map(|(stream, graph)| GraphCall::CaptureEnded { stream, graph }),
-        (graph(), any::<u64>(), any::<u64>(), place()).prop_map(
+        (graph(), any::<u64>(), any::<u64>(), location()).prop_map(
             |(graph, address, bytes, place)| GraphCall::AllocNode { graph, address, bytes, place }
         ),
         (graph(), any::<u64>()).prop_map(|(graph, address)| GraphCall::FreeNode { graph, address }),
@@ -334,7 +334,7 @@ fn watch() -> impl Strategy<Value = TensorWatch> {
     prop_oneof![Just(TensorWatch::Begun), reason]
 }
 
-/// Fails to compile when there is a new one, which then belongs into [`what`].
+/// Fails to compile when there is a new event, which then belongs in [`what`].
 fn listed(what: &What) {
     match what {
         What::Process(_)
@@ -394,7 +394,7 @@ fn what() -> BoxedStrategy<What> {
     .boxed()
 }
 
-/// Any event.
+/// Generates any event.
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let moments = prop_oneof![any::<u64>().prop_map(|at| (at, at)), any::<(u64, u64)>(),];
     (any::<(u32, u32)>(), moments, what()).prop_map(|((pid, tid), (entered, at), what)| {

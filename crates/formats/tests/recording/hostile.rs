@@ -1,4 +1,4 @@
-//! Files that lie, files of others, files of the future.
+//! Corrupt, foreign and newer files.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ fn some_recording() -> Vec<u8> {
     record(&vec(events::event(), 40).new_tree(&mut runner).unwrap().current())
 }
 
-/// Arrow must not even get to panic: what it would stumble over is refused before.
+/// Arrow must not panic: anything that would make it panic is rejected before.
 #[test]
-fn any_byte_may_be_any_other() {
+fn any_changed_byte_is_handled() {
     let stumbled = Arc::new(AtomicUsize::new(0));
     let (count, usual) = (Arc::clone(&stumbled), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
@@ -46,14 +46,14 @@ fn any_byte_may_be_any_other() {
             Err(Error::Io { source, .. }) => panic!("{source}"),
         }
     }
-    assert!(refused > good.len() / 10, "only {refused} changes were noticed");
+    assert!(refused > good.len() / 10, "only {refused} changes were detected");
     assert_eq!(stumbled.load(Ordering::Relaxed), 0, "Arrow panicked");
 }
 
 proptest! {
     #![proptest_config(random::config(256))]
     #[test]
-    fn random_bytes_are_survived(
+    fn random_bytes_do_not_panic(
         bytes in vec(any::<u8>(), 0..200),
         place in any::<proptest::sample::Index>(),
     ) {
@@ -70,26 +70,26 @@ proptest! {
 }
 
 #[test]
-fn huge_lengths_take_no_memory() {
+fn huge_lengths_do_not_allocate() {
     let good = some_recording();
     let meta = u32::from_le_bytes(good[4..8].try_into().unwrap()) as usize;
     let batch = 8 + meta;
     for (place, value) in [(4, i32::MAX), (batch + 4, i32::MAX), (batch + 4, -5), (4, 1 << 23)] {
         let mut bad = good.clone();
         bad[place..place + 4].copy_from_slice(&value.to_le_bytes());
-        // Either it is impossible, or it looks cut off.
+        // Either it is impossible, or it looks truncated.
         if let Ok((rows, warnings)) = read(&bad) {
             assert!(rows.is_empty() && !warnings.is_empty(), "{place} {value}");
         }
     }
 }
 
-/// The buffers of a compressed batch begin with what they become uncompressed.
+/// The buffers of a compressed batch begin with their uncompressed size.
 #[test]
-fn a_buffer_that_would_become_huge_is_refused() {
+fn buffer_with_a_huge_size_is_rejected() {
     let good = some_recording();
     let start = good.windows(8).skip(8).position(|w| w == [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
-    assert!(start.is_some(), "the end mark is there");
+    assert!(start.is_some(), "no end mark");
     let mut refused = 0;
     for place in (0..good.len() - 8).step_by(8) {
         let mut bad = good.clone();
@@ -123,7 +123,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn files_of_others_are_told_from_recordings() {
+fn foreign_arrow_files_are_rejected() {
     let field = Field::new("type", DataType::Utf8, false);
     let foreign = stream(Schema::new(vec![field.clone()]), vec![words(&["report"])]);
     assert!(refusal(&foreign).contains("not one that vramscope wrote"), "{}", refusal(&foreign));
@@ -134,7 +134,7 @@ fn files_of_others_are_told_from_recordings() {
 }
 
 #[test]
-fn a_version_of_the_future_is_refused_with_advice() {
+fn newer_version_is_rejected_with_advice() {
     let field = Field::new("type", DataType::Utf8, false);
     let newer = stream(marked(vec![field.clone()], "2"), vec![words(&["report"])]);
     assert!(refusal(&newer).contains("read it with a newer vramscope"), "{}", refusal(&newer));
@@ -154,7 +154,7 @@ fn old_column_names_are_rejected_as_unreleased() {
 }
 
 #[test]
-fn columns_of_another_type_are_refused() {
+fn columns_of_another_type_are_rejected() {
     let field = Field::new("type", DataType::UInt64, false);
     let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
     let wrong = stream(marked(vec![field], "1"), vec![numbers]);
@@ -163,7 +163,7 @@ fn columns_of_another_type_are_refused() {
 }
 
 #[test]
-fn rows_without_what_they_need_are_refused_and_new_words_are_left_out() {
+fn rows_without_required_columns_are_rejected() {
     let field = || Field::new("type", DataType::Utf8, false);
     let bare = stream(marked(vec![field()], "1"), vec![words(&["allocate"])]);
     let refusal = refusal(&bare);

@@ -1,4 +1,4 @@
-//! A recording as everybody's input: changes, pools, names, warnings.
+//! A recording as the input of an import: changes, pools, names, warnings.
 
 use std::fs;
 
@@ -82,9 +82,10 @@ fn free(address: u64) -> What {
     What::Free(Free { key: Key::address(address), by: FreeBy::Free, stream: None })
 }
 
-/// Two processes: one frees what it allocates and ends with memory of a pool, one leaks and runs on.
-fn story(writer: &mut Writer<fs::File>) {
-    let told = |site, name: &str| {
+/// Two processes: one frees its allocations and exits with pool memory, one leaks and keeps
+/// running.
+fn write_events(writer: &mut Writer<fs::File>) {
+    let frames_of = |site, name: &str| {
         let frames = [Frame { function: name.into(), ..Frame::default() }].into();
         event(0, 35, What::Site(SiteFacts { site: SiteId(site), frames }))
     };
@@ -109,20 +110,20 @@ fn story(writer: &mut Writer<fs::File>) {
         event(2, 31, What::Gpus([Some(GpuId(7))].into())),
         event(2, 32, allocate(0x100, Kind::Pinned, 32, Some(SiteId(77)))),
         event(2, 33, What::Lost(lost)),
-        // Names take time to find.
-        told(0, "unused"),
-        told(1, "main"),
+        // Symbols are resolved later.
+        frames_of(0, "unused"),
+        frames_of(1, "main"),
     ] {
         writer.event(&event).unwrap();
     }
 }
 
 fn import(finish: bool) -> (Seen, Imported) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("story.arrows");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.arrows");
     let file = fs::File::create(&path).unwrap();
     let mut writer = Writer::new(file, &header(), function).unwrap();
-    story(&mut writer);
+    write_events(&mut writer);
     if finish {
         writer.finish(Moment(40)).unwrap();
     } else {
@@ -134,16 +135,16 @@ fn import(finish: bool) -> (Seen, Imported) {
 }
 
 #[test]
-fn allocations_begin_and_end_as_they_did() {
+fn allocations_and_frees_are_imported() {
     let (seen, imported) = import(true);
-    let told: Vec<_> = seen
+    let changes: Vec<_> = seen
         .changes
         .iter()
         .map(|change| (change.at.0, change.pid.0, change.key.value, change.bytes, change.what))
         .collect();
     let ended = |began, how| Turn::Ended { began: Moment(began), how };
     assert_eq!(
-        told,
+        changes,
         [
             (12, 1, 0x100, 64, Turn::Began),
             (13, 1, 0x100, 64, ended(12, How::Freed)),
@@ -152,10 +153,10 @@ fn allocations_begin_and_end_as_they_did() {
             (32, 2, 0x100, 32, Turn::Began),
         ]
     );
-    let site = seen.changes[0].site.expect("the site was told");
+    let site = seen.changes[0].site.expect("no site");
     let frames: Vec<_> = seen.stacks.frames(site).map(|frame| &*frame.function).collect();
     assert_eq!(frames, ["main"]);
-    assert_eq!(seen.changes[4].site, None, "a site that the file does not have");
+    assert_eq!(seen.changes[4].site, None, "a site that is not in the file");
     assert_eq!(
         (seen.changes[2].pool, seen.changes[2].stream),
         (Some(PoolId(0x900)), Some(StreamId(5)))
@@ -171,7 +172,7 @@ fn allocations_begin_and_end_as_they_did() {
 }
 
 #[test]
-fn names_clock_and_pools_are_told() {
+fn names_clock_and_pools_are_imported() {
     let (seen, _) = import(true);
     assert_eq!(seen.processes, [(Pid(1), "train".into()), (Pid(2), "serve".into())]);
     assert_eq!(seen.devices, [(DeviceId(0), "Simulated".into(), Some(8 << 30))]);
@@ -190,7 +191,7 @@ fn names_clock_and_pools_are_told() {
 }
 
 #[test]
-fn what_makes_figures_inexact_is_a_warning() {
+fn inexact_recordings_have_warnings() {
     let (seen, _) = import(true);
     let counts: Vec<_> =
         seen.warnings.iter().map(|warning| (warning.count, warning.inexact)).collect();
@@ -204,7 +205,7 @@ fn what_makes_figures_inexact_is_a_warning() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_an_error_that_names_it() {
+fn missing_file_is_named_in_the_error() {
     let missing = std::path::Path::new("no/such/file");
     let error = read(missing, &mut Seen::default(), known).unwrap_err().to_string();
     assert!(error.starts_with("cannot read no/such/file: "), "{error}");

@@ -1,4 +1,4 @@
-//! Recordings: everything that is written is read again, and nothing that a file says is believed.
+//! Recordings: everything that is written is read back, and file contents are never trusted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +25,7 @@ use formats::export::GpuName;
 use formats::import::Error;
 use formats::recording::{Header, Reader, Row, Writer};
 
-/// The driver functions of these tests.
+/// Driver functions of these tests.
 const FUNCTIONS: [&str; 4] = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemCreate", "cuMemMap"];
 
 fn function(id: FunctionId) -> &'static str {
@@ -54,7 +54,7 @@ fn header() -> Header {
     }
 }
 
-/// Rows of the header of these tests: four facts, the clock, a GPU.
+/// Header rows of these tests: four metadata rows, the clock, a GPU.
 const HEADER_ROWS: usize = 7;
 
 fn record(events: &[Event]) -> Vec<u8> {
@@ -70,7 +70,7 @@ fn reader(bytes: &[u8]) -> Result<Reader<&[u8]>, Error> {
     Reader::new(bytes, Path::new("test.arrows"), Some(bytes.len() as u64), known)
 }
 
-/// All rows, and the warnings.
+/// Returns all rows and warnings.
 fn read(bytes: &[u8]) -> Result<(Vec<Row>, Vec<String>), Error> {
     let mut reader = reader(bytes)?;
     let mut rows = Vec::new();

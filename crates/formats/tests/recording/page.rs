@@ -1,4 +1,5 @@
-//! The tables of `docs/reference/recording-format.md` are made from the schema. `VRAMSCOPE_UPDATE=1` writes them.
+//! The tables of `docs/reference/recording-format.md` are generated from the schema.
+//! `VRAMSCOPE_UPDATE=1` writes them.
 
 use std::fmt::Write;
 use std::fs;
@@ -36,7 +37,7 @@ fn facts() -> String {
 }
 
 #[test]
-fn the_tables_of_the_page_are_fresh() {
+fn documented_tables_are_up_to_date() {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/recording-format.md");
     let found = fs::read_to_string(&path).unwrap();

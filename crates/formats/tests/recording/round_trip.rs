@@ -1,4 +1,4 @@
-//! What is written is read again.
+//! Written recordings are read back.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use super::{HEADER_ROWS, events, function, header, random, read, reader, record}
 proptest! {
     #![proptest_config(random::config(64))]
     #[test]
-    fn every_event_is_read_as_it_was_written(written in vec(events::event(), 0..60)) {
+    fn every_event_round_trips(written in vec(events::event(), 0..60)) {
         let (rows, warnings) = read(&record(&written)).unwrap();
         prop_assert!(warnings.is_empty(), "{:?}", warnings);
         prop_assert_eq!(rows.last(), Some(&Row::End(Moment(99))));
@@ -32,7 +32,7 @@ fn at(moment: u64, what: What) -> Event {
 }
 
 #[test]
-fn the_header_is_read_as_it_was_written() {
+fn header_round_trips() {
     let (rows, _) = read(&record(&[])).unwrap();
     let header = header();
     let about = |key: &str, value: &str| Row::About { key: key.into(), value: value.into() };
@@ -53,14 +53,14 @@ fn the_header_is_read_as_it_was_written() {
 }
 
 #[test]
-fn more_events_than_a_batch_has_rows_stay_in_order() {
+fn events_of_several_batches_stay_in_order() {
     let many: Vec<Event> = (0..40_000).map(|moment| at(moment, What::ThreadExit)).collect();
     let (rows, _) = read(&record(&many)).unwrap();
     assert_eq!(super::events(rows), many);
 }
 
 #[test]
-fn a_site_may_be_told_after_it_is_named_and_its_frames_are_written_once() {
+fn late_site_frames_are_written_once() {
     let main = Frame {
         function: "main".into(),
         file: Some("a.c".into()),
@@ -80,14 +80,14 @@ fn a_site_may_be_told_after_it_is_named_and_its_frames_are_written_once() {
         stream: None,
         site: Some(SiteId(70)),
     };
-    let told = |site, frames: &[Frame]| {
+    let frames_of = |site, frames: &[Frame]| {
         at(6, What::Site(SiteFacts { site: SiteId(site), frames: frames.into() }))
     };
     let many = [
         at(5, What::Allocate(call)),
-        told(70, &[step.clone(), main.clone()]),
-        told(3, std::slice::from_ref(&main)),
-        told(4, &[]),
+        frames_of(70, &[step.clone(), main.clone()]),
+        frames_of(3, std::slice::from_ref(&main)),
+        frames_of(4, &[]),
     ];
     let bytes = record(&many);
     let (rows, _) = read(&bytes).unwrap();
@@ -102,7 +102,7 @@ fn a_site_may_be_told_after_it_is_named_and_its_frames_are_written_once() {
 }
 
 #[test]
-fn a_row_waits_a_second_at_most_and_ticks_longer() {
+fn rows_are_flushed_within_a_second() {
     let second = 1_000_000_000;
     let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
     let header = writer.bytes();
@@ -119,12 +119,12 @@ fn a_row_waits_a_second_at_most_and_ticks_longer() {
     assert_eq!(writer.bytes(), flushed, "nothing waits");
     writer.tick(Moment(90 * second)).unwrap();
     writer.flush_due(Moment(120 * second)).unwrap();
-    assert!(writer.bytes() > flushed, "ticks do not wait for ever");
+    assert!(writer.bytes() > flushed, "ticks do not wait forever");
     assert_eq!((writer.events(), writer.lost()), (1, 0));
 }
 
 #[test]
-fn an_unknown_function_keeps_its_name() {
+fn unknown_function_keeps_its_name() {
     fn other(_: FunctionId) -> &'static str {
         "cuMemAllocTomorrow"
     }
@@ -153,13 +153,13 @@ fn an_unknown_function_keeps_its_name() {
 }
 
 #[test]
-fn every_row_of_the_table_is_written_and_names_columns_that_exist() {
+fn every_row_type_uses_existing_columns() {
     let mut runner = random::runner();
     let strategy = vec(events::event(), 3000);
     let mut words: BTreeSet<String> = BTreeSet::new();
     let many = strategy.new_tree(&mut runner).unwrap().current();
     let bytes = record(&many);
-    // The words are stored compressed: ask Arrow for them, not our own reader.
+    // The words are stored compressed: read them with Arrow, not with our own reader.
     let stream = arrow_ipc::reader::StreamReader::try_new(&*bytes, None).unwrap();
     for batch in stream {
         let batch = batch.unwrap();

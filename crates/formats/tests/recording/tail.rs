@@ -1,4 +1,4 @@
-//! Files that end too early are read up to there.
+//! Truncated files are read up to the truncation.
 
 use engine::event::{Event, What};
 use engine::ids::{Pid, Tid};
@@ -12,7 +12,7 @@ fn event(moment: u64) -> Event {
     Event { pid: Pid(1), tid: Tid(1), entered: at, at, what: What::Exec }
 }
 
-/// A recording of three batches with an event each; where each of them ends.
+/// Returns a recording of three batches with one event each, and the end of each batch.
 fn three() -> (Vec<u8>, Vec<usize>) {
     let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
     let mut ends = vec![writer.bytes() as usize];
@@ -26,7 +26,7 @@ fn three() -> (Vec<u8>, Vec<usize>) {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_read_up_to_the_cut_and_says_where_that_is() {
+fn truncated_file_is_read_up_to_the_cut() {
     let (bytes, ends) = three();
     let mut readable = 0;
     for length in 0..bytes.len() {
@@ -39,7 +39,7 @@ fn a_file_cut_anywhere_is_read_up_to_the_cut_and_says_where_that_is() {
         assert_eq!(events(rows).len(), whole, "{length}");
         let from = ends.iter().rev().find(|end| length >= **end);
         match from {
-            // After the row that says so, the end is known even without the mark.
+            // After the end row, the end is known even without the end mark.
             Some(from) if length < bytes.len() - 8 => {
                 assert!(
                     warnings[0].contains(&format!("truncated at byte {from} (")),
@@ -54,7 +54,7 @@ fn a_file_cut_anywhere_is_read_up_to_the_cut_and_says_where_that_is() {
 }
 
 #[test]
-fn zeros_after_a_power_failure_are_a_cut() {
+fn trailing_zeros_count_as_truncation() {
     let (bytes, ends) = three();
     let mut bytes = bytes[..ends[2]].to_vec();
     bytes.resize(ends[2] + 4096, 0);

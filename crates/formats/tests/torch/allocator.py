@@ -1,7 +1,7 @@
 """A small model of PyTorch's caching allocator, written from its documented rules.
 
-It keeps blocks as objects and its own statistics, so that a reader of the snapshots it writes can be
-held against figures that were never reconstructed from a trace.
+It keeps blocks as objects and its own statistics, so that a reader of its snapshots can be compared
+with numbers that were not reconstructed from a trace.
 """
 import bisect
 
@@ -43,11 +43,11 @@ class Allocator:
         self.growing = {}
         self.stats = {name: Level() for name in ("allocated", "requested", "active", "reserved")}
 
-    # -- what is written down
+    # -- output
 
     def entry(self, action, size, stream, frames, **more):
         self.now += 3
-        # PyTorch makes a new text for the compile context of every entry.
+        # PyTorch creates a new string for the compile context of every entry.
         entry = {"action": action, **more, "size": size, "stream": stream, "time_us": self.now,
                  "compile_context": "".join(("N", "/A")), "user_metadata": ""}
         if frames is not None:
@@ -144,7 +144,7 @@ class Allocator:
         return segment.first
 
     def grow(self, rounded, stream, small, frames, pool):
-        """Maps more memory behind a segment that grows; the block at its end grows with it."""
+        """Maps more memory at the end of an expandable segment; its last block grows with it."""
         key = (pool, stream, small)
         page = SMALL_SEGMENT if small else LARGE_SEGMENT
         segment = self.growing.get(key)
@@ -239,7 +239,7 @@ class Allocator:
                 self.entry("segment_free", segment.size, segment.stream, frames, addr=segment.addr)
 
     def unmap(self, segment, block, frames):
-        """Only whole pages at the end of a segment are given back: holes would need more than a model."""
+        """Unmaps whole pages at the end of a segment only: holes are beyond this model."""
         page = SMALL_SEGMENT if segment.small else LARGE_SEGMENT
         if block.state != "inactive" or block.next or not block.prev:
             return

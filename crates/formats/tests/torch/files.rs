@@ -1,4 +1,4 @@
-//! Real and made snapshots against independent answers.
+//! Real and generated snapshots compared with independent results.
 
 use engine::analysis::fragmentation::{Owner, Suggestion, analyse};
 use engine::cache::{CacheLevels, Part};
@@ -22,23 +22,23 @@ fn expected() -> serde_json::Map<String, Value> {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Compares, for each of the four levels, what is expected; `null` is not known.
-fn compare_levels(name: &str, got: &CacheLevels, wanted: &Value, peaks: bool) {
+/// Compares the four stats with the expected ones; `null` is unknown.
+fn compare_levels(name: &str, got: &CacheLevels, expected: &Value, peaks: bool) {
     for (word, level) in [
         ("allocated", got.allocated),
         ("requested", got.requested),
         ("active", got.active),
         ("reserved", got.reserved),
     ] {
-        let wanted = &wanted[word];
-        assert_eq!(Some(level.current), wanted["current"].as_u64(), "{name}: {word}");
-        if peaks && let Some(peak) = wanted["peak"].as_u64() {
+        let expected = &expected[word];
+        assert_eq!(Some(level.current), expected["current"].as_u64(), "{name}: {word}");
+        if peaks && let Some(peak) = expected["peak"].as_u64() {
             assert_eq!(level.peak, peak, "{name}: peak of {word}");
         }
     }
 }
 
-fn compare(name: &str, kept: &Kept, wanted: &Value) {
+fn compare(name: &str, kept: &Kept, expected: &Value) {
     for (word, got) in [
         ("began", kept.began),
         ("ended", kept.ended),
@@ -49,19 +49,19 @@ fn compare(name: &str, kept: &Kept, wanted: &Value) {
         ("live", kept.live_bytes(Kind::Torch)),
         ("reserved", kept.live_bytes(Kind::Pool)),
     ] {
-        if let Some(wanted) = wanted.get(word).and_then(Value::as_u64) {
-            assert_eq!(got, wanted, "{name}: {word}");
+        if let Some(expected) = expected.get(word).and_then(Value::as_u64) {
+            assert_eq!(got, expected, "{name}: {word}");
         }
     }
-    if let Some(exact) = wanted["exact"].as_bool() {
+    if let Some(exact) = expected["exact"].as_bool() {
         assert_eq!(kept.exact(), exact, "{name}: {:?}", kept.warnings);
     }
-    let levels = wanted["levels"].as_array().unwrap();
+    let levels = expected["levels"].as_array().unwrap();
     for (number, wanted_levels) in (0..).zip(levels) {
         let device = Some(DeviceId(number));
         let got = kept.levels.iter().find(|levels| levels.device == device).unwrap();
-        compare_levels(name, got, wanted_levels, wanted["exact"] != Value::Null);
-        // What was told change by change is the same.
+        compare_levels(name, got, wanted_levels, expected["exact"] != Value::Null);
+        // The sums of all changes agree.
         for (kind, level) in [(Kind::Torch, got.allocated), (Kind::Pool, got.reserved)] {
             let sum = kept.sums.get(&(kind, device)).copied().unwrap_or(0);
             let peak = kept.peaks.get(&(kind, device)).copied().unwrap_or(0);
@@ -71,18 +71,18 @@ fn compare(name: &str, kept: &Kept, wanted: &Value) {
 }
 
 #[test]
-fn snapshots_of_every_shape_give_the_expected_answers() {
+fn snapshots_match_the_expected_results() {
     let expected = expected();
     assert!(expected.len() > 20);
     for (name, wanted) in &expected {
-        let folder = if name.starts_with("torch-2.11") { "real" } else { "made" };
-        let (kept, _) = read(&format!("{folder}/{name}"));
+        let dir = if name.starts_with("torch-2.11") { "real" } else { "made" };
+        let (kept, _) = read(&format!("{dir}/{name}"));
         compare(name, &kept, wanted);
     }
 }
 
 #[test]
-fn every_made_file_has_an_expected_answer() {
+fn every_generated_file_has_an_expected_result() {
     let expected = expected();
     for entry in std::fs::read_dir(file("made")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -91,7 +91,7 @@ fn every_made_file_has_an_expected_answer() {
 }
 
 #[test]
-fn a_real_snapshot_has_its_times_stacks_and_settings() {
+fn real_snapshot_has_times_stacks_and_settings() {
     let (kept, events) = read("real/torch-2.11_native.pickle");
     assert_eq!(events, 598);
     let first = expected()["torch-2.11_native.pickle"]["first_us"].as_u64().unwrap() * 1000;
@@ -123,7 +123,7 @@ fn a_real_snapshot_has_its_times_stacks_and_settings() {
 }
 
 #[test]
-fn an_out_of_memory_is_told_with_what_was_wanted_and_free() {
+fn out_of_memory_warning_has_requested_and_free_sizes() {
     let (kept, _) = read("real/torch-2.11_oom.pickle");
     let oom = kept.warning("out of memory").unwrap();
     assert_eq!(
@@ -143,7 +143,7 @@ fn an_out_of_memory_is_told_with_what_was_wanted_and_free() {
 }
 
 #[test]
-fn gaps_of_a_real_snapshot_are_what_pytorch_counts() {
+fn gaps_of_a_real_snapshot_match_pytorch_stats() {
     let (kept, _) = read("real/torch-2.11_native.pickle");
     let found = analyse(&kept.segments, &[], kept.settings.as_ref().unwrap());
     let wanted = &expected()["torch-2.11_native.pickle"]["inactive_split"];
@@ -159,7 +159,7 @@ fn gaps_of_a_real_snapshot_are_what_pytorch_counts() {
 }
 
 #[test]
-fn all_writers_of_one_snapshot_are_understood_alike() {
+fn all_pickle_protocols_give_the_same_result() {
     let (one, events) = read("made/protocol-4.pickle");
     for other in ["protocol-2", "protocol-3", "protocol-5", "cpp-pickler", "one-by-one"] {
         let (other, other_events) = read(&format!("made/{other}.pickle"));
@@ -172,12 +172,12 @@ fn all_writers_of_one_snapshot_are_understood_alike() {
 }
 
 #[test]
-fn odd_entries_are_named_and_counted() {
+fn unusual_entries_are_warned_about_and_counted() {
     let (kept, _) = read("made/odd-entries.pickle");
     let unknown = kept.warning("`segment_teleport`").unwrap();
     assert_eq!((unknown.count, unknown.inexact), (2, false));
     assert!(kept.warning("1.00 TiB (1099511627776 bytes) wanted, 3.00 GiB").is_some());
-    // A stream of 64 bits needs a number of nine bytes.
+    // A 64-bit stream needs a nine-byte integer.
     let streams: Vec<_> = kept.live.values().filter_map(|change| change.stream).collect();
     assert!(streams.contains(&StreamId((1 << 63) + 5)));
     let without = kept.live.values().filter(|change| change.kind == Kind::Torch);
@@ -185,7 +185,7 @@ fn odd_entries_are_named_and_counted() {
 }
 
 #[test]
-fn a_profile_tells_categories_and_calls_the_last_device_cpu() {
+fn profile_snapshot_has_categories_and_a_cpu_device() {
     let (kept, _) = read("made/profile.pickle");
     assert!(kept.segments.is_empty() && kept.levels.is_empty());
     let outermost = |kind: Kind| -> Vec<String> {
@@ -201,7 +201,7 @@ fn a_profile_tells_categories_and_calls_the_last_device_cpu() {
 }
 
 #[test]
-fn torch_2_0_has_its_stacks_in_a_history() {
+fn torch_2_0_stacks_come_from_the_history() {
     let (kept, _) = read("made/torch-2.0.pickle");
     let active = kept.segments.iter().flat_map(|segment| &segment.blocks);
     for block in active.filter(|block| block.requested > 0) {
@@ -213,7 +213,7 @@ fn torch_2_0_has_its_stacks_in_a_history() {
 }
 
 #[test]
-fn what_came_before_the_trace_with_large_blocks_is_close_and_says_so() {
+fn large_blocks_from_before_the_trace_are_estimated() {
     let (kept, _) = read("made/ring-large.pickle");
     let wanted = &expected()["ring-large.pickle"]["levels"][0]["allocated"]["peak"];
     let older = kept.warning("before the trace begins").unwrap().count;

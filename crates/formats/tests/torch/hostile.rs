@@ -1,4 +1,4 @@
-//! Files that nobody should write.
+//! Malformed and malicious files.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,14 +18,14 @@ fn read(bytes: &[u8]) -> (Result<u64, Error>, Kept) {
 }
 
 fn error(bytes: &[u8]) -> String {
-    let error = read(bytes).0.expect_err("this is no snapshot");
+    let error = read(bytes).0.expect_err("accepted as a snapshot");
     let text = error.to_string();
-    // Without the name of the file, which differs each time.
+    // Without the file name, which differs each time.
     text.split_once(": ").map_or(text.clone(), |(_, text)| text.to_owned())
 }
 
 #[test]
-fn everything_that_would_run_something_is_refused_by_name() {
+fn executable_opcodes_are_rejected_by_name() {
     for (bytes, name, at) in [
         (
             b"\x80\x02cos\nsystem\nq\0X\x02\0\0\0lsq\x01\x85q\x02Rq\x03.".as_slice(),
@@ -50,14 +50,14 @@ fn everything_that_would_run_something_is_refused_by_name() {
         (b"\x80\x04\xff.", "no opcode of a pickle (0xff)", 2),
     ] {
         let text = error(bytes);
-        let wanted = format!("the pickle uses {name}, at byte {at}; pickles are never executed");
-        assert!(text.starts_with(&wanted), "{text}");
+        let expected = format!("the pickle uses {name}, at byte {at}; pickles are never executed");
+        assert!(text.starts_with(&expected), "{text}");
         assert!(text.ends_with("torch.cuda.memory._dump_snapshot()"), "{text}");
     }
 }
 
 #[test]
-fn no_length_is_believed() {
+fn lengths_are_not_trusted() {
     for bytes in [
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fabc".as_slice(),
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc",
@@ -75,7 +75,7 @@ fn no_length_is_believed() {
 }
 
 #[test]
-fn broken_structures_are_told() {
+fn broken_structures_are_rejected() {
     for (bytes, what) in [
         (b"\x80\x04".as_slice(), "ends in the middle"),
         (b"\x80\x09.", "NotRecognised"),
@@ -104,7 +104,7 @@ fn broken_structures_are_told() {
 }
 
 #[test]
-fn what_contains_itself_is_refused() {
+fn self_referential_pickle_is_rejected() {
     // A list in itself, a dictionary in itself, and a list in a dictionary in the list.
     for bytes in [
         b"\x80\x04]\x94h\0a.".as_slice(),
@@ -118,15 +118,15 @@ fn what_contains_itself_is_refused() {
 }
 
 #[test]
-fn an_entry_used_twice_is_refused() {
+fn shared_trace_entry_is_rejected() {
     let entry = b"}\x94(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01u";
     let twice = [b"\x80\x04](".as_slice(), entry, b"h\0e."].concat();
     assert!(error(&twice).contains("used twice"));
 }
 
 #[test]
-fn sharing_does_not_multiply() {
-    // Each list holds the one before twice: two to the power of 100000, if it were unfolded.
+fn shared_values_are_not_expanded() {
+    // Each list contains the previous one twice: 2^100000 values if it were expanded.
     let mut bytes = b"\x80\x04]\x94".to_vec();
     for place in 0..100_000_u32 {
         bytes.extend(b"]\x94(j");
@@ -140,7 +140,7 @@ fn sharing_does_not_multiply() {
 }
 
 #[test]
-fn depth_is_bounded() {
+fn nesting_depth_is_bounded() {
     let marks = [b"\x80\x04".as_slice(), &b"(".repeat(1_000_000), b"."].concat();
     assert!(error(&marks).contains("nested too deeply"));
     let nested = [b"\x80\x04".as_slice(), &b"](".repeat(1000), &b"e".repeat(1000), b"."].concat();
@@ -154,7 +154,7 @@ fn depth_is_bounded() {
 }
 
 #[test]
-fn other_files_are_told_apart() {
+fn non_snapshot_files_are_rejected() {
     for bytes in
         [b"".as_slice(), b"PK\x03\x04", b"plain text", b"\x80", b"<html></html>", b"[1, 2]"]
     {
@@ -169,7 +169,7 @@ fn other_files_are_told_apart() {
 }
 
 #[test]
-fn a_file_cut_at_any_byte_is_an_error_and_tells_nothing() {
+fn truncated_file_is_rejected_without_output() {
     let whole = std::fs::read(file("made/odd-entries.pickle")).unwrap();
     for end in 0..whole.len() {
         let (result, kept) = read(&whole[..end]);
@@ -186,8 +186,8 @@ fn a_file_cut_at_any_byte_is_an_error_and_tells_nothing() {
 }
 
 #[test]
-fn numbers_beyond_reason_are_counted() {
-    // An allocation of -1 bytes, one of 2^62 bytes, and a free of it.
+fn out_of_range_numbers_are_counted() {
+    // An allocation of -1 bytes, one of 2^62 bytes, and its free.
     let entry = |action: &str, address: u8, size: &[u8]| {
         let length = u8::try_from(action.len()).unwrap();
         let action = [&[0x8c, length], action.as_bytes()].concat();
@@ -356,26 +356,26 @@ proptest! {
     #![proptest_config(random::config(512))]
 
     #[test]
-    fn any_opcodes_give_an_answer(bytes in any_opcodes()) {
+    fn any_opcodes_are_handled(bytes in any_opcodes()) {
         let _ = read(&bytes);
     }
 
     #[test]
-    fn any_bytes_behind_the_start_give_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_handled(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = read(&[b"\x80\x04".to_vec(), bytes].concat());
     }
 
-    /// The sink checks that time never goes back, that only what is live ends, and that no name is
-    /// live twice.
+    /// The sink checks that time never goes backwards, that only live blocks end, and that no key
+    /// is live twice.
     #[test]
-    fn any_entries_keep_the_rules_of_the_interface(bytes in any_entries()) {
+    fn any_entries_satisfy_the_sink_invariants(bytes in any_entries()) {
         let (result, kept) = read(&bytes);
         prop_assert!(result.is_ok(), "{:?}", result.err().map(|error| error.to_string()));
         prop_assert!(kept.began >= kept.ended);
     }
 
     #[test]
-    fn one_changed_byte_is_survived(at in 0_usize..1594, byte: u8) {
+    fn one_changed_byte_does_not_panic(at in 0_usize..1594, byte: u8) {
         let mut bytes = std::fs::read(file("made/odd-entries.pickle")).unwrap();
         if let Some(place) = bytes.get_mut(at) {
             *place = byte;

@@ -1,4 +1,4 @@
-//! A sink that keeps everything and checks the rules of the interface as it goes.
+//! A sink that collects everything and checks the invariants of the interface.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use engine::stack::Stacks;
 use engine::units::Moment;
 use formats::import::{Sink, Warning};
 
-/// Names are unique on their device.
+/// Keys are unique on their device.
 pub(crate) type Name = (Kind, Option<DeviceId>, Key);
 
-/// What a reader told.
+/// Output of a reader.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) stacks: Stacks,
@@ -52,7 +52,7 @@ impl Sink for Kept {
     }
 
     fn change(&mut self, change: &Change) {
-        assert!(change.at >= self.now, "time goes backwards");
+        assert!(change.at >= self.now, "time went backwards");
         self.now = change.at;
         let key = (change.kind, change.device, change.key);
         let counts = u64::from(change.kind != Kind::Pool);
@@ -63,16 +63,16 @@ impl Sink for Kept {
                 *sum += change.bytes;
                 let peak = self.peaks.entry((change.kind, change.device)).or_default();
                 *peak = (*peak).max(*sum);
-                assert_eq!(self.live.insert(key, *change), None, "the name is live already");
+                assert_eq!(self.live.insert(key, *change), None, "the key is live already");
             }
             Turn::Ended { began, .. } => {
                 self.ended += counts;
                 *sum -= change.bytes;
-                let older = self.live.remove(&key).expect("what ends was live");
+                let older = self.live.remove(&key).expect("an end without an allocation");
                 assert_eq!((older.at, older.bytes), (began, change.bytes));
                 assert_eq!((older.site, older.stream), (change.site, change.stream));
             }
-            Turn::Learned { .. } => panic!("a snapshot tells beginnings and ends only"),
+            Turn::Learned { .. } => panic!("a snapshot has no late updates"),
         }
     }
 
@@ -81,7 +81,7 @@ impl Sink for Kept {
     fn device(&mut self, _: DeviceId, _: &str, _: Option<u64>) {}
 
     fn clock(&mut self, moment: Moment, utc_nanos: i64) {
-        assert_eq!(self.clock.replace((moment, utc_nanos)), None, "the clock is told twice");
+        assert_eq!(self.clock.replace((moment, utc_nanos)), None, "the clock is reported twice");
     }
 
     fn segment(&mut self, segment: Segment) {
@@ -91,7 +91,7 @@ impl Sink for Kept {
     fn pool(&mut self, _: &PoolSums) {}
 
     fn cache_settings(&mut self, settings: &CacheSettings) {
-        assert_eq!(self.settings.replace(settings.clone()), None, "settings are told twice");
+        assert_eq!(self.settings.replace(settings.clone()), None, "settings are reported twice");
     }
 
     fn cache_levels(&mut self, levels: &CacheLevels) {
@@ -108,7 +108,7 @@ impl Sink for Kept {
     }
 }
 
-/// A file of this folder.
+/// Returns the path of a file of this directory.
 pub(crate) fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/torch").join(name)
 }

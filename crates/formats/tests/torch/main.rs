@@ -1,5 +1,5 @@
-//! PyTorch snapshots: real ones, made ones of every shape, and hostile ones. `make.py` writes the
-//! made ones and the expected answers.
+//! PyTorch snapshots: real, generated and hostile ones. `make.py` writes the generated ones and the
+//! expected results.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

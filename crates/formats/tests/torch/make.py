@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the made snapshots of this folder and `expected.json`, the answers that readers must give.
+"""Writes the generated snapshots of this directory and `expected.json`, the expected results.
 
-The answers come from `allocator.py`'s own statistics, and for real files from PyTorch's
+The results come from `allocator.py`'s own statistics, and for real files from PyTorch's
 (`torch.cuda.memory_stats()`) and a plain loop over the unpickled file; never from vramscope.
 """
 import base64
@@ -31,7 +31,7 @@ STACKS = [
 
 
 def work(device, rng, steps, largest, streams=(0,), pending=0.0):
-    """A program: it allocates, frees some, and lets streams hold some for a while."""
+    """Simulates a program that allocates and frees, with frees that wait for a stream."""
     waiting = []
     for _ in range(steps):
         if device.live and rng.random() < 0.48:
@@ -67,7 +67,7 @@ def counts(devices):
 
 
 class Jit:
-    """Protocol 2 as PyTorch's C++ pickler writes it: one batch for each container, memo behind it."""
+    """Protocol 2 as PyTorch's C++ pickler writes it: one batch per container, followed by its memo."""
 
     def __init__(self):
         self.out, self.memo, self.keep = io.BytesIO(), {}, []
@@ -116,7 +116,7 @@ class Jit:
 
 
 class OneByOne(pickle._Pickler):
-    """Items are added one at a time."""
+    """Adds items one at a time."""
 
     def _batch_appends(self, items):
         for item in items:
@@ -193,7 +193,7 @@ def reset_peaks(device):
 
 
 def incomplete_files():
-    # What came before the trace is known from its end, and from frees without an allocation.
+    # Blocks from before the trace are known from its end, and from frees without an allocation.
     for name, options, largest in (("ring.pickle", {}, 1 << 20), ("ring-expandable.pickle", {"expandable": True}, 40 << 20)):
         device, rng = Allocator(**options), random.Random(f"{name} 2")
         work(device, rng, 300, largest)
@@ -205,7 +205,7 @@ def incomplete_files():
         write(name, snapshot(device))
         numbers = counts([device])
         expect(name, [device], began=numbers["began"] + older, ended=numbers["ended"], older=older)
-    # With large blocks the peak may be less than a MiB off for each block that is freed and older.
+    # With large blocks the peak may be up to a MiB off for each older block that is freed.
     device, rng = Allocator(), random.Random(9)
     work(device, rng, 300, 30 << 20)
     older = len(device.live)
@@ -217,17 +217,17 @@ def incomplete_files():
     expect("ring-large.pickle", [device], exact=None, began=numbers["began"] + older,
            ended=numbers["ended"], older=older)
 
-    # Recording ended before the snapshot.
+    # Recording stopped before the snapshot.
     device, rng = Allocator(), random.Random(11)
     work(device, rng, 200, 1 << 20)
-    told = list(device.trace)
+    trace = list(device.trace)
     work(device, rng, 100, 1 << 20)
-    device.trace = told
+    device.trace = trace
     write("stopped.pickle", snapshot(device))
     now = {k: {"current": v["current"], "peak": None} for k, v in device.expected().items()}
     EXPECTED["stopped.pickle"] = {"levels": [now], "exact": False}
 
-    # torch 2.0: no times, no addresses of blocks, a history instead of frames.
+    # torch 2.0: no times, no block addresses, a history instead of frames.
     device = Allocator()
     work(device, random.Random(12), 200, 30 << 20)
     data = snapshot(device)
@@ -262,7 +262,7 @@ def odd_files():
     write("odd-entries.pickle", snapshot(device))
     expect("odd-entries.pickle", [device], began=2, ended=0)
 
-    # Pinned memory of the host.
+    # Pinned host memory.
     device, host = Allocator(), Allocator(base=0x100000000000)
     work(device, random.Random(14), 50, 1 << 20)
     held = [host.malloc(512 << i, 0, STACKS[0]) for i in range(6)]
@@ -270,7 +270,7 @@ def odd_files():
     write("host.pickle", snapshot(device, host_segments=host.snapshot_segments(), host_traces=[host.trace]))
     expect("host.pickle", [device], pinned=host.stats["allocated"].current)
 
-    # What PyTorch makes from a profile: tensors on two devices and the CPU, and no allocator.
+    # A snapshot made from a profile: tensors on two devices and the CPU, and no allocator.
     def event(action, addr, size, **more):
         return {"action": action, "addr": addr, "size": size, "stream": 0, "frames": STACKS[2], **more}
 

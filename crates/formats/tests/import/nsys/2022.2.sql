@@ -1,5 +1,5 @@
--- As 2022.2.1 exports: schema 2.9.1, the older spelling of the metadata, no tables of enums, eleven
--- columns, and calls that name their chain by a number that is one too low.
+-- As 2022.2.1 exports: schema 2.9.1, the older spelling of the metadata, no enum tables, eleven
+-- columns, and calls whose chain number is one too low.
 CREATE TABLE EXPORT_META_DATA (name TEXT NOT NULL, value TEXT);
 INSERT INTO EXPORT_META_DATA VALUES ('EXPORT_PRODUCT_VERSION', '2022.2.1.31'), ('EXPORT_SCHEMA_VERSION', '2.9.1');
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);

@@ -1,5 +1,5 @@
--- As 2022.4 exports with --lazy=false when no CUDA event was captured: the tables of enums are there
--- and empty. Here they have events all the same, and there are pools.
+-- As 2022.4 exports with --lazy=false when no CUDA event was captured: the enum tables exist and
+-- are empty. This one nevertheless has events, and pools.
 CREATE TABLE EXPORT_META_DATA (name TEXT NOT NULL, value TEXT);
 INSERT INTO EXPORT_META_DATA VALUES ('EXPORT_PRODUCT_VERSION', '2022.4.2.1'), ('EXPORT_SCHEMA_VERSION', '3.0.0');
 CREATE TABLE ENUM_CUDA_MEM_KIND (id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT);

@@ -1,5 +1,5 @@
--- As 2025.6 may export: rows in no order, columns in another one, times that were normalised, a column
--- that a user added, and no table of processes.
+-- As 2025.6 may export: unordered rows, columns in another order, normalized times, a column added
+-- by a user, and no process table.
 CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
 INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_NAME', 'NVIDIA Nsight Systems'), ('EXPORT_PRODUCT_VERSION', '2025.6.1.190'),
   ('EXPORT_PARAM_TIME_NORMALIZE', 'true'), ('EXPORT_CONFIG_TIME_SHIFT', '1700000000000000000');

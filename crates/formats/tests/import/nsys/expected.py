@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes NAME.json beside each NAME.sqlite and NAME.sql: what an import has to find in it.
+"""Writes NAME.json next to each NAME.sqlite and NAME.sqlwith the expected result of an import.
 
 usage: expected.py
 
-Plain and slow, from what is known of the format: no code is shared with the importer. An .sql file
-holds the statements that make a database. Look at the results before you keep them.
+Simple and slow, and independent: no code is shared with the importer. An .sql file has the statements
+that create a database. Check the results before you commit them.
 """
 import glob
 import json
@@ -19,7 +19,7 @@ ON_DEVICE = {"device", "array", "graph", "static", "async"}
 
 
 def rows(database, table):
-    """Rows as dicts, with their rowid; none if there is no such table."""
+    """Returns rows as dicts, with their rowid; none if the table does not exist."""
     try:
         cursor = database.execute(f"SELECT rowid AS number, * FROM {table}")
     except sqlite3.OperationalError:
@@ -34,7 +34,7 @@ def strings(database):
 
 
 def stacks(database):
-    """(pid, correlation id) -> (thread, frames), innermost first."""
+    """Returns (pid, correlation id) -> (thread, frames), innermost first."""
     text = strings(database)
     chains = {}
     for row in rows(database, "CUDA_CALLCHAINS"):
@@ -61,9 +61,9 @@ def stacks(database):
         frames = []
         for frame in sorted(chains.get(row["callchainId"] + shift, []), key=lambda f: f["stackDepth"]):
             symbol, module = text[frame["symbol"]], text[frame["module"]]
-            nameless = frame["unresolved"] or symbol.startswith("0x")
-            if frames or not (nameless or "libcupti" in module):
-                frames.append("? " + module if nameless else symbol)
+            unnamed = frame["unresolved"] or symbol.startswith("0x")
+            if frames or not (unnamed or "libcupti" in module):
+                frames.append("? " + module if unnamed else symbol)
         if frames:
             found[key] = (thread, frames)
     return found

@@ -1,6 +1,6 @@
--- Everything that a file should not have: sizes below zero, text for a number, kinds and operations
--- that are not known, frees without allocations, addresses that are given out twice, time before the
--- start, memory of graphs that comes and goes, and the same address in two processes.
+-- Invalid content: negative sizes, text in number columns, unknown kinds and operations, frees
+-- without allocations, addresses allocated twice, times before the start, graph memory that comes
+-- and goes, and the same address in two processes.
 CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER NOT NULL, globalPid INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, address INTEGER NOT NULL, bytes INTEGER NOT NULL, memKind INTEGER NOT NULL,
   memoryOperationType INTEGER NOT NULL, name TEXT, correlationId INTEGER);
