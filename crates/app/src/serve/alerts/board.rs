@@ -1,4 +1,4 @@
-//! Alerts as they stand, for the API and metrics.
+//! Current alerts, for the API and metrics.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,26 +6,26 @@ use serde::Serialize;
 
 use crate::serve::Tally;
 
-/// An alert that fires or fired, as the API and metrics tell it. All text is clean.
+/// A firing or resolved alert, as the API and metrics show it. All text is sanitized.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct AlertView {
-    /// The rule.
+    /// Name of the rule.
     pub(crate) rule: String,
-    /// How bad it is: `info`, `warning`, `critical`.
+    /// Severity: `info`, `warning` or `critical`.
     pub(crate) severity: String,
-    /// Whom or what it is about: labels of the metric.
+    /// Labels of the metric that fired.
     pub(crate) labels: Vec<(String, String)>,
-    /// What is the matter, in a sentence.
+    /// Description, one sentence.
     pub(crate) summary: String,
-    /// The figure that did it.
+    /// Value of the metric.
     pub(crate) value: f64,
-    /// Since when, RFC 3339.
+    /// Time of the first violation, RFC 3339.
     pub(crate) since: String,
-    /// When it was over.
+    /// Time at which it resolved.
     pub(crate) resolved: Option<String>,
 }
 
-/// The alerts as they stand, those that are over at the end.
+/// Current alerts, followed by resolved ones.
 #[derive(Default)]
 pub(crate) struct Board {
     alerts: Mutex<Vec<AlertView>>,
@@ -34,19 +34,19 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// The alerts.
+    /// Returns the alerts.
     pub(crate) fn list(&self) -> Vec<AlertView> {
         self.alerts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the place of what was there.
+    /// Replaces the alerts.
     pub(crate) fn show(&self, alerts: Vec<AlertView>) {
         *self.alerts.lock().unwrap_or_else(PoisonError::into_inner) = alerts;
     }
 
-    /// Counts a notification: `log`, `webhook` or `command`; `sent`, `failed`, `suppressed` or
-    /// `dropped`.
-    pub(crate) fn count(&self, action: &'static str, outcome: &'static str) {
-        self.notified.count(action, outcome, 1);
+    /// Counts a notification. Receiver: `log`, `webhook` or `command`; outcome: `sent`, `failed`,
+    /// `suppressed` or `dropped`.
+    pub(crate) fn count(&self, receiver: &'static str, outcome: &'static str) {
+        self.notified.count(receiver, outcome, 1);
     }
 }

@@ -1,4 +1,5 @@
-//! Commands: the facts in the environment and on standard input, no shell, and an end to each.
+//! Command receivers: alert details in the environment and on standard input, no shell, with a
+//! timeout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -13,88 +14,89 @@ use crate::serve::config::alerts::Action;
 use crate::serve::program::Running;
 use crate::{fault, output};
 
-/// How soon the end of a command is noticed.
+/// Poll interval while commands run.
 const ATTENTION: Duration = Duration::from_millis(20);
 
-/// How soon the next message is noticed while nothing runs.
+/// Poll interval while no command runs.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long commands may go on when the agent ends.
+/// Time for commands to end at shutdown.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Runs the command of a receiver.
 pub(super) struct Runner {
     command: Vec<String>,
     timeout: Duration,
-    at_once: usize,
+    max_concurrent: usize,
 }
 
-/// A command that runs.
+/// A running command.
 struct One {
     running: Running,
-    about: String,
+    label: String,
 }
 
 impl Runner {
-    pub(super) fn new(action: &Action) -> Self {
+    pub(super) fn new(receiver: &Action) -> Self {
         Self {
-            command: action.command.clone(),
-            timeout: action.timeout(),
-            at_once: action.max_concurrent(),
+            command: receiver.command.clone(),
+            timeout: receiver.timeout(),
+            max_concurrent: receiver.max_concurrent(),
         }
     }
 
-    /// Runs the command for what comes in until nothing more can, and all have ended.
-    pub(super) fn run(&self, inbox: &Receiver<Message>, board: &Board, stop: &AtomicBool) {
+    /// Runs the command for each incoming message until the queue is closed and all commands have
+    /// ended.
+    pub(super) fn run(&self, inbox: &Receiver<Message>, store: &Board, stop: &AtomicBool) {
         let mut running: Vec<One> = Vec::new();
         let mut is_open = true;
         while is_open || !running.is_empty() {
             fault::point();
-            running.retain_mut(|one| !self.is_over(one, board));
+            running.retain_mut(|command| !self.reap(command, store));
             if stop.load(Ordering::Relaxed) {
-                let latest = Instant::now() + GRACE;
-                running.iter_mut().for_each(|one| one.running.hurry(latest));
+                let deadline = Instant::now() + GRACE;
+                running.iter_mut().for_each(|command| command.running.hurry(deadline));
             }
-            if !is_open || running.len() >= self.at_once {
+            if !is_open || running.len() >= self.max_concurrent {
                 std::thread::sleep(ATTENTION);
                 continue;
             }
-            let patience = if running.is_empty() { PATIENCE } else { ATTENTION };
-            match inbox.recv_timeout(patience) {
-                Ok(message) => running.extend(self.start(message, board)),
+            let interval = if running.is_empty() { PATIENCE } else { ATTENTION };
+            match inbox.recv_timeout(interval) {
+                Ok(message) => running.extend(self.start(message, store)),
                 Err(RecvTimeoutError::Timeout) => (),
                 Err(RecvTimeoutError::Disconnected) => is_open = false,
             }
         }
     }
 
-    fn start(&self, message: Message, board: &Board) -> Option<One> {
-        let facts = message.notice.as_ref().map(facts).unwrap_or_default();
-        match Running::start(&self.command, facts, &message.body, self.timeout) {
-            Ok(running) => Some(One { running, about: message.about }),
+    fn start(&self, message: Message, store: &Board) -> Option<One> {
+        let env = message.notice.as_ref().map(environment).unwrap_or_default();
+        match Running::start(&self.command, env, &message.body, self.timeout) {
+            Ok(running) => Some(One { running, label: message.label }),
             Err(why) => {
-                self.failed(&message.about, &why, board);
+                self.failed(&message.label, &why, store);
                 None
             }
         }
     }
 
-    /// Whether it has ended.
-    fn is_over(&self, one: &mut One, board: &Board) -> bool {
-        let Some(outcome) = one.running.outcome() else { return false };
-        if let Some(words) = one.running.words() {
-            output::complain(&format!("command {} ({}): {words}", self.program(), one.about));
+    /// Returns whether the command has ended, and logs and counts its outcome.
+    fn reap(&self, command: &mut One, store: &Board) -> bool {
+        let Some(outcome) = command.running.outcome() else { return false };
+        if let Some(stderr) = command.running.words() {
+            output::complain(&format!("command {} ({}): {stderr}", self.program(), command.label));
         }
         match outcome {
-            Ok(()) => board.count("command", "sent"),
-            Err(why) => self.failed(&one.about, &why, board),
+            Ok(()) => store.count("command", "sent"),
+            Err(why) => self.failed(&command.label, &why, store),
         }
         true
     }
 
-    fn failed(&self, about: &str, why: &str, board: &Board) {
-        board.count("command", "failed");
-        output::complain(&format!("command {} failed ({about}): {why}", self.program()));
+    fn failed(&self, label: &str, why: &str, store: &Board) {
+        store.count("command", "failed");
+        output::complain(&format!("command {} failed ({label}): {why}", self.program()));
     }
 
     fn program(&self) -> String {
@@ -102,25 +104,26 @@ impl Runner {
     }
 }
 
-/// What the environment tells. Nothing in it holds a zero byte, for it is clean.
-fn facts(notice: &Notice) -> Vec<(String, String)> {
-    let own = [
+/// Returns the environment variables of an alert. The text is sanitized, so no value contains a
+/// zero byte.
+fn environment(notice: &Notice) -> Vec<(String, String)> {
+    let fields = [
         ("RULE", notice.rule.clone()),
         ("STATE", notice.state.name().into()),
         ("SEVERITY", notice.severity.name().into()),
         ("SUMMARY", notice.summary.clone()),
         ("ADVICE", notice.advice.clone()),
         ("VALUE", notice.value.to_string()),
-        ("THRESHOLD", notice.limit.to_string()),
+        ("THRESHOLD", notice.threshold.to_string()),
         ("SINCE", notice.since.clone()),
         ("RESOLVED", notice.resolved.clone().unwrap_or_default()),
         ("HOST", notice.host.to_string()),
         ("REPEATED", notice.is_repeated.to_string()),
-        ("SUPPRESSED", notice.held_back.to_string()),
+        ("SUPPRESSED", notice.suppressed.to_string()),
     ];
-    let own = own.into_iter().map(|(name, value)| (format!("VRAMSCOPE_{name}"), value));
+    let fields = fields.into_iter().map(|(name, value)| (format!("VRAMSCOPE_{name}"), value));
     let labels = notice.labels.iter();
     let labels = labels
         .map(|(name, value)| (format!("VRAMSCOPE_LABEL_{}", name.to_uppercase()), value.clone()));
-    own.chain(labels).collect()
+    fields.chain(labels).collect()
 }

@@ -1,11 +1,11 @@
-//! Alerts in the agent's own messages.
+//! Alerts in the agent's log.
 
 use engine::alert::Severity;
 
 use super::notice::{Notice, State};
 use crate::output;
 
-/// Tells it on stderr; the journal of systemd is told how bad it is.
+/// Logs a notification, with a priority that the systemd journal understands.
 pub(super) fn tell(notice: &Notice) {
     let level = match (notice.state, notice.severity) {
         (State::Resolved, _) => 5,
@@ -18,13 +18,13 @@ pub(super) fn tell(notice: &Notice) {
 
 /// `alert firing: leak_suspect (warning): …`.
 pub(super) fn line(notice: &Notice) -> String {
-    let again = if notice.is_repeated { " still" } else { "" };
+    let prefix = if notice.is_repeated { " still" } else { "" };
     let advice = match notice.state {
         State::Firing if !notice.advice.is_empty() => format!(". {}", notice.advice),
         _ => String::new(),
     };
     format!(
-        "alert{again} {}: {} ({}): {}{advice}",
+        "alert{prefix} {}: {} ({}): {}{advice}",
         notice.state.name(),
         notice.rule,
         notice.severity.name(),

@@ -1,5 +1,5 @@
-//! Built-in alerts, for hosts without Prometheus: rules over what is published, and what is done when
-//! one of them fires.
+//! Built-in alerts, for hosts without Prometheus: rules over published metrics, and notifications
+//! when one fires.
 
 mod board;
 mod command;
@@ -27,39 +27,39 @@ use crate::output;
 use outlet::Outlet;
 use watch::Watch;
 
-/// How long the part waits for something new before it looks whether there will be more.
+/// Maximum wait for a snapshot before checking whether the feed is closed.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long messages that are on their way may take when the agent ends.
+/// Time to deliver queued messages at shutdown.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Starts the part that looks at figures and tells people. A token that cannot be read fails here.
+/// Starts the worker that evaluates rules and notifies receivers. Fails if a token cannot be read.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     let config = &shared.config.alerts;
-    let mut outlets = Vec::new();
+    let mut notifiers = Vec::new();
     if config.enabled {
         let host = notice::host();
-        for action in config.actions() {
-            outlets.push(Outlet::start(action, &host, shared)?);
+        for receiver in config.receivers() {
+            notifiers.push(Outlet::start(receiver, &host, shared)?);
         }
     }
-    Part::spawn("alerts", shared, move |shared| run(shared, outlets))
+    Part::spawn("alerts", shared, move |shared| run(shared, notifiers))
 }
 
-fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) -> Result<()> {
+fn run(shared: &Arc<Shared>, notifiers: Vec<Outlet>) -> Result<()> {
     let config = &shared.config.alerts;
     if !config.enabled {
-        // A part that ends takes the agent with it.
+        // A worker that exits ends the agent, so wait for the feed to close.
         while !shared.feed.is_closed() {
             let _ = shared.feed.newer(u64::MAX, PATIENCE);
         }
         return Ok(());
     }
-    let mut watch = Watch::new(config, outlets);
+    let mut worker = Watch::new(config, notifiers);
     let mut seen = 0;
-    let mut passed_over = 0;
+    let mut dropped = 0;
     loop {
-        if let Some(error) = watch.failure() {
+        if let Some(error) = worker.failure() {
             return Err(error);
         }
         let Some(published) = shared.feed.newer(seen, PATIENCE) else {
@@ -70,12 +70,12 @@ fn run(shared: &Arc<Shared>, outlets: Vec<Outlet>) -> Result<()> {
         };
         seen = published.sequence;
         let now = published.snapshot.at;
-        watch.look(&published.figures, now, &published.names.clock, &shared.alerts);
-        if passed_over == 0 && watch.passed_over() > 0 {
-            passed_over = watch.passed_over();
+        worker.look(&published.metrics, now, &published.names.clock, &shared.alerts);
+        if dropped == 0 && worker.dropped() > 0 {
+            dropped = worker.dropped();
             output::complain("too many alerts: some are not reported");
         }
     }
-    watch.finish(GRACE);
+    worker.finish(GRACE);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is told of an alert, whoever it is told to. All text is clean.
+//! Notification about an alert, independent of the receiver. All text is sanitized.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use engine::alert::{Alert, Severity};
 use formats::WallClock;
 use formats::plain::plain;
 
-/// What became of an alert.
+/// State that a notification reports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) enum State {
     Firing,
@@ -22,31 +22,31 @@ impl State {
     }
 }
 
-/// One message.
+/// A notification.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Notice {
     pub(super) state: State,
-    /// The rule, as the configuration has it.
+    /// Rule name, as in the configuration.
     pub(super) rule: String,
-    /// The rule in the form of Prometheus.
+    /// Rule name in the Prometheus style.
     pub(super) alert_name: String,
     pub(super) severity: Severity,
     pub(super) labels: Vec<(&'static str, String)>,
     pub(super) summary: String,
     pub(super) advice: String,
     pub(super) value: f64,
-    pub(super) limit: f64,
-    /// The value in words.
-    pub(super) figure: String,
-    /// Since when the figure is beyond the limit, RFC 3339.
+    pub(super) threshold: f64,
+    /// The value with its unit.
+    pub(super) value_text: String,
+    /// Time since which the value is beyond the threshold, RFC 3339.
     pub(super) since: String,
-    /// When it began to fire.
+    /// Time at which the alert started firing.
     pub(super) fired: String,
     pub(super) resolved: Option<String>,
-    /// It was told before, and goes on.
+    /// The alert was notified before and is still firing.
     pub(super) is_repeated: bool,
-    /// Messages that the limit held back since the last one.
-    pub(super) held_back: u64,
+    /// Messages that the rate limit suppressed since the last one.
+    pub(super) suppressed: u64,
     pub(super) host: Arc<str>,
 }
 
@@ -62,20 +62,20 @@ impl Notice {
             summary: summary(alert),
             advice: sentence(&alert.advice()),
             value: alert.value,
-            limit: alert.rule.limit.number(),
-            figure: clean(&alert.value_in_words()),
+            threshold: alert.rule.limit.number(),
+            value_text: clean(&alert.value_in_words()),
             since: clock.precise(alert.since),
             fired: clock.precise(alert.fired),
-            resolved: alert.resolved.map(|moment| clock.precise(moment)),
+            resolved: alert.resolved.map(|time| clock.precise(time)),
             is_repeated: false,
-            held_back: 0,
+            suppressed: 0,
             host: Arc::clone(host),
         }
     }
 
-    /// The summary, and what the limit held back.
+    /// Returns the summary, and the number of suppressed messages.
     pub(super) fn text(&self) -> String {
-        match self.held_back {
+        match self.suppressed {
             0 => self.summary.clone(),
             1 => format!("{} (1 other message suppressed)", self.summary),
             more => format!("{} ({more} other messages suppressed)", self.summary),
@@ -83,10 +83,10 @@ impl Notice {
     }
 }
 
-/// The longest sentence: several labels may be in it.
+/// Maximum length of a text; it may contain several labels.
 const LONGEST: usize = 1024;
 
-/// What is the matter; of an alert that is over, what was.
+/// Returns the summary of an alert; marked if it has resolved.
 pub(super) fn summary(alert: &Alert) -> String {
     match alert.resolved {
         None => sentence(&alert.summary()),
@@ -98,7 +98,7 @@ fn sentence(text: &str) -> String {
     formats::plain::plain_up_to(text, LONGEST).into_owned()
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 pub(super) fn host() -> Arc<str> {
     match &*crate::host::name() {
         "" => "localhost".into(),

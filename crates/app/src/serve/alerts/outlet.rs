@@ -1,4 +1,4 @@
-//! A configured receiver: what it has sent, and the thread that sends.
+//! A configured receiver: what is due, and the thread that sends it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,156 +22,157 @@ use crate::serve::config::alerts::{Action, Format, Kind};
 use crate::serve::{Shared, rights};
 use crate::threads;
 
-/// Messages that may wait for a slow receiver; beyond, they are dropped, and counted.
+/// Maximum number of queued messages for a slow receiver; more are dropped and counted.
 const QUEUE: usize = 64;
 
-/// Messages in the time `per`, unless the configuration says otherwise.
+/// Default of `rate_limit`.
 const AT_MOST: u32 = 20;
 
-/// See the module.
+/// Sends notifications to one receiver.
 pub(super) struct Outlet {
-    action: Action,
+    receiver: Action,
     name: &'static str,
     mode: Mode,
     worker: Option<Worker>,
     host: Arc<str>,
-    /// Where the agent's own alerts can be read.
+    /// URL of the agent's alerts.
     source: String,
 }
 
-/// Who decides what is due.
+/// How due messages are selected.
 enum Mode {
     Teller(Teller),
     Sync(Sync),
 }
 
-/// A message in the form that its receiver gets.
+/// A message in the format of its receiver.
 pub(super) struct Message {
-    /// For messages about the message.
-    pub(super) about: String,
-    /// What is sent, or written to a command.
+    /// Description for log messages.
+    pub(super) label: String,
+    /// Payload of a webhook, or standard input of a command.
     pub(super) body: String,
-    /// The facts, for a command's environment.
+    /// The notification, for a command's environment.
     pub(super) notice: Option<Notice>,
 }
 
 impl Outlet {
     /// Starts the thread of a webhook or a command.
-    pub(super) fn start(action: Action, host: &Arc<str>, shared: &Arc<Shared>) -> Result<Self> {
-        let worker = match action.kind {
+    pub(super) fn start(receiver: Action, host: &Arc<str>, shared: &Arc<Shared>) -> Result<Self> {
+        let worker = match receiver.kind {
             Kind::Log => None,
             Kind::Webhook => {
                 let sender =
-                    Sender::new(&action).map_err(|why| anyhow!("[[alerts.receiver]]: {why}"))?;
+                    Sender::new(&receiver).map_err(|why| anyhow!("[[alerts.receiver]]: {why}"))?;
                 Some(Worker::start("alert-webhook", shared, move |inbox, shared, stop| {
                     sender.run(inbox, &shared.alerts, stop);
                 })?)
             }
             Kind::Command => {
-                let runner = Runner::new(&action);
+                let runner = Runner::new(&receiver);
                 Some(Worker::start("alert-command", shared, move |inbox, shared, stop| {
                     runner.run(inbox, &shared.alerts, stop);
                 })?)
             }
         };
         let source = format!("http://{}/api/v1/alerts", shared.config.http.listen);
-        Ok(Self::with(action, worker, Arc::clone(host), source))
+        Ok(Self::with(receiver, worker, Arc::clone(host), source))
     }
 
-    fn with(action: Action, worker: Option<Worker>, host: Arc<str>, source: String) -> Self {
-        let mode = match action.format {
+    fn with(receiver: Action, worker: Option<Worker>, host: Arc<str>, source: String) -> Self {
+        let mode = match receiver.format {
             Some(Format::Alertmanager) => Mode::Sync(Sync::default()),
             _ => Mode::Teller(Teller::new(Pace {
-                repeat_every: action.repeat_interval().map(Span::nanos),
-                at_most: action.rate_limit.unwrap_or(AT_MOST) as usize,
-                per: action.rate_limit_window().nanos(),
+                repeat_every: receiver.repeat_interval().map(Span::nanos),
+                at_most: receiver.rate_limit.unwrap_or(AT_MOST) as usize,
+                per: receiver.rate_limit_window().nanos(),
             })),
         };
-        let name = match action.kind {
+        let name = match receiver.kind {
             Kind::Log => "log",
             Kind::Webhook => "webhook",
             Kind::Command => "command",
         };
-        Self { action, name, mode, worker, host, source }
+        Self { receiver, name, mode, worker, host, source }
     }
 
-    /// Tells what is due.
+    /// Sends what is due.
     pub(super) fn tell(
         &mut self,
         firing: &[&Alert],
-        over: &[&Alert],
+        resolved: &[&Alert],
         now: Moment,
         clock: &WallClock,
-        board: &Board,
+        store: &Board,
     ) {
-        let wanted = |alert: &&&Alert| self.action.wants(&alert.rule.name, alert.rule.severity);
-        let firing: Vec<&Alert> = firing.iter().filter(wanted).copied().collect();
-        let over: Vec<&Alert> = over.iter().filter(wanted).copied().collect();
+        let accepted =
+            |alert: &&&Alert| self.receiver.accepts(&alert.rule.name, alert.rule.severity);
+        let firing: Vec<&Alert> = firing.iter().filter(accepted).copied().collect();
+        let resolved: Vec<&Alert> = resolved.iter().filter(accepted).copied().collect();
         match &mut self.mode {
             Mode::Sync(sync) => {
-                let Some(alerts) = sync.due(&firing, &over, now) else { return };
+                let Some(alerts) = sync.due(&firing, &resolved, now) else { return };
                 let valid_until = clock.precise(Moment(now.0.saturating_add(VALID.0)));
                 let notices: Vec<_> =
                     alerts.iter().map(|alert| Notice::new(alert, clock, &self.host)).collect();
                 let body = shapes::alertmanager(&notices, &valid_until, &self.source);
-                let about = format!("{} alerts", notices.len());
-                self.hand_over(Message { about, body, notice: None }, board);
+                let label = format!("{} alerts", notices.len());
+                self.deliver(Message { label, body, notice: None }, store);
             }
-            Mode::Teller(teller) => {
-                let (due, held_back) = teller.due(&firing, &over, now);
-                for _ in 0..held_back {
-                    board.count(self.name, "suppressed");
+            Mode::Teller(throttle) => {
+                let (due, suppressed) = throttle.due(&firing, &resolved, now);
+                for _ in 0..suppressed {
+                    store.count(self.name, "suppressed");
                 }
                 for due in due {
                     let notice = Notice {
                         is_repeated: due.is_repeated,
-                        held_back: due.held_back,
+                        suppressed: due.suppressed,
                         ..Notice::new(&due.alert, clock, &self.host)
                     };
-                    self.hand_over(self.message(notice), board);
+                    self.deliver(self.message(notice), store);
                 }
             }
         }
     }
 
     fn message(&self, notice: Notice) -> Message {
-        let body = match self.action.format {
+        let body = match self.receiver.format {
             Some(Format::Slack) => shapes::slack(&notice),
             _ => shapes::json(&notice),
         };
-        let about = format!("{} {}", notice.rule, notice.state.name());
-        Message { about, body, notice: Some(notice) }
+        let label = format!("{} {}", notice.rule, notice.state.name());
+        Message { label, body, notice: Some(notice) }
     }
 
-    fn hand_over(&self, message: Message, board: &Board) {
+    fn deliver(&self, message: Message, store: &Board) {
         match (&self.worker, &message.notice) {
             (Some(worker), _) => {
                 if !worker.offer(message) {
-                    board.count(self.name, "dropped");
+                    store.count(self.name, "dropped");
                 }
             }
             (None, Some(notice)) => {
                 log::tell(notice);
-                board.count(self.name, "sent");
+                store.count(self.name, "sent");
             }
             (None, None) => (),
         }
     }
 
-    /// Why its thread ended, if it did.
+    /// Returns the reason why its thread exited, if it did.
     pub(super) fn failure(&mut self) -> Option<anyhow::Error> {
         let ended = self.worker.take_if(|worker| worker.thread.is_finished())?;
         Some(ended.thread.failure())
     }
 
-    /// Nothing follows.
+    /// Signals that no more messages follow.
     pub(super) fn close(&self) {
         if let Some(worker) = &self.worker {
             worker.stop.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Waits until everything is told, but not longer than that.
+    /// Waits until all messages are sent, until `end` at most.
     pub(super) fn finish(self, end: Instant) {
         if let Some(worker) = self.worker {
             worker.finish(end);
@@ -179,7 +180,7 @@ impl Outlet {
     }
 }
 
-/// A thread that tells, with a queue in front of it.
+/// A thread that sends messages, with a queue.
 struct Worker {
     queue: SyncSender<Message>,
     stop: Arc<AtomicBool>,
@@ -194,17 +195,17 @@ impl Worker {
     ) -> Result<Self> {
         let (queue, inbox) = sync_channel(QUEUE);
         let stop = Arc::new(AtomicBool::new(false));
-        let (shared, told) = (Arc::clone(shared), Arc::clone(&stop));
+        let (shared, stop_flag) = (Arc::clone(shared), Arc::clone(&stop));
         let thread = threads::Worker::spawn(name, move || {
-            // A command that is run has the rights of this thread.
+            // Commands inherit the capabilities of this thread.
             rights::only(CapabilitySet::empty())?;
-            work(&inbox, &shared, &told);
+            work(&inbox, &shared, &stop_flag);
             Ok(())
         })?;
         Ok(Self { queue, stop, thread })
     }
 
-    /// Whether there was room for it.
+    /// Queues a message. Returns whether there was room.
     fn offer(&self, message: Message) -> bool {
         match self.queue.try_send(message) {
             Ok(()) => true,
@@ -212,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// A thread that still waits for somebody ends with the agent.
+    /// Waits for the thread; one that is still busy at `end` is abandoned.
     fn finish(self, end: Instant) {
         drop(self.queue);
         while !self.thread.is_finished() && Instant::now() < end {

@@ -1,4 +1,4 @@
-//! Messages in the shapes that receivers understand. `docs/operations/alerts.md` shows each.
+//! Payload formats of receivers. `docs/operations/alerts.md` shows each.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::notice::{Notice, State};
 
-/// The version of [`json()`]: fields are added, never renamed.
+/// Version of [`json()`]: fields are added, never renamed.
 const VERSION: u32 = 1;
 
-/// Our own shape, one alert in each message.
+/// The native format: one alert per message.
 pub(super) fn json(notice: &Notice) -> String {
     #[derive(Serialize)]
     struct Message<'n> {
@@ -38,17 +38,18 @@ pub(super) fn json(notice: &Notice) -> String {
         advice: &notice.advice,
         labels: notice.labels.iter().map(|(name, value)| (*name, value.as_str())).collect(),
         value: notice.value,
-        threshold: notice.limit,
+        threshold: notice.threshold,
         since: &notice.since,
         resolved: notice.resolved.as_deref(),
         host: &notice.host,
         repeated: notice.is_repeated,
-        suppressed: notice.held_back,
+        suppressed: notice.suppressed,
     };
     serde_json::to_string(&message).unwrap_or_default()
 }
 
-/// What Alertmanager takes at `/api/v2/alerts`: alerts, with the time until which each is valid.
+/// The format of Alertmanager's `/api/v2/alerts`: alerts, each with the time until which it is
+/// valid.
 pub(super) fn alertmanager(notices: &[Notice], valid_until: &str, source: &str) -> String {
     let alerts: Vec<Value> = notices
         .iter()
@@ -63,7 +64,7 @@ pub(super) fn alertmanager(notices: &[Notice], valid_until: &str, source: &str) 
                 "labels": labels,
                 "annotations": {
                     "summary": notice.summary,
-                    "description": format!("Current value: {}.", notice.figure),
+                    "description": format!("Current value: {}.", notice.value_text),
                     "action": notice.advice,
                 },
                 "startsAt": notice.fired,
@@ -75,7 +76,7 @@ pub(super) fn alertmanager(notices: &[Notice], valid_until: &str, source: &str) 
     Value::from(alerts).to_string()
 }
 
-/// What Slack takes as an incoming webhook, and those that do as it does.
+/// The format of Slack's incoming webhooks and compatible services.
 pub(super) fn slack(notice: &Notice) -> String {
     let color = match (notice.state, notice.severity.name()) {
         (State::Resolved, _) => "good",
@@ -99,7 +100,7 @@ pub(super) fn slack(notice: &Notice) -> String {
             "color": color,
             "fallback": text,
             "title": head,
-            "text": harmless(&notice.advice),
+            "text": neutralize(&notice.advice),
             "fields": fields,
             "footer": format!("vramscope on {}", escape(&notice.host)),
         }],
@@ -107,34 +108,35 @@ pub(super) fn slack(notice: &Notice) -> String {
     .to_string()
 }
 
-/// Slack's own characters, and what those that do as it does make of names: `<!channel>` and `@all` call
-/// nobody, and nothing becomes bold, code or a link. Letters that look the same take their place.
+/// Escapes Slack's control characters and markup of compatible services, so that `<!channel>` and
+/// `@all` notify no user and nothing becomes bold, code or a link. Look-alike characters replace
+/// them.
 fn escape(text: &str) -> String {
-    harmless(text).replace('`', "\u{2cb}")
+    neutralize(text).replace('`', "\u{2cb}")
 }
 
-/// The same for our own advice, which has commands in it.
-fn harmless(text: &str) -> String {
+/// The same without backticks, for the agent's own advice, which contains commands.
+fn neutralize(text: &str) -> String {
     let mut out = String::new();
-    let mut before = None;
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let is_inside = |neighbour: Option<&char>| neighbour.is_some_and(|c| c.is_alphanumeric());
-        match letter {
+    let mut previous = None;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let is_word_char = |neighbor: Option<&char>| neighbor.is_some_and(|c| c.is_alphanumeric());
+        match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '@' => out.push('\u{ff20}'),
             '*' => out.push('\u{2217}'),
             '~' => out.push('\u{223c}'),
-            // Inside of a word it means nothing.
-            '_' if !is_inside(before.as_ref()) || !is_inside(letters.peek()) => {
+            // Inside a word it is not markup.
+            '_' if !is_word_char(previous.as_ref()) || !is_word_char(chars.peek()) => {
                 out.push('\u{ff3f}');
             }
-            '(' if before == Some(']') => out.push_str(" ("),
-            _ => out.push(letter),
+            '(' if previous == Some(']') => out.push_str(" ("),
+            _ => out.push(c),
         }
-        before = Some(letter);
+        previous = Some(c);
     }
     out
 }

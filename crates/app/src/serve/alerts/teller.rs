@@ -1,5 +1,5 @@
-//! What one action has told, and what it should tell now: each alert and state once, again after a
-//! while where it goes on, and never too much in a short time.
+//! Selects the notifications of one receiver: each alert and state once, repeated after a while if
+//! it still fires, within a rate limit.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -8,98 +8,98 @@ use engine::units::{Moment, Nanos};
 
 use super::notice::State;
 
-/// How often, and how much.
+/// Repetition and rate limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Pace {
-    /// Alerts that go on are told again.
+    /// Time after which a firing alert is repeated.
     pub(super) repeat_every: Option<Nanos>,
-    /// Messages in the time `per`.
+    /// Maximum number of messages per `per`.
     pub(super) at_most: usize,
     pub(super) per: Nanos,
 }
 
-/// See the module.
+/// State of one receiver.
 pub(super) struct Teller {
     pace: Pace,
-    /// Alerts that were told to fire, and when last.
-    told: HashMap<u64, Moment>,
-    /// When the last messages went out.
+    /// Alerts notified as firing, and the time of the last notification.
+    notified: HashMap<u64, Moment>,
+    /// Times of the last messages.
     sent: VecDeque<Moment>,
-    /// What waits for the limit.
-    held: HashSet<(u64, State)>,
-    /// How much of that no message told yet.
-    held_untold: u64,
+    /// Notifications that wait for the rate limit.
+    suppressed_keys: HashSet<(u64, State)>,
+    /// How many of them no message has reported yet.
+    unreported: u64,
 }
 
-/// A message that is due.
+/// A notification that is due.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Due {
     pub(super) alert: Alert,
     pub(super) is_repeated: bool,
-    /// Messages that were held back since the last one.
-    pub(super) held_back: u64,
+    /// Messages that were suppressed since the last one.
+    pub(super) suppressed: u64,
 }
 
 impl Teller {
     pub(super) fn new(pace: Pace) -> Self {
         Self {
             pace,
-            told: HashMap::new(),
+            notified: HashMap::new(),
             sent: VecDeque::new(),
-            held: HashSet::new(),
-            held_untold: 0,
+            suppressed_keys: HashSet::new(),
+            unreported: 0,
         }
     }
 
-    /// What is due now, the worst first, and how many messages the limit held back that it did not
-    /// hold back before.
+    /// Returns what is due now, highest severity first, and the number of newly suppressed
+    /// messages.
     pub(super) fn due(
         &mut self,
         firing: &[&Alert],
-        over: &[&Alert],
+        resolved: &[&Alert],
         now: Moment,
     ) -> (Vec<Due>, u64) {
         let firing_due = firing.iter().filter_map(|alert| {
-            let again = match (self.told.get(&alert.id), self.pace.repeat_every) {
+            let is_repeated = match (self.notified.get(&alert.id), self.pace.repeat_every) {
                 (None, _) => false,
-                (Some(told), Some(every)) if now - *told >= every => true,
+                (Some(notified), Some(interval)) if now - *notified >= interval => true,
                 _ => return None,
             };
-            Some((*alert, State::Firing, again))
+            Some((*alert, State::Firing, is_repeated))
         });
-        let over_due = over.iter().filter(|alert| self.told.contains_key(&alert.id));
-        let over_due = over_due.map(|alert| (*alert, State::Resolved, false));
-        let mut candidates: Vec<_> = firing_due.chain(over_due).collect();
+        let resolved_due = resolved.iter().filter(|alert| self.notified.contains_key(&alert.id));
+        let resolved_due = resolved_due.map(|alert| (*alert, State::Resolved, false));
+        let mut candidates: Vec<_> = firing_due.chain(resolved_due).collect();
         candidates.sort_by_key(|(alert, state, _)| {
             (std::cmp::Reverse((alert.rule.severity, *state)), alert.id)
         });
         let mut due = Vec::new();
-        let mut held_back = 0;
+        let mut suppressed = 0;
         for (alert, state, is_repeated) in candidates {
             if !self.has_room(now) {
-                if self.held.insert((alert.id, state)) {
-                    held_back += 1;
-                    self.held_untold += 1;
+                if self.suppressed_keys.insert((alert.id, state)) {
+                    suppressed += 1;
+                    self.unreported += 1;
                 }
                 continue;
             }
-            due.push(self.tell(alert, state, is_repeated, now));
+            due.push(self.emit(alert, state, is_repeated, now));
         }
-        self.forget(firing, over);
-        (due, held_back)
+        self.prune(firing, resolved);
+        (due, suppressed)
     }
 
-    fn tell(&mut self, alert: &Alert, state: State, is_repeated: bool, now: Moment) -> Due {
-        if self.held.remove(&(alert.id, state)) {
-            self.held_untold = self.held_untold.saturating_sub(1);
+    fn emit(&mut self, alert: &Alert, state: State, is_repeated: bool, now: Moment) -> Due {
+        if self.suppressed_keys.remove(&(alert.id, state)) {
+            self.unreported = self.unreported.saturating_sub(1);
         }
         match state {
-            State::Firing => _ = self.told.insert(alert.id, now),
-            State::Resolved => _ = self.told.remove(&alert.id),
+            State::Firing => _ = self.notified.insert(alert.id, now),
+            State::Resolved => _ = self.notified.remove(&alert.id),
         }
         self.sent.push_back(now);
-        let held_back = std::mem::take(&mut self.held_untold);
-        Due { alert: alert.clone(), is_repeated, held_back }
+        let suppressed = std::mem::take(&mut self.unreported);
+        Due { alert: alert.clone(), is_repeated, suppressed }
     }
 
     fn has_room(&mut self, now: Moment) -> bool {
@@ -109,13 +109,13 @@ impl Teller {
         self.sent.len() < self.pace.at_most
     }
 
-    /// Alerts that nobody remembers any more.
-    fn forget(&mut self, firing: &[&Alert], over: &[&Alert]) {
-        let known: HashSet<u64> = firing.iter().chain(over).map(|alert| alert.id).collect();
-        let burning: HashSet<u64> = firing.iter().map(|alert| alert.id).collect();
-        self.told.retain(|id, _| known.contains(id));
-        self.held.retain(|(id, state)| match state {
-            State::Firing => burning.contains(id),
+    /// Drops alerts that no longer exist.
+    fn prune(&mut self, firing: &[&Alert], resolved: &[&Alert]) {
+        let known: HashSet<u64> = firing.iter().chain(resolved).map(|alert| alert.id).collect();
+        let firing_ids: HashSet<u64> = firing.iter().map(|alert| alert.id).collect();
+        self.notified.retain(|id, _| known.contains(id));
+        self.suppressed_keys.retain(|(id, state)| match state {
+            State::Firing => firing_ids.contains(id),
             State::Resolved => known.contains(id),
         });
     }

@@ -1,4 +1,4 @@
-//! Shows figures to the rules, and what comes of it to everybody who is to be told.
+//! Evaluates the rules on metrics and passes the alerts to the notifiers and the API.
 
 use std::time::{Duration, Instant};
 
@@ -12,52 +12,52 @@ use super::outlet::Outlet;
 use super::{AlertView, Board};
 use crate::serve::config::alerts::Alerts;
 
-/// See the module.
+/// Rules and receivers.
 pub(super) struct Watch {
-    book: Book,
-    outlets: Vec<Outlet>,
+    evaluator: Book,
+    notifiers: Vec<Outlet>,
 }
 
 impl Watch {
-    pub(super) fn new(config: &Alerts, outlets: Vec<Outlet>) -> Self {
-        Self { book: Book::new(config.rules(), config.keep_firing_for.nanos()), outlets }
+    pub(super) fn new(config: &Alerts, notifiers: Vec<Outlet>) -> Self {
+        Self { evaluator: Book::new(config.rules(), config.keep_firing_for.nanos()), notifiers }
     }
 
-    /// Looks at the figures of a moment.
+    /// Evaluates the rules at one time.
     pub(super) fn look(
         &mut self,
-        figures: &Figures,
+        metrics: &Figures,
         now: Moment,
         clock: &WallClock,
-        board: &Board,
+        store: &Board,
     ) {
-        self.book.look(figures, now);
-        let firing = self.book.firing();
-        let over: Vec<&Alert> = self.book.past().collect();
-        for outlet in &mut self.outlets {
-            outlet.tell(&firing, &over, now, clock, board);
+        self.evaluator.look(metrics, now);
+        let firing = self.evaluator.firing();
+        let resolved: Vec<&Alert> = self.evaluator.past().collect();
+        for notifier in &mut self.notifiers {
+            notifier.tell(&firing, &resolved, now, clock, store);
         }
-        board.show(firing.into_iter().chain(over).map(|alert| view(alert, clock)).collect());
+        store.show(firing.into_iter().chain(resolved).map(|alert| view(alert, clock)).collect());
     }
 
-    /// Alerts that there was no room for.
-    pub(super) const fn passed_over(&self) -> u64 {
-        self.book.passed_over()
+    /// Number of alerts dropped because there were too many.
+    pub(super) const fn dropped(&self) -> u64 {
+        self.evaluator.passed_over()
     }
 
-    /// Why the thread of an outlet ended, if one did.
+    /// Returns the reason why the thread of a receiver exited, if one did.
     pub(super) fn failure(&mut self) -> Option<anyhow::Error> {
-        self.outlets.iter_mut().find_map(Outlet::failure)
+        self.notifiers.iter_mut().find_map(Outlet::failure)
     }
 
-    /// Nothing follows: what is on its way may take this long.
-    pub(super) fn finish(self, grace: Duration) {
-        let end = Instant::now() + grace;
-        for outlet in &self.outlets {
-            outlet.close();
+    /// Ends the notifiers; queued messages may take up to `timeout`.
+    pub(super) fn finish(self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        for notifier in &self.notifiers {
+            notifier.close();
         }
-        for outlet in self.outlets {
-            outlet.finish(end);
+        for notifier in self.notifiers {
+            notifier.finish(end);
         }
     }
 }
@@ -71,6 +71,6 @@ fn view(alert: &Alert, clock: &WallClock) -> AlertView {
         summary: super::notice::summary(alert),
         value: alert.value,
         since: clock.precise(alert.since),
-        resolved: alert.resolved.map(|moment| clock.precise(moment)),
+        resolved: alert.resolved.map(|time| clock.precise(time)),
     }
 }

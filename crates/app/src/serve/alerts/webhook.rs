@@ -1,5 +1,5 @@
-//! Messages to a receiver over HTTP: tried again with growing pauses, never following redirects, and
-//! without a word of tokens or addresses in the log.
+//! Webhook receivers over HTTP: retried with backoff, redirects are not followed, and tokens and
+//! URLs never appear in the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -15,46 +15,46 @@ use crate::serve::config::alerts::{Action, header};
 use crate::serve::secret;
 use crate::{fault, output};
 
-/// Before the first repetition; four times as long before each further one.
+/// Delay before the first retry; it grows fourfold with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest pause.
+/// Maximum delay.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How soon the end of the agent is noticed in a pause.
+/// Poll interval for shutdown while waiting.
 const ATTENTION: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// Sends messages to one webhook.
 pub(super) struct Sender {
     agent: ureq::Agent,
     url: String,
-    /// The address as messages may tell it.
+    /// The URL without secrets, for log messages.
     receiver: String,
     headers: Vec<(HeaderName, HeaderValue)>,
     retries: u32,
-    pause: Duration,
+    backoff: Duration,
 }
 
-/// How an attempt went wrong.
+/// Error of one attempt.
 enum Failure {
-    /// It may work later.
-    Passing(String),
-    /// It will not.
-    Final(String),
+    /// It may succeed later.
+    Transient(String),
+    /// It will not succeed.
+    Permanent(String),
 }
 
 impl Sender {
-    /// Reads what the action names.
-    pub(super) fn new(action: &Action) -> Result<Self, String> {
-        let url = action.target()?;
-        let roots = match &action.ca_file {
+    /// Reads the files that the receiver names.
+    pub(super) fn new(config: &Action) -> Result<Self, String> {
+        let url = config.target()?;
+        let roots = match &config.ca_file {
             Some(file) => RootCerts::from(
                 secret::certificates(file).map_err(|error| output::reasons(&error))?,
             ),
             None => RootCerts::PlatformVerifier,
         };
         let agent = ureq::Agent::config_builder()
-            .timeout_global(Some(action.timeout()))
+            .timeout_global(Some(config.timeout()))
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)
@@ -64,25 +64,25 @@ impl Sender {
             .into();
         let mut headers = Vec::new();
         let plain_headers =
-            action.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
-        for (name, value) in plain_headers.chain(action.token()?) {
+            config.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+        for (name, value) in plain_headers.chain(config.token()?) {
             headers.push(header(&name, &value)?);
         }
         let receiver = receiver(&url);
-        Ok(Self { agent, url, receiver, headers, retries: action.retries(), pause: PAUSE })
+        Ok(Self { agent, url, receiver, headers, retries: config.retries(), backoff: PAUSE })
     }
 
-    /// Sends what comes in until nothing more can.
-    pub(super) fn run(&self, inbox: &Receiver<Message>, board: &Board, stop: &AtomicBool) {
+    /// Sends incoming messages until the queue is closed.
+    pub(super) fn run(&self, inbox: &Receiver<Message>, store: &Board, stop: &AtomicBool) {
         while let Ok(message) = inbox.recv() {
             fault::point();
             match self.send(&message, stop) {
-                Ok(()) => board.count("webhook", "sent"),
+                Ok(()) => store.count("webhook", "sent"),
                 Err(why) => {
-                    board.count("webhook", "failed");
+                    store.count("webhook", "failed");
                     output::complain(&format!(
                         "the webhook to {} failed ({}): {why}",
-                        self.receiver, message.about
+                        self.receiver, message.label
                     ));
                 }
             }
@@ -90,19 +90,19 @@ impl Sender {
     }
 
     fn send(&self, message: &Message, stop: &AtomicBool) -> Result<(), String> {
-        let mut pause = self.pause;
-        let mut left = self.retries;
+        let mut backoff = self.backoff;
+        let mut remaining = self.retries;
         loop {
             match self.attempt(&message.body) {
                 Ok(()) => return Ok(()),
-                Err(Failure::Final(why)) => return Err(why),
-                Err(Failure::Passing(why)) if left == 0 || stop.load(Ordering::Relaxed) => {
+                Err(Failure::Permanent(why)) => return Err(why),
+                Err(Failure::Transient(why)) if remaining == 0 || stop.load(Ordering::Relaxed) => {
                     return Err(why);
                 }
-                Err(Failure::Passing(_)) => left -= 1,
+                Err(Failure::Transient(_)) => remaining -= 1,
             }
-            wait(pause, stop);
-            pause = pause.saturating_mul(4).min(LONGEST);
+            wait(backoff, stop);
+            backoff = backoff.saturating_mul(4).min(LONGEST);
         }
     }
 
@@ -111,36 +111,36 @@ impl Sender {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let response = request.send(body).map_err(|error| Failure::Passing(self.reason(&error)))?;
+        let response = request.send(body).map_err(|error| Failure::Transient(self.reason(&error)))?;
         let status = response.status();
         let why = || match status.as_u16() {
             300..400 => {
-                format!("it answered {status}: redirects are not followed, set the final URL")
+                format!("it returned {status}: redirects are not followed, set the final URL")
             }
-            _ => format!("it answered {status}"),
+            _ => format!("it returned {status}"),
         };
         match status.as_u16() {
             200..300 => Ok(()),
-            408 | 425 | 429 | 500.. => Err(Failure::Passing(why())),
-            _ => Err(Failure::Final(why())),
+            408 | 425 | 429 | 500.. => Err(Failure::Transient(why())),
+            _ => Err(Failure::Permanent(why())),
         }
     }
 
-    /// Errors of the client may hold the address.
+    /// Removes the URL from an error of the client.
     fn reason(&self, error: &ureq::Error) -> String {
         let text = error.to_string().replace(&self.url, &self.receiver);
         plain(&text).into_owned()
     }
 }
 
-fn wait(pause: Duration, stop: &AtomicBool) {
-    let end = Instant::now() + pause;
+fn wait(backoff: Duration, stop: &AtomicBool) {
+    let end = Instant::now() + backoff;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(ATTENTION.min(pause));
+        std::thread::sleep(ATTENTION.min(backoff));
     }
 }
 
-/// The host of an address: paths and names of users may be secrets.
+/// Returns scheme and host of a URL: paths and user names may be secrets.
 fn receiver(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -150,9 +150,9 @@ fn receiver(url: &str) -> String {
 
 #[cfg(test)]
 impl Sender {
-    /// With pauses that a test can wait for.
-    pub(super) fn hurried(mut self) -> Self {
-        self.pause = Duration::from_millis(5);
+    /// Shortens the backoff for tests.
+    pub(super) fn with_short_backoff(mut self) -> Self {
+        self.backoff = Duration::from_millis(5);
         self
     }
 }

@@ -70,7 +70,7 @@ impl Alerts {
     }
 
     /// Returns the receivers; without one in the configuration, alerts are logged.
-    pub(crate) fn actions(&self) -> Vec<Action> {
+    pub(crate) fn receivers(&self) -> Vec<Action> {
         if self.receiver.is_empty() { vec![Action::log()] } else { self.receiver.clone() }
     }
 

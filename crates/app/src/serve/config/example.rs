@@ -41,8 +41,8 @@ fn active_lines_of_the_config_example_are_the_defaults() {
     assert_eq!(found.alerts.rules(), defaults.alerts.rules());
     assert_eq!(found.alerts.enabled, defaults.alerts.enabled);
     assert_eq!(found.alerts.keep_firing_for, defaults.alerts.keep_firing_for);
-    let receivers = format!("{:#?}", found.alerts.actions());
-    assert_eq!(receivers, format!("{:#?}", defaults.alerts.actions()));
+    let receivers = format!("{:#?}", found.alerts.receivers());
+    assert_eq!(receivers, format!("{:#?}", defaults.alerts.receivers()));
     found.alerts = defaults.alerts.clone();
     assert_eq!(format!("{found:#?}"), format!("{defaults:#?}"));
 }
@@ -52,7 +52,7 @@ fn other_lines_of_the_config_example_parse() {
     let found = parse(&uncommented());
     assert!(found.http.token_file.is_some() && found.trace.max_cpu.is_some());
     assert!(found.exporters.otlp.is_some() && found.exporters.parquet.is_some());
-    assert_eq!((found.alerts.actions().len(), found.actions.allow.len()), (3, 1));
+    assert_eq!((found.alerts.receivers().len(), found.actions.allow.len()), (3, 1));
 }
 
 /// Returns the keys of a section, as the error about an unknown one lists them.

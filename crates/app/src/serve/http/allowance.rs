@@ -1,5 +1,5 @@
-//! Processor time that answering may take. Requests beyond it wait, in the order in which they came, so that
-//! no client, however eager, takes processor time from tracing or from the programs that are traced.
+//! CPU share of the HTTP API. Requests beyond it wait in order of arrival, so no client can take
+//! CPU time from tracing or from the traced programs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,35 +8,35 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-/// What was not used is there at once later, up to this.
+/// Maximum unused CPU time that accumulates.
 const SAVED: Duration = Duration::from_millis(100);
 
-/// What the engine thread and the thread that answers tell each other.
+/// State shared by the engine thread and the HTTP thread.
 pub(crate) struct Allowance {
-    /// Of one core, in thousandths of a percent.
+    /// Share of one core, in thousandths of a percent.
     share: AtomicU64,
-    /// Processor time of the thread that answers, in nanoseconds.
+    /// CPU time of the HTTP thread, in nanoseconds.
     used: AtomicU64,
 }
 
 impl Allowance {
-    /// The most, in percent of one core.
+    /// Maximum share, in percent of one core.
     pub(crate) const MOST: f64 = 5.0;
-    /// The least: there is always an answer.
+    /// Minimum share, so that requests are always served.
     pub(crate) const LEAST: f64 = 1.0;
 
-    /// Allows so many percent of one core from now on.
+    /// Sets the share, in percent of one core.
     pub(crate) fn allow(&self, percent: f64) {
         let share = percent.clamp(Self::LEAST, Self::MOST) * 1000.0;
         self.share.store(share as u64, Ordering::Relaxed);
     }
 
-    /// Processor time that answers took since the start, in seconds.
+    /// CPU time of HTTP responses since the start, in seconds.
     pub(crate) fn used_seconds(&self) -> f64 {
         Duration::from_nanos(self.used.load(Ordering::Relaxed)).as_secs_f64()
     }
 
-    /// The part of a core.
+    /// Share of one core, from 0 to 1.
     fn share(&self) -> f64 {
         self.share.load(Ordering::Relaxed) as f64 / 100_000.0
     }
@@ -44,30 +44,30 @@ impl Allowance {
 
 impl Default for Allowance {
     fn default() -> Self {
-        let allowance = Self { share: AtomicU64::new(0), used: AtomicU64::new(0) };
-        allowance.allow(Self::MOST);
-        allowance
+        let cpu_share = Self { share: AtomicU64::new(0), used: AtomicU64::new(0) };
+        cpu_share.allow(Self::MOST);
+        cpu_share
     }
 }
 
-/// Who may go on: one after the other.
+/// Lets requests continue one at a time.
 pub(super) struct Gate {
-    account: Mutex<Account>,
+    budget: Mutex<Account>,
 }
 
 impl Gate {
     pub(super) fn new() -> Self {
-        let account = Account { at: Instant::now(), used: Duration::ZERO, balance: 0.0 };
-        Self { account: Mutex::new(account) }
+        let budget = Account { at: Instant::now(), used: Duration::ZERO, balance: 0.0 };
+        Self { budget: Mutex::new(budget) }
     }
 
-    /// Waits until there is processor time for more. Must be called on the thread that answers.
-    pub(super) async fn pass(&self, allowance: &Allowance) {
-        let mut account = self.account.lock().await;
+    /// Waits until CPU time is available. Must be called on the HTTP thread.
+    pub(super) async fn pass(&self, cpu_share: &Allowance) {
+        let mut budget = self.budget.lock().await;
         loop {
             let used = thread_time();
-            allowance.used.store(used.as_nanos() as u64, Ordering::Relaxed);
-            let wait = account.settle(Instant::now(), used, allowance.share());
+            cpu_share.used.store(used.as_nanos() as u64, Ordering::Relaxed);
+            let wait = budget.update(Instant::now(), used, cpu_share.share());
             if wait.is_zero() {
                 return;
             }
@@ -76,26 +76,26 @@ impl Gate {
     }
 }
 
-/// What this thread took so far.
+/// Returns the CPU time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Time that may be taken, and that was.
+/// Granted and used CPU time.
 struct Account {
-    /// The moment of the last settling, and what had been used by then.
+    /// Time of the last update, and CPU time used by then.
     at: Instant,
     used: Duration,
-    /// Seconds of processor time; below zero too much was taken.
+    /// Available CPU time in seconds; negative if too much was used.
     balance: f64,
 }
 
 impl Account {
-    /// Adds what was earned since the last time and takes off what was used; how long to wait until
-    /// nothing is owed.
-    fn settle(&mut self, now: Instant, used: Duration, share: f64) -> Duration {
+    /// Adds the time granted since the last call and subtracts the time used. Returns how long to
+    /// wait until the balance is not negative.
+    fn update(&mut self, now: Instant, used: Duration, share: f64) -> Duration {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * share;
         let spent = used.saturating_sub(self.used).as_secs_f64();
         (self.at, self.used) = (now, used);
@@ -114,58 +114,58 @@ mod tests {
     const SHARE: f64 = 0.1;
 
     #[test]
-    fn what_was_taken_too_much_is_waited_for() {
+    fn overuse_is_waited_for() {
         let start = Instant::now();
-        let mut account = Account { at: start, used: Duration::ZERO, balance: 0.0 };
+        let mut budget = Account { at: start, used: Duration::ZERO, balance: 0.0 };
         let second = Duration::from_secs(1);
-        // A second earns a tenth of one, and that may be taken.
-        let wait = account.settle(start + second, second / 10, SHARE);
+        // A second grants a tenth of a second, which may be used.
+        let wait = budget.update(start + second, second / 10, SHARE);
         assert!(wait < Duration::from_micros(1), "{wait:?}");
-        let wait = account.settle(start + second, second / 5, SHARE);
+        let wait = budget.update(start + second, second / 5, SHARE);
         assert!(wait.abs_diff(second) < Duration::from_micros(1), "{wait:?}");
-        assert_eq!(account.settle(start + second * 3, second / 5, SHARE), Duration::ZERO);
+        assert_eq!(budget.update(start + second * 3, second / 5, SHARE), Duration::ZERO);
     }
 
     #[test]
-    fn a_long_pause_does_not_allow_a_long_burst() {
+    fn long_pause_allows_no_long_burst() {
         let start = Instant::now();
-        let mut account = Account { at: start, used: Duration::ZERO, balance: 0.0 };
+        let mut budget = Account { at: start, used: Duration::ZERO, balance: 0.0 };
         let later = start + Duration::from_secs(3600);
-        assert_eq!(account.settle(later, Duration::ZERO, SHARE), Duration::ZERO);
-        assert_eq!(account.settle(later, SAVED, SHARE), Duration::ZERO);
-        let wait = account.settle(later, SAVED * 2, SHARE);
+        assert_eq!(budget.update(later, Duration::ZERO, SHARE), Duration::ZERO);
+        assert_eq!(budget.update(later, SAVED, SHARE), Duration::ZERO);
+        let wait = budget.update(later, SAVED * 2, SHARE);
         assert!(wait.abs_diff(SAVED * 10) < Duration::from_micros(1), "{wait:?}");
     }
 
     #[test]
-    fn there_is_always_a_little_and_never_too_much() {
-        let allowance = Allowance::default();
+    fn share_is_clamped() {
+        let cpu_share = Allowance::default();
         for (percent, share) in [(-3.0, 0.01), (0.0, 0.01), (4.0, 0.04), (90.0, 0.05)] {
-            allowance.allow(percent);
-            assert!((allowance.share() - share).abs() < 1e-9, "{percent}");
+            cpu_share.allow(percent);
+            assert!((cpu_share.share() - share).abs() < 1e-9, "{percent}");
         }
     }
 
-    /// Work that never pauses takes its share of a core and no more.
+    /// A busy loop gets its share of a core and no more.
     #[test]
-    fn a_thread_that_passes_takes_no_more_than_its_share() {
-        let allowance = Allowance::default();
+    fn busy_thread_stays_within_its_share() {
+        let cpu_share = Allowance::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (gate, before, begun) = (Gate::new(), thread_time(), Instant::now());
+        let (gate, before, start) = (Gate::new(), thread_time(), Instant::now());
         runtime.block_on(async {
-            // What this thread used before is no debt.
-            gate.account.lock().await.used = before;
-            while begun.elapsed() < Duration::from_millis(1500) {
-                gate.pass(&allowance).await;
-                let burnt = thread_time() + Duration::from_millis(1);
-                while thread_time() < burnt {
+            // CPU time used before the test does not count.
+            gate.budget.lock().await.used = before;
+            while start.elapsed() < Duration::from_millis(1500) {
+                gate.pass(&cpu_share).await;
+                let until = thread_time() + Duration::from_millis(1);
+                while thread_time() < until {
                     std::hint::spin_loop();
                 }
             }
         });
         let used = (thread_time() - before).as_secs_f64();
-        let allowed = begun.elapsed().as_secs_f64() * allowance.share();
+        let allowed = start.elapsed().as_secs_f64() * cpu_share.share();
         assert!(used < allowed + 0.03, "{used} of {allowed}");
-        assert!((allowance.used_seconds() - thread_time().as_secs_f64()).abs() < 0.05);
+        assert!((cpu_share.used_seconds() - thread_time().as_secs_f64()).abs() < 0.05);
     }
 }

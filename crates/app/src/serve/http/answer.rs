@@ -1,4 +1,4 @@
-//! An answer: its status, its headers, its body.
+//! An HTTP response: status, headers and body.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::files::FileBody;
 use super::places::Busy;
 
-/// What every answer says to browsers: do not guess, do not keep, do not run anything.
+/// Headers of every response: no content sniffing, no caching, no scripts.
 const HEADERS: [(HeaderName, &str); 4] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -23,20 +23,20 @@ const HEADERS: [(HeaderName, &str); 4] = [
 pub(super) const JSON: &str = "application/json";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
-/// An answer in the making.
+/// A response under construction.
 pub(super) struct Answer {
     response: Response<Content>,
 }
 
-/// What is answered: at once, or a file piece by piece.
+/// Body: in memory, or a file read in chunks.
 pub(super) enum Content {
-    Whole(Option<Bytes>),
+    Full(Option<Bytes>),
     File(FileBody),
 }
 
 impl Answer {
-    pub(super) fn new(status: StatusCode, kind: &'static str, content: Content) -> Self {
-        let mut response = Response::new(content);
+    pub(super) fn new(status: StatusCode, kind: &'static str, body: Content) -> Self {
+        let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -46,22 +46,22 @@ impl Answer {
         Self { response }
     }
 
-    pub(super) fn whole(kind: &'static str, bytes: impl Into<Bytes>) -> Self {
-        Self::new(StatusCode::OK, kind, Content::Whole(Some(bytes.into())))
+    pub(super) fn ok(kind: &'static str, bytes: impl Into<Bytes>) -> Self {
+        Self::new(StatusCode::OK, kind, Content::Full(Some(bytes.into())))
     }
 
     pub(super) fn text(status: StatusCode, text: &'static str) -> Self {
-        Self::new(status, TEXT, Content::Whole(Some(Bytes::from_static(text.as_bytes()))))
+        Self::new(status, TEXT, Content::Full(Some(Bytes::from_static(text.as_bytes()))))
     }
 
     pub(super) fn json(value: &Value) -> Self {
-        Self::whole(JSON, value.to_string())
+        Self::ok(JSON, value.to_string())
     }
 
-    /// What went wrong, and what to do.
+    /// An error, with advice.
     pub(super) fn error(status: StatusCode, error: &str, hint: &str) -> Self {
         let value = json!({ "api": super::api::VERSION, "error": error, "hint": hint });
-        Self::new(status, JSON, Content::Whole(Some(value.to_string().into())))
+        Self::new(status, JSON, Content::Full(Some(value.to_string().into())))
     }
 
     pub(super) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
@@ -69,7 +69,7 @@ impl Answer {
         self
     }
 
-    /// The connection ends with this answer.
+    /// Closes the connection after this response.
     pub(super) fn close(&mut self) {
         let close = HeaderValue::from_static("close");
         self.response.headers_mut().insert(header::CONNECTION, close);
@@ -92,37 +92,37 @@ impl Body for Content {
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let piece = match &mut *self {
-            Self::Whole(bytes) => bytes.take().map(Ok),
+        let chunk = match &mut *self {
+            Self::Full(bytes) => bytes.take().map(Ok),
             Self::File(file) => file.next(),
         };
-        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+        Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Self::File(file) => file.left() == 0,
+            Self::Full(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::File(file) => file.remaining() == 0,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(match self {
-            Self::Whole(bytes) => bytes.as_ref().map_or(0, Bytes::len) as u64,
-            Self::File(file) => file.left(),
+            Self::Full(bytes) => bytes.as_ref().map_or(0, Bytes::len) as u64,
+            Self::File(file) => file.remaining(),
         })
     }
 }
 
-/// What is answered, with the request that it is for: that is over when all is handed over.
+/// A body with its in-flight request, which ends when the body is sent.
 pub(super) struct Told {
-    content: Content,
+    body: Content,
     _busy: Busy,
 }
 
 impl Told {
-    pub(super) const fn new(content: Content, busy: Busy) -> Self {
-        Self { content, _busy: busy }
+    pub(super) const fn new(body: Content, busy: Busy) -> Self {
+        Self { body, _busy: busy }
     }
 }
 
@@ -134,14 +134,14 @@ impl Body for Told {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        Pin::new(&mut self.content).poll_frame(context)
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.content.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.content.size_hint()
+        self.body.size_hint()
     }
 }

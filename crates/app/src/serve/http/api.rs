@@ -1,4 +1,4 @@
-//! What the API tells, as objects. Names are a contract: fields are added, never renamed.
+//! Responses of the API as JSON. Names are a contract: fields are added, never renamed.
 
 use engine::metrics::{Figures, Metric, Sample, Value as Number, catalogue};
 use formats::plain::plain;
@@ -9,10 +9,10 @@ use crate::serve::alerts::AlertView;
 use crate::serve::incidents::IncidentView;
 use crate::serve::{Published, Shared};
 
-/// The version of the API.
+/// Version of the API.
 pub(super) const VERSION: &str = "v1";
 
-/// An answer with what each has: the version, the time, whether all is exact.
+/// Adds the fields that every response has: version, time, and whether the values are exact.
 pub(super) fn envelope(published: &Published, fields: Value) -> Value {
     let mut all = Map::new();
     all.insert("api".into(), VERSION.into());
@@ -24,17 +24,18 @@ pub(super) fn envelope(published: &Published, fields: Value) -> Value {
     Value::Object(all)
 }
 
-/// A list of the report, those of one process where that is asked for. `total` is before the cut.
+/// Returns a list of the report, optionally of one process. `total` counts entries before the
+/// limit.
 pub(super) fn list(report: &Value, name: &str, query: Query) -> Value {
     let all = report.get(name).and_then(Value::as_array).map_or(&[][..], |all| all);
-    let wanted: Vec<&Value> = all.iter().filter(|item| is_of(item, query.pid)).collect();
-    let total = wanted.len();
-    let shown: Vec<&Value> = wanted.into_iter().take(query.top).collect();
-    json!({ name: shown, "total": total })
+    let matching: Vec<&Value> = all.iter().filter(|item| belongs_to(item, query.pid)).collect();
+    let total = matching.len();
+    let items: Vec<&Value> = matching.into_iter().take(query.top).collect();
+    json!({ name: items, "total": total })
 }
 
-/// Whether something is of a process: itself, or one of those that hold it.
-fn is_of(item: &Value, pid: Option<u32>) -> bool {
+/// Whether an item belongs to a process: itself, or one of its holders.
+fn belongs_to(item: &Value, pid: Option<u32>) -> bool {
     let Some(pid) = pid else { return true };
     let holders = item.get("processes").and_then(Value::as_array);
     let mut holders = holders.into_iter().flatten();
@@ -42,12 +43,12 @@ fn is_of(item: &Value, pid: Option<u32>) -> bool {
         || holders.any(|holder| holder.get("pid").is_some_and(|own| *own == pid))
 }
 
-/// One process of the report; the one that runs where another one with its number ended.
+/// Returns one process of the report; the running one if its pid was reused.
 pub(super) fn process(report: &Value, pid: u32) -> Option<Value> {
     Some(json!({ "process": find(report, pid)? }))
 }
 
-/// Whether there is one.
+/// Whether the report has the process.
 pub(super) fn has_process(report: &Value, pid: u32) -> bool {
     find(report, pid).is_some()
 }
@@ -57,8 +58,8 @@ fn find(report: &Value, pid: u32) -> Option<&Value> {
     all.iter().find(|process| process.get("pid").is_some_and(|own| *own == pid))
 }
 
-/// The GPUs of the host.
-pub(super) fn gpus(figures: &Figures) -> Value {
+/// Returns the GPUs of the host.
+pub(super) fn gpus(set: &Figures) -> Value {
     let field = |name: &str| name.trim_start_matches("vramscope_gpu_").to_owned();
     let metrics: [&Metric; 6] = [
         &catalogue::GPU_TOTAL,
@@ -75,13 +76,13 @@ pub(super) fn gpus(figures: &Figures) -> Value {
         fields.insert("uuid".into(), label(1).into());
         fields.insert("name".into(), label(2).into());
         for metric in metrics {
-            let mut samples = figures.of(metric.name).iter();
+            let mut samples = set.of(metric.name).iter();
             let found = samples.find(|one| one.labels.first() == sample.labels.first());
             fields.insert(field(metric.name), found.map_or(Value::Null, |one| number(one.value)));
         }
         Value::Object(fields)
     };
-    let all: Vec<Value> = figures.of(catalogue::GPU.name).iter().map(gpu).collect();
+    let all: Vec<Value> = set.of(catalogue::GPU.name).iter().map(gpu).collect();
     json!({ "total": all.len(), "gpus": all })
 }
 
@@ -92,7 +93,7 @@ fn number(value: Number) -> Value {
     }
 }
 
-/// The alerts as they stand.
+/// Returns current alerts.
 pub(super) fn alerts(alerts: &[AlertView], query: Query) -> Value {
     let alert = |alert: &AlertView| {
         let labels: Map<_, _> = alert
@@ -107,34 +108,34 @@ pub(super) fn alerts(alerts: &[AlertView], query: Query) -> Value {
         fields
     };
     let pid = query.pid.map(|pid| pid.to_string());
-    let of = |alert: &&AlertView| {
-        let is = |(name, value): &(_, String)| name == "pid" && Some(value) == pid.as_ref();
-        pid.is_none() || alert.labels.iter().any(is)
+    let matches_pid = |alert: &&AlertView| {
+        let is_pid = |(name, value): &(_, String)| name == "pid" && Some(value) == pid.as_ref();
+        pid.is_none() || alert.labels.iter().any(is_pid)
     };
-    let wanted: Vec<&AlertView> = alerts.iter().filter(of).collect();
-    let shown: Vec<Value> = wanted.iter().take(query.top).copied().map(alert).collect();
-    json!({ "alerts": shown, "total": wanted.len() })
+    let matching: Vec<&AlertView> = alerts.iter().filter(matches_pid).collect();
+    let items: Vec<Value> = matching.iter().take(query.top).copied().map(alert).collect();
+    json!({ "alerts": items, "total": matching.len() })
 }
 
-/// The folders that were written.
+/// Returns written incidents.
 pub(super) fn incidents(incidents: &[IncidentView], query: Query) -> Value {
-    let of = |one: &&IncidentView| query.pid.is_none() || one.pid == query.pid;
-    let wanted: Vec<&IncidentView> = incidents.iter().filter(of).collect();
-    let total = wanted.len();
-    let shown: Vec<Value> = wanted
+    let matches_pid = |one: &&IncidentView| query.pid.is_none() || one.pid == query.pid;
+    let matching: Vec<&IncidentView> = incidents.iter().filter(matches_pid).collect();
+    let total = matching.len();
+    let items: Vec<Value> = matching
         .into_iter()
         .take(query.top)
         .map(|one| serde_json::to_value(one).unwrap_or_default())
         .collect();
-    json!({ "incidents": shown, "total": total })
+    json!({ "incidents": items, "total": total })
 }
 
-/// How the agent itself does.
+/// Returns health and resource usage of the agent.
 pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f64) -> Value {
     let own = &published.own;
     let certainty = &published.snapshot.certainty;
     let steps: Vec<&str> = own.steps.iter().map(|step| step.name()).collect();
-    let [_, fine, _, refused, failed] = shared.requests.classes();
+    let [_, ok, _, client_errors, server_errors] = shared.requests.classes();
     json!({
         "version": plain(env!("CARGO_PKG_VERSION")),
         "ready": ready,
@@ -147,7 +148,7 @@ pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f
         "cpu_seconds": own.cpu_seconds,
         "cpu_percent": own.cpu_percent,
         "memory_bytes": own.memory.0,
-        "requests": { "ok": fine, "client_errors": refused, "server_errors": failed },
+        "requests": { "ok": ok, "client_errors": client_errors, "server_errors": server_errors },
     })
 }
 
@@ -190,8 +191,8 @@ mod tests {
         }
     }
 
-    /// The fields that the page describes of the objects of a list.
-    fn described(list: &str) -> Vec<&'static str> {
+    /// Returns the fields that the page documents for the items of a list.
+    fn documented(list: &str) -> Vec<&'static str> {
         let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `"));
         let mut fields: Vec<_> = rows
             .filter_map(|row| row.split('`').next()?.strip_prefix(list)?.strip_prefix("[]."))
@@ -205,45 +206,48 @@ mod tests {
     }
 
     #[test]
-    fn alerts_and_incidents_are_what_the_page_describes() {
-        let told = alerts(&[alert()], ALL);
-        assert_eq!(names(&told["alerts"][0]), described("alerts"));
-        assert_eq!(told["alerts"][0]["labels"], json!({ "gpu": "0" }));
+    fn alerts_and_incidents_match_the_docs() {
+        let found = alerts(&[alert()], ALL);
+        assert_eq!(names(&found["alerts"][0]), documented("alerts"));
+        assert_eq!(found["alerts"][0]["labels"], json!({ "gpu": "0" }));
         let unwritten = IncidentView { summary_text: Some("out of memory".into()), ..incident(1) };
-        let told = incidents(&[unwritten.clone(), incident(2)], ALL);
-        assert_eq!(names(&told["incidents"][0]), described("incidents"));
-        assert_eq!(names(&manifest(&unwritten)["incident"]), described("incidents"));
-        assert_eq!(told["incidents"][1].get("summary_text"), None);
-        // Where a folder is on the host is nobody's business.
-        assert!(!told.to_string().contains("/var/lib"));
+        let found = incidents(&[unwritten.clone(), incident(2)], ALL);
+        assert_eq!(names(&found["incidents"][0]), documented("incidents"));
+        assert_eq!(names(&manifest(&unwritten)["incident"]), documented("incidents"));
+        assert_eq!(found["incidents"][1].get("summary_text"), None);
+        // Directories of the host are not exposed.
+        assert!(!found.to_string().contains("/var/lib"));
     }
 
     #[test]
-    fn alerts_can_be_those_of_one_process() {
+    fn alerts_can_be_filtered_by_pid() {
         let labels = |pid: &str| vec![("gpu".into(), "7".into()), ("pid".into(), pid.into())];
-        let of = |pid| AlertView { labels: labels(pid), ..alert() };
-        let all = [alert(), of("7"), of("8")];
-        let told = alerts(&all, Query { pid: Some(7), top: 9 });
-        assert_eq!((&told["total"], &told["alerts"][0]["labels"]["pid"]), (&1.into(), &"7".into()));
+        let with_pid = |pid| AlertView { labels: labels(pid), ..alert() };
+        let all = [alert(), with_pid("7"), with_pid("8")];
+        let found = alerts(&all, Query { pid: Some(7), top: 9 });
+        assert_eq!(
+            (&found["total"], &found["alerts"][0]["labels"]["pid"]),
+            (&1.into(), &"7".into())
+        );
         assert_eq!(alerts(&all, Query { pid: None, top: 2 })["total"], 3);
     }
 
     #[test]
-    fn lists_are_cut_and_of_one_process() {
+    fn lists_can_be_limited_and_filtered_by_pid() {
         let all: Vec<_> = (1..=5).map(incident).collect();
-        let told = incidents(&all, Query { pid: None, top: 2 });
+        let found = incidents(&all, Query { pid: None, top: 2 });
         assert_eq!(
-            (told["total"].clone(), told["incidents"].as_array().unwrap().len()),
+            (found["total"].clone(), found["incidents"].as_array().unwrap().len()),
             (5.into(), 2)
         );
-        let told = incidents(&all, Query { pid: Some(3), top: 2 });
-        assert_eq!((&told["total"], &told["incidents"][0]["pid"]), (&1.into(), &3.into()));
+        let found = incidents(&all, Query { pid: Some(3), top: 2 });
+        assert_eq!((&found["total"], &found["incidents"][0]["pid"]), (&1.into(), &3.into()));
         let report = json!({ "sites": [
             { "id": "a", "processes": [{ "pid": 1 }, { "pid": 2 }] },
             { "id": "b", "processes": [{ "pid": 3 }] },
         ] });
-        let told = list(&report, "sites", Query { pid: Some(2), top: 9 });
-        assert_eq!((&told["total"], &told["sites"][0]["id"]), (&1.into(), &"a".into()));
+        let found = list(&report, "sites", Query { pid: Some(2), top: 9 });
+        assert_eq!((&found["total"], &found["sites"][0]["id"]), (&1.into(), &"a".into()));
         assert_eq!(list(&report, "nothing", ALL)["total"], 0);
     }
 }

@@ -1,5 +1,5 @@
-//! Answers, made once for each snapshot: many that ask cost no more than one. They hold the paths that the
-//! snapshot has, see [`Cache::redacted`].
+//! Responses, built once per snapshot: many requests cost no more than one. They contain the paths
+//! of the snapshot, see [`ResponseCache::redacted`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,62 +14,63 @@ use super::api;
 use super::query::Query;
 use crate::serve::{Published, onward};
 
-/// Sites of each process in the API: those of all processes are listed whole.
+/// Sites per process in the API; the list over all processes is complete.
 const SITES_OF_EACH: usize = 10;
 
-/// Answers that are kept, and the bytes of all of them: a client can ask for very many.
+/// Maximum number of cached responses, and their total bytes, because clients can send many
+/// different queries.
 const ANSWERS: usize = 128;
 const ANSWERS_BYTES: usize = 16 << 20;
 
-/// What was made of the newest snapshot.
+/// Responses for the latest snapshot.
 #[derive(Default)]
 pub(super) struct Cache {
     sequence: u64,
-    /// The same without directories of programs' files.
+    /// The snapshot without directories of file paths.
     redacted: Option<Arc<Published>>,
     metrics: Option<Bytes>,
     report: Option<Arc<Value>>,
     snapshot: Option<Bytes>,
     profile: Option<Bytes>,
-    /// Of the API, by path and query.
-    answers: HashMap<(Box<str>, Query), Bytes>,
-    answers_bytes: usize,
+    /// Responses of the API, by path and query.
+    responses: HashMap<(Box<str>, Query), Bytes>,
+    responses_bytes: usize,
 }
 
 impl Cache {
-    /// Forgets what is older.
-    fn turn_to(&mut self, published: &Published) {
+    /// Drops responses of older snapshots.
+    fn advance_to(&mut self, published: &Published) {
         if self.sequence != published.sequence {
             *self = Self { sequence: published.sequence, ..Self::default() };
         }
     }
 
-    /// What was published, without directories of programs' files.
+    /// Returns the snapshot without directories of file paths.
     pub(super) fn redacted(&mut self, published: &Published) -> Arc<Published> {
-        self.turn_to(published);
-        let make = || {
+        self.advance_to(published);
+        let redact = || {
             let mut snapshot = published.snapshot.clone();
             hide_directories(&mut snapshot);
-            let (names, figures) = (Arc::clone(&published.names), published.figures.clone());
+            let (names, metrics) = (Arc::clone(&published.names), published.metrics.clone());
             let (sequence, own) = (published.sequence, published.own.clone());
-            Arc::new(Published { sequence, snapshot, names, figures, own })
+            Arc::new(Published { sequence, snapshot, names, metrics, own })
         };
-        Arc::clone(self.redacted.get_or_insert_with(make))
+        Arc::clone(self.redacted.get_or_insert_with(redact))
     }
 
-    /// The figures as OpenMetrics.
+    /// Returns the metrics as OpenMetrics.
     pub(super) fn metrics(&mut self, published: &Published) -> Option<Bytes> {
-        self.turn_to(published);
+        self.advance_to(published);
         if self.metrics.is_none() {
-            let figures = Arc::new(published.figures.clone());
-            self.metrics = openmetrics::encode(figures).ok().map(Bytes::from);
+            let metrics = Arc::new(published.metrics.clone());
+            self.metrics = openmetrics::encode(metrics).ok().map(Bytes::from);
         }
         self.metrics.clone()
     }
 
-    /// The snapshot as `trace --json` tells it, with the version of the API.
+    /// Returns the snapshot as `trace --format json` prints it, with the version of the API.
     pub(super) fn report(&mut self, published: &Published) -> Option<Arc<Value>> {
-        self.turn_to(published);
+        self.advance_to(published);
         if self.report.is_none() {
             let mut snapshot = published.snapshot.clone();
             for process in &mut snapshot.processes {
@@ -84,8 +85,8 @@ impl Cache {
         self.report.clone()
     }
 
-    /// What one process holds, by where it came from. A place that several processes run has the figures of
-    /// all of them in the report; these are of the one.
+    /// Returns the sites of one process. In the report, a site that several processes share has the
+    /// totals of all of them; here it has those of one.
     pub(super) fn sites_of(published: &Published, pid: u32) -> Option<Value> {
         let mut snapshot = Snapshot { processes: Vec::new(), ..published.snapshot.clone() };
         let all = &published.snapshot.processes;
@@ -101,7 +102,7 @@ impl Cache {
         json::value(&snapshot, &published.names).ok()
     }
 
-    /// The same as bytes.
+    /// Returns the report as bytes.
     pub(super) fn snapshot(&mut self, published: &Published) -> Option<Bytes> {
         let report = self.report(published)?;
         if self.snapshot.is_none() {
@@ -110,32 +111,32 @@ impl Cache {
         self.snapshot.clone()
     }
 
-    /// An answer of the API, made once for a path and query where there is room.
-    pub(super) fn answer(
+    /// Returns a response of the API, built once per path and query while there is room.
+    pub(super) fn response(
         &mut self,
         published: &Published,
         (path, query): (&str, Query),
-        make: impl FnOnce(&mut Self) -> Option<Value>,
+        build: impl FnOnce(&mut Self) -> Option<Value>,
     ) -> Option<Bytes> {
-        self.turn_to(published);
+        self.advance_to(published);
         let key = (Box::from(path), query);
-        if let Some(known) = self.answers.get(&key) {
-            return Some(known.clone());
+        if let Some(cached) = self.responses.get(&key) {
+            return Some(cached.clone());
         }
-        let made = Bytes::from(api::envelope(published, make(self)?).to_string());
-        let bytes = self.answers_bytes.saturating_add(made.len());
-        if self.answers.len() < ANSWERS && bytes <= ANSWERS_BYTES {
-            self.answers.insert(key, made.clone());
-            self.answers_bytes = bytes;
+        let response = Bytes::from(api::envelope(published, build(self)?).to_string());
+        let bytes = self.responses_bytes.saturating_add(response.len());
+        if self.responses.len() < ANSWERS && bytes <= ANSWERS_BYTES {
+            self.responses.insert(key, response.clone());
+            self.responses_bytes = bytes;
         }
-        Some(made)
+        Some(response)
     }
 
-    /// Memory in use by call stack.
+    /// Returns memory in use by call stack.
     pub(super) fn profile(&mut self, published: &Published) -> Bytes {
-        self.turn_to(published);
-        let make = || Bytes::from(onward::profile::pprof(published, true));
-        self.profile.get_or_insert_with(make).clone()
+        self.advance_to(published);
+        let encode = || Bytes::from(onward::profile::pprof(published, true));
+        self.profile.get_or_insert_with(encode).clone()
     }
 }
 
@@ -152,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_made_once_for_each_snapshot() {
+    fn response_is_built_once_per_snapshot() {
         let mut cache = Cache::default();
-        let mut made = 0;
+        let mut built = 0;
         for (sequence, path, query, expected) in [
             (1, "sites", Query::ALL, 1),
             (1, "sites", Query::ALL, 1),
@@ -164,31 +165,31 @@ mod tests {
             (2, "sites", Query::ALL, 4),
             (2, "sites", Query::ALL, 4),
         ] {
-            let answer = cache.answer(&published(sequence), (path, query), |_| {
-                made += 1;
-                Some(json!({ "made": made }))
+            let response = cache.response(&published(sequence), (path, query), |_| {
+                built += 1;
+                Some(json!({ "built": built }))
             });
-            let answer: Value = serde_json::from_slice(&answer.unwrap()).unwrap();
-            assert_eq!((made, &answer["api"]), (expected, &"v1".into()), "{path} {query:?}");
+            let response: Value = serde_json::from_slice(&response.unwrap()).unwrap();
+            assert_eq!((built, &response["api"]), (expected, &"v1".into()), "{path} {query:?}");
         }
     }
 
     #[test]
-    fn no_client_can_fill_the_memory_with_answers() {
+    fn cached_responses_are_bounded() {
         let (mut cache, published) = (Cache::default(), published(1));
         for top in 1..=1000 {
             let query = Query { pid: None, top };
-            let answer =
-                cache.answer(&published, ("sites", query), |_| Some(json!({ "top": top })));
-            assert!(answer.unwrap().len() > 10);
+            let response =
+                cache.response(&published, ("sites", query), |_| Some(json!({ "top": top })));
+            assert!(response.unwrap().len() > 10);
         }
-        assert_eq!(cache.answers.len(), ANSWERS);
+        assert_eq!(cache.responses.len(), ANSWERS);
         let long = "x".repeat(ANSWERS_BYTES / 3);
         let mut cache = Cache::default();
         for top in 1..=9 {
             let query = Query { pid: None, top };
-            cache.answer(&published, ("sites", query), |_| Some(json!({ "long": long })));
+            cache.response(&published, ("sites", query), |_| Some(json!({ "long": long })));
         }
-        assert_eq!(cache.answers.len(), 2);
+        assert_eq!(cache.responses.len(), 2);
     }
 }

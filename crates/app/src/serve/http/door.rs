@@ -1,4 +1,4 @@
-//! Who may ask, and what they may send.
+//! Checks of every request: method, host, token and body.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +15,10 @@ use super::routes;
 use super::token::Token;
 use crate::serve::{Published, Shared};
 
-/// Without anything new for so long, the agent is not ready any more.
+/// Age of the latest snapshot beyond which the agent is not ready.
 const STALLED: Duration = Duration::from_secs(15);
 
-/// What every request meets first.
+/// Checks a request before it is routed.
 pub(super) struct Door {
     pub(super) shared: Arc<Shared>,
     address: SocketAddr,
@@ -32,7 +32,7 @@ impl Door {
         Self { shared, address, token, cache: Mutex::default(), gate: Gate::new() }
     }
 
-    /// Whether nothing is published any more.
+    /// Whether the feed is closed.
     pub(super) fn is_over(&self) -> bool {
         self.shared.feed.is_closed()
     }
@@ -41,12 +41,12 @@ impl Door {
         self.shared.requests.count(status);
     }
 
-    /// Waits until there is processor time for something more.
+    /// Waits until CPU time is available.
     pub(super) async fn pass(&self) {
-        self.gate.pass(&self.shared.answering).await;
+        self.gate.pass(&self.shared.http_cpu).await;
     }
 
-    /// Whether a driver is traced, and snapshots go on to be published.
+    /// Whether a driver is traced and snapshots are current.
     pub(super) fn is_ready(&self) -> bool {
         let feed = &self.shared.feed;
         feed.newest().is_some_and(|newest| newest.own.tracing)
@@ -57,41 +57,42 @@ impl Door {
         work(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What answers are made from: without directories of programs' files, unless the configuration allows them.
-    pub(super) fn shown(&self, published: Arc<Published>) -> Arc<Published> {
+    /// Returns the snapshot for responses: without directories of file paths, unless the
+    /// configuration allows them.
+    pub(super) fn visible(&self, published: Arc<Published>) -> Arc<Published> {
         let show_paths = self.shared.config.http.show_paths;
         if show_paths { published } else { self.with_cache(|cache| cache.redacted(&published)) }
     }
 
-    /// The answer to a request.
-    pub(super) fn answer(&self, request: &Request<Incoming>) -> Answer {
-        let answer = self.refusal(request).unwrap_or_else(|| routes::answer(self, request.uri()));
-        self.count(answer.status());
-        answer
+    /// Returns the response to a request.
+    pub(super) fn respond(&self, request: &Request<Incoming>) -> Answer {
+        let response = self.reject(request).unwrap_or_else(|| routes::respond(self, request.uri()));
+        self.count(response.status());
+        response
     }
 
-    fn refusal(&self, request: &Request<Incoming>) -> Option<Answer> {
+    fn reject(&self, request: &Request<Incoming>) -> Option<Answer> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let (error, hint) = ("method not allowed: the API is read-only", "use GET");
-            let mut answer = Answer::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
+            let mut response = Answer::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
                 .with(header::ALLOW, "GET, HEAD");
-            answer.close();
-            return Some(answer);
+            response.close();
+            return Some(response);
         }
         let hosts = request.headers().get_all(header::HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() >= Version::HTTP_11 {
             let error = "an HTTP/1.1 request must have one Host header";
-            let mut answer = Answer::error(StatusCode::BAD_REQUEST, error, "send one");
-            answer.close();
-            return Some(answer);
+            let mut response = Answer::error(StatusCode::BAD_REQUEST, error, "send one");
+            response.close();
+            return Some(response);
         }
         if !request.body().is_end_stream() {
             let (error, hint) = ("request body not allowed", "send no body");
-            let mut answer = Answer::error(StatusCode::PAYLOAD_TOO_LARGE, error, hint);
-            answer.close();
-            return Some(answer);
+            let mut response = Answer::error(StatusCode::PAYLOAD_TOO_LARGE, error, hint);
+            response.close();
+            return Some(response);
         }
-        if self.token.is_none() && !self.is_meant(request.uri(), request.headers()) {
+        if self.token.is_none() && !self.is_for_this_host(request.uri(), request.headers()) {
             return Some(Answer::error(
                 StatusCode::FORBIDDEN,
                 "wrong Host header",
@@ -101,18 +102,18 @@ impl Door {
         if !self.is_allowed(request.uri(), request.headers()) {
             let error = "authentication required";
             let hint = "send `Authorization: Bearer TOKEN` with the content of token_file";
-            let answer = Answer::error(StatusCode::UNAUTHORIZED, error, hint);
-            return Some(answer.with(header::WWW_AUTHENTICATE, "Bearer"));
+            let response = Answer::error(StatusCode::UNAUTHORIZED, error, hint);
+            return Some(response.with(header::WWW_AUTHENTICATE, "Bearer"));
         }
         None
     }
 
-    /// Whether a request without a token names this host. A page of somebody else whose name was made
-    /// to lead here does not.
-    fn is_meant(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+    /// Whether a request without a token names this host. A foreign page whose DNS name points here
+    /// (DNS rebinding) does not.
+    fn is_for_this_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let named = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
-        let asked = uri.authority().map(hyper::http::uri::Authority::as_str);
-        named.chain(asked).all(|host| is_own(host, self.address.ip()))
+        let target = uri.authority().map(hyper::http::uri::Authority::as_str);
+        named.chain(target).all(|host| is_own(host, self.address.ip()))
     }
 
     fn is_allowed(&self, uri: &Uri, headers: &HeaderMap) -> bool {
@@ -120,16 +121,16 @@ impl Door {
         if routes::is_open(uri.path()) {
             return true;
         }
-        let told = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        let told = told.and_then(|told| told.split_at_checked(7));
-        told.is_some_and(|(scheme, told)| {
-            scheme.eq_ignore_ascii_case(b"bearer ") && token.is(told.trim_ascii())
+        let header = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let header = header.and_then(|value| value.split_at_checked(7));
+        header.is_some_and(|(scheme, value)| {
+            scheme.eq_ignore_ascii_case(b"bearer ") && token.is(value.trim_ascii())
         })
     }
 }
 
-/// Whether a host, with or without a port, is a name of this one.
-fn is_own(host: &str, listens: IpAddr) -> bool {
+/// Whether a host, with or without a port, refers to this one.
+fn is_own(host: &str, listen_address: IpAddr) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
         _ => host,
@@ -137,7 +138,7 @@ fn is_own(host: &str, listens: IpAddr) -> bool {
     let bare = bare.trim_start_matches('[').trim_end_matches(']');
     let address: Option<IpAddr> = bare.parse().ok();
     bare.eq_ignore_ascii_case("localhost")
-        || address.is_some_and(|address| address.is_loopback() || address == listens)
+        || address.is_some_and(|address| address.is_loopback() || address == listen_address)
 }
 
 #[cfg(test)]
@@ -154,19 +155,19 @@ mod tests {
     #[test]
     fn agent_without_recent_snapshots_is_not_ready() {
         let shared = Shared::new(Config::default());
-        let door = Door::new(Arc::clone(&shared), Config::default().http.listen, None);
-        assert!(!door.is_ready(), "nothing was published");
+        let guard = Door::new(Arc::clone(&shared), Config::default().http.listen, None);
+        assert!(!guard.is_ready(), "nothing was published");
         for (sequence, age, is_ready) in [(1, 0, true), (2, 20, false), (3, 10, true)] {
             let mut snapshot = published(sequence, Snapshot::default(), Figures::default());
             snapshot.own.tracing = true;
             let at = Instant::now() - Duration::from_secs(age);
             shared.feed.publish_at(snapshot, at);
-            assert_eq!(door.is_ready(), is_ready, "{age} s ago");
+            assert_eq!(guard.is_ready(), is_ready, "{age} s ago");
         }
     }
 
     #[test]
-    fn only_names_of_this_host_are_its_own() {
+    fn foreign_host_names_are_rejected() {
         let here: IpAddr = "127.0.0.1".parse().unwrap();
         for host in ["localhost", "LOCALHOST:9754", "127.0.0.1:1", "127.0.0.1", "[::1]:80", "[::1]"]
         {

@@ -1,4 +1,4 @@
-//! Folders of incidents: what is in them, and their files.
+//! Incidents: their contents and files.
 
 use hyper::StatusCode;
 use hyper::header;
@@ -8,17 +8,17 @@ use super::answer::{Answer, Content};
 use super::files;
 use crate::serve::incidents::IncidentView;
 
-/// What one folder is about, and its files.
+/// Returns an incident and its files.
 pub(super) fn manifest(incident: &IncidentView) -> Value {
     let files: Vec<Value> = files::list(&incident.folder)
         .into_iter()
         .map(|file| json!({ "name": file.name, "bytes": file.bytes }))
         .collect();
-    let about = serde_json::to_value(incident).unwrap_or_default();
-    json!({ "incident": about, "files": files })
+    let summary = serde_json::to_value(incident).unwrap_or_default();
+    json!({ "incident": summary, "files": files })
 }
 
-/// One file of it. They hold whole call stacks, with the paths of programs.
+/// Returns one file. Files contain full call stacks, with paths of programs.
 pub(super) fn file(incident: &IncidentView, name: &str, show_paths: bool) -> Answer {
     if !show_paths {
         return Answer::error(
@@ -50,9 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_told_only_where_paths_may_be() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("summary.txt"), "what happened").unwrap();
+    fn files_are_served_only_with_show_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("summary.txt"), "out of memory").unwrap();
         let incident = IncidentView {
             id: "x".into(),
             trigger: "threshold",
@@ -67,7 +67,7 @@ mod tests {
             written_after_ms: 0,
             written: true,
             summary_text: None,
-            folder: folder.path().into(),
+            folder: dir.path().into(),
         };
         let files = &manifest(&incident)["files"];
         assert_eq!(*files, json!([{ "name": "summary.txt", "bytes": 13 }]));

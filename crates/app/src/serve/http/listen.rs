@@ -1,4 +1,4 @@
-//! Connections: taken in, bounded in number, time and size, and let go.
+//! Connections: accepted, and limited in number, time and size.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,39 +21,39 @@ use super::door::Door;
 use super::patient::Patient;
 use super::places::{Place, Places, Standing};
 
-/// Connections at one time. One more gets the place of one that waits for a request; where none does, it
-/// is told to come again, and closed.
+/// Maximum number of connections. A further one replaces one that waits for a request; if there is
+/// none, it gets 503 and is closed.
 const CONNECTIONS: usize = 256;
 
-/// The request's first line and its headers, all together; and how many headers there may be.
+/// Maximum size of the request line and headers, and maximum number of headers.
 const HEADER_BYTES: usize = 16 << 10;
 const HEADERS: usize = 64;
 
-/// A whole request must be there in this time, counted from the answer before it, too.
+/// Time to receive a complete request, also counted from the previous response.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// What is written must be taken in this time.
+/// Time for the client to receive what is written.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// A connection that is older than this is closed with its next answer,
+/// Age beyond which a connection is closed after its next response.
 const OLD: Duration = Duration::from_secs(5 * 60);
 
-/// and one that is older than this at once.
+/// Age beyond which a connection is closed at once.
 const OLDEST: Duration = Duration::from_secs(15 * 60);
 
-/// How soon the end of the agent is noticed.
+/// Poll interval for shutdown.
 const ATTENTION: Duration = Duration::from_millis(200);
 
-/// What is told to those beyond the limit.
+/// Response to connections beyond the limit.
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\n\
     connection: close\r\n\r\n";
 
-/// Answers until nothing is published any more.
-pub(super) fn run(listener: TcpListener, tls: Option<TlsAcceptor>, door: Door) -> io::Result<()> {
+/// Serves requests until the feed is closed.
+pub(super) fn run(listener: TcpListener, tls: Option<TlsAcceptor>, guard: Door) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let outcome = runtime.block_on(accept(listener, tls, Arc::new(door)));
-    // Connections that are still open are dropped.
+    let outcome = runtime.block_on(accept(listener, tls, Arc::new(guard)));
+    // Drops connections that are still open.
     runtime.shutdown_background();
     outcome
 }
@@ -61,80 +61,80 @@ pub(super) fn run(listener: TcpListener, tls: Option<TlsAcceptor>, door: Door) -
 async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    door: Arc<Door>,
+    guard: Arc<Door>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Places::new(CONNECTIONS);
-    while !door.is_over() {
+    let slots = Places::new(CONNECTIONS);
+    while !guard.is_over() {
         let next = async {
-            door.pass().await;
+            guard.pass().await;
             listener.accept().await
         };
         let stream = match timeout(ATTENTION, next).await {
             Err(_) => continue,
             Ok(Ok((stream, _))) => stream,
-            // A client that was gone already, or no file descriptor left: neither is for ever.
+            // The client is gone, or no file descriptor is free: both pass.
             Ok(Err(_)) => {
                 sleep(ATTENTION).await;
                 continue;
             }
         };
-        // Answers are small, and each is written at once.
+        // Responses are small and written at once.
         let _ = stream.set_nodelay(true);
-        match places.take() {
-            Some(place) => {
-                let number = place.number;
-                let work = connection(stream, tls.clone(), Arc::clone(&door), place);
-                places.note(number, tokio::spawn(work).abort_handle());
+        match slots.take() {
+            Some(slot) => {
+                let id = slot.id;
+                let work = connection(stream, tls.clone(), Arc::clone(&guard), slot);
+                slots.note(id, tokio::spawn(work).abort_handle());
             }
-            None => refuse(stream, tls.is_some(), &door),
+            None => refuse(stream, tls.is_some(), &guard),
         }
     }
     Ok(())
 }
 
-/// A word to whoever finds no room, as far as it can be had without waiting.
-fn refuse(stream: TcpStream, encrypted: bool, door: &Door) {
-    door.count(503);
+/// Sends 503 as far as possible without blocking.
+fn refuse(stream: TcpStream, encrypted: bool, guard: &Door) {
+    guard.count(503);
     if !encrypted {
         let _ = stream.try_write(BUSY);
     }
 }
 
-async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, door: Arc<Door>, place: Place) {
+async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, guard: Arc<Door>, slot: Place) {
     let work = async {
         match tls {
-            None => serve(stream, door, &place.standing).await,
+            None => serve(stream, guard, &slot.status).await,
             Some(tls) => {
-                door.pass().await;
+                guard.pass().await;
                 if let Ok(Ok(stream)) = timeout(REQUEST, tls.accept(stream)).await {
-                    serve(stream, door, &place.standing).await;
+                    serve(stream, guard, &slot.status).await;
                 }
             }
         }
     };
-    // What a client does wrong is its own affair: there is nobody to tell.
+    // Errors of a client are not logged.
     let _ = timeout(OLDEST, work).await;
-    drop(place);
+    drop(slot);
 }
 
-async fn serve<S>(stream: S, door: Arc<Door>, standing: &Arc<Standing>)
+async fn serve<S>(stream: S, guard: Arc<Door>, status: &Arc<Standing>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let begun = Instant::now();
+    let start = Instant::now();
     let service = service_fn(|request: Request<Incoming>| {
-        let (door, busy) = (Arc::clone(&door), standing.begin());
+        let (guard, busy) = (Arc::clone(&guard), status.begin());
         async move {
-            door.pass().await;
-            let mut answer: Answer = door.answer(&request);
-            if begun.elapsed() > OLD {
-                answer.close();
+            guard.pass().await;
+            let mut response: Answer = guard.respond(&request);
+            if start.elapsed() > OLD {
+                response.close();
             }
-            Ok::<_, Infallible>(answer.finish().map(|content| Told::new(content, busy)))
+            Ok::<_, Infallible>(response.finish().map(|body| Told::new(body, busy)))
         }
     });
-    let stream = TokioIo::new(Patient::new(stream, ANSWER, Arc::clone(standing)));
+    let stream = TokioIo::new(Patient::new(stream, ANSWER, Arc::clone(status)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST)

@@ -1,4 +1,4 @@
-//! The agent's answers over HTTP: metrics, a small API, health. One thread, that nobody waits for.
+//! The HTTP server: metrics, the API and health checks, on one thread that never blocks the engine.
 
 mod allowance;
 mod answer;
@@ -31,14 +31,14 @@ pub(crate) use allowance::Allowance;
 use door::Door;
 use token::Token;
 
-/// Answered requests by the class of the answer.
+/// Number of responses by status class.
 #[derive(Default)]
 pub(crate) struct Requests {
     classes: [AtomicU64; 5],
 }
 
 impl Requests {
-    /// Counts an answer.
+    /// Counts a response.
     pub(crate) fn count(&self, status: u16) {
         let class = usize::from(status / 100).saturating_sub(1);
         if let Some(count) = self.classes.get(class) {
@@ -46,13 +46,13 @@ impl Requests {
         }
     }
 
-    /// Answers of 1xx, 2xx, and so on.
+    /// Returns the number of responses with 1xx, 2xx, and so on.
     pub(crate) fn classes(&self) -> [u64; 5] {
         self.classes.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 }
 
-/// What is wrong with the files that the configuration names.
+/// Checks the files that the configuration names.
 pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
     let token = http.token_file.as_deref().and_then(|file| Token::read(file).err());
     let tls = match (&http.tls_cert_file, &http.tls_key_file) {
@@ -62,8 +62,8 @@ pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
     token.into_iter().chain(tls).collect()
 }
 
-/// Listens, and starts the part that answers. A port that is taken, a token that others can read and a
-/// certificate without its key fail here.
+/// Listens and starts the HTTP worker. Fails if the port is in use, the token is readable by
+/// others, or a certificate does not match its key.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     let http = &shared.config.http;
     let token = http.token_file.as_deref().map(Token::read).transpose()?;
@@ -74,7 +74,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     let listener = TcpListener::bind(http.listen).with_context(|| {
         format!("cannot listen on {}; choose another address with --listen", http.listen)
     })?;
-    listener.set_nonblocking(true).context("cannot listen without waiting")?;
+    listener.set_nonblocking(true).context("cannot make the socket non-blocking")?;
     let address = listener.local_addr().context("cannot get the listen address")?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     if !address.ip().is_loopback() && tls.is_none() {
@@ -84,6 +84,6 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
         ));
     }
     output::complain(&format!("listening on {scheme}://{address}"));
-    let door = Door::new(Arc::clone(shared), address, token);
-    Part::spawn("http", shared, move |_| Ok(listen::run(listener, tls, door)?))
+    let guard = Door::new(Arc::clone(shared), address, token);
+    Part::spawn("http", shared, move |_| Ok(listen::run(listener, tls, guard)?))
 }

@@ -1,4 +1,4 @@
-//! A connection that is patient with slow readers, to an end.
+//! A stream with a write timeout, for slow clients.
 
 use std::io;
 use std::pin::Pin;
@@ -11,28 +11,29 @@ use tokio::time::{Sleep, sleep};
 
 use super::places::Standing;
 
-/// A stream whose other side must take what is written within a time, however little it takes at once.
+/// A stream whose peer must receive everything that is written within a time limit, even if it
+/// reads slowly.
 pub(super) struct Patient<S, T = Sleep> {
     stream: S,
     limit: Duration,
-    standing: Arc<Standing>,
+    status: Arc<Standing>,
     timer: fn(Duration) -> T,
-    /// Runs from the first write that had to wait until all is out.
-    waits: Option<Pin<Box<T>>>,
+    /// Runs from the first blocked write until everything is flushed.
+    deadline: Option<Pin<Box<T>>>,
 }
 
 impl<S> Patient<S> {
-    pub(super) const fn new(stream: S, limit: Duration, standing: Arc<Standing>) -> Self {
-        Self { stream, limit, standing, timer: sleep, waits: None }
+    pub(super) const fn new(stream: S, limit: Duration, status: Arc<Standing>) -> Self {
+        Self { stream, limit, status, timer: sleep, deadline: None }
     }
 }
 
 impl<S, T: Future<Output = ()>> Patient<S, T> {
     fn wait<R>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<R>> {
         let (timer, limit) = (self.timer, self.limit);
-        self.standing.write(true);
-        let waits = self.waits.get_or_insert_with(|| Box::pin(timer(limit)));
-        waits.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        self.status.write(true);
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(timer(limit)));
+        deadline.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -62,8 +63,8 @@ impl<S: AsyncWrite + Unpin, T: Future<Output = ()>> AsyncWrite for Patient<S, T>
         match Pin::new(&mut self.stream).poll_flush(context) {
             Poll::Pending => self.wait(context),
             ready => {
-                self.waits = None;
-                self.standing.write(false);
+                self.deadline = None;
+                self.status.write(false);
                 ready
             }
         }
@@ -90,11 +91,11 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     thread_local! {
-        /// The time of the test, which passes when the test says so.
+        /// Time of the test, advanced by the test.
         static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
-    /// A timer by that time.
+    /// A timer on that time.
     struct Alarm(Duration);
 
     impl Future for Alarm {
@@ -105,15 +106,16 @@ mod tests {
         }
     }
 
-    /// A connection with room for four bytes, and its far end.
+    /// Returns a connection with a buffer of four bytes, and its far end.
     fn connection() -> (Patient<DuplexStream, Alarm>, DuplexStream) {
         let (near, far) = duplex(4);
         let timer = |limit| Alarm(NOW.get() + limit);
-        let standing = Arc::default();
-        (Patient { stream: near, limit: LIMIT, standing, timer, waits: None }, far)
+        let status = Arc::default();
+        (Patient { stream: near, limit: LIMIT, status, timer, deadline: None }, far)
     }
 
-    /// Polls a write to its end; meanwhile the far end takes some bytes, and some time, again and again.
+    /// Polls a write to its end; meanwhile the far end repeatedly reads `bytes`, each time after
+    /// `wait`.
     fn write<T>(
         write: impl Future<Output = T>,
         far: &mut DuplexStream,
@@ -127,31 +129,31 @@ mod tests {
                 return result;
             }
             NOW.set(NOW.get() + wait);
-            let mut taken = vec![0; bytes];
-            let read = pin!(far.read_exact(&mut taken)).poll(&mut context);
+            let mut buffer = vec![0; bytes];
+            let read = pin!(far.read_exact(&mut buffer)).poll(&mut context);
             assert!(read.is_ready(), "something was written");
         }
     }
 
     #[test]
-    fn a_reader_that_takes_too_little_is_cut_off_in_the_end() {
+    fn slow_reader_times_out() {
         let (mut near, mut far) = connection();
-        // It takes something all the time, and still far too little.
+        // It keeps reading, but far too slowly.
         let result = write(near.write_all(&[0; 4096]), &mut far, 1, LIMIT / 4);
         assert_eq!(result.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(NOW.get(), LIMIT);
     }
 
     #[test]
-    fn a_reader_that_takes_all_in_time_may_go_on() {
+    fn reader_within_the_limit_is_served() {
         let (mut near, mut far) = connection();
-        // Longer than the limit altogether, but each answer is taken within it.
+        // Longer than the limit in total, but each response is read within it.
         for _ in 0..8 {
-            let answer = async {
+            let response = async {
                 near.write_all(&[0; 32]).await?;
                 near.flush().await
             };
-            write(answer, &mut far, 4, LIMIT / 20).unwrap();
+            write(response, &mut far, 4, LIMIT / 20).unwrap();
         }
         assert!(NOW.get() > LIMIT * 2, "{:?}", NOW.get());
     }

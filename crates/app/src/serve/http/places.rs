@@ -1,5 +1,5 @@
-//! Places for connections. Whoever comes when all are taken gets the place of the one that has waited
-//! longest without a whole request: clients that say nothing keep nobody from being answered.
+//! Connection slots. If all are in use, a new connection replaces the one that has waited longest
+//! for a request, so idle clients cannot block others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,46 +7,46 @@ use std::time::Instant;
 
 use tokio::task::AbortHandle;
 
-/// Those that are open.
+/// Slots of open connections.
 pub(super) struct Places {
-    most: usize,
+    max: usize,
     open: Mutex<Open>,
 }
 
 #[derive(Default)]
 struct Open {
     next: u64,
-    by_number: HashMap<u64, (Arc<Standing>, Option<AbortHandle>)>,
+    by_id: HashMap<u64, (Arc<Standing>, Option<AbortHandle>)>,
 }
 
 impl Places {
-    pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, open: Mutex::default() })
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, open: Mutex::default() })
     }
 
-    /// A place for one more; none where every connection has a request that is not answered yet.
+    /// Acquires a slot; none if every connection has a request in flight.
     pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
         let mut open = self.lock();
-        if open.by_number.len() >= self.most {
-            let waiting = open.by_number.iter();
-            let waiting = waiting.filter_map(|(id, (standing, _))| Some((standing.waits()?, *id)));
+        if open.by_id.len() >= self.max {
+            let waiting = open.by_id.iter();
+            let waiting = waiting.filter_map(|(id, (status, _))| Some((status.idle_since()?, *id)));
             let (_, longest) = waiting.min()?;
-            if let Some((_, Some(task))) = open.by_number.remove(&longest) {
+            if let Some((_, Some(task))) = open.by_id.remove(&longest) {
                 task.abort();
             }
         }
-        let number = open.next;
+        let id = open.next;
         open.next += 1;
-        let standing = Arc::new(Standing::default());
-        open.by_number.insert(number, (Arc::clone(&standing), None));
+        let status = Arc::new(Standing::default());
+        open.by_id.insert(id, (Arc::clone(&status), None));
         drop(open);
-        Some(Place { all: Arc::clone(self), number, standing })
+        Some(Place { all: Arc::clone(self), id, status })
     }
 
-    /// The task that has a place, which ends when another one gets it.
-    pub(super) fn note(&self, number: u64, task: AbortHandle) {
-        if let Some((_, known)) = self.lock().by_number.get_mut(&number) {
-            *known = Some(task);
+    /// Sets the task of a slot, to be aborted when the slot is reassigned.
+    pub(super) fn note(&self, id: u64, task: AbortHandle) {
+        if let Some((_, current)) = self.lock().by_id.get_mut(&id) {
+            *current = Some(task);
         }
     }
 
@@ -55,57 +55,57 @@ impl Places {
     }
 }
 
-/// A place; it is free again when this goes.
+/// A slot; released on drop.
 pub(super) struct Place {
     all: Arc<Places>,
-    pub(super) number: u64,
-    pub(super) standing: Arc<Standing>,
+    pub(super) id: u64,
+    pub(super) status: Arc<Standing>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.all.lock().by_number.remove(&self.number);
+        self.all.lock().by_id.remove(&self.id);
     }
 }
 
-/// What a connection is about.
+/// State of a connection.
 pub(super) struct Standing(Mutex<State>);
 
 struct State {
-    /// Requests that are not answered, or whose answers are not handed over.
+    /// Requests without a completely sent response.
     requests: usize,
-    /// The other side has not taken what was written.
-    writes: bool,
-    /// Since when there is neither.
+    /// The client has not received everything that was written.
+    is_writing: bool,
+    /// Time since which the connection is idle.
     since: Instant,
 }
 
 impl Default for Standing {
     fn default() -> Self {
-        Self(Mutex::new(State { requests: 0, writes: false, since: Instant::now() }))
+        Self(Mutex::new(State { requests: 0, is_writing: false, since: Instant::now() }))
     }
 }
 
 impl Standing {
-    /// There is a whole request.
+    /// Registers a complete request.
     pub(super) fn begin(self: &Arc<Self>) -> Busy {
         self.lock().requests += 1;
         Busy(Arc::clone(self))
     }
 
-    /// Whether the other side still has to take something.
-    pub(super) fn write(&self, writes: bool) {
+    /// Sets whether the client still has to receive data.
+    pub(super) fn write(&self, is_writing: bool) {
         let mut state = self.lock();
-        if state.writes && !writes {
+        if state.is_writing && !is_writing {
             state.since = Instant::now();
         }
-        state.writes = writes;
+        state.is_writing = is_writing;
     }
 
-    /// Since when it has waited for a request, where it does.
-    fn waits(&self) -> Option<Instant> {
+    /// Returns the time since which it has waited for a request, if it does.
+    fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
-        (state.requests == 0 && !state.writes).then_some(state.since)
+        (state.requests == 0 && !state.is_writing).then_some(state.since)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -113,7 +113,7 @@ impl Standing {
     }
 }
 
-/// A request, until its answer is handed over.
+/// A request until its response is sent.
 pub(super) struct Busy(Arc<Standing>);
 
 impl Drop for Busy {
@@ -130,52 +130,52 @@ mod tests {
 
     use super::*;
 
-    /// Runs two connections that wait for ever; what they hold is gone when they are ended.
+    /// Runs two connections that wait forever; their resources are released when they are aborted.
     fn with_two(test: impl FnOnce(&Arc<Places>, [Arc<Standing>; 2], &dyn Fn() -> usize)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let places = Places::new(2);
+        let slots = Places::new(2);
         let connect = || {
-            let place = places.take().unwrap();
-            let (number, standing) = (place.number, Arc::clone(&place.standing));
+            let slot = slots.take().unwrap();
+            let (id, status) = (slot.id, Arc::clone(&slot.status));
             let task = runtime.spawn(async move {
-                let _place = place;
+                let _slot = slot;
                 pending::<()>().await;
             });
-            places.note(number, task.abort_handle());
-            standing
+            slots.note(id, task.abort_handle());
+            status
         };
-        let standings = [connect(), connect()];
+        let statuses = [connect(), connect()];
         let open = || {
             runtime.block_on(tokio::task::yield_now());
-            places.lock().by_number.len()
+            slots.lock().by_id.len()
         };
         assert_eq!(open(), 2);
-        test(&places, standings, &open);
+        test(&slots, statuses, &open);
     }
 
     #[test]
-    fn who_waited_longest_makes_room_and_who_is_answered_does_not() {
-        with_two(|places, [first, second], open| {
+    fn longest_idle_connection_is_replaced() {
+        with_two(|slots, [first, second], open| {
             let busy = first.begin();
-            let third = places.take().expect("the second one waits");
-            // Nobody but the second one was ended.
+            let third = slots.take().expect("the second one waits");
+            // Only the second one was aborted.
             assert_eq!((Arc::strong_count(&first), open()), (4, 2));
             assert_eq!(Arc::strong_count(&second), 1, "its task is gone");
-            third.standing.write(true);
-            assert!(places.take().is_none(), "both have something to do");
+            third.status.write(true);
+            assert!(slots.take().is_none(), "both have something to do");
             drop(busy);
-            assert!(places.take().is_some());
-            assert_eq!(Arc::strong_count(&third.standing), 2);
+            assert!(slots.take().is_some());
+            assert_eq!(Arc::strong_count(&third.status), 2);
         });
     }
 
     #[test]
-    fn a_wait_begins_anew_with_each_answer() {
-        with_two(|places, [first, second], open| {
+    fn idle_time_restarts_after_each_response() {
+        with_two(|slots, [first, second], open| {
             drop(first.begin());
             second.write(true);
             second.write(false);
-            let _third = places.take().unwrap();
+            let _third = slots.take().unwrap();
             open();
             assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 3));
         });

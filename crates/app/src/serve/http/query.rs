@@ -1,22 +1,22 @@
-//! What stands behind the `?` of a request.
+//! Query parameters of a request.
 
-/// The most of a list that can be asked for.
+/// Maximum of `limit`.
 const MOST: usize = 10_000;
 
-/// What may be asked for.
+/// Query parameters of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Query {
-    /// Of one process.
+    /// Only this process.
     pub(super) pid: Option<u32>,
-    /// At most so many.
+    /// Maximum number of entries.
     pub(super) top: usize,
 }
 
 impl Query {
-    /// Everything.
+    /// All entries.
     pub(super) const ALL: Self = Self { pid: None, top: MOST };
 
-    /// Reads it, for a path that can be asked for less or not; the error tells what is wrong.
+    /// Parses the parameters; only lists take any.
     pub(super) fn read(text: Option<&str>, is_list: bool) -> Result<Self, &'static str> {
         let mut query = Self::ALL;
         let parts = text.unwrap_or_default().split('&').filter(|part| !part.is_empty());
@@ -42,10 +42,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_known_can_be_asked_for() {
+    fn list_parameters_are_validated() {
         assert_eq!(Query::read(None, true), Ok(Query::ALL));
         assert_eq!(Query::read(Some("limit=3&pid=7"), true), Ok(Query { pid: Some(7), top: 3 }));
-        for wrong in [
+        for invalid in [
             "limit=0",
             "limit=10001",
             "limit=-1",
@@ -56,16 +56,16 @@ mod tests {
             "sort=size",
             "a&b",
         ] {
-            assert!(Query::read(Some(wrong), true).is_err(), "{wrong}");
+            assert!(Query::read(Some(invalid), true).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn what_a_path_would_not_heed_is_an_error() {
-        for wrong in ["limit=3", "pid=7", "x"] {
+    fn unknown_query_parameters_are_rejected() {
+        for invalid in ["limit=3", "pid=7", "x"] {
             assert!(
-                Query::read(Some(wrong), false).unwrap_err().contains("no query parameters"),
-                "{wrong}"
+                Query::read(Some(invalid), false).unwrap_err().contains("no query parameters"),
+                "{invalid}"
             );
         }
         for nothing in [None, Some(""), Some("&")] {

@@ -1,4 +1,4 @@
-//! Paths and what they answer.
+//! Paths of the API and their responses.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use super::query::Query;
 use super::{api, incidents};
 use crate::serve::Published;
 
-/// What profiles are: gzipped messages, to be kept as they are.
+/// Profiles are gzipped; clients must not decompress them in transit.
 const PPROF: &str = "application/octet-stream";
 
 const INDEX: &str = "\
@@ -38,35 +38,35 @@ vramscope: GPU memory of every process on this host
 /api/v1/incidents/ID/FILE         one file
 ";
 
-/// Whether a path is answered without a token: it tells nothing.
+/// Whether a path needs no token, because it exposes nothing.
 pub(super) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
-/// Whether a path can be asked for less.
+/// Whether a path takes the parameters of a list.
 fn is_list(path: &str) -> bool {
     let lists = ["processes", "sites", "suspects", "alerts", "incidents"];
     path.strip_prefix("/api/v1/").is_some_and(|name| lists.contains(&name))
 }
 
-/// The answer to a request that may be made.
-pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
+/// Returns the response to an authorized request.
+pub(super) fn respond(guard: &Door, uri: &Uri) -> Answer {
     match uri.path() {
         "/healthz" => return Answer::text(StatusCode::OK, "ok\n"),
-        "/readyz" if door.is_ready() => return Answer::text(StatusCode::OK, "ready\n"),
+        "/readyz" if guard.is_ready() => return Answer::text(StatusCode::OK, "ready\n"),
         "/readyz" => return Answer::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        "/" => return Answer::whole(TEXT, INDEX),
+        "/" => return Answer::ok(TEXT, INDEX),
         _ => {}
     }
-    // What others put behind these paths by themselves is not for this agent.
-    let asked = uri.query().filter(|_| !matches!(uri.path(), "/metrics" | "/debug/pprof/heap"));
-    let query = match Query::read(asked, is_list(uri.path())) {
+    // Scrapers add parameters to these paths; they are ignored.
+    let text = uri.query().filter(|_| !matches!(uri.path(), "/metrics" | "/debug/pprof/heap"));
+    let query = match Query::read(text, is_list(uri.path())) {
         Ok(query) => query,
-        Err(wrong) => {
-            return Answer::error(StatusCode::BAD_REQUEST, wrong, "see docs/reference/http-api.md");
+        Err(error) => {
+            return Answer::error(StatusCode::BAD_REQUEST, error, "see docs/reference/http-api.md");
         }
     };
-    let Some(published) = door.shared.feed.newest() else {
+    let Some(published) = guard.shared.feed.newest() else {
         return Answer::error(
             StatusCode::SERVICE_UNAVAILABLE,
             "no snapshot available yet",
@@ -74,64 +74,66 @@ pub(super) fn answer(door: &Door, uri: &Uri) -> Answer {
         );
     };
     if uri.path() == "/metrics" {
-        let metrics = door.with_cache(|cache| cache.metrics(&published));
+        let metrics = guard.with_cache(|cache| cache.metrics(&published));
         return metrics
-            .map_or_else(not_made, |metrics| Answer::whole(openmetrics::CONTENT_TYPE, metrics));
+            .map_or_else(internal_error, |metrics| Answer::ok(openmetrics::CONTENT_TYPE, metrics));
     }
-    let published = door.shown(published);
+    let published = guard.visible(published);
     if matches!(uri.path(), "/api/v1/profile.pb.gz" | "/debug/pprof/heap") {
-        return Answer::whole(PPROF, door.with_cache(|cache| cache.profile(&published)));
+        return Answer::ok(PPROF, guard.with_cache(|cache| cache.profile(&published)));
     }
     match uri.path().strip_prefix("/api/v1/") {
-        Some(path) => api(door, &published, path, query),
+        Some(path) => api(guard, &published, path, query),
         None => not_found(),
     }
 }
 
-fn api(door: &Door, published: &Arc<Published>, path: &str, query: Query) -> Answer {
-    let paths = door.shared.config.http.show_paths;
-    let report = || door.with_cache(|cache| cache.report(published));
-    let told = |fields: Value| Answer::json(&api::envelope(published, fields));
-    let kept = |make: &dyn Fn(&mut Cache) -> Option<Value>| {
-        door.with_cache(|cache| cache.answer(published, (path, query), make))
-            .map_or_else(not_made, |answer| Answer::whole(JSON, answer))
+fn api(guard: &Door, published: &Arc<Published>, path: &str, query: Query) -> Answer {
+    let paths = guard.shared.config.http.show_paths;
+    let report = || guard.with_cache(|cache| cache.report(published));
+    let json = |fields: Value| Answer::json(&api::envelope(published, fields));
+    let cached = |build: &dyn Fn(&mut Cache) -> Option<Value>| {
+        guard.with_cache(|cache| cache.response(published, (path, query), build))
+            .map_or_else(internal_error, |bytes| Answer::ok(JSON, bytes))
     };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some("snapshot"), None, ..) => door
+        (Some("snapshot"), None, ..) => guard
             .with_cache(|cache| cache.snapshot(published))
-            .map_or_else(not_made, |snapshot| Answer::whole(JSON, snapshot)),
+            .map_or_else(internal_error, |snapshot| Answer::ok(JSON, snapshot)),
         (Some(name @ "sites"), None, ..) if let Some(pid) = query.pid => {
-            let whole = Query { pid: None, ..query };
-            kept(&|_| Some(api::list(&Cache::sites_of(published, pid)?, name, whole)))
+            let all = Query { pid: None, ..query };
+            cached(&|_| Some(api::list(&Cache::sites_of(published, pid)?, name, all)))
         }
         (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => {
-            kept(&|cache| Some(api::list(&*cache.report(published)?, name, query)))
+            cached(&|cache| Some(api::list(&*cache.report(published)?, name, query)))
         }
         (Some("processes"), Some(pid), None, _) => {
             let Ok(pid) = pid.parse() else { return not_found() };
             match report().map(|report| api::has_process(&report, pid)) {
-                None => not_made(),
+                None => internal_error(),
                 Some(false) => no_process(),
-                Some(true) => kept(&|cache| api::process(&*cache.report(published)?, pid)),
+                Some(true) => cached(&|cache| api::process(&*cache.report(published)?, pid)),
             }
         }
-        (Some("gpus"), None, ..) => kept(&|_| Some(api::gpus(&published.figures))),
+        (Some("gpus"), None, ..) => cached(&|_| Some(api::gpus(&published.metrics))),
         (Some("advice"), None, ..) => {
-            kept(&|_| serde_json::to_value(door.shared.incidents.advice(published)).ok())
+            cached(&|_| serde_json::to_value(guard.shared.incidents.advice(published)).ok())
         }
-        (Some("alerts"), None, ..) => told(api::alerts(&door.shared.alerts.list(), query)),
+        (Some("alerts"), None, ..) => json(api::alerts(&guard.shared.alerts.list(), query)),
         (Some("status"), None, ..) => {
-            told(api::status(published, &door.shared, door.is_ready(), now()))
+            json(api::status(published, &guard.shared, guard.is_ready(), now()))
         }
-        (Some("incidents"), None, ..) => told(api::incidents(&door.shared.incidents.list(), query)),
+        (Some("incidents"), None, ..) => {
+            json(api::incidents(&guard.shared.incidents.list(), query))
+        }
         (Some("incidents"), Some(id), file, None) => {
-            let all = door.shared.incidents.list();
+            let all = guard.shared.incidents.list();
             let Some(incident) = all.iter().find(|incident| incident.id == id) else {
                 return not_found();
             };
             match file {
-                None => told(incidents::manifest(incident)),
+                None => json(incidents::manifest(incident)),
                 Some(name) => incidents::file(incident, name, paths),
             }
         }
@@ -155,7 +157,7 @@ fn no_process() -> Answer {
     )
 }
 
-fn not_made() -> Answer {
+fn internal_error() -> Answer {
     Answer::error(
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal error",

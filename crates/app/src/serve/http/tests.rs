@@ -1,4 +1,4 @@
-//! No answer holds a path of a program's files unless the settings allow it.
+//! Responses contain no paths of files unless the configuration allows it.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ use crate::serve::{Published, Shared};
 /// In every string that is a path.
 const PATH: &str = "/srv/ann/secret/file";
 
-/// In every other string that a program or host chooses: names are not paths, and are shown.
+/// In every other string that a program or host chooses: names are not paths and are shown.
 const NAME: &str = "/name";
 
-/// Fields that hold such names.
+/// Fields that contain such names.
 const NAMES: [&str; 12] = [
     "name",
     "process",
@@ -61,7 +61,7 @@ fn frames() -> Arc<[Frame]> {
         module: Some(PATH.into()),
         ..Frame::default()
     };
-    // The first one has no name: its module stands for it.
+    // The first frame has no function name, so its module is shown.
     [Frame { function: "".into(), ..frame.clone() }, frame].into()
 }
 
@@ -274,18 +274,18 @@ fn published() -> Published {
         gpus: vec![gpu],
     };
     let gpus = [Gpu { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total: Bytes(1 << 40) }];
-    let figures = Board::new(Limits::default()).observe(&Input {
+    let metrics = Board::new(Limits::default()).observe(&Input {
         snapshot: &snapshot,
         gpus: &gpus,
         own: &Own::default(),
         place: short_place,
     });
     let own = Standing { tracing: true, ..Standing::default() };
-    Published { sequence: 1, snapshot, names: Arc::new(names), figures, own }
+    Published { sequence: 1, snapshot, names: Arc::new(names), metrics, own }
 }
 
-/// An agent that knows all that, and incidents and alerts.
-fn door(show_paths: bool) -> Door {
+/// An agent with all of that, and with incidents and alerts.
+fn guard(show_paths: bool) -> Door {
     let mut config = Config::default();
     config.http.show_paths = show_paths;
     let shared = Shared::new(config);
@@ -318,9 +318,9 @@ fn door(show_paths: bool) -> Door {
     Door::new(shared, Config::default().http.listen, None)
 }
 
-/// Every path that the index lists, with what stands for its parts.
-fn paths(door: &Door) -> Vec<String> {
-    let index = answer(door, "/");
+/// Returns every path of the index, with its placeholders filled in.
+fn paths(guard: &Door) -> Vec<String> {
+    let index = get(guard, "/");
     let listed = index.lines().filter_map(|line| line.split_ascii_whitespace().next());
     let listed = listed.filter(|path| path.starts_with('/')).map(|path| {
         let path =
@@ -330,9 +330,9 @@ fn paths(door: &Door) -> Vec<String> {
     listed.chain(["/api/v1/sites?pid=7".into(), "/debug/pprof/heap".into()]).collect()
 }
 
-fn answer(door: &Door, path: &str) -> String {
+fn get(guard: &Door, path: &str) -> String {
     let uri: Uri = path.parse().unwrap();
-    let Content::Whole(bytes) = routes::answer(door, &uri).finish().into_body() else {
+    let Content::Full(bytes) = routes::respond(guard, &uri).finish().into_body() else {
         panic!("{path} is a file");
     };
     let bytes = bytes.unwrap_or_default();
@@ -348,7 +348,7 @@ fn answer(door: &Door, path: &str) -> String {
     }
 }
 
-/// Fields that hold a name, by their keys.
+/// Collects the keys of fields that contain a name.
 fn named(value: &Value, key: &str, found: &mut Vec<String>) {
     match value {
         Value::String(text) if text.contains(NAME) => found.push(key.to_owned()),
@@ -359,13 +359,13 @@ fn named(value: &Value, key: &str, found: &mut Vec<String>) {
 }
 
 #[test]
-fn answers_hold_no_path_unless_show_paths_is_set() {
-    let (hidden, shown) = (door(false), door(true));
+fn responses_have_no_paths_without_show_paths() {
+    let (hidden, visible) = (guard(false), guard(true));
     let mut with_paths = 0;
     for path in paths(&hidden) {
-        let text = answer(&hidden, &path);
+        let text = get(&hidden, &path);
         assert!(!text.contains("/srv/ann"), "{path}: {text}");
-        with_paths += usize::from(answer(&shown, &path).contains(PATH));
+        with_paths += usize::from(get(&visible, &path).contains(PATH));
         if let Ok(value) = serde_json::from_str::<Value>(&text) {
             let mut found = Vec::new();
             named(&value, "", &mut found);
@@ -373,6 +373,6 @@ fn answers_hold_no_path_unless_show_paths_is_set() {
             assert_eq!(found, [""; 0], "{path}: a name where none was expected: {text}");
         }
     }
-    // Snapshot, sites (all, of one process), suspects, two names of the profile.
+    // Snapshot, sites (all, and of one process), suspects, and two paths of the profile.
     assert_eq!(with_paths, 6);
 }

@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key.
+//! TLS certificate and key.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::serve::secret;
 
-/// What answers a client that wants TLS.
+/// Returns the acceptor of TLS connections.
 pub(super) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor> {
     let shown = certificate.display();
     let text = secret::public(certificate)?;

@@ -1,4 +1,4 @@
-//! The token that requests must carry.
+//! The bearer token of clients.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use anyhow::{Result, bail};
 
 use crate::serve::secret;
 
-/// The shortest token that nobody guesses.
+/// Minimum length, so that it cannot be guessed.
 const SHORTEST: usize = 16;
 
-/// The longest one.
+/// Maximum length.
 const MAX_BYTES: usize = 4096;
 
-/// A secret: it is never printed.
+/// A secret; never printed.
 pub(super) struct Token(String);
 
 impl Token {
@@ -23,18 +23,18 @@ impl Token {
         if !fits || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!(
                 "{}: the token must have {SHORTEST} to {MAX_BYTES} visible characters without \
-                 blanks; `openssl rand -hex 32` makes one",
+                 blanks; `openssl rand -hex 32` creates one",
                 path.display()
             );
         }
         Ok(Self(token))
     }
 
-    /// Whether a request carries it. How long that takes does not tell how much of it is right.
-    pub(super) fn is(&self, told: &[u8]) -> bool {
+    /// Compares in constant time, so that the duration reveals nothing about the token.
+    pub(super) fn is(&self, candidate: &[u8]) -> bool {
         let own = self.0.as_bytes();
-        let mut differs = u8::from(own.len() != told.len());
-        for (at, byte) in told.iter().take(MAX_BYTES).enumerate() {
+        let mut differs = u8::from(own.len() != candidate.len());
+        for (at, byte) in candidate.iter().take(MAX_BYTES).enumerate() {
             let index = at % own.len().max(1);
             differs |= byte ^ own.get(index).copied().unwrap_or(0);
         }
@@ -50,22 +50,22 @@ mod tests {
     use super::*;
 
     fn read(text: &str, mode: u32) -> Result<Token> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("token");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         Token::read(&path)
     }
 
-    fn refusal(text: &str, mode: u32) -> String {
+    fn error(text: &str, mode: u32) -> String {
         read(text, mode).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
-    fn a_token_that_others_can_read_is_refused() {
+    fn token_readable_by_others_is_rejected() {
         let text = "0123456789abcdef\n";
         for mode in [0o644, 0o604, 0o660, 0o622, 0o601] {
-            assert!(refusal(text, mode).contains("chmod 600"), "{mode:o}");
+            assert!(error(text, mode).contains("chmod 600"), "{mode:o}");
         }
         for mode in [0o600, 0o400, 0o640] {
             assert!(read(text, mode).is_ok());
@@ -73,19 +73,19 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_can_be_guessed_is_refused() {
+    fn weak_tokens_are_rejected() {
         for text in ["short", "0123456789 abcdef", "0123456789abcde"] {
-            assert!(refusal(text, 0o600).contains("openssl rand"), "{text:?}");
+            assert!(error(text, 0o600).contains("openssl rand"), "{text:?}");
         }
         for text in ["", "\n", "0123456789\nabcdef"] {
-            assert!(refusal(text, 0o600).contains("one line"), "{text:?}");
+            assert!(error(text, 0o600).contains("one line"), "{text:?}");
         }
         assert!(Token::read(Path::new("/nowhere")).is_err());
         assert!(Token::read(Path::new("/")).is_err());
     }
 
     #[test]
-    fn only_the_whole_token_is_the_token() {
+    fn only_the_exact_token_matches() {
         let token = read("0123456789abcdef\n", 0o600).unwrap();
         assert!(token.is(b"0123456789abcdef"));
         let near: [&[u8]; 6] = [

@@ -8,44 +8,44 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::super::watch::Watch;
-use super::{at, clock, count, leak, settings, until, watch};
+use super::{at, clock, count, leak, settings, until, worker};
 use crate::serve::Shared;
 
-/// A script, and the settings that run it.
+/// A script, and the configuration that runs it.
 struct Script {
-    folder: TempDir,
+    dir: TempDir,
     shared: Arc<Shared>,
-    watch: Watch,
+    worker: Watch,
 }
 
 fn script(text: &str, options: &str) -> Script {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("script");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("script");
     std::fs::write(&path, format!("#!/bin/sh\ncd \"$1\" || exit 9\n{text}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     let shared = settings(&format!(
         "[alerts]\nleak_suspect = \"0s\"\nkeep_firing_for = \"0s\"\n[[alerts.receiver]]\ntype = \"command\"\n\
          command = [\"{}\", \"{}\"]\n{options}",
         path.display(),
-        folder.path().display()
+        dir.path().display()
     ));
-    let watch = watch(&shared);
-    Script { folder, shared, watch }
+    let worker = worker(&shared);
+    Script { dir, shared, worker }
 }
 
 impl Script {
     fn fire(&mut self, pid: &str, second: u64) {
-        self.watch.look(&leak(pid), at(second), &clock(), &self.shared.alerts);
+        self.worker.look(&leak(pid), at(second), &clock(), &self.shared.alerts);
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 }
 
 fn is_running(pid: &str) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // A zombie has ended; whoever is to be told is another matter.
+    // A zombie has ended; its parent just has not reaped it.
     !state.is_empty() && !state.contains(") Z ")
 }
 
@@ -54,19 +54,19 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn a_command_has_the_facts_in_its_environment_and_on_its_input() {
+fn command_gets_the_alert_in_environment_and_stdin() {
     let text = "env > env.$VRAMSCOPE_STATE; cat > in.$VRAMSCOPE_STATE; : > done.$VRAMSCOPE_STATE";
     let mut script = script(text, "");
     script.fire("41", 0);
     until("the command", || script.file("done.firing").exists());
-    script.watch.look(&Figures::default(), at(1), &clock(), &script.shared.alerts);
+    script.worker.look(&Figures::default(), at(1), &clock(), &script.shared.alerts);
     until("the command", || script.file("done.resolved").exists());
     let env = read(&script.file("env.firing"));
     let mut names: Vec<&str> =
         env.lines().filter_map(|line| line.split_once('=')).map(|l| l.0).collect();
     names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD", "PATH", "HOME", "LANG"].contains(name));
     assert!(names.iter().all(|name| name.starts_with("VRAMSCOPE_")), "{names:?}");
-    for fact in [
+    for variable in [
         "VRAMSCOPE_RULE=leak_suspect",
         "VRAMSCOPE_STATE=firing",
         "VRAMSCOPE_SEVERITY=warning",
@@ -76,36 +76,36 @@ fn a_command_has_the_facts_in_its_environment_and_on_its_input() {
         "VRAMSCOPE_LABEL_PROCESS=tr<ain>\\u{1b}[2J",
         "VRAMSCOPE_SINCE=2023-11-14T22:13:20.000+00:00",
     ] {
-        assert!(env.lines().any(|line| line == fact), "{fact} is not in {env}");
+        assert!(env.lines().any(|line| line == variable), "{variable} is not in {env}");
     }
     let input: Value = serde_json::from_str(&read(&script.file("in.resolved"))).unwrap();
     assert_eq!((&input["state"], &input["rule"]), (&"resolved".into(), &"leak_suspect".into()));
     until("its count", || count(&script.shared, "command", "sent") == 2);
-    script.watch.finish(Duration::from_secs(5));
+    script.worker.finish(Duration::from_secs(5));
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
+fn command_that_times_out_is_killed_with_its_children() {
     let mut script = script("sleep 300 & echo $! > child; wait", "timeout = \"500ms\"");
     script.fire("41", 0);
     until("its end", || count(&script.shared, "command", "failed") == 1);
     let child = read(&script.file("child"));
     assert!(!child.trim().is_empty());
     until("the end of its child", || !is_running(child.trim()));
-    script.watch.finish(Duration::from_secs(5));
+    script.worker.finish(Duration::from_secs(5));
 }
 
 #[test]
-fn a_command_that_fails_or_does_not_read_is_counted() {
+fn command_failures_are_counted() {
     let mut script = script("exit 3", "");
     script.fire("41", 0);
     until("its end", || count(&script.shared, "command", "failed") == 1);
-    script.watch.finish(Duration::from_secs(5));
+    script.worker.finish(Duration::from_secs(5));
 }
 
 #[test]
-fn only_so_many_commands_run_at_the_same_time() {
-    // Each writes down when it begins and when it ends.
+fn max_concurrent_limits_commands() {
+    // Each logs when it begins and when it ends.
     let text = "echo + >> log; while [ ! -e go ]; do sleep 0.05; done; echo - >> log";
     let mut script = script(text, "max_concurrent = 2");
     for (second, pid) in ["1", "2", "3", "4"].iter().enumerate() {
@@ -113,7 +113,7 @@ fn only_so_many_commands_run_at_the_same_time() {
     }
     until("two of them", || read(&script.file("log")).lines().count() >= 2);
     std::fs::write(script.file("go"), "").unwrap();
-    // Each alert of one pid is over when the next begins, so that there are seven messages.
+    // Each alert resolves when the next one fires, so there are seven messages.
     until("the others", || count(&script.shared, "command", "sent") == 7);
     let (log, mut running) = (read(&script.file("log")), 0);
     let levels = log.lines().map(|line| {
@@ -122,16 +122,16 @@ fn only_so_many_commands_run_at_the_same_time() {
     });
     let levels: Vec<i32> = levels.collect();
     assert_eq!((levels.len(), levels.iter().max()), (14, Some(&2)), "{levels:?}");
-    script.watch.finish(Duration::from_secs(5));
+    script.worker.finish(Duration::from_secs(5));
 }
 
 #[test]
-fn a_command_that_goes_on_does_not_hold_up_the_end_of_the_agent() {
+fn running_command_does_not_delay_shutdown() {
     let mut script = script("echo $$ > pid.part; mv pid.part pid; exec sleep 300", "");
     script.fire("41", 0);
     until("the command", || script.file("pid").exists());
     let begin = Instant::now();
-    script.watch.finish(Duration::from_secs(5));
+    script.worker.finish(Duration::from_secs(5));
     assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
-    assert!(!is_running(read(&script.folder.path().join("pid")).trim()));
+    assert!(!is_running(read(&script.dir.path().join("pid")).trim()));
 }

@@ -1,4 +1,4 @@
-//! Messages and who gets them, with made-up alerts and receivers of our own.
+//! Notifications and their receivers, with synthetic alerts and test servers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,13 +40,13 @@ fn settings(text: &str) -> Arc<Shared> {
     Shared::new(config)
 }
 
-fn figures(metric: &'static Metric, labels: &[&str], value: f64) -> Figures {
+fn metrics(metric: &'static Metric, labels: &[&str], value: f64) -> Figures {
     let labels = labels.iter().map(|label| (*label).into()).collect();
     let sample = Sample { labels, value: Value::Real(value) };
     Figures { families: vec![Family { metric, samples: vec![sample] }] }
 }
 
-/// A leak of a process with a hostile name.
+/// Metrics of a leak in a process with a hostile name.
 fn leak(pid: &str) -> Figures {
     let labels = [
         pid,
@@ -60,31 +60,31 @@ fn leak(pid: &str) -> Figures {
         "step main.py:7",
         "device",
     ];
-    figures(&catalogue::SUSPECT_GROWTH, &labels, 1_048_576.0)
+    metrics(&catalogue::SUSPECT_GROWTH, &labels, 1_048_576.0)
 }
 
-/// Alerts that fire, one for each pid, from the built-in rule.
+/// Returns firing alerts of the built-in rule, one per pid.
 fn alerts(pids: &[&str]) -> Vec<Alert> {
     let rules = settings("[alerts]\nleak_suspect = \"0s\"").config.alerts.rules();
-    let mut book = Book::new(rules, Nanos(0));
+    let mut evaluator = Book::new(rules, Nanos(0));
     let mut all =
         Figures { families: vec![Family { metric: &catalogue::SUSPECT_GROWTH, samples: vec![] }] };
     for pid in pids {
         all.families[0].samples.append(&mut leak(pid).families[0].samples);
     }
-    let fired = book.look(&all, at(0)).into_iter().map(|change| match change {
+    let fired = evaluator.look(&all, at(0)).into_iter().map(|change| match change {
         Transition::Fired(alert) => alert,
         Transition::Resolved(alert) => panic!("{alert:?}"),
     });
     fired.collect()
 }
 
-/// The part without its thread: the rules and outlets of the settings.
-fn watch(shared: &Arc<Shared>) -> Watch {
+/// Returns the alert worker without its thread, with the rules and receivers of the configuration.
+fn worker(shared: &Arc<Shared>) -> Watch {
     let host: Arc<str> = "node-1".into();
-    let actions = shared.config.alerts.actions().into_iter();
-    let outlets = actions.map(|action| Outlet::start(action, &host, shared).unwrap());
-    Watch::new(&shared.config.alerts, outlets.collect())
+    let receivers = shared.config.alerts.receivers().into_iter();
+    let notifiers = receivers.map(|receiver| Outlet::start(receiver, &host, shared).unwrap());
+    Watch::new(&shared.config.alerts, notifiers.collect())
 }
 
 /// Waits until a condition holds.
@@ -96,8 +96,8 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Whether the thread of that name waits for something.
-fn waits(name: &str) -> bool {
+/// Whether the thread of that name is sleeping.
+fn is_sleeping(name: &str) -> bool {
     let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks.any(|task| {
         let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
@@ -105,21 +105,21 @@ fn waits(name: &str) -> bool {
     })
 }
 
-fn count(shared: &Shared, action: &str, outcome: &str) -> u64 {
+fn count(shared: &Shared, receiver: &str, outcome: &str) -> u64 {
     let notified = shared.alerts.notified.counts();
-    notified.iter().find(|(key, _)| *key == (action, outcome)).map_or(0, |(_, count)| *count)
+    notified.iter().find(|(key, _)| *key == (receiver, outcome)).map_or(0, |(_, count)| *count)
 }
 
 #[test]
-fn alerts_are_on_the_board_while_they_fire_and_after() {
+fn alerts_are_listed_while_firing_and_after() {
     let shared = settings("[alerts]\nleak_suspect = \"10s\"\nkeep_firing_for = \"5s\"");
-    let mut watch = watch(&shared);
-    let mut look = |figures: &Figures, second| {
-        watch.look(figures, at(second), &clock(), &shared.alerts);
+    let mut worker = worker(&shared);
+    let mut evaluate = |metrics: &Figures, second| {
+        worker.look(metrics, at(second), &clock(), &shared.alerts);
         shared.alerts.list()
     };
-    assert_eq!(look(&leak("41"), 0), []);
-    let firing = look(&leak("41"), 10);
+    assert_eq!(evaluate(&leak("41"), 0), []);
+    let firing = evaluate(&leak("41"), 10);
     let [alert] = &firing[..] else { panic!("{firing:?}") };
     assert_eq!((alert.rule.as_str(), alert.severity.as_str()), ("leak_suspect", "warning"));
     assert_eq!(alert.since, "2023-11-14T22:13:20.000+00:00");
@@ -130,19 +130,19 @@ fn alerts_are_on_the_board_while_they_fire_and_after() {
         alert.summary,
         "tr<ain>\\u{1b}[2J (pid 41) leaks at step main.py:7: 3.52 GiB/h (device)"
     );
-    look(&Figures::default(), 11);
-    let over = look(&Figures::default(), 16);
-    assert_eq!(over[0].resolved.as_deref(), Some("2023-11-14T22:13:36.000+00:00"));
+    evaluate(&Figures::default(), 11);
+    let resolved = evaluate(&Figures::default(), 16);
+    assert_eq!(resolved[0].resolved.as_deref(), Some("2023-11-14T22:13:36.000+00:00"));
     assert_eq!(count(&shared, "log", "sent"), 2);
-    watch.finish(Duration::ZERO);
+    worker.finish(Duration::ZERO);
 }
 
 #[test]
-fn alerts_can_be_switched_off_as_a_whole() {
+fn alerts_can_be_disabled() {
     let shared = settings("[alerts]\nenabled = false");
-    let part = super::start(&shared).unwrap();
-    until("that it waits or ends", || waits("alerts") || part.is_finished());
-    assert!(!part.is_finished(), "a part that ends takes the agent with it");
+    let worker = super::start(&shared).unwrap();
+    until("that it waits or ends", || is_sleeping("alerts") || worker.is_finished());
+    assert!(!worker.is_finished(), "a worker that exits ends the agent");
     shared.feed.close();
-    part.join_until(Instant::now() + Duration::from_secs(60)).unwrap();
+    worker.join_until(Instant::now() + Duration::from_secs(60)).unwrap();
 }

@@ -9,7 +9,7 @@ fn seconds(seconds: u64) -> Nanos {
     Nanos(seconds * 1_000_000_000)
 }
 
-fn over(alert: &Alert, end: Moment) -> Alert {
+fn resolve(alert: &Alert, end: Moment) -> Alert {
     Alert { resolved: Some(end), ..alert.clone() }
 }
 
@@ -20,80 +20,80 @@ fn ids(due: &[Due]) -> Vec<u64> {
 const PACE: Pace = Pace { repeat_every: None, at_most: 20, per: Nanos(600 * 1_000_000_000) };
 
 #[test]
-fn each_alert_and_state_is_told_once() {
+fn each_alert_and_state_is_notified_once() {
     let alerts = alerts(&["1"]);
-    let mut teller = Teller::new(PACE);
-    assert_eq!(ids(&teller.due(&[&alerts[0]], &[], at(0)).0), [1]);
+    let mut throttle = Teller::new(PACE);
+    assert_eq!(ids(&throttle.due(&[&alerts[0]], &[], at(0)).0), [1]);
     for second in 1..5000 {
-        assert_eq!(teller.due(&[&alerts[0]], &[], at(second)), (vec![], 0));
+        assert_eq!(throttle.due(&[&alerts[0]], &[], at(second)), (vec![], 0));
     }
-    let end = over(&alerts[0], at(5000));
-    let (due, _) = teller.due(&[], &[&end], at(5000));
+    let end = resolve(&alerts[0], at(5000));
+    let (due, _) = throttle.due(&[], &[&end], at(5000));
     assert_eq!(due[0].alert.resolved, Some(at(5000)));
-    assert_eq!(teller.due(&[], &[&end], at(5001)), (vec![], 0));
+    assert_eq!(throttle.due(&[], &[&end], at(5001)), (vec![], 0));
 }
 
 #[test]
-fn what_goes_on_is_told_again_where_somebody_asked_for_that() {
+fn firing_alerts_are_repeated_if_configured() {
     let alerts = alerts(&["1"]);
-    let mut teller = Teller::new(Pace { repeat_every: Some(seconds(3600)), ..PACE });
-    let mut told = Vec::new();
+    let mut throttle = Teller::new(Pace { repeat_every: Some(seconds(3600)), ..PACE });
+    let mut notified = Vec::new();
     for second in 0..8000 {
-        let (due, _) = teller.due(&[&alerts[0]], &[], at(second));
-        told.extend(due.iter().map(|due| (second, due.is_repeated)));
+        let (due, _) = throttle.due(&[&alerts[0]], &[], at(second));
+        notified.extend(due.iter().map(|due| (second, due.is_repeated)));
     }
-    assert_eq!(told, [(0, false), (3600, true), (7200, true)]);
+    assert_eq!(notified, [(0, false), (3600, true), (7200, true)]);
 }
 
 #[test]
-fn what_is_too_much_is_held_back_counted_and_told_later() {
+fn rate_limited_messages_are_counted_and_sent_later() {
     let pids: Vec<String> = (0..5).map(|pid| pid.to_string()).collect();
     let alerts = alerts(&pids.iter().map(String::as_str).collect::<Vec<_>>());
     let all: Vec<&Alert> = alerts.iter().collect();
-    let mut teller = Teller::new(Pace { at_most: 2, per: seconds(60), ..PACE });
-    let (due, held) = teller.due(&all, &[], at(0));
-    assert_eq!((ids(&due), held), (vec![1, 2], 3));
-    assert_eq!(teller.due(&all, &[], at(1)), (vec![], 0), "each is counted once");
-    let (due, held) = teller.due(&all, &[], at(60));
-    assert_eq!((ids(&due), held), (vec![3, 4], 0));
-    // The third was one of three itself, so two others were held back; the fourth tells no more.
-    assert_eq!((due[0].held_back, due[1].held_back), (2, 0));
-    // The last one is over before there was room for it: nobody hears of it.
-    let end = over(&alerts[4], at(61));
-    assert_eq!(teller.due(&all[..4], &[&end], at(120)), (vec![], 0));
+    let mut throttle = Teller::new(Pace { at_most: 2, per: seconds(60), ..PACE });
+    let (due, suppressed) = throttle.due(&all, &[], at(0));
+    assert_eq!((ids(&due), suppressed), (vec![1, 2], 3));
+    assert_eq!(throttle.due(&all, &[], at(1)), (vec![], 0), "each is counted once");
+    let (due, suppressed) = throttle.due(&all, &[], at(60));
+    assert_eq!((ids(&due), suppressed), (vec![3, 4], 0));
+    // The third was itself suppressed, so two others were; the fourth reports none.
+    assert_eq!((due[0].suppressed, due[1].suppressed), (2, 0));
+    // The last one resolves before there was room for it, so it is never sent.
+    let end = resolve(&alerts[4], at(61));
+    assert_eq!(throttle.due(&all[..4], &[&end], at(120)), (vec![], 0));
 }
 
 #[test]
-fn the_worst_is_told_first() {
+fn highest_severity_is_notified_first() {
     let mut alerts = alerts(&["1", "2"]);
     let mut rule = (*alerts[1].rule).clone();
     rule.severity = engine::alert::Severity::Critical;
     alerts[1].rule = rule.into();
-    let mut teller = Teller::new(Pace { at_most: 1, ..PACE });
-    assert_eq!(ids(&teller.due(&[&alerts[0], &alerts[1]], &[], at(0)).0), [2]);
+    let mut throttle = Teller::new(Pace { at_most: 1, ..PACE });
+    assert_eq!(ids(&throttle.due(&[&alerts[0], &alerts[1]], &[], at(0)).0), [2]);
 }
 
 #[test]
-fn alertmanager_hears_of_all_alerts_again_and_again() {
+fn alertmanager_gets_all_alerts_repeatedly() {
     let alerts = alerts(&["1", "2"]);
     let mut sync = Sync::default();
-    let mut heard = Vec::new();
+    let mut sent = Vec::new();
     for second in 0..100 {
-        // The second one begins at once after the first message, and is over after a minute.
-        let end = over(&alerts[1], at(70));
-        let (firing, past): (Vec<&Alert>, Vec<&Alert>) = match second {
+        // The second one fires right after the first message and resolves after a minute.
+        let end = resolve(&alerts[1], at(70));
+        let (firing, resolved): (Vec<&Alert>, Vec<&Alert>) = match second {
             0 => (vec![&alerts[0]], vec![]),
             1..70 => (vec![&alerts[0], &alerts[1]], vec![]),
             _ => (vec![&alerts[0]], vec![&end]),
         };
-        if let Some(message) = sync.due(&firing, &past, at(second)) {
+        if let Some(message) = sync.due(&firing, &resolved, at(second)) {
             let states: Vec<_> =
                 message.iter().map(|one| (one.id, one.resolved.is_some())).collect();
-            heard.push((second, states));
+            sent.push((second, states));
         }
     }
     assert_eq!(
-        heard,
+        sent,
         [
             (0, vec![(1, false)]),
             (5, vec![(1, false), (2, false)]),
@@ -104,11 +104,11 @@ fn alertmanager_hears_of_all_alerts_again_and_again() {
 }
 
 #[test]
-fn alertmanager_forgets_what_is_long_over() {
+fn alertmanager_gets_resolved_alerts_for_a_while() {
     let alerts = alerts(&["1"]);
     let mut sync = Sync::default();
     assert!(sync.due(&[&alerts[0]], &[], at(0)).is_some());
-    let end = over(&alerts[0], at(10));
+    let end = resolve(&alerts[0], at(10));
     let messages =
         (10..3000).filter(|second| sync.due(&[], &[&end], at(*second)).is_some()).count();
     assert!((14..=16).contains(&messages), "one a minute for a quarter of an hour: {messages}");

@@ -1,11 +1,11 @@
-//! A receiver of webhooks: remembers requests, and answers as it is told.
+//! A webhook server that records requests and returns given responses.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) head: String,
@@ -13,7 +13,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The value of a header.
+    /// Returns the value of a header.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
@@ -27,18 +27,19 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Answers with these, one after the other; the last one for ever. An empty answer never comes.
-    pub(super) fn answering(answers: &'static [&'static str]) -> Self {
+    /// Returns these responses in order, and the last one from then on. An empty response is never
+    /// sent.
+    pub(super) fn responding(responses: &'static [&'static str]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self { address: listener.local_addr().unwrap(), requests: Arc::default() };
         let requests = Arc::clone(&server.requests);
         std::thread::spawn(move || {
             for (index, stream) in listener.incoming().enumerate() {
-                let answer = answers.get(index).or(answers.last()).unwrap();
+                let response = responses.get(index).or(responses.last()).unwrap();
                 let Some((request, stream)) = stream.ok().and_then(read) else { continue };
-                // Whoever has the answer may look at once.
+                // Record the request first: the client may check right after the response.
                 requests.lock().unwrap().push(request);
-                serve(stream, answer);
+                serve(stream, response);
             }
         });
         server
@@ -69,14 +70,14 @@ fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
     Some((request, reader.into_inner()))
 }
 
-fn serve(mut stream: TcpStream, answer: &str) {
-    if answer.is_empty() {
+fn serve(mut stream: TcpStream, response: &str) {
+    if response.is_empty() {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(60));
             drop(stream);
         });
         return;
     }
-    let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    let _ = stream.write_all(answer.as_bytes());
+    let response = format!("HTTP/1.1 {response}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let _ = stream.write_all(response.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Messages are what `docs/operations/alerts.md` shows.
+//! Payloads match the examples in `docs/operations/alerts.md`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::super::notice::Notice;
 use super::super::{log, shapes};
 use super::{alerts, at, clock};
 
-/// A notice as of the document: the same process with a plain name.
+/// The notification of the page: the same process with a plain name.
 fn notice() -> Notice {
     let mut alert = alerts(&["4711"]).remove(0);
     for (name, value) in &mut alert.labels {
@@ -17,11 +17,11 @@ fn notice() -> Notice {
         }
     }
     alert.fired = at(300);
-    Notice { held_back: 2, ..Notice::new(&alert, &clock(), &"node-1".into()) }
+    Notice { suppressed: 2, ..Notice::new(&alert, &clock(), &"node-1".into()) }
 }
 
-/// The block of the document after a heading.
-fn shown(heading: &str) -> String {
+/// Returns the code block after a heading of the page.
+fn documented(heading: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/alerts.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, rest) = text.split_once(&format!("### {heading}\n")).expect(heading);
@@ -30,36 +30,36 @@ fn shown(heading: &str) -> String {
     rest.split_once("\n```").expect("its end").0.to_owned()
 }
 
-fn assert_shown(heading: &str, message: &str) {
+fn assert_documented(heading: &str, message: &str) {
     let message: Value = serde_json::from_str(message).unwrap();
-    let shown: Value = serde_json::from_str(&shown(heading)).unwrap();
-    assert_eq!(shown, message, "{}", serde_json::to_string_pretty(&message).unwrap());
+    let documented: Value = serde_json::from_str(&documented(heading)).unwrap();
+    assert_eq!(documented, message, "{}", serde_json::to_string_pretty(&message).unwrap());
 }
 
 #[test]
 fn json_is_as_documented() {
-    assert_shown("JSON", &shapes::json(&notice()));
+    assert_documented("JSON", &shapes::json(&notice()));
 }
 
 #[test]
 fn messages_for_alertmanager_are_as_documented() {
     let until = clock().precise(at(540));
     let source = "http://127.0.0.1:9754/api/v1/alerts";
-    assert_shown("Alertmanager", &shapes::alertmanager(&[notice()], &until, source));
+    assert_documented("Alertmanager", &shapes::alertmanager(&[notice()], &until, source));
 }
 
 #[test]
 fn messages_for_slack_are_as_documented() {
-    assert_shown("Slack", &shapes::slack(&notice()));
+    assert_documented("Slack", &shapes::slack(&notice()));
 }
 
 #[test]
 fn lines_of_the_log_are_as_documented() {
-    assert_eq!(shown("Log"), format!("vramscope: {}", log::line(&notice())));
+    assert_eq!(documented("Log"), format!("vramscope: {}", log::line(&notice())));
 }
 
 #[test]
-fn names_call_nobody_in_slack() {
+fn names_notify_no_user_in_slack() {
     let mut notice = notice();
     notice.labels[1].1 = "<!channel> & co".into();
     notice.summary = "<!channel> leaks".into();
@@ -69,7 +69,7 @@ fn names_call_nobody_in_slack() {
 }
 
 #[test]
-fn names_are_no_markup_for_those_that_do_as_slack_does() {
+fn names_are_not_markup_in_slack_compatible_services() {
     let mut notice = notice();
     let name = "@all *y* ~z~ [a](b) _c_ __d__ `e` train_step";
     notice.labels[1].1 = name.into();
@@ -95,7 +95,7 @@ fn names_are_no_markup_for_those_that_do_as_slack_does() {
 }
 
 #[test]
-fn an_alert_that_is_over_does_not_state_that_it_goes_on() {
+fn resolved_alert_is_marked_as_such() {
     let mut alert = alerts(&["4711"]).remove(0);
     alert.resolved = Some(at(400));
     let notice = Notice::new(&alert, &clock(), &"node-1".into());

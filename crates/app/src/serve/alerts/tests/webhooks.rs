@@ -13,26 +13,26 @@ use super::super::Board;
 use super::super::outlet::Message;
 use super::super::webhook::Sender;
 use super::receiver::Server;
-use super::{at, clock, count, leak, settings, until, watch};
+use super::{at, clock, count, leak, settings, until, worker};
 
-/// Sends one message as the settings of an action say; what the board counted.
-fn send(action: &str) -> Vec<((&'static str, &'static str), u64)> {
-    let shared = settings(&format!("[[alerts.receiver]]\ntype = \"webhook\"\n{action}"));
-    let sender = Sender::new(&shared.config.alerts.actions()[0]).unwrap().hurried();
+/// Sends one message to a webhook with this configuration. Returns the counts.
+fn send(receiver: &str) -> Vec<((&'static str, &'static str), u64)> {
+    let shared = settings(&format!("[[alerts.receiver]]\ntype = \"webhook\"\n{receiver}"));
+    let sender = Sender::new(&shared.config.alerts.receivers()[0]).unwrap().with_short_backoff();
     let (queue, inbox) = sync_channel(1);
-    queue.send(Message { about: "test".into(), body: "{}".into(), notice: None }).unwrap();
+    queue.send(Message { label: "test".into(), body: "{}".into(), notice: None }).unwrap();
     drop(queue);
-    let board = Board::default();
-    sender.run(&inbox, &board, &AtomicBool::new(false));
-    board.notified.counts()
+    let store = Board::default();
+    sender.run(&inbox, &store, &AtomicBool::new(false));
+    store.notified.counts()
 }
 
 const SENT: (&str, &str) = ("webhook", "sent");
 const FAILED: (&str, &str) = ("webhook", "failed");
 
 #[test]
-fn a_receiver_that_is_busy_is_tried_again() {
-    let server = Server::answering(&["503 Busy", "429 Slow down", "200 OK"]);
+fn busy_receiver_is_retried() {
+    let server = Server::responding(&["503 Busy", "429 Slow down", "200 OK"]);
     assert_eq!(send(&format!("url = \"{}\"", server.url("/hook"))), [(SENT, 1)]);
     assert_eq!(server.requests().len(), 3);
     assert_eq!(server.requests()[2].header("content-type"), Some("application/json"));
@@ -40,31 +40,31 @@ fn a_receiver_that_is_busy_is_tried_again() {
 }
 
 #[test]
-fn a_receiver_that_refuses_is_not_tried_again() {
-    let server = Server::answering(&["400 Bad Request"]);
+fn permanent_failure_is_not_retried() {
+    let server = Server::responding(&["400 Bad Request"]);
     assert_eq!(send(&format!("url = \"{}\"", server.url("/"))), [(FAILED, 1)]);
     assert_eq!(server.requests().len(), 1);
 }
 
 #[test]
-fn there_is_an_end_to_trying() {
-    let server = Server::answering(&["500 Broken"]);
+fn retries_are_limited() {
+    let server = Server::responding(&["500 Broken"]);
     assert_eq!(send(&format!("url = \"{}\"\nretries = 2", server.url("/"))), [(FAILED, 1)]);
     assert_eq!(server.requests().len(), 3);
 }
 
 #[test]
 fn redirects_are_not_followed() {
-    let other = Server::answering(&["200 OK"]);
+    let other = Server::responding(&["200 OK"]);
     let location = format!("307 Elsewhere\r\nLocation: {}", other.url("/"));
-    let server = Server::answering(Box::leak(Box::new([&*location.leak()])));
+    let server = Server::responding(Box::leak(Box::new([&*location.leak()])));
     assert_eq!(send(&format!("url = \"{}\"", server.url("/"))), [(FAILED, 1)]);
     assert_eq!((server.requests().len(), other.requests().len()), (1, 0));
 }
 
 #[test]
-fn a_receiver_that_never_answers_costs_its_time_and_no_more() {
-    let server = Server::answering(&[""]);
+fn unresponsive_receiver_times_out() {
+    let server = Server::responding(&[""]);
     let begin = Instant::now();
     let url = server.url("/");
     assert_eq!(send(&format!("url = \"{url}\"\nretries = 0\ntimeout = \"300ms\"")), [(FAILED, 1)]);
@@ -72,10 +72,10 @@ fn a_receiver_that_never_answers_costs_its_time_and_no_more() {
 }
 
 #[test]
-fn tokens_and_addresses_come_from_files() {
-    let server = Server::answering(&["200 OK"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (token, url) = (folder.path().join("token"), folder.path().join("url"));
+fn tokens_and_urls_come_from_files() {
+    let server = Server::responding(&["200 OK"]);
+    let dir = tempfile::tempdir().unwrap();
+    let (token, url) = (dir.path().join("token"), dir.path().join("url"));
     std::fs::write(&token, "s3cret\n").unwrap();
     std::fs::write(&url, format!("{}\n", server.url("/services/T0/B0/XyZ"))).unwrap();
     for file in [&token, &url] {
@@ -96,8 +96,8 @@ fn tokens_and_addresses_come_from_files() {
 }
 
 #[test]
-fn a_webhook_hears_of_an_alert_and_of_its_end() {
-    let server = Server::answering(&["200 OK"]);
+fn webhook_gets_firing_and_resolved() {
+    let server = Server::responding(&["200 OK"]);
     let shared = settings(&format!(
         "[alerts]\nleak_suspect = \"2s\"\nkeep_firing_for = \"2s\"\n\
          [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"{}\"\n\
@@ -111,16 +111,16 @@ fn a_webhook_hears_of_an_alert_and_of_its_end() {
         server.url("/critical"),
         server.url("/full"),
     ));
-    let mut watch = watch(&shared);
+    let mut worker = worker(&shared);
     for second in 0..5 {
-        watch.look(&leak("41"), at(second), &clock(), &shared.alerts);
+        worker.look(&leak("41"), at(second), &clock(), &shared.alerts);
     }
     until("the first messages", || server.requests().len() == 3);
     for second in 5..20 {
-        watch.look(&Figures::default(), at(second), &clock(), &shared.alerts);
+        worker.look(&Figures::default(), at(second), &clock(), &shared.alerts);
     }
     until("the last messages", || server.requests().len() == 6);
-    watch.finish(Duration::from_secs(5));
+    worker.finish(Duration::from_secs(5));
     assert_eq!(count(&shared, "webhook", "sent"), 6);
     let bodies = |path: &str| -> Vec<Value> {
         let requests = server.requests().into_iter();
@@ -132,7 +132,7 @@ fn a_webhook_hears_of_an_alert_and_of_its_end() {
     assert_eq!(json[0]["labels"]["pid"], "41");
     assert_eq!(json[0]["host"], "node-1");
     let alertmanager = bodies("/api/v2/alerts");
-    assert_eq!(alertmanager[0][0]["labels"], alertmanager[1][0]["labels"], "one and the same");
+    assert_eq!(alertmanager[0][0]["labels"], alertmanager[1][0]["labels"], "the same alert");
     assert_eq!(alertmanager[0][0]["startsAt"], "2023-11-14T22:13:22.000+00:00");
     assert_eq!(alertmanager[0][0]["endsAt"], "2023-11-14T22:17:22.000+00:00");
     assert_eq!(alertmanager[1][0]["endsAt"], "2023-11-14T22:13:27.000+00:00");
@@ -141,26 +141,26 @@ fn a_webhook_hears_of_an_alert_and_of_its_end() {
 }
 
 #[test]
-fn a_receiver_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counted() {
-    let server = Server::answering(&[""]);
+fn hanging_receiver_never_blocks_and_drops_are_counted() {
+    let server = Server::responding(&[""]);
     let shared = settings(&format!(
         "[alerts]\nleak_suspect = \"0s\"\nkeep_firing_for = \"0s\"\n[[alerts.receiver]]\ntype = \"webhook\"\n\
          url = \"{}\"\nrate_limit = 1000\ntimeout = \"30s\"",
         server.url("/")
     ));
-    let mut watch = watch(&shared);
+    let mut worker = worker(&shared);
     let begin = Instant::now();
     for second in 0..200 {
-        let figures = if second % 2 == 0 { leak("41") } else { Figures::default() };
-        watch.look(&figures, at(second), &clock(), &shared.alerts);
+        let metrics = if second % 2 == 0 { leak("41") } else { Figures::default() };
+        worker.look(&metrics, at(second), &clock(), &shared.alerts);
     }
-    // One is on its way, 64 wait.
+    // One is being sent, 64 are queued.
     assert!((134..=136).contains(&count(&shared, "webhook", "dropped")));
-    watch.finish(Duration::from_millis(200));
+    worker.finish(Duration::from_millis(200));
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
 
-/// A server with TLS, of a certificate that nobody trusts by himself.
+/// An HTTPS server with a certificate of an untrusted CA.
 const TLS: &str = "
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -176,33 +176,33 @@ print(server.server_port, flush=True)
 server.serve_forever()
 ";
 
-/// Runs openssl in a folder.
-fn openssl(folder: &Path, line: &str) {
-    let made = Command::new("openssl")
+/// Runs openssl in a directory.
+fn openssl(dir: &Path, line: &str) {
+    let status = Command::new("openssl")
         .args(line.split(' '))
-        .current_dir(folder)
+        .current_dir(dir)
         .stderr(Stdio::null())
         .status()
         .unwrap();
-    assert!(made.success(), "openssl {line}");
+    assert!(status.success(), "openssl {line}");
 }
 
 #[test]
-fn certificates_are_checked_against_those_of_the_host_or_of_a_file() {
-    let folder = tempfile::tempdir().unwrap();
+fn certificates_are_verified() {
+    let dir = tempfile::tempdir().unwrap();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(
-        folder.path(),
+        dir.path(),
         &format!("req -x509 {key} -days 2 -subj /CN=ca -keyout ca.key -out ca.pem"),
     );
-    openssl(folder.path(), &format!("req {key} -subj /CN=test -keyout key.pem -out request.pem"));
+    openssl(dir.path(), &format!("req {key} -subj /CN=test -keyout key.pem -out request.pem"));
     let extensions = "subjectAltName=IP:127.0.0.1\nbasicConstraints=critical,CA:FALSE\n";
-    std::fs::write(folder.path().join("extensions"), extensions).unwrap();
+    std::fs::write(dir.path().join("extensions"), extensions).unwrap();
     let sign = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions";
-    openssl(folder.path(), &format!("x509 -req -in request.pem {sign} -out cert.pem"));
+    openssl(dir.path(), &format!("x509 -req -in request.pem {sign} -out cert.pem"));
     let mut server = Command::new("python3")
         .args(["-c", TLS, "cert.pem", "key.pem"])
-        .current_dir(folder.path())
+        .current_dir(dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -210,10 +210,10 @@ fn certificates_are_checked_against_those_of_the_host_or_of_a_file() {
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let url = format!("url = \"https://127.0.0.1:{}/\"\nretries = 0\n", port.trim());
-    let root = folder.path().join("ca.pem");
+    let root = dir.path().join("ca.pem");
     let trusted = send(&format!("{url}ca_file = \"{}\"", root.display()));
-    let strange = send(&url);
+    let untrusted = send(&url);
     server.kill().unwrap();
     server.wait().unwrap();
-    assert_eq!((&trusted[..], &strange[..]), (&[(SENT, 1)][..], &[(FAILED, 1)][..]));
+    assert_eq!((&trusted[..], &untrusted[..]), (&[(SENT, 1)][..], &[(FAILED, 1)][..]));
 }

@@ -33,7 +33,7 @@ fn reason(text: &str) -> String {
 fn defaults_enable_builtin_rules_and_the_log() {
     let alerts = read("");
     assert_eq!(alerts.rules(), builtin::rules(&Thresholds::default()));
-    let [receiver] = &alerts.actions()[..] else { panic!() };
+    let [receiver] = &alerts.receivers()[..] else { panic!() };
     assert_eq!(receiver.kind, Kind::Log);
     assert_eq!(errors(""), [""; 0]);
 }
