@@ -1,4 +1,4 @@
-//! Takes what a reader finds: changes go on to whoever asked for them, the rest is kept.
+//! A sink that passes changes on and keeps everything else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,44 +13,44 @@ use engine::verdict::Judgement;
 
 use super::{Refused, Sink, Warning};
 
-/// Different warnings that are kept; a file that has more is told to have more.
+/// Maximum number of distinct warnings; the last one counts all others.
 const WARNINGS: usize = 100;
 
-/// Failed requests that are kept.
+/// Maximum number of kept failed requests.
 const REFUSED: usize = 100_000;
 
-/// What a file tells besides its changes.
+/// Content of a file besides its changes.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The call stacks.
+    /// Call stacks.
     pub stacks: Stacks,
-    /// Names of processes (hostile text).
+    /// Names of processes, not sanitized.
     pub processes: BTreeMap<Pid, String>,
-    /// Names of devices (hostile text), and how much memory they have.
+    /// Names of devices, not sanitized, and their memory sizes.
     pub devices: BTreeMap<DeviceId, (String, Option<u64>)>,
-    /// A moment, and the wall clock at it in nanoseconds since 1970, UTC.
+    /// A timestamp, and the wall clock at it in nanoseconds since 1970, UTC.
     pub clock: Option<(Moment, i64)>,
-    /// What caches hold at the end.
+    /// Segments of caches at the end.
     pub segments: Vec<Segment>,
-    /// How those caches are set up.
+    /// Settings of those caches.
     pub settings: CacheSettings,
-    /// Sums of pools at the end.
+    /// Totals of pools at the end.
     pub pools: Vec<PoolSums>,
-    /// Requests that failed for want of memory; the first ones where there are very many.
+    /// Requests that failed with an out-of-memory error, up to `MAX_FAILED_REQUESTS`.
     pub refused: Vec<Refused>,
-    /// Verdicts on sites that made objects or tensors, leaks first.
+    /// Verdicts on sites of objects or tensors, leaks first.
     pub judged: Vec<Judgement>,
     /// Verdicts on memory and anomalies of a recording.
     pub findings: Option<Findings>,
-    /// What the reader could not use.
+    /// Warnings of the reader.
     pub warnings: Vec<Warning>,
-    /// The moments of the first and last change.
+    /// Times of the first and last change.
     pub span: Option<(Moment, Moment)>,
-    /// Whose changes there are, where only a part of them is wanted.
+    /// Processes and devices with changes, if only some changes are selected.
     pub seen: Seen,
 }
 
-/// Processes and devices that a file tells changes of, wanted or not.
+/// Processes and devices with changes, selected or not.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Processes.
@@ -60,19 +60,21 @@ pub struct Seen {
 }
 
 impl Facts {
-    /// Whether every figure is what happened.
+    /// Returns whether every value is exact.
     #[must_use]
     pub fn exact(&self) -> bool {
         !self.warnings.iter().any(|warning| warning.inexact)
     }
 
-    /// Verdicts on memory and anomalies: the recording's own, else those on the changes of the file.
+    /// Returns verdicts on memory and anomalies: the recording's own, or else those on the changes
+    /// of the file.
     #[must_use]
     pub fn findings(&self, changes: Suspects) -> Findings {
         self.findings.clone().unwrap_or_else(|| changes.finish())
     }
 
-    /// The moment that times are told from: that of the wall clock, else the first change.
+    /// Returns the time that others are relative to: that of the wall clock, or else of the first
+    /// change.
     #[must_use]
     pub fn origin(&self) -> Moment {
         let first = self.span.map_or(Moment(0), |(first, _)| first);
@@ -80,28 +82,28 @@ impl Facts {
     }
 }
 
-/// Which changes are wanted.
+/// Filter for changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Only {
-    /// Those of one process.
+    /// Only changes of this process.
     pub pid: Option<Pid>,
-    /// Those on one device.
+    /// Only changes on this device.
     pub device: Option<DeviceId>,
 }
 
 impl Only {
-    /// A change as far as it is wanted: what moves to a wanted device begins there, what moves away
-    /// ends.
-    fn wanted(&self, change: &Change) -> Option<Change> {
+    /// Applies the filter. Memory that moves to the selected device is allocated there, and memory
+    /// that moves away is freed.
+    fn apply(&self, change: &Change) -> Option<Change> {
         if self.pid.is_some_and(|pid| pid != change.pid) {
             return None;
         }
         let Some(device) = self.device else { return Some(*change) };
-        let now = change.device == Some(device);
+        let is_here = change.device == Some(device);
         let Turn::Learned { began, before } = change.what else {
-            return now.then_some(*change);
+            return is_here.then_some(*change);
         };
-        match (before.device == Some(device), now) {
+        match (before.device == Some(device), is_here) {
             (true, true) => Some(*change),
             (false, true) => Some(Change { what: Turn::Began, ..*change }),
             (true, false) => Some(Change {
@@ -118,9 +120,9 @@ impl Only {
 
 /// A sink that passes changes on.
 pub struct Gather<'a> {
-    /// What is kept.
+    /// Everything that is kept.
     pub facts: Facts,
-    /// Where in the facts a pool is.
+    /// Indices of pools in the facts.
     pools: HashMap<(Pid, Option<DeviceId>, u64), usize>,
     only: Only,
     each: &'a mut dyn FnMut(&Change, &Facts),
@@ -128,8 +130,8 @@ pub struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// Passes the wanted changes on to `each`, with what is known so far; and to `progress`, how far
-    /// the reader is.
+    /// Passes selected changes to `each`, with the facts so far, and the reader's progress to
+    /// `progress`.
     pub fn new(
         only: Only,
         each: &'a mut dyn FnMut(&Change, &Facts),
@@ -153,7 +155,7 @@ impl Sink for Gather<'_> {
         }
         self.facts.seen.processes.insert(change.pid);
         self.facts.seen.devices.extend(change.device);
-        if let Some(change) = self.only.wanted(change) {
+        if let Some(change) = self.only.apply(change) {
             (self.each)(&change, &self.facts);
         }
     }
@@ -176,20 +178,20 @@ impl Sink for Gather<'_> {
         }
     }
 
-    fn judged(&mut self, judged: Judgement) {
-        if self.only.pid.is_none_or(|pid| judged.pid == Some(pid)) {
-            self.facts.judged.push(judged);
+    fn verdict(&mut self, verdict: Judgement) {
+        if self.only.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
+            self.facts.judged.push(verdict);
         }
     }
 
     fn findings(&mut self, mut findings: Findings) {
         let Only { pid, device } = self.only;
-        let wanted = |place: &Place| {
-            pid.is_none_or(|pid| pid == place.pid) && (device.is_none() || device == place.device)
+        let is_selected = |group: &Place| {
+            pid.is_none_or(|pid| pid == group.pid) && (device.is_none() || device == group.device)
         };
-        findings.suspects.retain(|one| wanted(&one.place));
-        findings.others.retain(|one| wanted(&one.place));
-        findings.unusual.retain(|one| wanted(&one.place));
+        findings.suspects.retain(|one| is_selected(&one.place));
+        findings.others.retain(|one| is_selected(&one.place));
+        findings.unusual.retain(|one| is_selected(&one.place));
         self.facts.findings = Some(findings);
     }
 
@@ -210,12 +212,12 @@ impl Sink for Gather<'_> {
         self.facts.settings = settings.clone();
     }
 
-    fn refused(&mut self, refused: &Refused) {
+    fn refused(&mut self, failed: &Refused) {
         let Only { pid, device } = self.only;
-        let wanted = pid.is_none_or(|pid| pid == refused.pid)
-            && (device.is_none() || device == refused.device);
-        if wanted && self.facts.refused.len() < REFUSED {
-            self.facts.refused.push(*refused);
+        let is_selected = pid.is_none_or(|pid| pid == failed.pid)
+            && (device.is_none() || device == failed.device);
+        if is_selected && self.facts.refused.len() < REFUSED {
+            self.facts.refused.push(*failed);
         }
     }
 
@@ -228,7 +230,7 @@ impl Sink for Gather<'_> {
         } else if warnings.len() < WARNINGS {
             warnings.push(warning);
         } else if let Some(last) = warnings.last_mut() {
-            last.text = "other things that the reader could not use".to_owned();
+            last.text = "other problems".to_owned();
             last.count = last.count.saturating_add(warning.count);
             last.inexact |= warning.inexact;
         }
@@ -264,51 +266,51 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_to_the_wanted_device_begins_there_and_what_moves_away_ends() {
+    fn device_filter_turns_moves_into_starts_and_ends() {
         let only = Only { pid: Some(Pid(1)), device: Some(DeviceId(0)) };
-        let learned = |from: Option<u16>, to| {
+        let moved = |from: Option<u16>, to| {
             let before = Known { device: from.map(DeviceId), pool: None, bytes: 8 };
             let change = change(Turn::Learned { began: Moment(1), before }, 1, to);
-            only.wanted(&change).map(|change| (change.what, change.device))
+            only.apply(&change).map(|change| (change.what, change.device))
         };
         let gpu = Some(DeviceId(0));
-        assert_eq!(learned(None, Some(0)), Some((Turn::Began, gpu)));
+        assert_eq!(moved(None, Some(0)), Some((Turn::Began, gpu)));
         let ended = Turn::Ended { began: Moment(1), how: How::Replaced };
-        assert_eq!(learned(Some(0), Some(1)), Some((ended, gpu)));
-        assert_eq!(learned(None, Some(1)), None);
-        assert!(only.wanted(&change(Turn::Began, 1, Some(0))).is_some());
-        assert!(only.wanted(&change(Turn::Began, 1, None)).is_none());
-        assert!(only.wanted(&change(Turn::Began, 2, Some(0))).is_none());
+        assert_eq!(moved(Some(0), Some(1)), Some((ended, gpu)));
+        assert_eq!(moved(None, Some(1)), None);
+        assert!(only.apply(&change(Turn::Began, 1, Some(0))).is_some());
+        assert!(only.apply(&change(Turn::Began, 1, None)).is_none());
+        assert!(only.apply(&change(Turn::Began, 2, Some(0))).is_none());
     }
 
     #[test]
-    fn warnings_are_told_once_with_their_count_and_there_is_an_end_to_them() {
+    fn warnings_are_counted_and_limited() {
         let (mut each, mut progress) = (|_: &Change, _: &Facts| {}, |_, _| {});
-        let mut gather = Gather::new(Only::default(), &mut each, &mut progress);
+        let mut sink = Gather::new(Only::default(), &mut each, &mut progress);
         for number in 0..2 * WARNINGS {
             let text = format!("kind {number} is not known");
-            gather.warn(Warning { text, count: 1, inexact: false });
-            gather.warn(Warning { text: "rows were moved".into(), count: 2, inexact: true });
+            sink.warn(Warning { text, count: 1, inexact: false });
+            sink.warn(Warning { text: "rows were moved".into(), count: 2, inexact: true });
         }
-        let warnings = &gather.facts.warnings;
+        let warnings = &sink.facts.warnings;
         assert_eq!(warnings.len(), WARNINGS);
-        assert_eq!((warnings[1].count, gather.facts.exact()), (4 * WARNINGS as u64, false));
+        assert_eq!((warnings[1].count, sink.facts.exact()), (4 * WARNINGS as u64, false));
         assert_eq!(warnings.iter().map(|warning| warning.count).sum::<u64>(), 600);
     }
 
     #[test]
-    fn the_last_sums_of_each_pool_of_each_wanted_process_are_kept() {
-        let kept = |only: Only| {
+    fn last_totals_of_each_selected_pool_are_kept() {
+        let totals = |only: Only| {
             let (mut each, mut progress) = (|_: &Change, _: &Facts| {}, |_, _| {});
-            let mut gather = Gather::new(only, &mut each, &mut progress);
+            let mut sink = Gather::new(only, &mut each, &mut progress);
             let (device, at) = (None, Moment(1));
             let pool = PoolSums { pid: Pid(1), device, pool: 7, reserved: None, used: 1, at };
-            gather.pool(&pool);
-            gather.pool(&PoolSums { pid: Pid(2), used: 5, ..pool });
-            gather.pool(&PoolSums { used: 2, ..pool });
-            gather.facts.pools.iter().map(|pool| (pool.pid.0, pool.used)).collect::<Vec<_>>()
+            sink.pool(&pool);
+            sink.pool(&PoolSums { pid: Pid(2), used: 5, ..pool });
+            sink.pool(&PoolSums { used: 2, ..pool });
+            sink.facts.pools.iter().map(|pool| (pool.pid.0, pool.used)).collect::<Vec<_>>()
         };
-        assert_eq!(kept(Only::default()), [(1, 2), (2, 5)]);
-        assert_eq!(kept(Only { pid: Some(Pid(2)), device: None }), [(2, 5)]);
+        assert_eq!(totals(Only::default()), [(1, 2), (2, 5)]);
+        assert_eq!(totals(Only { pid: Some(Pid(2)), device: None }), [(2, 5)]);
     }
 }

@@ -1,5 +1,5 @@
-//! Files in: recordings and other tools' captures become changes, stacks and caches, whoever made
-//! them. Each reader streams: memory is bounded by what is live, not by the file.
+//! Import of files: recordings and captures of other tools become changes, stacks and segments.
+//! Each reader streams: memory use is bounded by live allocations, not by the size of the file.
 
 pub mod gather;
 pub mod nsys;
@@ -25,13 +25,13 @@ use engine::verdict::Judgement;
 
 use crate::plain::{plain, plain_up_to};
 
-/// The longest part of an error that quotes a file.
+/// Maximum number of characters of an error that quotes a file.
 const LONGEST_QUOTE: usize = 1024;
 
-/// Who made a file.
+/// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// This program: every event of a trace.
+    /// vramscope: every event of a trace.
     Recording,
     /// Nsight Systems: a SQLite export.
     Nsys,
@@ -42,7 +42,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word for it in reports.
+    /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Source {
         }
     }
 
-    /// Which memory its sums are of.
+    /// Returns the memory that its totals are about.
     #[must_use]
     pub const fn measure(self) -> Measure {
         match self {
@@ -63,117 +63,120 @@ impl Source {
     }
 }
 
-/// Where a reader puts what it finds, in the order of time.
+/// Receiver of a reader's results, in the order of time.
 pub trait Sink {
-    /// The table of stacks; sites of changes and blocks are ids of it.
+    /// Returns the table of stacks; sites of changes and blocks are ids of it.
     fn stacks(&mut self) -> &mut Stacks;
-    /// An allocation began or ended. Moments never go backwards: readers sort, and count what
-    /// they had to move as a warning.
+    /// Called when an allocation begins or ends. Times never decrease: readers sort, and count
+    /// reordered events as a warning.
     fn change(&mut self, change: &Change);
-    /// A process has a name (hostile text).
+    /// Called with the name of a process, not sanitized.
     fn process(&mut self, pid: Pid, name: &str);
-    /// A device has a name, and this much memory where that is known.
+    /// Called with the name of a device, and its memory size if known.
     fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>);
-    /// A moment, and the wall clock at it in nanoseconds since 1970, UTC. Told at most once.
+    /// Called at most once, with a timestamp and the wall clock at it in nanoseconds since 1970,
+    /// UTC.
     fn clock(&mut self, moment: Moment, utc_nanos: i64);
-    /// A segment of a cache as it is at the end of the file.
+    /// Called with a segment of a cache at the end of the file.
     fn segment(&mut self, segment: Segment);
-    /// Sums of a pool; the last ones told are those at the end of the file.
+    /// Called with the totals of a pool; the last ones are those at the end of the file.
     fn pool(&mut self, pool: &PoolSums);
-    /// How the cache that the segments belong to is set up. Told at most once.
+    /// Called at most once, with the settings of the cache that the segments belong to.
     fn cache_settings(&mut self, _settings: &CacheSettings) {}
-    /// What the cache's own statistics say of one device.
+    /// Called with the cache's own statistics of one device.
     fn cache_levels(&mut self, _levels: &CacheLevels) {}
-    /// The verdict on a site that made objects or tensors.
+    /// Called with the verdict on a site of objects or tensors.
     fn judged(&mut self, _judged: Judgement) {}
-    /// Verdicts on memory and anomalies, where the reader has them; else changes are judged.
+    /// Called with verdicts on memory and anomalies, if the reader has them; otherwise changes are
+    /// classified.
     fn findings(&mut self, _findings: Findings) {}
-    /// A request for device memory failed for want of memory.
+    /// Called when a request for device memory failed with an out-of-memory error.
     fn refused(&mut self, _refused: &Refused) {}
-    /// Something that the reader could not use, or that makes figures inexact.
+    /// Called for input that the reader cannot use, or that makes values inexact.
     fn warn(&mut self, warning: Warning);
-    /// How far the reader is, in bytes or rows of some total; called now and then.
+    /// Called now and then with the progress, in bytes or rows of a total.
     fn progress(&mut self, _done: u64, _total: u64) {}
 }
 
-/// A request for device memory that failed for want of memory.
+/// A request for device memory that failed with an out-of-memory error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// When.
+    /// Time of the request.
     pub at: Moment,
-    /// Whose.
+    /// Process.
     pub pid: Pid,
-    /// The device, where known.
+    /// Device, if known.
     pub device: Option<DeviceId>,
-    /// How much was asked for.
+    /// Requested size.
     pub bytes: u64,
-    /// What the device had free then, where the file tells.
+    /// Free memory of the device at that time, if the file has it.
     pub free_bytes: Option<u64>,
-    /// Where in the program.
+    /// Allocation site.
     pub site: Option<SiteId>,
 }
 
-/// Something a user should know of a file; the same text is told once, with a count.
+/// A warning about a file; equal texts are merged and counted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
-    /// What it is, in one sentence without figures that differ each time.
+    /// One sentence, without numbers that differ each time.
     pub text: String,
-    /// How many rows, events or values it concerns.
+    /// Number of rows, events or values that it concerns.
     pub count: u64,
-    /// Figures are not exact because of it.
+    /// Whether it makes values inexact.
     pub inexact: bool,
 }
 
-/// What a reader found, besides what went into the sink.
+/// Result of a reader, besides what went to the sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Imported {
-    /// Who made the file.
+    /// Format of the file.
     pub source: Source,
-    /// Rows, events or entries that were used.
+    /// Number of rows, events or entries that were used.
     pub events: u64,
-    /// Who exactly: product and version, where the file says so (hostile text).
+    /// Product and version of the producer, if the file has it; not sanitized.
     pub producer: Option<String>,
 }
 
-/// A path as errors show it.
+/// Formats a path for errors.
 fn shown(path: &Path) -> String {
     plain(&path.to_string_lossy()).into_owned()
 }
 
-/// Text of errors that may quote the file: names of tables and columns, and what SQLite and Arrow say of them.
+/// Formats text that may quote the file: names of tables and columns, and messages of SQLite and
+/// Arrow.
 fn quoted(text: &str) -> Cow<'_, str> {
     plain_up_to(text, LONGEST_QUOTE)
 }
 
-/// Why a file cannot be read.
+/// Error of reading a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("cannot read {}: {source}", shown(.path))]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Nothing this program knows begins like it.
+    /// The format is not supported.
     #[error("{}: {}", shown(.path), quoted(.why))]
     NotRecognised {
         /// The file.
         path: PathBuf,
-        /// What it looks like, and what would be accepted.
+        /// What the file looks like, and what is supported.
         why: String,
     },
-    /// It is the right sort of file, and broken.
+    /// The format is supported, but the file is damaged.
     #[error("{}: {}, at {}; {advice}", shown(.path), quoted(.what), quoted(.place))]
     Broken {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Problem.
         what: String,
-        /// Where: a byte offset, line, or table and row.
+        /// Location: a byte offset, line, or table and row.
         place: String,
-        /// What to do next.
+        /// Next step for the user.
         advice: String,
     },
 }

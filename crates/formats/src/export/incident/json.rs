@@ -295,7 +295,7 @@ fn cause(report: &Story<'_>) -> Option<CauseObject> {
 }
 
 fn holder(report: &Story<'_>, one: &Holding) -> HolderObject {
-    let (driver, untracked) = report.account(one.key.pid);
+    let (driver, untracked) = report.driver_usage(one.key.pid);
     HolderObject {
         pid: one.key.pid.0,
         process: plain(&one.name).into_owned(),

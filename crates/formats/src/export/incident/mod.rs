@@ -175,7 +175,7 @@ impl Story<'_> {
     }
 
     /// Returns the driver-reported usage of a process, and the part of it that was not traced.
-    pub(super) fn account(&self, pid: Pid) -> (Option<Bytes>, Option<Bytes>) {
+    pub(super) fn driver_usage(&self, pid: Pid) -> (Option<Bytes>, Option<Bytes>) {
         let process = self.snapshot.processes.iter().find(|process| process.key.pid == pid);
         let views = process.into_iter().flat_map(|process| &process.devices);
         let here = views.filter(|view| self.gpu.is_none() || view.gpu == self.gpu);

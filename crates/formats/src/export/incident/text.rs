@@ -192,7 +192,7 @@ fn holders(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
 }
 
 fn holder(out: &mut dyn Write, report: &Story<'_>, holder: &Holding) -> io::Result<()> {
-    let (_, untracked) = report.account(holder.key.pid);
+    let (_, untracked) = report.driver_usage(holder.key.pid);
     let untracked = untracked.filter(|bytes| bytes.0 > 0);
     let held = match (holder.live_allocations, untracked) {
         (0, Some(bytes)) => format!("{bytes} reported by the driver, not traced"),

@@ -1,11 +1,11 @@
-//! Words for live memory. Each class of memory has its own sum: bytes of device memory and of host
-//! memory are never added.
+//! Phrases for live memory. Each class of memory has its own sum: bytes of device memory and of
+//! host memory are never added.
 
 use engine::kind::{Kind, Layer};
 use engine::snapshot::KindView;
 use engine::units::Bytes;
 
-/// The classes, each with the word before its sum. Device memory and tensors have no word: reports
+/// The classes, each with the prefix of its sum. Device memory and tensors have no prefix: reports
 /// list them separately.
 const CLASSES: [(&str, &[Layer]); 5] = [
     ("", &[Layer::Physical, Layer::Used, Layer::Cached]),
@@ -23,13 +23,13 @@ struct Sum {
     unknown_sizes: u64,
 }
 
-/// The class of a kind; `None` for device memory.
+/// Returns the class of a kind; `None` for device memory.
 pub(super) fn class(kind: Kind) -> Option<&'static str> {
     let found = CLASSES.iter().find(|(_, layers)| layers.contains(&kind.layer()));
     found.map(|(word, _)| word.trim_end()).filter(|word| !word.is_empty())
 }
 
-/// The sums of all classes with live memory.
+/// Returns the sums of all classes with live memory.
 fn sums(kinds: impl Iterator<Item = KindView>) -> impl Iterator<Item = Sum> {
     let kinds: Vec<_> = kinds.collect();
     let sum = move |(word, layers): (&'static str, &[Layer])| {
@@ -45,7 +45,7 @@ fn sums(kinds: impl Iterator<Item = KindView>) -> impl Iterator<Item = Sum> {
     CLASSES.into_iter().map(sum).filter(|sum| sum.allocations > 0)
 }
 
-/// `24.00 MiB in 3 allocations; host 1.05 GiB in 1080 allocations`.
+/// Returns `24.00 MiB in 3 allocations; host 1.05 GiB in 1080 allocations`.
 pub(super) fn held(kinds: impl Iterator<Item = KindView>, count: fn(u64) -> String) -> String {
     let part = |Sum { word, bytes, allocations, unknown_sizes }| {
         let number = count(allocations);
@@ -59,7 +59,7 @@ pub(super) fn held(kinds: impl Iterator<Item = KindView>, count: fn(u64) -> Stri
     if parts.is_empty() { format!("0 B in {}", count(0)) } else { parts.join("; ") }
 }
 
-/// `24.00 MiB and host 1.05 GiB`: the same without numbers of allocations.
+/// Returns `24.00 MiB and host 1.05 GiB`: the same without numbers of allocations.
 pub(super) fn sizes(kinds: impl Iterator<Item = KindView>) -> String {
     let part = |Sum { word, bytes, allocations, unknown_sizes }| {
         if unknown_sizes == allocations {
@@ -72,7 +72,7 @@ pub(super) fn sizes(kinds: impl Iterator<Item = KindView>) -> String {
     if parts.is_empty() { Bytes(0).to_string() } else { parts.join(" and ") }
 }
 
-/// `pinned 4.00 KiB (host)`: one kind, with its class.
+/// Returns `pinned 4.00 KiB (host)`: one kind, with its class.
 pub(super) fn kind(view: KindView) -> String {
     let KindView { kind, live_bytes, unknown_sizes, .. } = view;
     let class = class(kind).filter(|class| *class != kind.name());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_of_memory_have_sums_of_their_own() {
+    fn classes_have_separate_sums() {
         let kinds = [
             of(Kind::Device, 1 << 20, 2, 0),
             of(Kind::Async, 1 << 20, 1, 0),

@@ -1,4 +1,4 @@
-//! Objects that are no memory, for people.
+//! CUDA objects as text.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use engine::snapshot::{ObjectView, ProcessView, SiteObjectView, SiteView};
 
 use super::{Style, sites};
 
-/// `1 stream`, `2 streams`.
+/// Returns `1 stream` or `2 streams`.
 fn count(number: u64, kind: ObjectKind) -> String {
     let (one, many) = match kind {
         ObjectKind::Stream => ("stream", "streams"),
@@ -26,29 +26,30 @@ fn count(number: u64, kind: ObjectKind) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Programs keep code and contexts to their end: where they came from is not worth a stack.
-const fn is_worth_a_stack(kind: ObjectKind) -> bool {
+/// Returns whether live objects of a kind are listed with their stack. Programs keep modules,
+/// libraries and contexts until exit.
+const fn has_listed_stack(kind: ObjectKind) -> bool {
     !matches!(
         kind,
         ObjectKind::Module | ObjectKind::Library | ObjectKind::Context | ObjectKind::GreenContext
     )
 }
 
-/// What a process has, or had to its end.
+/// Writes the objects of a process: live ones, or those never destroyed.
 pub(super) fn of_process(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
     let part = |view: &ObjectView| {
-        let of = if view.created > view.live {
+        let created = if view.created > view.live {
             format!(" (created {})", view.created)
         } else {
             String::new()
         };
-        format!("{}{of}", count(view.live, view.kind))
+        format!("{}{created}", count(view.live, view.kind))
     };
-    let held = view.objects.iter().filter(|view| view.live > 0);
-    let parts: Vec<_> = held.map(part).collect();
-    let word = if view.ended.is_some() { "objects never destroyed" } else { "objects" };
+    let live = view.objects.iter().filter(|view| view.live > 0);
+    let parts: Vec<_> = live.map(part).collect();
+    let label = if view.ended.is_some() { "objects never destroyed" } else { "objects" };
     if !parts.is_empty() {
-        writeln!(out, "  {word}: {}", parts.join(", "))?;
+        writeln!(out, "  {label}: {}", parts.join(", "))?;
     }
     let untracked: u64 = view.objects.iter().map(|view| view.untracked).sum();
     if untracked > 0 {
@@ -67,8 +68,8 @@ fn live(site: &SiteView) -> impl Iterator<Item = &SiteObjectView> {
 }
 
 fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
-    let worth = |site: &&SiteView| live(site).any(|view| is_worth_a_stack(view.kind));
-    let mut holders: Vec<_> = view.sites.iter().filter(worth).collect();
+    let is_listed = |site: &&SiteView| live(site).any(|view| has_listed_stack(view.kind));
+    let mut holders: Vec<_> = view.sites.iter().filter(is_listed).collect();
     let number = |site: &SiteView| live(site).map(|view| view.live).fold(0, u64::saturating_add);
     holders.sort_by_key(|site| std::cmp::Reverse(number(site)));
     for site in holders {
@@ -79,7 +80,7 @@ fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io:
     Ok(())
 }
 
-/// The heading of a site that has nothing but objects.
+/// Writes the header of a site that only has objects.
 pub(super) fn heading(out: &mut dyn Write, site: &SiteView, style: Style) -> io::Result<()> {
     let parts: Vec<_> = site.objects.iter().map(|view| count(view.live, view.kind)).collect();
     let all = |of: fn(&SiteObjectView) -> u64| {
@@ -91,7 +92,7 @@ pub(super) fn heading(out: &mut dyn Write, site: &SiteView, style: Style) -> io:
     writeln!(out, "{live}  {counts}")
 }
 
-/// The line of a site that has memory, too.
+/// Writes the objects of a site that also has memory.
 pub(super) fn of_site(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
     if site.objects.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Where memory came from, for people.
+//! Allocation sites as text.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        one(out, site, snapshot, style, count)?;
+        write_site(out, site, snapshot, style, count)?;
     }
     let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
     if more > 0 {
@@ -38,7 +38,7 @@ pub fn report(
     super::ending(out, snapshot, names, style)
 }
 
-/// The same for blocks of PyTorch's cache, which are a part of that memory.
+/// Writes the sites of blocks in PyTorch's cache, which are part of that memory.
 fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
     if snapshot.tensor_sites_total == 0 {
         return Ok(());
@@ -46,7 +46,7 @@ fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result
     writeln!(out, "\n{}", style.bold("Tensors by site (included in the memory above)"))?;
     for site in &snapshot.tensor_sites {
         writeln!(out)?;
-        one(out, site, snapshot, style, tensor_count)?;
+        write_site(out, site, snapshot, style, tensor_count)?;
     }
     let more = snapshot.tensor_sites_total.saturating_sub(snapshot.tensor_sites.len() as u64);
     if more > 0 {
@@ -55,7 +55,7 @@ fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result
     Ok(())
 }
 
-/// How many allocations nothing is known of, where it is known of others.
+/// Writes the share of allocations without a call stack, if any call stacks were recorded.
 pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
     let (without, lost) = (snapshot.without_stack, snapshot.certainty.lost.stacks);
     if without == 0 && lost == 0 {
@@ -70,7 +70,7 @@ pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -
     writeln!(out, "{}", style.dim(&text))
 }
 
-/// `1 tensor`, `2 tensors`.
+/// Returns `1 tensor` or `2 tensors`.
 fn tensor_count(tensors: u64) -> String {
     match tensors {
         1 => "1 tensor".to_owned(),
@@ -78,7 +78,7 @@ fn tensor_count(tensors: u64) -> String {
     }
 }
 
-fn one(
+fn write_site(
     out: &mut dyn Write,
     site: &SiteView,
     snapshot: &Snapshot,
@@ -92,14 +92,14 @@ fn one(
         return stack(out, site, "    ", style);
     }
     let live = format!("LIVE: {}", held::held(site.kinds.iter().map(Into::into), count));
-    let own = History::of(site);
+    let history = History::of(site);
     let counts = format!(
         "{}peak {}; {}, {} in total; {} freed{}",
-        grown(site.grown),
-        own.peak,
-        count(own.allocations),
-        own.bytes,
-        own.freed,
+        delta(site.grown),
+        history.peak,
+        count(history.allocations),
+        history.bytes,
+        history.freed,
         site.median_lifetime()
             .map_or_else(String::new, |time| format!(", median lifetime {}", span(time))),
     );
@@ -111,10 +111,10 @@ fn one(
     stack(out, site, "    ", style)
 }
 
-/// Sums over the life of a site: of its device memory or tensors; of its first class of memory where it
-/// never had any.
+/// Totals of a site: of its device memory or tensors, or of its first class of memory if it never
+/// had any.
 struct History {
-    /// In words: kinds may have had their peaks at different times.
+    /// As text: kinds may have had their peaks at different times.
     peak: String,
     allocations: u64,
     bytes: Bytes,
@@ -145,24 +145,24 @@ impl History {
     }
 }
 
-/// The processes that hold it, where there are several.
+/// Writes the processes that hold memory of the site, if there are several.
 fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
-        let held = site.processes.iter().take(5).map(|one| {
+        let holders = site.processes.iter().take(5).map(|one| {
             let pid = one.pid.map_or_else(|| "exited earlier".to_owned(), |pid| pid.to_string());
-            // Whoever holds objects alone holds no bytes.
+            // A process that only holds CUDA objects has no live bytes to print.
             if site.kinds.is_empty() && !site.objects.is_empty() {
                 return pid;
             }
             format!("{pid} {}", held::sizes(one.kinds.iter().copied()))
         });
         let more = if site.processes.len() > 5 { ", …" } else { "" };
-        writeln!(out, "  processes: {}{more}", held.collect::<Vec<_>>().join(", "))?;
+        writeln!(out, "  processes: {}{more}", holders.collect::<Vec<_>>().join(", "))?;
     }
     Ok(())
 }
 
-fn grown(bytes: i64) -> String {
+fn delta(bytes: i64) -> String {
     match bytes {
         0 => String::new(),
         1.. => format!("+{} since last report; ", Bytes(bytes.unsigned_abs())),
@@ -170,9 +170,9 @@ fn grown(bytes: i64) -> String {
     }
 }
 
-/// By kind, where the total alone does not say it.
+/// Writes memory by kind, if the total alone is ambiguous.
 fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
-    // A list of tensors is of nothing else.
+    // A list of tensors contains nothing else.
     if site.kinds.iter().all(|view| matches!(view.kind, Kind::Device | Kind::Torch)) {
         return Ok(());
     }
@@ -186,17 +186,17 @@ pub(super) fn stack(
     indent: &str,
     style: Style,
 ) -> io::Result<()> {
-    let instead = match site.name {
+    let placeholder = match site.name {
         SiteName::Unknown => "(no stack)",
         SiteName::Pending(_) => "(resolving symbols)",
         SiteName::Other => "(site limit reached)",
         SiteName::Told(_) if site.frames.is_empty() => "(empty stack)",
         SiteName::Told(_) => return frames(out, &site.frames, indent, style),
     };
-    writeln!(out, "{indent}{instead}")
+    writeln!(out, "{indent}{placeholder}")
 }
 
-/// The frames of a stack that matter most, in their order.
+/// Writes the most relevant frames of a stack, in order.
 pub(in crate::export) fn frames(
     out: &mut dyn Write,
     frames: &[Frame],
@@ -224,16 +224,16 @@ fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: Style) -> 
     writeln!(out, "{indent}{}", style.dim(&text))
 }
 
-/// Which frames to show when there is room for so many (0: all): the call itself, then the program's
-/// own frames, innermost first, then those of libraries.
+/// Returns which frames to show within `depth` (0: all): the call itself, then the program's own
+/// frames, innermost first, then library frames.
 fn choose(frames: &[Frame], depth: usize) -> Vec<bool> {
     if depth == 0 || frames.len() <= depth {
         return vec![true; frames.len()];
     }
     let all: Vec<&Frame> = frames.iter().collect();
-    let foreign = foreign(&all);
-    let own = (1..frames.len()).filter(|index| foreign.get(*index) == Some(&false));
-    let others = (1..frames.len()).filter(|index| foreign.get(*index) == Some(&true));
+    let library = foreign(&all);
+    let own = (1..frames.len()).filter(|index| library.get(*index) == Some(&false));
+    let others = (1..frames.len()).filter(|index| library.get(*index) == Some(&true));
     let mut shown = vec![false; frames.len()];
     for index in [0].into_iter().chain(own).chain(others).take(depth) {
         if let Some(shown) = shown.get_mut(index) {
@@ -243,17 +243,17 @@ fn choose(frames: &[Frame], depth: usize) -> Vec<bool> {
     shown
 }
 
-/// Whether what a process that ended had not freed can be told by site.
+/// Returns whether memory that an ended process had not freed can be listed by site.
 pub(super) fn are_known(view: &ProcessView) -> bool {
-    let told = |site: &SiteView| site.name != SiteName::Unknown && holds(site);
-    view.ended.is_some() && view.sites.iter().any(told)
+    let is_known = |site: &SiteView| site.name != SiteName::Unknown && holds(site);
+    view.ended.is_some() && view.sites.iter().any(is_known)
 }
 
 fn holds(site: &SiteView) -> bool {
     site.kinds.iter().any(|kind| kind.live_allocations > 0)
 }
 
-/// What a process that ended had not freed.
+/// Writes the memory that an ended process had not freed.
 pub(super) fn not_freed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
     let mut listed = 0;
     for site in view.sites.iter().filter(|site| holds(site)) {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_call_and_the_programs_own_frames_are_shown_first_and_in_order() {
+    fn call_and_program_frames_are_shown_first_and_in_order() {
         let stack = [
             native("cuMemAlloc_v2", "libcuda.so.1"),
             native("cudaMalloc", "libcudart.so.12"),
@@ -318,15 +318,15 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_program_cannot_reach_the_terminal() {
+    fn names_are_sanitized_for_the_terminal() {
         let hostile = native("a\x1b[31m", "b\nc");
         assert_eq!(lines(&[hostile], 6), ["a\\u{1b}[31m (b\\u{a}c)"]);
     }
 
     #[test]
-    fn times_are_written_in_fitting_units() {
-        let written =
+    fn durations_are_printed_in_suitable_units() {
+        let texts =
             [999, 1_500, 2_000_000, 3_000_000_000].map(|time| span(engine::units::Nanos(time)));
-        assert_eq!(written, ["999ns", "1.5µs", "2.0ms", "3.0s"]);
+        assert_eq!(texts, ["999ns", "1.5µs", "2.0ms", "3.0s"]);
     }
 }

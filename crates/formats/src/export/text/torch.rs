@@ -1,4 +1,4 @@
-//! What PyTorch's cache does, for people.
+//! PyTorch's cache as text.
 
 use std::io::{self, Write};
 
@@ -7,11 +7,11 @@ use engine::units::Bytes;
 
 use super::Style;
 
-/// The lines of one process.
+/// Writes the lines of one process.
 pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io::Result<()> {
     for device in &view.devices {
         writeln!(out, "  PyTorch {}", line(device))?;
-        if let Some(more) = doubts(device) {
+        if let Some(more) = untracked_note(device) {
             writeln!(out, "    {}", style.dim(&more))?;
         }
     }
@@ -21,7 +21,7 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io
     let missing: Vec<_> = [(view.lost, "events lost"), (view.unlisted, "blocks dropped")]
         .into_iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
+        .map(|(count, name)| format!("{count} {name}"))
         .collect();
     if !missing.is_empty() {
         let text = format!("PyTorch NOT EXACT: {}", missing.join(", "));
@@ -30,23 +30,24 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io
     Ok(())
 }
 
-/// `gpu_0: 3.10 GiB allocated in 412 tensors, 4.00 GiB reserved, 0.90 GiB cached (…)`.
+/// Returns `gpu_0: 3.10 GiB allocated in 412 tensors, 4.00 GiB reserved, 0.90 GiB cached (…)`.
 fn line(view: &TorchDeviceView) -> String {
     let tensors = if view.blocks == 1 { "tensor" } else { "tensors" };
-    let lies = match view.fragmentation {
-        Ok(lies) if lies.fragmented == Bytes(0) => String::new(),
-        Ok(lies) => {
-            format!(" ({} fragmented, largest free block {})", lies.fragmented, lies.largest_gap)
+    let fragmentation = match view.fragmentation {
+        Ok(fragmentation) if fragmentation.fragmented == Bytes(0) => String::new(),
+        Ok(fragmentation) => {
+            let (fragmented, largest) = (fragmentation.fragmented, fragmentation.largest_gap);
+            format!(" ({fragmented} fragmented, largest free block {largest})")
         }
         Err(reason) => format!(" (fragmentation unknown: {})", reason.reason()),
     };
-    let refused = match view.refused {
+    let ooms = match view.refused {
         0 => String::new(),
         1 => ", 1 OOM".to_owned(),
         n => format!(", {n} OOMs"),
     };
     format!(
-        "{}: {} allocated in {} {tensors}, {} reserved, {} cached{lies}, peak {}{refused}",
+        "{}: {} allocated in {} {tensors}, {} reserved, {} cached{fragmentation}, peak {}{ooms}",
         view.device,
         view.allocated,
         view.blocks,
@@ -56,14 +57,14 @@ fn line(view: &TorchDeviceView) -> String {
     )
 }
 
-/// What of the tensors is not known by site.
-fn doubts(view: &TorchDeviceView) -> Option<String> {
-    let (told, seen) = (view.allocated.0, view.seen_bytes.0);
-    if told > seen {
-        let unseen = Bytes(told - seen);
-        return Some(format!("{unseen} of it allocated before the trace"));
+/// Returns a note if the bytes that PyTorch reports and those of tracked tensors differ.
+fn untracked_note(view: &TorchDeviceView) -> Option<String> {
+    let (reported, tracked) = (view.allocated.0, view.seen_bytes.0);
+    if reported > tracked {
+        let untracked = Bytes(reported - tracked);
+        return Some(format!("{untracked} of it allocated before the trace"));
     }
-    (seen > told).then(|| format!("{} of it already freed", Bytes(seen - told)))
+    (tracked > reported).then(|| format!("{} of it already freed", Bytes(tracked - reported)))
 }
 
 #[cfg(test)]
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_one_line() {
+    fn device_is_one_line() {
         let view = TorchView { devices: vec![device()], ..TorchView::default() };
         assert_eq!(
             lines(&view),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said() {
+    fn unknown_fragmentation_is_printed_with_reason() {
         let late = TorchDeviceView {
             seen_bytes: Bytes(100 * MIB),
             blocks: 1,

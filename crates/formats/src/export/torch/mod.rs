@@ -1,9 +1,9 @@
-//! A memory snapshot that PyTorch's own viewers open.
+//! Memory snapshots for PyTorch's own viewers.
 //!
-//! Where the file is of the driver's calls, every allocation is a segment with one block. Where it is
-//! a snapshot already, segments and blocks are those of the file. A trace is a list by itself for
-//! each device, so the file is read once for what is live at its end ([`Survey`]) and once more for
-//! each device; nothing but what is live is kept.
+//! For files with driver calls, every allocation is a segment with one block. For PyTorch
+//! snapshots, segments and blocks are those of the file. Each device has a separate trace, so the
+//! file is read once for the allocations that are live at its end ([`Prescan`]) and once more for
+//! each device; only live allocations are kept in memory.
 
 mod pickle;
 mod state;
@@ -27,19 +27,19 @@ use self::trace::Trace;
 use crate::import::gather::Facts;
 use crate::plain::plain_up_to;
 
-/// The longest name of a function or file.
+/// Maximum number of characters of a function or file name.
 const LONGEST: usize = 4096;
 
-/// A trace of its own.
+/// A trace of the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
-    /// Of the device with this place in the list; the device is not known in one of them at most.
+    /// Trace of the device with this index in the list; at most one of them is unknown.
     Device(Option<DeviceId>),
-    /// Of pinned memory.
+    /// Trace of pinned memory.
     Host,
 }
 
-/// A snapshot, while it is written.
+/// A snapshot in progress.
 pub struct Snapshot<'a> {
     pickle: Pickle<'a>,
     measure: Measure,
@@ -47,18 +47,18 @@ pub struct Snapshot<'a> {
     devices: Vec<Option<DeviceId>>,
     host: bool,
     live: Vec<Live>,
-    /// What was asked for of blocks that are live at the end, by address.
+    /// Requested sizes of blocks that are live at the end, by address.
     requested: HashMap<u64, u64>,
     stacks: Stacks,
     trace: Option<(Trace, Items)>,
     changed: BTreeSet<Option<DeviceId>>,
-    /// Segments come and go in pieces.
+    /// Whether segments are mapped and unmapped in parts.
     grows: bool,
 }
 
 impl<'a> Snapshot<'a> {
-    /// Begins a snapshot of the process that a survey found. An error is the list of processes where
-    /// there are several: their addresses mean different things.
+    /// Starts a snapshot of the process that the prescan found. The inner error is the list of
+    /// processes if there are several: addresses of different processes are unrelated.
     pub fn new(
         out: &'a mut dyn Write,
         survey: Survey,
@@ -74,7 +74,7 @@ impl<'a> Snapshot<'a> {
             pickle: Pickle::new(out)?,
             measure,
             pid,
-            devices: places(&changed, facts),
+            devices: device_list(&changed, facts),
             host,
             live: live.remove(&pid).unwrap_or_default(),
             requested: state::requested(facts),
@@ -88,7 +88,7 @@ impl<'a> Snapshot<'a> {
         Ok(Ok(snapshot))
     }
 
-    /// The traces that are to be written, in this order.
+    /// Returns the traces to write, in this order.
     #[must_use]
     pub fn lanes(&self) -> Vec<Lane> {
         let mut lanes: Vec<Lane> = self.devices.iter().copied().map(Lane::Device).collect();
@@ -98,7 +98,7 @@ impl<'a> Snapshot<'a> {
         lanes
     }
 
-    /// Whether there are changes for a trace; one without needs no pass over the file.
+    /// Returns whether a trace has changes; one without needs no pass over the file.
     #[must_use]
     pub fn has_changes(&self, lane: Lane) -> bool {
         match lane {
@@ -112,23 +112,23 @@ impl<'a> Snapshot<'a> {
         self.pickle.word("segments")?;
         self.segments(facts)?;
         self.pickle.word("device_traces")?;
-        // The list of the traces of devices; that of the host is closed by itself.
+        // The list of device traces; the list of host traces is closed separately.
         self.pickle.open_list().map(drop)
     }
 
-    /// The trace of a lane begins.
+    /// Starts a trace.
     pub fn open(&mut self, lane: Lane, facts: &Facts) -> io::Result<()> {
         if lane == Lane::Host {
             self.pickle.close_list()?;
             self.pickle.word("host_traces")?;
             self.pickle.open_list()?;
         }
-        let failures = facts.refused.iter().filter(|refused| {
+        let failures = facts.refused.iter().filter(|failed| {
             let here = match lane {
-                Lane::Device(device) => refused.device == device,
+                Lane::Device(device) => failed.device == device,
                 Lane::Host => false,
             };
-            here && refused.pid == self.pid
+            here && failed.pid == self.pid
         });
         let live = self.live.iter().map(|live| (live.address, live.one.began));
         let trace =
@@ -138,15 +138,15 @@ impl<'a> Snapshot<'a> {
         Ok(())
     }
 
-    /// A change of the file; those of other lanes are left out.
+    /// Writes a change; changes of other traces are skipped.
     pub fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()> {
         let Self { pickle, trace, requested, stacks, .. } = self;
         let Some((trace, items)) = trace else { return Ok(()) };
-        let mut page = trace::Page { pickle, items, requested, stacks, facts };
-        trace.change(change, &mut page)
+        let mut context = trace::Page { pickle, items, requested, stacks, facts };
+        trace.change(change, &mut context)
     }
 
-    /// The trace of the lane ends.
+    /// Ends the trace.
     pub fn close(&mut self, facts: &Facts) -> io::Result<()> {
         let Self { pickle, trace, requested, stacks, .. } = self;
         if let Some((mut trace, mut items)) = trace.take() {
@@ -156,7 +156,7 @@ impl<'a> Snapshot<'a> {
         self.pickle.close_list()
     }
 
-    /// Writes the rest.
+    /// Writes the rest. Returns notes for the user.
     pub fn finish(mut self, facts: &Facts) -> io::Result<Vec<String>> {
         self.pickle.close_list()?;
         if self.host {
@@ -172,30 +172,30 @@ impl<'a> Snapshot<'a> {
         self.pickle.close_dict()?;
         self.pickle.stop()?;
         let mut notes = Vec::new();
-        if let Some(place) = self.devices.iter().position(Option::is_none) {
-            notes.push(format!("memory whose device is not known is shown as device {place}"));
+        if let Some(index) = self.devices.iter().position(Option::is_none) {
+            notes.push(format!("memory whose device is not known is shown as device {index}"));
         }
         Ok(notes)
     }
 }
 
-/// Devices by their place in the list of traces: their ordinal. Memory of no known device has the
-/// last place.
-fn places(changed: &BTreeSet<Option<DeviceId>>, facts: &Facts) -> Vec<Option<DeviceId>> {
+/// Returns the devices in the order of the list of traces: the index is the ordinal. Memory of
+/// unknown devices comes last.
+fn device_list(changed: &BTreeSet<Option<DeviceId>>, facts: &Facts) -> Vec<Option<DeviceId>> {
     let used = changed.iter().flatten().copied();
-    let held = facts.segments.iter().filter_map(|segment| segment.device);
-    let last = used.chain(held).max();
-    let mut places: Vec<_> = match last {
+    let reserved = facts.segments.iter().filter_map(|segment| segment.device);
+    let last = used.chain(reserved).max();
+    let mut devices: Vec<_> = match last {
         Some(last) => (0..=last.0).map(|ordinal| Some(DeviceId(ordinal))).collect(),
         None => Vec::new(),
     };
-    if changed.contains(&None) || places.is_empty() {
-        places.push(None);
+    if changed.contains(&None) || devices.is_empty() {
+        devices.push(None);
     }
-    places
+    devices
 }
 
-/// Stacks and frames that were written, each once.
+/// Numbers of stacks and frames that were already written.
 #[derive(Default)]
 struct Stacks {
     sites: HashMap<SiteId, u32>,
@@ -203,7 +203,7 @@ struct Stacks {
 }
 
 impl Stacks {
-    /// The list of frames of a site; an empty one where there is none.
+    /// Writes the list of frames of a site; an empty one if it has none.
     fn write(
         &mut self,
         pickle: &mut Pickle<'_>,
@@ -211,14 +211,14 @@ impl Stacks {
         facts: &Facts,
     ) -> io::Result<()> {
         let Some(site) = site else { return pickle.empty_list() };
-        if let Some(kept) = self.sites.get(&site) {
-            return pickle.again(*kept);
+        if let Some(number) = self.sites.get(&site) {
+            return pickle.again(*number);
         }
         let mut items = pickle.open_list()?;
         for id in facts.stacks.ids(site) {
             pickle.item(&mut items)?;
-            if let Some(kept) = self.frames.get(id) {
-                pickle.again(*kept)?;
+            if let Some(number) = self.frames.get(id) {
+                pickle.again(*number)?;
                 continue;
             }
             let frame = facts.stacks.get(*id).cloned().unwrap_or_default();
@@ -243,7 +243,7 @@ impl Stacks {
     }
 }
 
-/// Whether memory of a kind is the cache's own, of which blocks are parts.
+/// Returns whether memory of a kind is reserved by the cache, with blocks as parts of it.
 const fn is_reserve(kind: Kind) -> bool {
     matches!(kind, Kind::Pool)
 }

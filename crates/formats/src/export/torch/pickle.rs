@@ -1,47 +1,47 @@
-//! Writes plain data as a pickle of protocol 4, with the opcodes that PyTorch's own snapshots have.
-//! Whatever is written is data: no opcode here can name or call anything.
+//! Pickle writer (protocol 4) for plain data, with the opcodes of PyTorch's own snapshots. The
+//! output is only data: no opcode here can name or call anything.
 
 use std::io::{self, Write};
 
 use hashbrown::HashMap;
 
-/// Items of a list or dictionary between two marks, as Python's pickler has it.
+/// Items of a list or dictionary between two marks, as in Python's pickler.
 const BATCH: u32 = 1000;
 
-/// See the module.
+/// Writes values as a pickle.
 pub(super) struct Pickle<'a> {
     out: &'a mut dyn Write,
-    /// Values that were kept so far; each has the next number.
-    kept: u32,
+    /// Number of memoized values; each gets the next number.
+    memoized: u32,
     words: HashMap<&'static str, u32>,
 }
 
-/// A list whose items come one by one.
+/// A list whose items are written one by one.
 #[derive(Default)]
 pub(super) struct Items {
     count: u32,
 }
 
 impl<'a> Pickle<'a> {
-    /// Begins a pickle.
+    /// Starts a pickle.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<Self> {
         out.write_all(&[0x80, 4])?;
-        Ok(Self { out, kept: 0, words: HashMap::new() })
+        Ok(Self { out, memoized: 0, words: HashMap::new() })
     }
 
-    /// The last value is the pickle's.
+    /// Ends the pickle; the last value is its content.
     pub(super) fn stop(self) -> io::Result<()> {
         self.out.write_all(b".")?;
         self.out.flush()
     }
 
-    /// A whole number. Readers in browsers take at most eight bytes with a sign.
+    /// Writes an integer. Readers in browsers support at most eight bytes, signed.
     pub(super) fn number(&mut self, value: u64) -> io::Result<()> {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         self.signed(value)
     }
 
-    /// A whole number with a sign.
+    /// Writes a signed integer.
     pub(super) fn signed(&mut self, value: i64) -> io::Result<()> {
         let bytes = value.to_le_bytes();
         match value {
@@ -54,18 +54,18 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A number with a fraction.
+    /// Writes a float.
     pub(super) fn float(&mut self, value: f64) -> io::Result<()> {
         self.out.write_all(b"G")?;
         self.out.write_all(&value.to_be_bytes())
     }
 
-    /// True or false.
+    /// Writes a boolean.
     pub(super) fn flag(&mut self, value: bool) -> io::Result<()> {
         self.out.write_all(&[if value { 0x88 } else { 0x89 }])
     }
 
-    /// A text.
+    /// Writes a string.
     pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
         match u8::try_from(text.len()) {
             Ok(length) => self.out.write_all(&[0x8c, length])?,
@@ -78,34 +78,34 @@ impl<'a> Pickle<'a> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// A text that comes often: it is written once.
+    /// Writes a frequent string: the text only once, then references to it.
     pub(super) fn word(&mut self, word: &'static str) -> io::Result<()> {
         if let Some(known) = self.words.get(word) {
             return self.again(*known);
         }
         self.text(word)?;
-        let kept = self.keep()?;
-        self.words.insert(word, kept);
+        let number = self.keep()?;
+        self.words.insert(word, number);
         Ok(())
     }
 
-    /// Two numbers.
+    /// Writes a pair of integers.
     pub(super) fn pair(&mut self, (one, other): (u64, u64)) -> io::Result<()> {
         self.number(one)?;
         self.number(other)?;
         self.out.write_all(&[0x86])
     }
 
-    /// Keeps the last value under a number.
+    /// Memoizes the last value; returns its number.
     pub(super) fn keep(&mut self) -> io::Result<u32> {
         self.out.write_all(&[0x94])?;
-        let number = self.kept;
-        // More would not fit into the references to them.
-        self.kept = number.checked_add(1).ok_or_else(|| io::Error::other("too many values"))?;
+        let number = self.memoized;
+        // References have 32 bits.
+        self.memoized = number.checked_add(1).ok_or_else(|| io::Error::other("too many values"))?;
         Ok(number)
     }
 
-    /// A value that was kept.
+    /// Writes a reference to a memoized value.
     pub(super) fn again(&mut self, number: u32) -> io::Result<()> {
         match u8::try_from(number) {
             Ok(number) => self.out.write_all(&[b'h', number]),
@@ -116,23 +116,24 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A dictionary: keys and values follow, until [`Pickle::close_dict`].
+    /// Starts a dictionary: keys and values follow, until [`PickleWriter::close_dict`].
     pub(super) fn open_dict(&mut self) -> io::Result<()> {
         self.out.write_all(b"}(")
     }
 
-    /// The end of a dictionary.
+    /// Ends a dictionary.
     pub(super) fn close_dict(&mut self) -> io::Result<()> {
         self.out.write_all(b"u")
     }
 
-    /// A list: items follow, each after [`Pickle::item`], until [`Pickle::close_list`].
+    /// Starts a list: items follow, each after [`PickleWriter::item`], until
+    /// [`PickleWriter::close_list`].
     pub(super) fn open_list(&mut self) -> io::Result<Items> {
         self.out.write_all(b"](")?;
         Ok(Items::default())
     }
 
-    /// An item of a list comes.
+    /// Announces an item of a list.
     pub(super) fn item(&mut self, items: &mut Items) -> io::Result<()> {
         if items.count == BATCH {
             items.count = 0;
@@ -142,12 +143,12 @@ impl<'a> Pickle<'a> {
         Ok(())
     }
 
-    /// The end of a list.
+    /// Ends a list.
     pub(super) fn close_list(&mut self) -> io::Result<()> {
         self.out.write_all(b"e")
     }
 
-    /// A list without items.
+    /// Writes an empty list.
     pub(super) fn empty_list(&mut self) -> io::Result<()> {
         self.out.write_all(b"]")
     }
@@ -165,9 +166,9 @@ mod tests {
         out
     }
 
-    /// What `pickletools.dis` of Python calls these bytes is in the comments.
+    /// The comments have the output of Python's `pickletools.dis`.
     #[test]
-    fn numbers_take_the_shortest_form_that_all_readers_know() {
+    fn numbers_use_the_shortest_common_encoding() {
         for (value, bytes) in [
             (0, &b"K\x00"[..]),                                         // BININT1 0
             (255, b"K\xff"),                                            // BININT1 255
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_written_once() {
+    fn frequent_strings_are_written_once() {
         let bytes = written(|pickle| {
             let mut items = pickle.open_list()?;
             for _ in 0..2 {

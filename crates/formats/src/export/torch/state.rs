@@ -1,4 +1,4 @@
-//! The state at the end: segments, their blocks, and how the cache is set up.
+//! State at the end of the file: segments, their blocks, and allocator settings.
 
 use std::io;
 
@@ -12,17 +12,17 @@ use super::{Live, Snapshot};
 use crate::import::gather::Facts;
 use crate::plain::plain;
 
-/// Blocks up to this size are small ones, as PyTorch sees it.
+/// Maximum size of PyTorch's small blocks.
 const SMALL: u64 = 1 << 20;
 
-/// What was asked for of the blocks that the program holds at the end, by address.
+/// Returns the requested sizes of blocks that are allocated at the end, by address.
 pub(super) fn requested(facts: &Facts) -> HashMap<u64, u64> {
     let blocks = facts.segments.iter().flat_map(|segment| segment.blocks.iter());
-    let held = blocks.filter(|block| block.state == BlockState::Allocated);
-    held.map(|block| (block.address, block.requested)).collect()
+    let allocated = blocks.filter(|block| block.state == BlockState::Allocated);
+    allocated.map(|block| (block.address, block.requested)).collect()
 }
 
-/// A segment before it is written.
+/// A segment to write.
 struct Written<'s> {
     device: u64,
     address: u64,
@@ -36,7 +36,7 @@ struct Written<'s> {
 }
 
 impl Snapshot<'_> {
-    /// The list of segments of devices.
+    /// Writes the list of device segments.
     pub(super) fn segments(&mut self, facts: &Facts) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
         if self.measure == Measure::Torch {
@@ -47,14 +47,14 @@ impl Snapshot<'_> {
         } else {
             for live in std::mem::take(&mut self.live) {
                 self.pickle.item(&mut items)?;
-                self.alone(&live, facts)?;
+                self.driver_allocation(&live, facts)?;
                 self.live.push(live);
             }
         }
         self.pickle.close_list()
     }
 
-    /// The list of segments of the host.
+    /// Writes the list of host segments.
     pub(super) fn host_segments(&mut self, facts: &Facts) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
         for segment in facts.segments.iter().filter(|segment| segment.device.is_none()) {
@@ -64,10 +64,10 @@ impl Snapshot<'_> {
         self.pickle.close_list()
     }
 
-    /// A segment of a cache.
+    /// Writes a segment of a cache.
     fn cached(&mut self, segment: &Segment, facts: &Facts) -> io::Result<()> {
         let written = Written {
-            device: self.place(segment.device),
+            device: self.device_index(segment.device),
             address: segment.address,
             bytes: segment.bytes,
             stream: segment.stream.map_or(0, |stream| stream.0),
@@ -80,8 +80,8 @@ impl Snapshot<'_> {
         self.segment(&written, facts)
     }
 
-    /// An allocation of the driver: a segment of one block.
-    fn alone(&mut self, live: &Live, facts: &Facts) -> io::Result<()> {
+    /// Writes an allocation of the driver as a segment with one block.
+    fn driver_allocation(&mut self, live: &Live, facts: &Facts) -> io::Result<()> {
         let what = &live.one.what;
         let block = Block {
             address: live.address,
@@ -91,7 +91,7 @@ impl Snapshot<'_> {
             site: what.site,
         };
         let written = Written {
-            device: self.place(what.device),
+            device: self.device_index(what.device),
             address: live.address,
             bytes: what.bytes,
             stream: what.stream.map_or(0, |stream| stream.0),
@@ -104,10 +104,10 @@ impl Snapshot<'_> {
         self.segment(&written, facts)
     }
 
-    /// The place of a device in the list of traces.
-    fn place(&self, device: Option<DeviceId>) -> u64 {
-        let place = self.devices.iter().position(|known| *known == device);
-        place.map_or(0, |place| place as u64)
+    /// Returns the index of a device in the list of traces.
+    fn device_index(&self, device: Option<DeviceId>) -> u64 {
+        let index = self.devices.iter().position(|known| *known == device);
+        index.map_or(0, |index| index as u64)
     }
 
     fn segment(&mut self, segment: &Written<'_>, facts: &Facts) -> io::Result<()> {
@@ -115,20 +115,20 @@ impl Snapshot<'_> {
             let blocks = segment.blocks.iter().filter(|block| states.contains(&block.state));
             blocks.fold(0_u64, |sum, block| sum.saturating_add(of(block)))
         };
-        let (held, pending) = (BlockState::Allocated, BlockState::PendingFree);
-        for (word, number) in [
+        let (allocated, pending) = (BlockState::Allocated, BlockState::PendingFree);
+        for (key, number) in [
             ("device", segment.device),
             ("address", segment.address),
             ("total_size", segment.bytes),
-            ("allocated_size", sum(&[held], |block| block.bytes)),
-            ("active_size", sum(&[held, pending], |block| block.bytes)),
-            ("requested_size", sum(&[held], |block| block.requested)),
+            ("allocated_size", sum(&[allocated], |block| block.bytes)),
+            ("active_size", sum(&[allocated, pending], |block| block.bytes)),
+            ("requested_size", sum(&[allocated], |block| block.requested)),
             ("stream", segment.stream),
         ] {
-            if word == "device" {
+            if key == "device" {
                 self.pickle.open_dict()?;
             }
-            self.pickle.word(word)?;
+            self.pickle.word(key)?;
             self.pickle.number(number)?;
         }
         self.pickle.word("segment_type")?;
@@ -151,10 +151,10 @@ impl Snapshot<'_> {
 
     fn block(&mut self, block: &Block, facts: &Facts) -> io::Result<()> {
         self.pickle.open_dict()?;
-        for (word, number) in
+        for (key, number) in
             [("address", block.address), ("size", block.bytes), ("requested_size", block.requested)]
         {
-            self.pickle.word(word)?;
+            self.pickle.word(key)?;
             self.pickle.number(number)?;
         }
         self.pickle.word("state")?;
@@ -169,7 +169,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// How the cache is set up, in PyTorch's words.
+/// Writes the allocator settings under PyTorch's names.
 pub(super) fn settings(pickle: &mut Pickle<'_>, settings: &CacheSettings) -> io::Result<()> {
     pickle.open_dict()?;
     pickle.word("PYTORCH_CUDA_ALLOC_CONF")?;

@@ -1,4 +1,4 @@
-//! The first look at a file: what is live at its end, on which devices, and where it lies.
+//! Prescan of a file: allocations that are live at its end, their devices and addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,42 +9,42 @@ use engine::ids::{DeviceId, Key, Pid, Space};
 use engine::kind::Kind;
 use hashbrown::HashMap;
 
-/// Addresses for what has none: above all that devices give out, and exact in a browser's numbers.
+/// Addresses for allocations without one: above those of devices, and exact in JavaScript numbers.
 const MADE_UP: std::ops::Range<u64> = 1 << 52..1 << 53;
 
-/// What made-up addresses are multiples of.
+/// Alignment of synthetic addresses.
 const GRAIN: u64 = 2 << 20;
 
-/// Whether a change is told by a snapshot.
+/// Returns whether a snapshot contains a change.
 pub(super) fn is_wanted(measure: Measure, change: &Change) -> bool {
     let kind = change.kind;
     let cache = measure == Measure::Torch && matches!(kind, Kind::Pool | Kind::Pinned);
     (measure.counts(kind) || cache) && change.bytes > 0
 }
 
-/// Where allocations lie. Arrays, physical memory and memory of graphs have handles or nothing:
-/// they get addresses of their own, the same in every pass over a file.
+/// Addresses of allocations. Arrays, physical memory and graph memory have handles or nothing: they
+/// get synthetic addresses, the same in every pass over a file.
 #[derive(Default)]
 pub(super) struct Addresses {
-    made_up: HashMap<(Pid, Key, Kind), u64>,
+    synthetic: HashMap<(Pid, Key, Kind), u64>,
     next: u64,
 }
 
 impl Addresses {
-    /// The address of the allocation that a change is about; it has one until it ends.
+    /// Returns the address of a change's allocation; it stays the same until the allocation ends.
     pub(super) fn of(&mut self, change: &Change) -> u64 {
         let Key { space, value } = change.key;
-        // Segments of a cache are named by their address too.
+        // Segments of a cache are also identified by their address.
         let real = space == Space::Address || (space == Space::Pool && change.kind == Kind::Pool);
         if real && value > 0 {
             return value;
         }
-        let name = (change.pid, change.key, change.kind);
+        let key = (change.pid, change.key, change.kind);
         if let Turn::Ended { .. } = change.what {
-            return self.made_up.remove(&name).unwrap_or(value);
+            return self.synthetic.remove(&key).unwrap_or(value);
         }
         let next = &mut self.next;
-        *self.made_up.entry(name).or_insert_with(|| {
+        *self.synthetic.entry(key).or_insert_with(|| {
             let room = MADE_UP.end - MADE_UP.start;
             let address = MADE_UP.start + *next % room;
             let bytes = change.bytes.min(room).div_ceil(GRAIN) * GRAIN;
@@ -60,25 +60,25 @@ pub(super) struct Live {
     pub(super) address: u64,
 }
 
-/// What the first look found.
+/// Result of the prescan.
 pub(super) struct Found {
-    /// By process; what ended with its process is here too.
+    /// Live allocations by process, including those that were live at process exit.
     pub(super) live: BTreeMap<Pid, Vec<Live>>,
     /// Devices with changes.
     pub(super) devices: BTreeSet<Option<DeviceId>>,
-    /// Pinned memory of the framework.
+    /// Whether the framework has pinned memory.
     pub(super) host: bool,
     /// Processes with changes.
     pub(super) processes: BTreeSet<Pid>,
 }
 
-/// See the module.
+/// Collects the live allocations of a file.
 pub struct Survey {
     pub(super) measure: Measure,
     lifetimes: Lifetimes,
     addresses: Addresses,
-    /// The address of what is live.
-    at: HashMap<(Pid, Key, Kind), u64>,
+    /// Addresses of live allocations.
+    address_of: HashMap<(Pid, Key, Kind), u64>,
     exited: BTreeMap<Pid, Vec<Live>>,
     devices: BTreeSet<Option<DeviceId>>,
     host: bool,
@@ -86,14 +86,14 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Nothing yet.
+    /// Creates an empty prescan.
     #[must_use]
     pub fn new(measure: Measure) -> Self {
         Self {
             measure,
             lifetimes: Lifetimes::default(),
             addresses: Addresses::default(),
-            at: HashMap::new(),
+            address_of: HashMap::new(),
             exited: BTreeMap::new(),
             devices: BTreeSet::new(),
             host: false,
@@ -101,7 +101,7 @@ impl Survey {
         }
     }
 
-    /// Takes note of a change.
+    /// Adds a change.
     pub fn change(&mut self, change: &Change) {
         if !is_wanted(self.measure, change) {
             return;
@@ -116,13 +116,13 @@ impl Survey {
             }
         }
         let address = self.addresses.of(change);
-        let name = (change.pid, change.key, change.kind);
+        let key = (change.pid, change.key, change.kind);
         match change.what {
-            Turn::Ended { .. } => self.at.remove(&name),
-            Turn::Began | Turn::Learned { .. } => self.at.insert(name, address),
+            Turn::Ended { .. } => self.address_of.remove(&key),
+            Turn::Began | Turn::Learned { .. } => self.address_of.insert(key, address),
         };
         if change.what == Turn::Began {
-            // A new program under the same pid: what the old one held is gone.
+            // A new program under the same pid: memory of the old one was freed by the kernel.
             self.exited.remove(&change.pid);
         }
         if let Some(one) = self.lifetimes.change(change)
@@ -135,8 +135,8 @@ impl Survey {
     pub(super) fn finish(self) -> Found {
         let mut live = self.exited;
         for one in self.lifetimes.finish() {
-            let name = (one.what.pid, one.what.key, one.what.kind);
-            let address = self.at.get(&name).copied().unwrap_or(one.what.key.value);
+            let key = (one.what.pid, one.what.key, one.what.kind);
+            let address = self.address_of.get(&key).copied().unwrap_or(one.what.key.value);
             live.entry(one.what.pid).or_default().push(Live { one, address });
         }
         let Self { devices, host, processes, .. } = self;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_address_gets_one_that_is_its_own_until_it_ends() {
+    fn synthetic_addresses_are_unique_until_the_end() {
         let mut addresses = Addresses::default();
         let device = change(Turn::Began, Space::Address, 0x7f00, Kind::Device);
         assert_eq!(addresses.of(&device), 0x7f00);

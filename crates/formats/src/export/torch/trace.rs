@@ -1,4 +1,4 @@
-//! What happened on one device, or to pinned memory, as entries of a trace.
+//! Entries of the trace of one device, or of pinned memory.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use super::{Lane, Stacks, is_reserve};
 use crate::import::Refused;
 use crate::import::gather::Facts;
 
-/// What entries are written with.
+/// Context for writing entries.
 pub(super) struct Page<'p, 'a> {
     pub(super) pickle: &'p mut Pickle<'a>,
     pub(super) items: &'p mut Items,
@@ -24,18 +24,18 @@ pub(super) struct Page<'p, 'a> {
     pub(super) facts: &'p Facts,
 }
 
-/// One trace.
+/// Writes one trace.
 pub(super) struct Trace {
     measure: Measure,
     lane: Lane,
-    /// Segments come and go in pieces.
+    /// Whether segments are mapped and unmapped in parts.
     grows: bool,
-    /// Requests that the device refused, the last one first.
+    /// Failed requests of the device, last one first.
     failures: Vec<Refused>,
-    /// What is live at the end, by address and beginning.
+    /// Allocations that are live at the end, by address and start time.
     live: HashSet<(u64, Moment)>,
     addresses: Addresses,
-    /// What was live when its process ended: it stays, unless another program follows.
+    /// Allocations that were live at process exit: they stay, unless another program follows.
     exited: Vec<(Change, u64)>,
 }
 
@@ -47,43 +47,43 @@ impl Trace {
         mut failures: Vec<Refused>,
         live: HashSet<(u64, Moment)>,
     ) -> Self {
-        failures.sort_by_key(|refused| std::cmp::Reverse(refused.at));
+        failures.sort_by_key(|failed| std::cmp::Reverse(failed.at));
         let addresses = Addresses::default();
         Self { measure, lane, grows, failures, live, addresses, exited: Vec::new() }
     }
 
-    pub(super) fn change(&mut self, change: &Change, page: &mut Page<'_, '_>) -> io::Result<()> {
+    pub(super) fn change(&mut self, change: &Change, context: &mut Page<'_, '_>) -> io::Result<()> {
         if !is_wanted(self.measure, change) {
             return Ok(());
         }
         let address = self.addresses.of(change);
-        self.refused(Some(change.at), page)?;
+        self.ooms(Some(change.at), context)?;
         if change.what == Turn::Began {
-            for (gone, address) in std::mem::take(&mut self.exited) {
-                self.end(&gone, address, page)?;
+            for (exited, address) in std::mem::take(&mut self.exited) {
+                self.end(&exited, address, context)?;
             }
         }
         let here = self.is_here(change.kind, change.device);
         match change.what {
-            Turn::Began if here => self.begin(change, address, page),
+            Turn::Began if here => self.begin(change, address, context),
             Turn::Ended { how: How::Exited, .. } if here && !is_reserve(change.kind) => {
                 self.exited.push((*change, address));
                 Ok(())
             }
-            Turn::Ended { .. } if here => self.end(change, address, page),
+            Turn::Ended { .. } if here => self.end(change, address, context),
             Turn::Learned { before, .. } => {
                 if self.is_here(change.kind, before.device) {
                     let before = Change { bytes: before.bytes, ..*change };
-                    self.end(&before, address, page)?;
+                    self.end(&before, address, context)?;
                 }
-                if here { self.begin(change, address, page) } else { Ok(()) }
+                if here { self.begin(change, address, context) } else { Ok(()) }
             }
             Turn::Began | Turn::Ended { .. } => Ok(()),
         }
     }
 
-    pub(super) fn finish(&mut self, page: &mut Page<'_, '_>) -> io::Result<()> {
-        self.refused(None, page)
+    pub(super) fn finish(&mut self, context: &mut Page<'_, '_>) -> io::Result<()> {
+        self.ooms(None, context)
     }
 
     fn is_here(&self, kind: Kind, device: Option<engine::ids::DeviceId>) -> bool {
@@ -93,40 +93,40 @@ impl Trace {
         }
     }
 
-    fn begin(&self, change: &Change, address: u64, page: &mut Page<'_, '_>) -> io::Result<()> {
+    fn begin(&self, change: &Change, address: u64, context: &mut Page<'_, '_>) -> io::Result<()> {
         if is_reserve(change.kind) {
-            let word = if self.grows { "segment_map" } else { "segment_alloc" };
-            return page.entry(word, change, address, change.bytes);
+            let action = if self.grows { "segment_map" } else { "segment_alloc" };
+            return context.entry(action, change, address, change.bytes);
         }
         if self.measure == Measure::Device {
-            page.entry("segment_alloc", change, address, change.bytes)?;
+            context.entry("segment_alloc", change, address, change.bytes)?;
         }
-        // A trace tells what was asked for. That is known of what is live at the end; of the rest,
-        // what the block takes.
+        // A trace has requested sizes. They are known for allocations that are live at the end; for
+        // others, the block size is used.
         let is_live = self.live.contains(&(address, change.at));
-        let asked = page.requested.get(&address).copied().filter(|_| is_live);
-        page.entry("alloc", change, address, asked.unwrap_or(change.bytes))
+        let requested = context.requested.get(&address).copied().filter(|_| is_live);
+        context.entry("alloc", change, address, requested.unwrap_or(change.bytes))
     }
 
-    fn end(&self, change: &Change, address: u64, page: &mut Page<'_, '_>) -> io::Result<()> {
+    fn end(&self, change: &Change, address: u64, context: &mut Page<'_, '_>) -> io::Result<()> {
         if is_reserve(change.kind) {
-            let word = if self.grows { "segment_unmap" } else { "segment_free" };
-            return page.entry(word, change, address, change.bytes);
+            let action = if self.grows { "segment_unmap" } else { "segment_free" };
+            return context.entry(action, change, address, change.bytes);
         }
-        page.entry("free_requested", change, address, change.bytes)?;
-        page.entry("free_completed", change, address, change.bytes)?;
+        context.entry("free_requested", change, address, change.bytes)?;
+        context.entry("free_completed", change, address, change.bytes)?;
         if self.measure == Measure::Device {
-            page.entry("segment_free", change, address, change.bytes)?;
+            context.entry("segment_free", change, address, change.bytes)?;
         }
         Ok(())
     }
 
-    /// Requests that were refused up to a moment.
-    fn refused(&mut self, until: Option<Moment>, page: &mut Page<'_, '_>) -> io::Result<()> {
-        while let Some(refused) =
-            self.failures.pop_if(|refused| until.is_none_or(|until| refused.at <= until))
+    /// Writes the requests that failed up to a time.
+    fn ooms(&mut self, until: Option<Moment>, context: &mut Page<'_, '_>) -> io::Result<()> {
+        while let Some(failed) =
+            self.failures.pop_if(|failed| until.is_none_or(|until| failed.at <= until))
         {
-            page.oom(&refused)?;
+            context.oom(&failed)?;
         }
         Ok(())
     }
@@ -146,12 +146,12 @@ impl Page<'_, '_> {
         self.close(bytes, change.stream, change.at, change.site)
     }
 
-    /// What was free then is told only by snapshots of PyTorch.
-    fn oom(&mut self, refused: &Refused) -> io::Result<()> {
+    /// Writes a failed request. Only PyTorch snapshots have the free memory at that time.
+    fn oom(&mut self, failed: &Refused) -> io::Result<()> {
         self.open("oom")?;
         self.pickle.word("device_free")?;
-        self.pickle.number(refused.free_bytes.unwrap_or(0))?;
-        self.close(refused.bytes, None, refused.at, refused.site)
+        self.pickle.number(failed.free_bytes.unwrap_or(0))?;
+        self.close(failed.bytes, None, failed.at, failed.site)
     }
 
     fn open(&mut self, action: &'static str) -> io::Result<()> {
@@ -171,8 +171,8 @@ impl Page<'_, '_> {
         let nanos = self.facts.utc_nanos(at).unwrap_or_else(|| self.facts.nanos(at));
         let micros = u64::try_from(nanos / 1000).unwrap_or(0);
         let stream = stream.map_or(0, |stream| stream.0);
-        for (word, number) in [("size", bytes), ("stream", stream), ("time_us", micros)] {
-            self.pickle.word(word)?;
+        for (key, number) in [("size", bytes), ("stream", stream), ("time_us", micros)] {
+            self.pickle.word(key)?;
             self.pickle.number(number)?;
         }
         self.pickle.word("frames")?;

@@ -1,4 +1,4 @@
-//! Verdicts and anomalies as objects.
+//! Verdicts and anomalies as JSON.
 
 use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusual};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use crate::export::Names;
 use crate::export::analysis::json::{FrameObject, frame};
 use crate::plain::plain;
 
-/// What is thought of one place.
+/// Verdict on one site.
 #[derive(Serialize)]
 pub(in crate::export) struct JudgementObject {
     pid: Option<u32>,
@@ -40,7 +40,7 @@ struct Thread {
     name: String,
 }
 
-/// Quantities are bytes, or numbers of objects.
+/// Evidence. Quantities are bytes, or numbers of objects.
 #[derive(Serialize)]
 struct EvidenceObject {
     live: u64,
@@ -66,12 +66,12 @@ struct EvidenceObject {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_lifetime_ns: Option<u64>,
     overdue: u64,
-    /// Only of memory that PyTorch's cache took and that grows.
+    /// Only for growing memory of PyTorch's cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<TensorsObject>,
 }
 
-/// What the tensors of PyTorch's cache did.
+/// Behavior of the tensors in PyTorch's cache.
 #[derive(Serialize)]
 pub(in crate::export) struct TensorsObject {
     live_bytes: u64,
@@ -83,19 +83,19 @@ pub(in crate::export) struct TensorsObject {
 }
 
 impl TensorsObject {
-    pub(in crate::export) fn new(of: CacheTensors) -> Self {
+    pub(in crate::export) fn new(tensors: CacheTensors) -> Self {
         Self {
-            live_bytes: of.live,
-            peak_bytes: of.peak,
-            cache_bytes: of.cache,
-            growth_bytes_per_hour: of.per_hour,
-            cache_growth_bytes_per_hour: of.cache_per_hour,
-            bounded: of.bounded,
+            live_bytes: tensors.live,
+            peak_bytes: tensors.peak,
+            cache_bytes: tensors.cache,
+            growth_bytes_per_hour: tensors.per_hour,
+            cache_growth_bytes_per_hour: tensors.cache_per_hour,
+            bounded: tensors.bounded,
         }
     }
 }
 
-/// Something unusual.
+/// An anomaly.
 #[derive(Serialize)]
 pub(in crate::export) struct AnomalyObject {
     time: String,
@@ -126,64 +126,64 @@ pub(in crate::export) struct AnomalyObject {
 }
 
 impl JudgementObject {
-    /// `accused`: with advice.
-    pub(in crate::export) fn new(judged: &Judgement, accused: bool) -> Self {
-        let Evidence { per_hour, full_in, .. } = judged.evidence;
-        let bytes = judged.subject.is_bytes();
+    /// Converts a verdict; `with_advice` for suspects.
+    pub(in crate::export) fn new(verdict: &Judgement, with_advice: bool) -> Self {
+        let Evidence { per_hour, full_in, .. } = verdict.evidence;
+        let bytes = verdict.subject.is_bytes();
         Self {
-            pid: judged.pid.map(|pid| pid.0),
-            process: plain(&judged.process).into_owned(),
-            site: judged.site.to_string(),
-            resource: match judged.subject {
+            pid: verdict.pid.map(|pid| pid.0),
+            process: plain(&verdict.process).into_owned(),
+            site: verdict.site.to_string(),
+            resource: match verdict.subject {
                 Subject::Memory(_) => "memory",
                 Subject::Tensors => "tensors",
                 Subject::Objects(_) => "objects",
             },
-            kind: kind(judged.subject),
-            device: judged.device.map(|device| device.0),
-            thread: judged
+            kind: kind(verdict.subject),
+            device: verdict.device.map(|device| device.0),
+            thread: verdict
                 .thread
                 .as_ref()
                 .map(|(tid, name)| Thread { tid: tid.0, name: plain(name).into_owned() }),
-            verdict: judged.verdict.name(),
-            confidence: judged.sureness.name(),
+            verdict: verdict.verdict.name(),
+            confidence: verdict.sureness.name(),
             growth_bytes_per_hour: bytes.then_some(per_hour),
             growth_objects_per_hour: (!bytes).then_some(per_hour),
             time_until_full_seconds: full_in.map(|time| time.0 / 1_000_000_000),
-            summary: sentence(judged.subject, judged.verdict, &judged.evidence),
-            advice: accused.then(|| {
-                let frames: Vec<_> = judged.frames.iter().collect();
-                advice(judged.subject, &judged.evidence, &frames)
+            summary: sentence(verdict.subject, verdict.verdict, &verdict.evidence),
+            advice: with_advice.then(|| {
+                let frames: Vec<_> = verdict.frames.iter().collect();
+                advice(verdict.subject, &verdict.evidence, &frames)
             }),
-            evidence: EvidenceObject::new(&judged.evidence),
-            frames: judged.frames.iter().map(frame).collect(),
+            evidence: EvidenceObject::new(&verdict.evidence),
+            frames: verdict.frames.iter().map(frame).collect(),
         }
     }
 }
 
 impl EvidenceObject {
-    fn new(of: &Evidence) -> Self {
+    fn new(evidence: &Evidence) -> Self {
         Self {
-            live: of.live,
-            live_count: of.live_count,
-            window_ns: of.window.0,
-            window_min: of.lows.clone(),
-            peak: of.peak,
-            level_min: of.level.0,
-            level_max: of.level.1,
-            returns: of.returns,
-            steps: of.steps,
-            growing_steps: of.growing_steps,
-            shrinking_steps: of.shrinking_steps,
-            created: of.begun,
-            freed: of.ended,
-            observed_ns: of.watched.0,
-            median_age_ns: of.median_age.map(|time| time.0),
-            max_age_ns: of.oldest.map(|time| time.0),
-            median_lifetime_ns: of.median_life.map(|time| time.0),
-            max_lifetime_ns: of.longest_life.map(|time| time.0),
-            overdue: of.overdue,
-            tensors: of.tensors.map(TensorsObject::new),
+            live: evidence.live,
+            live_count: evidence.live_count,
+            window_ns: evidence.window.0,
+            window_min: evidence.lows.clone(),
+            peak: evidence.peak,
+            level_min: evidence.level.0,
+            level_max: evidence.level.1,
+            returns: evidence.returns,
+            steps: evidence.steps,
+            growing_steps: evidence.growing_steps,
+            shrinking_steps: evidence.shrinking_steps,
+            created: evidence.begun,
+            freed: evidence.ended,
+            observed_ns: evidence.watched.0,
+            median_age_ns: evidence.median_age.map(|time| time.0),
+            max_age_ns: evidence.oldest.map(|time| time.0),
+            median_lifetime_ns: evidence.median_life.map(|time| time.0),
+            max_lifetime_ns: evidence.longest_life.map(|time| time.0),
+            overdue: evidence.overdue,
+            tensors: evidence.tensors.map(TensorsObject::new),
         }
     }
 }

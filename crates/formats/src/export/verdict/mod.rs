@@ -1,4 +1,4 @@
-//! Verdicts and anomalies in words: the same in reports of traces and of files.
+//! Verdicts and anomalies as text: the same in reports of traces and of files.
 
 pub mod json;
 pub mod text;
@@ -12,7 +12,7 @@ use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusu
 use super::analysis::frames;
 use super::text::{age, count, span};
 
-/// A quantity of what is judged: bytes, or a number of objects.
+/// Formats a quantity of a resource: bytes, or a number of objects.
 #[must_use]
 pub fn quantity(subject: Subject, amount: u64) -> String {
     match subject {
@@ -21,7 +21,7 @@ pub fn quantity(subject: Subject, amount: u64) -> String {
     }
 }
 
-/// `1 stream`, `2 graph executables`.
+/// Returns `1 stream` or `2 graph executables`.
 #[must_use]
 pub fn objects(kind: ObjectKind, number: u64) -> String {
     let (one, many) = match kind {
@@ -41,7 +41,7 @@ pub fn objects(kind: ObjectKind, number: u64) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Live memory or objects: `24.00 MiB in 3 allocations`, `2 streams`.
+/// Returns live memory or objects: `24.00 MiB in 3 allocations`, `2 streams`.
 #[must_use]
 pub fn live(subject: Subject, evidence: &Evidence) -> String {
     match number(subject, evidence.live_count) {
@@ -50,60 +50,62 @@ pub fn live(subject: Subject, evidence: &Evidence) -> String {
     }
 }
 
-/// The same as the beginning of a sentence: `24.00 MiB live in 3 allocations`, `2 streams live`.
-fn held(subject: Subject, evidence: &Evidence) -> String {
+/// Returns the start of a summary: `24.00 MiB live in 3 allocations`, `2 streams live`.
+fn live_phrase(subject: Subject, evidence: &Evidence) -> String {
     match number(subject, evidence.live_count) {
         Some(number) => format!("{} live in {number}", Bytes(evidence.live)),
         None => format!("{} live", quantity(subject, evidence.live)),
     }
 }
 
-/// `3 tensors`, `1 pinned allocation`; `None` for objects, whose quantity is their number.
+/// Returns `3 tensors` or `1 pinned allocation`; `None` for objects, whose quantity is their
+/// number.
 fn number(subject: Subject, count: u64) -> Option<String> {
-    let what = match subject {
+    let noun = match subject {
         Subject::Objects(_) => return None,
         Subject::Tensors => "tensor".to_owned(),
         Subject::Memory(Kind::Device) => "allocation".to_owned(),
         Subject::Memory(kind) => format!("{kind} allocation"),
     };
-    Some(format!("{count} {what}{}", if count == 1 { "" } else { "s" }))
+    Some(format!("{count} {noun}{}", if count == 1 { "" } else { "s" }))
 }
 
-/// The verdict in one sentence. Every claim in it is a number of the evidence, or follows from them.
+/// Returns the verdict in one sentence. Every statement is a number of the evidence, or follows
+/// from them.
 #[must_use]
 pub fn sentence(subject: Subject, verdict: Verdict, evidence: &Evidence) -> String {
-    let held = held(subject, evidence);
+    let live = live_phrase(subject, evidence);
     match verdict {
         Verdict::Leak => {
             let rate = quantity(subject, evidence.per_hour);
             let full = evidence
                 .full_in
                 .map_or_else(String::new, |time| format!("; GPU full in {}", age(time)));
-            format!("{held}, growing {rate}/h{full}")
+            format!("{live}, growing {rate}/h{full}")
         }
-        Verdict::Plateau => format!("{held}: {}", level(subject, evidence)),
+        Verdict::Plateau => format!("{live}: {}", level(subject, evidence)),
         Verdict::Cache => match &evidence.tensors {
-            Some(tensors) => format!("{held}: {}", cache(tensors)),
-            None => format!("{held}: {}; {}", level(subject, evidence), freed(subject, evidence)),
+            Some(tensors) => format!("{live}: {}", cache(tensors)),
+            None => format!("{live}: {}; {}", level(subject, evidence), freed(subject, evidence)),
         },
-        Verdict::RampUp => format!("{held}: {}", growth(subject, evidence)),
+        Verdict::RampUp => format!("{live}: {}", growth(subject, evidence)),
         Verdict::Burst => {
-            format!("{held}: down from a peak of {}", quantity(subject, evidence.peak))
+            format!("{live}: down from a peak of {}", quantity(subject, evidence.peak))
         }
         Verdict::Periodic => format!(
-            "{held}: rose and fell at least {} times, peak {}",
+            "{live}: rose and fell at least {} times, peak {}",
             evidence.returns,
             quantity(subject, evidence.peak)
         ),
         Verdict::NotEnoughData => format!(
-            "{held}: not enough data, {} in {}",
-            begun(subject, evidence),
+            "{live}: not enough data, {} in {}",
+            created(subject, evidence),
             span(evidence.watched)
         ),
     }
 }
 
-/// What was live in the second half of the observation.
+/// Returns the live amount in the second half of the observation.
 fn level(subject: Subject, evidence: &Evidence) -> String {
     let (low, high) = evidence.level;
     let [low, high] = [low, high].map(|amount| quantity(subject, amount));
@@ -114,7 +116,7 @@ fn level(subject: Subject, evidence: &Evidence) -> String {
     }
 }
 
-/// How it grew in the second half of the observation.
+/// Returns the growth in the second half of the observation.
 fn growth(subject: Subject, evidence: &Evidence) -> String {
     let Evidence { lows, per_hour, .. } = evidence;
     let [half, last] = [lows.get(lows.len() / 2), lows.last()]
@@ -129,7 +131,7 @@ fn growth(subject: Subject, evidence: &Evidence) -> String {
     )
 }
 
-/// Why memory of PyTorch's cache is not a leak.
+/// Returns why memory of PyTorch's cache is not a leak.
 fn cache(tensors: &CacheTensors) -> String {
     let CacheTensors { live, peak, per_hour, cache_per_hour, .. } = *tensors;
     if tensors.explain_growth() {
@@ -142,16 +144,16 @@ fn cache(tensors: &CacheTensors) -> String {
     format!("PyTorch's cache; tensors are bounded: {}, peak {}", Bytes(live), Bytes(peak))
 }
 
-/// How many were ever made or allocated.
-fn begun(subject: Subject, evidence: &Evidence) -> String {
-    let begun = evidence.begun;
+/// Returns how many were created or allocated.
+fn created(subject: Subject, evidence: &Evidence) -> String {
+    let created = evidence.begun;
     match subject {
-        Subject::Objects(_) => format!("{begun} created"),
-        Subject::Memory(_) | Subject::Tensors => count(begun),
+        Subject::Objects(_) => format!("{created} created"),
+        Subject::Memory(_) | Subject::Tensors => count(created),
     }
 }
 
-/// How many of those were freed or destroyed.
+/// Returns how many of those were freed or destroyed.
 fn freed(subject: Subject, evidence: &Evidence) -> String {
     let Evidence { begun, ended, .. } = *evidence;
     match subject {
@@ -160,47 +162,47 @@ fn freed(subject: Subject, evidence: &Evidence) -> String {
     }
 }
 
-/// What the verdict rests on, a line each.
+/// Returns the evidence for a verdict, one line each.
 #[must_use]
-pub fn evidence(judged: &Judgement) -> Vec<String> {
-    let of = &judged.evidence;
+pub fn evidence(verdict: &Judgement) -> Vec<String> {
+    let evidence = &verdict.evidence;
     let mut lines = Vec::new();
-    if of.steps > 0 {
+    if evidence.steps > 0 {
         lines.push(format!(
             "grew in {} of {} windows of {}, shrank in {}; observed for {}",
-            of.growing_steps,
-            of.steps,
-            span(of.window),
-            of.shrinking_steps,
-            span(of.watched),
+            evidence.growing_steps,
+            evidence.steps,
+            span(evidence.window),
+            evidence.shrinking_steps,
+            span(evidence.watched),
         ));
     }
-    let lived = match (of.median_life, of.longest_life) {
-        (Some(middle), Some(longest)) => {
-            format!(" (median lifetime at most {}, maximum {})", span(middle), span(longest))
+    let lifetimes = match (evidence.median_life, evidence.longest_life) {
+        (Some(median), Some(longest)) => {
+            format!(" (median lifetime at most {}, maximum {})", span(median), span(longest))
         }
         _ => String::new(),
     };
-    lines.push(format!("{}{lived}", freed(judged.subject, of)));
-    if let (Some(middle), Some(oldest)) = (of.median_age, of.oldest) {
-        let overdue = match of.overdue {
+    lines.push(format!("{}{lifetimes}", freed(verdict.subject, evidence)));
+    if let (Some(median), Some(oldest)) = (evidence.median_age, evidence.oldest) {
+        let overdue = match evidence.overdue {
             0 => String::new(),
-            much => format!(
+            amount => format!(
                 "; {} older than 99 % of those {}",
-                quantity(judged.subject, much),
-                if judged.subject.is_bytes() { "freed" } else { "destroyed" }
+                quantity(verdict.subject, amount),
+                if verdict.subject.is_bytes() { "freed" } else { "destroyed" }
             ),
         };
         lines.push(format!(
             "live: median age at least {}, oldest at most {}{overdue}",
-            span(middle),
+            span(median),
             span(oldest)
         ));
     }
     lines
 }
 
-/// The line of the program that is accused.
+/// Returns the line of the program that allocated.
 #[must_use]
 pub fn place(site: SiteName, frames: &[Frame]) -> String {
     match site {
@@ -211,13 +213,13 @@ pub fn place(site: SiteName, frames: &[Frame]) -> String {
     }
 }
 
-/// Who called that line, the innermost first.
+/// Returns the callers of that line, innermost first.
 #[must_use]
-pub fn callers(frames: &[Frame], most: usize) -> Vec<String> {
-    frames::callers(&frames.iter().collect::<Vec<_>>(), most)
+pub fn callers(frames: &[Frame], max: usize) -> Vec<String> {
+    frames::callers(&frames.iter().collect::<Vec<_>>(), max)
 }
 
-/// The same for a label of a metric: shorter, and without folders.
+/// Returns the line for a metric label: shorter, and without directories.
 #[must_use]
 pub fn short_place(site: SiteName, frames: &[Frame]) -> String {
     match site {
@@ -228,7 +230,7 @@ pub fn short_place(site: SiteName, frames: &[Frame]) -> String {
     }
 }
 
-/// A verdict for people.
+/// Returns the text of a verdict.
 #[must_use]
 pub const fn words(verdict: Verdict) -> &'static str {
     match verdict {
@@ -242,7 +244,7 @@ pub const fn words(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What to try against a leak.
+/// Returns advice against a leak.
 #[must_use]
 pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> String {
     let through = |module: &str| {
@@ -255,7 +257,7 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
              store `.item()` or a `.detach()`ed copy instead"
                 .to_owned()
         }
-        Subject::Memory(_) if tensors.is_some() || through("libc10_cuda") => of_cache(tensors),
+        Subject::Memory(_) if tensors.is_some() || through("libc10_cuda") => cache_advice(tensors),
         Subject::Memory(kind) => {
             let by = freed_by(kind);
             match ended {
@@ -274,8 +276,8 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
     }
 }
 
-/// What to try where memory of PyTorch's cache leaks.
-fn of_cache(tensors: Option<CacheTensors>) -> String {
+/// Returns advice for leaks in PyTorch's cache.
+fn cache_advice(tensors: Option<CacheTensors>) -> String {
     match tensors {
         None => "this is PyTorch's cache; run with --torch to see which lines keep tensors alive"
             .to_owned(),
@@ -323,7 +325,7 @@ const fn destroyed_by(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// An anomaly in one sentence, without time and place.
+/// Returns an anomaly in one sentence, without time and site.
 #[must_use]
 pub fn unusual(anomaly: &Anomaly) -> String {
     let kind = match anomaly.kind {
@@ -332,11 +334,11 @@ pub fn unusual(anomaly: &Anomaly) -> String {
     };
     match anomaly.what {
         Unusual::Size { bytes, usual, of, of_site, live, .. } => {
-            let whose = if of_site { "this site" } else { "this process" };
+            let scope = if of_site { "this site" } else { "this process" };
             let live = if live { "" } else { " (no longer live)" };
             let rank = if of_site { "maximum" } else { "90th percentile" };
             format!(
-                "single{kind} allocation of {bytes}{live}: {} {usual} ({rank} of {of} earlier allocations of {whose})",
+                "single{kind} allocation of {bytes}{live}: {} {usual} ({rank} of {of} earlier allocations of {scope})",
                 times(bytes, usual)
             )
         }
@@ -354,20 +356,20 @@ pub fn unusual(anomaly: &Anomaly) -> String {
     }
 }
 
-/// `214x the baseline`, as a part of a sentence.
+/// Returns `214x the baseline`, as part of a sentence.
 #[must_use]
-pub fn times(bytes: Bytes, usual: Bytes) -> String {
-    match bytes.0.checked_div(usual.0) {
+pub fn times(bytes: Bytes, baseline: Bytes) -> String {
+    match bytes.0.checked_div(baseline.0) {
         None => "far above the baseline".to_owned(),
         Some(times @ 0..10) => {
-            let tenths = u128::from(bytes.0) * 10 / u128::from(usual.0) % 10;
+            let tenths = u128::from(bytes.0) * 10 / u128::from(baseline.0) % 10;
             format!("{times}.{tenths}x the baseline")
         }
         Some(times) => format!("{times}x the baseline"),
     }
 }
 
-/// The kind of memory or object that is judged, as a word.
+/// Returns the name of the memory or object kind.
 #[must_use]
 pub const fn kind(subject: Subject) -> &'static str {
     match subject {

@@ -1,4 +1,4 @@
-//! Verdicts and anomalies for people.
+//! Verdicts and anomalies as text.
 
 use std::io::{self, Write};
 
@@ -10,28 +10,28 @@ use crate::export::Names;
 use crate::export::text::{Style, sites};
 use crate::plain::plain;
 
-/// Suspects that are told in a report on the way.
+/// Maximum number of suspects in an interim report.
 const ON_THE_WAY: usize = 3;
 
-/// Anomalies that are told at once.
+/// Maximum number of anomalies per report.
 const ANOMALIES: usize = 10;
 
-/// A line for each suspect and anomaly, for a report on the way.
+/// Writes a line for each suspect and anomaly, for an interim report.
 pub(in crate::export) fn short(
     out: &mut dyn Write,
     snapshot: &Snapshot,
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
-    for judged in snapshot.suspects.iter().take(ON_THE_WAY) {
-        let text = format!("LEAK SUSPECT: {}: {}", at(judged), said(judged));
+    for suspect in snapshot.suspects.iter().take(ON_THE_WAY) {
+        let text = format!("LEAK SUSPECT: {}: {}", location_of(suspect), summary_of(suspect));
         writeln!(out, "{}", style.alarm(&text))?;
     }
     more(out, snapshot.suspects_total, ON_THE_WAY as u64, "suspects", style)?;
     anomalies(out, &snapshot.anomalies, names, style)
 }
 
-/// The whole of what is thought, for the last report.
+/// Writes all verdicts, for the last report.
 pub(in crate::export) fn whole(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -42,11 +42,11 @@ pub(in crate::export) fn whole(
         return anomalies(out, &snapshot.anomalies, names, style);
     }
     writeln!(out)?;
-    let open = snapshot
+    let undecided = snapshot
         .judgements
         .iter()
-        .filter(|judged| matches!(judged.verdict, Verdict::NotEnoughData | Verdict::RampUp));
-    let headline = match (snapshot.suspects_total, open.count()) {
+        .filter(|verdict| matches!(verdict.verdict, Verdict::NotEnoughData | Verdict::RampUp));
+    let headline = match (snapshot.suspects_total, undecided.count()) {
         (0, 0) => style.bold("NO LEAK SUSPECTS"),
         (0, n) => {
             style.bold(&format!("NO LEAK SUSPECTS (too early to judge {n} of the sites below)"))
@@ -55,50 +55,57 @@ pub(in crate::export) fn whole(
         (n, _) => style.alarm(&format!("{n} LEAK SUSPECTS")),
     };
     writeln!(out, "{headline}")?;
-    for (index, judged) in snapshot.suspects.iter().enumerate() {
-        suspect(out, index + 1, judged, style)?;
+    for (index, verdict) in snapshot.suspects.iter().enumerate() {
+        suspect(out, index + 1, verdict, style)?;
     }
     let listed = snapshot.suspects.len() as u64;
     more(out, snapshot.suspects_total, listed, "suspects", style)?;
     if !snapshot.judgements.is_empty() {
         writeln!(out, "{}", style.bold("Other sites by live memory"))?;
     }
-    for judged in &snapshot.judgements {
-        let word = words(judged.verdict);
-        writeln!(out, "  {word:<16}{}", style.dim(&format!("{}: {}", at(judged), said(judged))))?;
+    for verdict in &snapshot.judgements {
+        let word = words(verdict.verdict);
+        let text = format!("{}: {}", location_of(verdict), summary_of(verdict));
+        writeln!(out, "  {word:<16}{}", style.dim(&text))?;
     }
     anomalies(out, &snapshot.anomalies, names, style)
 }
 
-/// Where, and of which process.
-fn at(judged: &Judgement) -> String {
-    let place = place(judged.site, &judged.frames);
-    let pid = judged.pid.map_or_else(|| "exited".to_owned(), |pid| format!("pid {pid}"));
-    plain(&format!("{place} in {} ({pid})", judged.process)).into_owned()
+/// Returns the location and process of a site.
+fn location_of(verdict: &Judgement) -> String {
+    let location = place(verdict.site, &verdict.frames);
+    let pid = verdict.pid.map_or_else(|| "exited".to_owned(), |pid| format!("pid {pid}"));
+    plain(&format!("{location} in {} ({pid})", verdict.process)).into_owned()
 }
 
-fn said(judged: &Judgement) -> String {
-    sentence(judged.subject, judged.verdict, &judged.evidence)
+fn summary_of(verdict: &Judgement) -> String {
+    sentence(verdict.subject, verdict.verdict, &verdict.evidence)
 }
 
-fn suspect(out: &mut dyn Write, number: usize, judged: &Judgement, style: Style) -> io::Result<()> {
-    let sure = judged.sureness.name();
-    let verdict = judged.verdict.name();
-    writeln!(out, "{number}. {}", style.bold(&format!("{}: {verdict} ({sure})", at(judged))))?;
-    let device = judged.device.map_or_else(String::new, |device| format!("{device}: "));
-    let thread = judged.thread.as_ref().map_or_else(String::new, |(tid, name)| {
+fn suspect(
+    out: &mut dyn Write,
+    number: usize,
+    suspect: &Judgement,
+    style: Style,
+) -> io::Result<()> {
+    let confidence = suspect.sureness.name();
+    let verdict = suspect.verdict.name();
+    let title = format!("{}: {verdict} ({confidence})", location_of(suspect));
+    writeln!(out, "{number}. {}", style.bold(&title))?;
+    let device = suspect.device.map_or_else(String::new, |device| format!("{device}: "));
+    let thread = suspect.thread.as_ref().map_or_else(String::new, |(tid, name)| {
         format!(", all from thread {} ({tid})", plain(name))
     });
-    writeln!(out, "   {device}{}{thread}", said(judged))?;
-    for (index, line) in evidence(judged).iter().enumerate() {
+    writeln!(out, "   {device}{}{thread}", summary_of(suspect))?;
+    for (index, line) in evidence(suspect).iter().enumerate() {
         writeln!(out, "   {} {line}", if index == 0 { "evidence:" } else { "         " })?;
     }
-    let frames: Vec<_> = judged.frames.iter().collect();
-    writeln!(out, "   fix: {}", advice(judged.subject, &judged.evidence, &frames))?;
-    sites::frames(out, &judged.frames, "     ", style)
+    let frames: Vec<_> = suspect.frames.iter().collect();
+    writeln!(out, "   fix: {}", advice(suspect.subject, &suspect.evidence, &frames))?;
+    sites::frames(out, &suspect.frames, "     ", style)
 }
 
-/// What was unusual, a line each.
+/// Writes anomalies, one line each.
 fn anomalies(
     out: &mut dyn Write,
     anomalies: &[Anomaly],
@@ -106,8 +113,8 @@ fn anomalies(
     style: Style,
 ) -> io::Result<()> {
     for anomaly in anomalies.iter().take(ANOMALIES) {
-        let place = place(anomaly.site, &anomaly.frames);
-        let who = match anomaly.tid {
+        let location = place(anomaly.site, &anomaly.frames);
+        let process = match anomaly.tid {
             Some(tid) => format!(
                 "{} (pid {}, thread {}:{tid})",
                 anomaly.process, anomaly.pid, anomaly.thread
@@ -115,7 +122,7 @@ fn anomalies(
             None => format!("{} (pid {})", anomaly.process, anomaly.pid),
         };
         let text = format!(
-            "ANOMALY at {}: {who}, {place}: {}",
+            "ANOMALY at {}: {process}, {location}: {}",
             names.clock.short(anomaly.at),
             unusual(anomaly)
         );
@@ -124,9 +131,9 @@ fn anomalies(
     more(out, anomalies.len() as u64, ANOMALIES as u64, "anomalies", style)
 }
 
-fn more(out: &mut dyn Write, all: u64, shown: u64, what: &str, style: Style) -> io::Result<()> {
+fn more(out: &mut dyn Write, all: u64, shown: u64, noun: &str, style: Style) -> io::Result<()> {
     match all.saturating_sub(shown) {
         0 => Ok(()),
-        more => writeln!(out, "{}", style.dim(&format!("… {more} more {what}"))),
+        more => writeln!(out, "{}", style.dim(&format!("… {more} more {noun}"))),
     }
 }

@@ -9,7 +9,7 @@ use super::super::json::Failure;
 use super::{bandwidth_at, exact, kernel_name, mean_bandwidth, named_by, rate};
 use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
 
-/// The object of `vramscope kernels` for a snapshot, without a line end.
+/// Returns the object of `vramscope kernels` for a snapshot, without a line break.
 pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
     serde_json::to_string(&Report::new(snapshot, names))
 }
@@ -37,7 +37,7 @@ struct Process {
     failed_calls: Vec<Failure>,
 }
 
-/// The work of a process; also a part of the report of `trace`.
+/// Activity of a process; also part of the report of `trace`.
 #[derive(Serialize)]
 pub(crate) struct Work {
     launches_total: u64,
@@ -84,7 +84,7 @@ struct Copies {
     mode: &'static str,
     calls: u64,
     bytes: u64,
-    /// Of synchronous copies: their bytes over their time.
+    /// For synchronous copies: their bytes over their time.
     bytes_per_second: Option<f64>,
     recent_bytes_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ struct Copies {
     bandwidth: Option<Bandwidth>,
 }
 
-/// Shares of the calls by their bytes per second, to less than 25 %.
+/// Percentiles of bytes per second over calls, accurate to less than 25 %.
 #[derive(Serialize)]
 struct Bandwidth {
     p10: Option<u64>,
@@ -153,7 +153,7 @@ impl Work {
 }
 
 impl Kernel {
-    fn new(kernel: &KernelView, work: &WorkView) -> Self {
+    fn new(kernel: &KernelView, activity: &WorkView) -> Self {
         let name = kernel_name(kernel);
         let (kind, handle) = match kernel.target {
             Launched::Kernel(kernel) => ("kernel", kernel.0),
@@ -173,12 +173,12 @@ impl Kernel {
             handle: format!("{handle:#x}"),
             handles: kernel.handles,
             launches: kernel.launches,
-            share: if work.launches == 0 {
+            share: if activity.launches == 0 {
                 0.0
             } else {
-                kernel.launches as f64 / work.launches as f64
+                kernel.launches as f64 / activity.launches as f64
             },
-            launches_per_second: rate(kernel.recent, work.window),
+            launches_per_second: rate(kernel.recent, activity.window),
             grid: grid(common),
             block: block(common),
             shared_bytes: common.map(|shape| shape.shared_bytes),
@@ -197,14 +197,14 @@ impl Kernel {
 }
 
 impl Copies {
-    fn new(view: &CopyView, work: &WorkView) -> Self {
+    fn new(view: &CopyView, activity: &WorkView) -> Self {
         Self {
             direction: view.direction.name(),
             mode: if view.asynchronous { "async" } else { "sync" },
             calls: view.calls,
             bytes: view.bytes.0,
             bytes_per_second: mean_bandwidth(view),
-            recent_bytes_per_second: rate(view.recent_bytes.0, work.window),
+            recent_bytes_per_second: rate(view.recent_bytes.0, activity.window),
             duration_seconds: (!view.asynchronous).then_some(view.time.0 as f64 / 1e9),
             bandwidth: (!view.asynchronous).then(|| Bandwidth {
                 p10: bandwidth_at(view, 0.10),

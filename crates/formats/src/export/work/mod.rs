@@ -1,4 +1,4 @@
-//! Launches and copies as figures: what text and JSON share.
+//! Values of launches and copies that text and JSON share.
 
 pub mod json;
 pub mod text;
@@ -10,7 +10,7 @@ use engine::work::{Launched, NamedBy, NoName, bandwidth_of};
 use crate::kernel::KernelName;
 use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
 
-/// What a kernel is called, short and in full; a handle where it has no name.
+/// Returns the short and full name of a kernel; a handle if it has no name.
 pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
     match (&view.name, view.target) {
         (Some(name), _) => {
@@ -29,7 +29,7 @@ fn same(name: String) -> KernelName {
     KernelName { short: name.clone(), full: name }
 }
 
-/// Why a kernel has no name, in one phrase.
+/// Returns why a kernel has no name, as a phrase.
 pub(crate) const fn why_nameless(why: NoName) -> &'static str {
     match why {
         NoName::BeforeTrace => {
@@ -40,7 +40,7 @@ pub(crate) const fn why_nameless(why: NoName) -> &'static str {
     }
 }
 
-/// How a name is known, in one word.
+/// Returns the source of a name, as a word.
 pub(crate) const fn named_by(by: NamedBy) -> &'static str {
     match by {
         NamedBy::Call => "call",
@@ -48,18 +48,18 @@ pub(crate) const fn named_by(by: NamedBy) -> &'static str {
     }
 }
 
-/// Something per second.
+/// Returns a count per second.
 pub(crate) fn rate(count: u64, time: Nanos) -> f64 {
     if time.0 == 0 { 0.0 } else { count as f64 / (time.0 as f64 / 1e9) }
 }
 
-/// Bytes per second of synchronous copies: all bytes over all time.
+/// Returns bytes per second of synchronous copies: all bytes over all time.
 pub(crate) fn mean_bandwidth(view: &CopyView) -> Option<f64> {
     (!view.asynchronous && view.time.0 > 0).then(|| rate(view.bytes.0, view.time))
 }
 
-/// The bandwidth that a share of the copies stayed under, to the accuracy of a class (less than
-/// 25 %): the middle of the class that it falls into.
+/// Returns the bandwidth below which a share of the copies stayed: the middle of its bandwidth
+/// class, so accurate to less than 25 %.
 pub(crate) fn bandwidth_at(view: &CopyView, share: f64) -> Option<u64> {
     let all: u64 = view.bandwidths.iter().map(|(_, count)| count).sum();
     let wanted = (all as f64 * share).ceil().max(1.0);
@@ -74,7 +74,7 @@ pub(crate) fn bandwidth_at(view: &CopyView, share: f64) -> Option<u64> {
     None
 }
 
-/// Whether every launch and copy since the trace began is counted.
+/// Returns whether every launch and copy since the start of the trace is counted.
 pub(crate) fn exact(snapshot: &Snapshot) -> bool {
     let lost = &snapshot.certainty.lost;
     let complete = snapshot.certainty.capture_ended.is_none();
@@ -89,7 +89,7 @@ mod tests {
     use engine::work::Direction;
 
     #[test]
-    fn quantiles_are_the_middle_of_their_class() {
+    fn percentiles_are_the_middle_of_their_class() {
         let view = CopyView {
             direction: Direction::HostToDevice,
             asynchronous: false,

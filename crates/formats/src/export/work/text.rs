@@ -1,4 +1,4 @@
-//! Launches and copies as a person reads them.
+//! Launches and copies as text.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use super::super::text::{Style, capture_ended};
 use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, why_nameless};
 use crate::plain::plain;
 
-/// Names longer than this are cut in the middle.
+/// Maximum width of a name; longer ones are shortened in the middle.
 const NAME_WIDTH: usize = 72;
 
 /// Writes one report of `vramscope kernels`.
@@ -24,32 +24,32 @@ pub fn report(
 ) -> io::Result<()> {
     let rule = "-".repeat(20);
     writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
-    let mut none = true;
+    let mut is_empty = true;
     for view in &snapshot.processes {
-        if let Some(work) = view.work.as_ref().filter(|work| is_worth_showing(work, view)) {
-            if !none {
+        if let Some(activity) = view.work.as_ref().filter(|activity| has_activity(activity, view)) {
+            if !is_empty {
                 writeln!(out)?;
             }
-            none = false;
-            process(out, view, work, names, style)?;
+            is_empty = false;
+            process(out, view, activity, names, style)?;
         }
     }
-    if none {
+    if is_empty {
         writeln!(out, "No launches or copies yet.")?;
     }
     losses(out, snapshot, names, style)
 }
 
-fn is_worth_showing(work: &WorkView, view: &ProcessView) -> bool {
-    work.launches + work.failed + work.captured > 0
-        || !work.copies.is_empty()
+fn has_activity(activity: &WorkView, view: &ProcessView) -> bool {
+    activity.launches + activity.failed + activity.captured > 0
+        || !activity.copies.is_empty()
         || !view.failures.is_empty()
 }
 
 fn process(
     out: &mut dyn Write,
     view: &ProcessView,
-    work: &WorkView,
+    activity: &WorkView,
     names: &Names,
     style: Style,
 ) -> io::Result<()> {
@@ -57,7 +57,7 @@ fn process(
     let ended = if view.ended.is_some() { "  (exited)" } else { "" };
     let head = format!("PID: {} / UID: {uid}", view.key.pid);
     writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
-    section(out, work, style)?;
+    section(out, activity, style)?;
     for failure in &view.failures {
         let line = format!(
             "  failed: {} returned {} ({}), {}",
@@ -74,48 +74,48 @@ fn process(
     Ok(())
 }
 
-/// Launches and copies of one process; also a part of the report of `trace`.
-pub(crate) fn section(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> {
+/// Writes launches and copies of one process; also part of the report of `trace`.
+pub(crate) fn section(out: &mut dyn Write, activity: &WorkView, style: Style) -> io::Result<()> {
     let mut total = format!(
         "LAUNCHES: {} ({}/s)",
-        grouped(work.launches),
-        decimal(rate(work.recent_launches, work.window))
+        grouped(activity.launches),
+        decimal(rate(activity.recent_launches, activity.window))
     );
-    if work.captured > 0 {
-        total += &format!(", {} captured into graphs", grouped(work.captured));
+    if activity.captured > 0 {
+        total += &format!(", {} captured into graphs", grouped(activity.captured));
     }
-    if work.failed > 0 {
-        total += &format!(", {} failed", grouped(work.failed));
+    if activity.failed > 0 {
+        total += &format!(", {} failed", grouped(activity.failed));
     }
     writeln!(out, "{}", style.bold(&total))?;
-    if !work.kernels.is_empty() {
+    if !activity.kernels.is_empty() {
         let head = format!(
             "{:>14} {:>7} {:>12}  {:<16} {:<14} KERNEL",
             "LAUNCHES", "SHARE", "RATE/S", "GRID", "BLOCK"
         );
         writeln!(out, "{}", style.dim(&head))?;
     }
-    for kernel in &work.kernels {
-        kernel_line(out, kernel, work)?;
+    for kernel in &activity.kernels {
+        kernel_line(out, kernel, activity)?;
     }
-    let unlisted = work.kernels_total.saturating_sub(work.kernels.len() as u64);
+    let unlisted = activity.kernels_total.saturating_sub(activity.kernels.len() as u64);
     if unlisted > 0 {
-        let listed: u64 = work.kernels.iter().map(|kernel| kernel.launches).sum();
-        let rest = grouped(work.launches.saturating_sub(listed));
+        let listed: u64 = activity.kernels.iter().map(|kernel| kernel.launches).sum();
+        let rest = grouped(activity.launches.saturating_sub(listed));
         writeln!(out, "{rest:>14} launches of {unlisted} more kernels (raise --top)")?;
     }
-    let nameless = work.kernels.iter().filter_map(|kernel| kernel.why).max();
-    if let Some(why) = nameless {
-        writeln!(out, "  unnamed kernels: {}", why_nameless(why))?;
+    let unnamed = activity.kernels.iter().filter_map(|kernel| kernel.why).max();
+    if let Some(reason) = unnamed {
+        writeln!(out, "  unnamed kernels: {}", why_nameless(reason))?;
     }
-    copies(out, work, style)
+    copies(out, activity, style)
 }
 
-fn kernel_line(out: &mut dyn Write, kernel: &KernelView, work: &WorkView) -> io::Result<()> {
-    let share = if work.launches == 0 {
+fn kernel_line(out: &mut dyn Write, kernel: &KernelView, activity: &WorkView) -> io::Result<()> {
+    let share = if activity.launches == 0 {
         0.0
     } else {
-        kernel.launches as f64 * 100.0 / work.launches as f64
+        kernel.launches as f64 * 100.0 / activity.launches as f64
     };
     let common = kernel.common.map(|(shape, _)| shape);
     let dimensions = |of: fn(&Shape) -> [u32; 3]| {
@@ -126,15 +126,15 @@ fn kernel_line(out: &mut dyn Write, kernel: &KernelView, work: &WorkView) -> io:
         "{:>14} {:>6.1}% {:>12}  {:<16} {:<14} {}",
         grouped(kernel.launches),
         share,
-        decimal(rate(kernel.recent, work.window)),
+        decimal(rate(kernel.recent, activity.window)),
         dimensions(|shape| shape.grid),
         dimensions(|shape| shape.block),
         shortened(&kernel_name(kernel).short)
     )
 }
 
-fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> {
-    if work.copies.is_empty() {
+fn copies(out: &mut dyn Write, activity: &WorkView, style: Style) -> io::Result<()> {
+    if activity.copies.is_empty() {
         return Ok(());
     }
     let head = format!(
@@ -142,7 +142,7 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
         "COPIES", "BYTES", "RATE", "DIRECTION", "MODE"
     );
     writeln!(out, "{}", style.dim(&head))?;
-    for view in &work.copies {
+    for view in &activity.copies {
         let bandwidth = match mean_bandwidth(view) {
             Some(mean) => {
                 let at = |share| {
@@ -158,7 +158,7 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
             "{:>14} {:>12} {:>14}  {:<9} {:<6} {bandwidth}",
             grouped(view.calls),
             view.bytes.to_string(),
-            per_second(rate(view.recent_bytes.0, work.window)),
+            per_second(rate(view.recent_bytes.0, activity.window)),
             view.direction.name(),
             if view.asynchronous { "async" } else { "sync" },
         )?;
@@ -166,7 +166,7 @@ fn copies(out: &mut dyn Write, work: &WorkView, style: Style) -> io::Result<()> 
     Ok(())
 }
 
-/// Launches and copies that were not counted.
+/// Writes the number of launches and copies that were not counted.
 pub(crate) fn uncounted(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
     let lost = &snapshot.certainty.lost;
     if lost.launches > 0 || lost.copies > 0 {
@@ -211,7 +211,7 @@ fn times(count: u64) -> String {
     }
 }
 
-/// Thousands apart, for figures that are long.
+/// Formats a number with thousands separators.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -228,7 +228,7 @@ fn decimal(rate: f64) -> String {
     if rate >= 100.0 { grouped(rate.round() as u64) } else { format!("{rate:.1}") }
 }
 
-/// The beginning and the end of a long name.
+/// Returns the start and the end of a long name.
 fn shortened(name: &str) -> String {
     let length = name.chars().count();
     if length <= NAME_WIDTH {
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_readable() {
+    fn numbers_are_readable() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(999), "999");

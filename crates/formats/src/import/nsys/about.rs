@@ -1,5 +1,4 @@
-//! What the file tells besides events: who made it, what its numbers mean, processes, GPUs and the
-//! clock.
+//! Metadata of the file: its producer, the meaning of its numbers, processes, GPUs and the clock.
 
 use engine::ids::{DeviceId, Pid};
 use engine::kind::Kind;
@@ -13,10 +12,10 @@ use super::strings::{Strings, text};
 use crate::import::{Error, Sink};
 use crate::plain::plain;
 
-/// Rows of a small table that are looked at: a hostile one could have any number.
+/// Maximum number of rows of a small table that are read: a hostile one could have any number.
 const MOST: usize = 65_536;
 
-/// Calls `each` with the rows of a small table; a table or column that is missing gives none.
+/// Calls `each` with the rows of a small table; a missing table or column has no rows.
 fn small(database: &Database, query: &str, mut each: impl FnMut(&Row<'_>)) -> Result<(), Error> {
     let Ok(mut statement) = database.connection.prepare(query) else { return Ok(()) };
     let failed = |error| database.complaint("a table of names", &error);
@@ -40,7 +39,7 @@ fn number(row: &Row<'_>, column: usize) -> Option<i64> {
     row.get_ref(column).ok()?.as_i64().ok()
 }
 
-/// What the exporter says of itself.
+/// Metadata of the exporter.
 #[derive(Debug, Default)]
 pub(super) struct Export {
     /// Product and version.
@@ -50,8 +49,8 @@ pub(super) struct Export {
 }
 
 impl Export {
-    /// Reads it, in the spelling of newer and of older exports. Of all rows only these are touched:
-    /// others may hold the environment of the profiled program.
+    /// Reads the metadata under the names of newer and older exports. No other rows are read: they
+    /// may contain the environment of the profiled program.
     pub(super) fn read(database: &Database) -> Result<Self, Error> {
         let mut export = Self::default();
         for table in ["META_DATA_EXPORT", "EXPORT_META_DATA"] {
@@ -76,7 +75,7 @@ impl Export {
         Ok(export)
     }
 
-    /// Tells the wall clock at a moment; `zero` is the time of the file that is moment 0.
+    /// Reports the wall clock; `zero` is the time of the file that becomes timestamp 0.
     pub(super) fn tell_clock(
         &self,
         database: &Database,
@@ -87,7 +86,7 @@ impl Export {
         small(database, "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME", |row| {
             epoch = epoch.or(number(row, 0));
         })?;
-        // Times count from the start of the session; an export may have shifted them.
+        // Times are relative to the start of the session; an export may have shifted them.
         let wall = epoch
             .and_then(|epoch| epoch.checked_sub(self.shift))
             .and_then(|wall| wall.checked_add(zero));
@@ -98,17 +97,17 @@ impl Export {
     }
 }
 
-/// What the numbers of memory kinds and operations mean.
+/// Meaning of the numbers of memory kinds and operations.
 #[derive(Debug)]
 pub(super) struct Words {
     kinds: [Option<Kind>; NUMBERS],
     operations: [Option<Operation>; NUMBERS],
 }
 
-/// Numbers of kinds and operations are lower than this.
+/// Upper limit of the numbers of kinds and operations.
 const NUMBERS: usize = 64;
 
-/// What a row of the memory table tells.
+/// Operation of a row of the memory table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     /// An allocation.
@@ -118,8 +117,8 @@ pub(super) enum Operation {
 }
 
 impl Words {
-    /// The numbers as all versions use them so far, and as the file itself has them: exports of some
-    /// versions have no such tables, or empty ones.
+    /// Reads the numbers from the file, with those that all versions use so far as defaults:
+    /// exports of some versions have no such tables, or empty ones.
     pub(super) fn read(database: &Database, notes: &mut Notes) -> Result<Self, Error> {
         let known = [
             Kind::Pageable,
@@ -131,10 +130,10 @@ impl Words {
             Kind::ManagedStatic,
             Kind::Unknown,
         ];
-        let mut words = Self { kinds: [None; NUMBERS], operations: [None; NUMBERS] };
-        words.kinds.iter_mut().zip(known).for_each(|(slot, kind)| *slot = Some(kind));
+        let mut tables = Self { kinds: [None; NUMBERS], operations: [None; NUMBERS] };
+        tables.kinds.iter_mut().zip(known).for_each(|(slot, kind)| *slot = Some(kind));
         let known = [Operation::Allocation, Operation::Free];
-        words.operations.iter_mut().zip(known).for_each(|(slot, known)| *slot = Some(known));
+        tables.operations.iter_mut().zip(known).for_each(|(slot, known)| *slot = Some(known));
         small(database, "SELECT id, name FROM ENUM_CUDA_MEM_KIND", |row| {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             let kind = kind_of(&name);
@@ -143,35 +142,35 @@ impl Words {
                     format!("memory kind {} is not known; it counts as unknown", plain(&name));
                 notes.mention(text, 1);
             }
-            put(&mut words.kinds, id, kind);
+            put(&mut tables.kinds, id, kind);
         })?;
         small(database, "SELECT id, name FROM ENUM_CUDA_DEV_MEM_EVENT_OPER", |row| {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             if name.ends_with("_DEALLOCATION") {
-                put(&mut words.operations, id, Operation::Free);
+                put(&mut tables.operations, id, Operation::Free);
             } else if name.ends_with("_ALLOCATION") {
-                put(&mut words.operations, id, Operation::Allocation);
+                put(&mut tables.operations, id, Operation::Allocation);
             }
         })?;
-        Ok(words)
+        Ok(tables)
     }
 
-    /// The kind of a number; `None` when neither the file nor this program knows it.
+    /// Returns the kind of a number; `None` if neither the file nor this reader defines it.
     #[inline]
     pub(super) fn kind(&self, id: i64) -> Option<Kind> {
         self.kinds.get(usize::try_from(id).ok()?).copied().flatten()
     }
 
-    /// The operation of a number.
+    /// Returns the operation of a number.
     #[inline]
     pub(super) fn operation(&self, id: i64) -> Option<Operation> {
         self.operations.get(usize::try_from(id).ok()?).copied().flatten()
     }
 }
 
-fn put<T>(words: &mut [Option<T>], id: i64, word: T) {
-    if let Some(slot) = usize::try_from(id).ok().and_then(|id| words.get_mut(id)) {
-        *slot = Some(word);
+fn put<T>(table: &mut [Option<T>], id: i64, value: T) {
+    if let Some(slot) = usize::try_from(id).ok().and_then(|id| table.get_mut(id)) {
+        *slot = Some(value);
     }
 }
 
@@ -188,25 +187,25 @@ fn kind_of(name: &str) -> Kind {
     }
 }
 
-/// The pid in a packed id of a process or thread.
+/// Returns the pid in a packed id of a process or thread.
 pub(super) const fn pid(global: i64) -> Pid {
     Pid(((global >> 24) & 0xff_ffff) as u32)
 }
 
-/// Tells the names of processes; `known` has the pids of those that matter.
+/// Reports the names of processes; `known` returns the pids of those with events.
 pub(super) fn tell_processes(
     database: &Database,
     strings: &mut Strings<'_>,
     known: impl Fn(i64) -> Option<Pid>,
     sink: &mut dyn Sink,
 ) -> Result<(), Error> {
-    let mut named = HashMap::new();
+    let mut names = HashMap::new();
     small(database, "SELECT globalPid, CAST(name AS BLOB) FROM PROCESSES", |row| {
         let pid = number(row, 0).and_then(&known);
         let name = string(row, 1).filter(|name| !name.is_empty());
-        named.extend(pid.zip(name));
+        names.extend(pid.zip(name));
     })?;
-    // Some exports have no such table: the main thread is called like its program.
+    // Some exports have no such table: the main thread has the name of its program.
     let mut threads = Vec::new();
     small(database, "SELECT globalTid, nameId FROM ThreadNames", |row| {
         let Some(thread) = number(row, 0) else { return };
@@ -215,19 +214,19 @@ pub(super) fn tell_processes(
         threads.extend(process.zip(number(row, 1)));
     })?;
     for (pid, name) in threads {
-        if !named.contains_key(&pid) {
-            named.extend(strings.get(name).map(|name| (pid, name)));
+        if !names.contains_key(&pid) {
+            names.extend(strings.get(name).map(|name| (pid, name)));
         }
     }
-    let mut named: Vec<_> = named.into_iter().collect();
-    named.sort_unstable();
-    named.iter().for_each(|(pid, name)| sink.process(*pid, name));
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_unstable();
+    names.iter().for_each(|(pid, name)| sink.process(*pid, name));
     Ok(())
 }
 
-/// Tells the GPUs by the number that events have.
+/// Reports the GPUs by the number that events use.
 pub(super) fn tell_devices(database: &Database, sink: &mut dyn Sink) -> Result<(), Error> {
-    let mut told = Vec::new();
+    let mut devices = Vec::new();
     for query in [
         "SELECT cuDevice, CAST(name AS BLOB), totalMemory FROM TARGET_INFO_GPU",
         "SELECT id, CAST(name AS BLOB), totalMemory FROM TARGET_INFO_GPU",
@@ -236,15 +235,15 @@ pub(super) fn tell_devices(database: &Database, sink: &mut dyn Sink) -> Result<(
             let device = number(row, 0).and_then(|id| u16::try_from(id).ok()).map(DeviceId);
             if let (Some(device), Some(name)) = (device, string(row, 1)) {
                 let total = number(row, 2).and_then(|total| u64::try_from(total).ok());
-                told.push((device, name, total));
+                devices.push((device, name, total));
             }
         })?;
-        if !told.is_empty() {
+        if !devices.is_empty() {
             break;
         }
     }
-    told.sort_by_key(|(device, ..)| *device);
-    told.dedup_by_key(|(device, ..)| *device);
-    told.iter().for_each(|(device, name, total)| sink.device(*device, name, *total));
+    devices.sort_by_key(|(device, ..)| *device);
+    devices.dedup_by_key(|(device, ..)| *device);
+    devices.iter().for_each(|(device, name, total)| sink.device(*device, name, *total));
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Live allocations, and what they are matched by.
+//! Live allocations, and the keys they are matched by.
 
 use engine::ids::{DeviceId, Key, PoolId, SiteId, Space, StreamId, Tid};
 use engine::kind::Kind;
 
-/// What memory is matched by. Contexts and devices are left out: frees have others.
+/// Key that memory is matched by. Contexts and devices are not part of it: they differ in frees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Name {
     pub(super) address: i64,
@@ -11,7 +11,7 @@ pub(super) struct Name {
     pub(super) space: Space,
 }
 
-/// Kinds that can stand for each other: a free has the class of its allocation.
+/// Kinds that can be used for each other: a free has the class of its allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub(super) enum Class {
@@ -25,8 +25,9 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// All pointers share one set of numbers, so memory of another class at a live address shows
-    /// that the older one is gone. Only ordinary host memory may be registered besides.
+    /// Returns the address space. All pointers share one, so memory of another class at a live
+    /// address shows that the older one was freed. Only pageable host memory may also be
+    /// registered.
     pub(super) const fn space(self) -> Space {
         match self {
             Self::Array => Space::Array,
@@ -48,12 +49,12 @@ pub(super) struct Live {
     pub(super) device: Option<DeviceId>,
     pub(super) kind: Kind,
     pub(super) class: Class,
-    /// It was told outside of any context: the same memory may be told once more inside one.
+    /// Whether the row has no context: the same memory may appear again with one.
     pub(super) outside: bool,
 }
 
-/// Whether a second row tells of the same managed memory: as a library loads it and again in the
-/// context that gets it, or as the variable it is.
+/// Returns whether a second row describes the same managed memory: once when a library loads it and
+/// again in its context, or as a variable.
 pub(super) fn is_told_again(older: &Live, newer: &Live) -> bool {
     let variable = Kind::ManagedStatic;
     older.class == newer.class
@@ -61,12 +62,13 @@ pub(super) fn is_told_again(older: &Live, newer: &Live) -> bool {
         && (older.kind == variable || newer.kind == variable || older.outside && !newer.outside)
 }
 
-/// Launches give their memory no address, so it is called by a number of its own.
+/// Returns the key of memory that a graph launch allocates. It has no address, so it gets a serial
+/// number.
 pub(super) const fn graph_key(serial: u64) -> Key {
     Key { space: Space::Handle, value: serial }
 }
 
-/// The class of a kind that the file tells.
+/// Returns the class of a kind of the file.
 pub(super) const fn class(kind: Kind) -> Class {
     match kind {
         Kind::Device => Class::Device,
