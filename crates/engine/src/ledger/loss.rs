@@ -1,59 +1,63 @@
-//! What lost records leave open: bounds that always hold the truth.
+//! Uncertainty after lost records: bounds that always contain the true value.
 //!
-//! Say a process truly holds `T` bytes of device memory and the ledger says `L`. The driver never
-//! gives out an address that is live, and publishes an allocation before anybody can free it.
+//! Let `T` be the device memory that a process truly holds and `L` the value of the ledger. The
+//! driver never returns an address that is live, and an allocation exists before any thread can
+//! free it.
 //!
-//! **At most** `L + lost bytes`. A true allocation that the ledger does not list either began with
-//! a lost record, then its bytes are among the lost ones; or the ledger ended it wrongly. What ends
-//! an entry at address X?
-//! - A free of X that was entered after the entry's call had returned. While the entry truly lives,
-//!   X is not given out again, so no such free exists but its own. A free of an *older* owner of X,
-//!   whose own record may be lost, was entered before X was given out again, and is refused for
-//!   that reason, whichever of the two records is seen first.
-//! - Another allocation at X: X was given out again, so the entry had truly ended.
-//! - The end of its context or process. Those are facts, with two exceptions, where the ledger
-//!   *concludes*: it counts the users of a primary context, and it may guess which context a reset
-//!   ends. A lost retain makes both conclusions wrong. So after a loss it concludes nothing any
-//!   more, and what it had concluded earlier is added to the upper bound ([`Losses::concluded`]).
+//! **Upper bound**: `L + lost bytes`. If the ledger does not list a live allocation, either its
+//! record was lost, and its bytes are among the lost ones, or the ledger ended it wrongly. An entry
+//! at address X is ended by:
+//! - A free of X that was entered after the call of the entry had returned. While the allocation is
+//!   live, X is not reused, so this can only be its own free. A free of an *older* allocation at X,
+//!   whose record may be lost, was entered before X was reused, and is rejected for that reason,
+//!   whichever of the two records is seen first.
+//! - Another allocation at X: X was reused, so the entry had truly ended.
+//! - The end of its context or process. These are facts, with two exceptions in which the ledger
+//!   *infers* them: it counts the users of a primary context, and it may guess which context a
+//!   reset ends. A lost retain makes both wrong. So after a loss the ledger infers nothing, and
+//!   what it inferred earlier is added to the upper bound ([`Losses::concluded`]).
+//! - A call that drops the last reference or mapping of physical memory. That is a count as well: a
+//!   lost mapping or reference makes the ledger end the memory too early. Each lost record hides
+//!   one of them, so `n` lost records hide at most `n` times the largest that ended this way
+//!   ([`AtRiskSizes`]).
 //!
-//! - A call that takes the last reference or mapping of physical memory. That is a count as well: a
-//!   lost mapping or reference makes the ledger end it too early. One lost record hides one of them,
-//!   so `n` lost records hide at most `n` times the biggest that ended so ([`Tally`]).
+//! Memory can also be allocated without a record that contains its size: by a lost launch of a
+//! graph. So after a loss, the upper bound includes everything that known graphs, graph execs and
+//! captures could allocate and that is not listed; for those that are no longer known, `n` times
+//! the largest, as above. This also covers allocations taken for nodes because the end of a capture
+//! was lost. Memory listed as host memory of a pool may be device memory, if the record of a new
+//! pool with the same handle was lost.
 //!
-//! Memory can also begin without a record that tells bytes: a lost launch of a graph. So after a loss
-//! everything is added that known graphs, launchable graphs and captures would allocate and that is
-//! not listed; and for those that are not known any more `n` times the biggest, as above. That also
-//! holds what was taken for nodes because the end of a capture was lost. And what is listed as host
-//! memory of a pool may be device memory, if the pool was made anew by a lost record.
+//! **Lower bound**: `L − what the lost records could have ended`. If an allocation has truly ended
+//! while the ledger still lists it, the record of the call that ended it was lost: a seen free
+//! would have ended the entry, because nothing else can be at its address. `n` lost frees end at
+//! most `n` entries, so at most the `n` largest; but a lost unmap can end any number of allocations
+//! that only mappings keep alive. With handles, a lost allocation has the same effect: mappings of
+//! the new handle are taken for mappings of an older one with the same value, whose end seems to be
+//! still outstanding. (If the address was reused and that record was seen, the entry is already
+//! gone and the bound is merely wider than needed. If that record was lost as well, a seen free of
+//! the new allocation ends the old entry, late but correctly.) A lost end of a context or process
+//! can have ended everything. All of them can only have ended memory allocated before the loss was
+//! counted, so later entries are safe: a [`LossMark`] maintains the sum of the others. If the
+//! ledger later sees a release or reset of a primary context that it cannot interpret because of a
+//! loss, all memory of that time is in doubt again. Doubt after the end of a context without a loss
+//! is tracked by [`super::context_ends`].
 //!
-//! **At least** `L − what the lost records could have ended`. An entry that truly ended while the
-//! ledger still lists it was ended by a call whose record is lost, for a free that was seen ends the
-//! entry: nothing else can be at its address then. `n` lost frees end at most `n` entries: at most
-//! the `n` biggest; but one that unmaps can end any number that only mappings keep. Where there are
-//! handles, a lost allocation is no better: mappings of the new handle are taken for mappings of an
-//! older one of its name, whose end is thought to be still to come. (Where the address was given out again in the meantime and that record was seen, the entry is
-//! gone already and the bound is only wider than needed; where that record was lost too, a seen free
-//! of the new owner ends the old entry, late, and rightly.) A lost end of a context or process can
-//! have ended everything. And either can only have ended what was allocated before the loss was
-//! counted, so entries that came later are safe: a [`Mark`] keeps the sum of the others as they go.
-//! Where the ledger later meets the release or reset of a primary context that it cannot judge
-//! because of a loss, everything of that moment is in doubt again. What the end of a context leaves in
-//! doubt without a loss is kept by [`super::context_ends`].
+//! Some entries are never safe after a loss. Stream-ordered memory that is seen later may be a node
+//! of a capture whose start was lost, or host memory of a pool whose creation was lost. Memory that
+//! a graph left allocated may be freed by a lost node, or by a call that was taken for a node
+//! because the end of a capture was lost.
 //!
-//! Some entries are never safe once a record was lost. Stream-ordered memory that is seen later may
-//! be a node of a capture whose beginning was lost, or host memory of a pool whose creation was. What
-//! a graph left allocated may be freed by a node that was lost, or by a call that was taken for a
-//! node because the end of a capture was lost.
+//! **Not covered**: memory allocated by launches of a graph if a record without a size was lost
+//! while it was built (an explicit node, the start or end of its capture); and a free of graph
+//! memory that a capture with a lost start only recorded as a node, while the ledger took it for
+//! executed.
 //!
-//! **Not covered** is what cannot be: what launches allocate of a graph of whose making a record was
-//! lost that tells no bytes (an explicit node, the beginning or end of its capture), and that a
-//! capture whose beginning was lost only noted a free of graph memory that the ledger took for done.
+//! All of this is about calls that have returned. A call in progress counts from its return on, as
+//! it does without losses.
 //!
-//! All this is about calls that returned. One that is under way counts from its return on, as it does
-//! without losses.
-//!
-//! Losses of no known process (pid 0) may be any process's: they count in the bounds of each that
-//! was there, and once in the global ones.
+//! Losses of an unknown process (pid 0) may belong to any process: they count in the bounds of each
+//! process that existed, and once in the global bounds.
 
 use std::collections::BinaryHeap;
 
@@ -66,10 +70,10 @@ use super::allocation::{Entry, Slab};
 use super::sizes::SizeWalk;
 use super::totals::Sum;
 
-/// How many entries are looked at to bound what lost frees can have ended.
+/// Limit of entries that are scanned to bound what lost frees can have ended.
 const LOOK_AT: usize = 1000;
 
-/// Adds the records of one event to a sum of losses.
+/// Adds the lost records of one event to the totals.
 pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.allocations = sum.allocations.saturating_add(lost.allocations);
     sum.allocated_bytes = sum.allocated_bytes.saturating_add(lost.allocated_bytes);
@@ -85,7 +89,7 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
     sum.since = sum.since.or(Some(at));
 }
 
-/// Counts a call whose record arrived, in the class in which its loss would have been counted.
+/// Counts a received call in the class in which its loss would have been counted.
 pub(super) const fn receive(calls: &mut ReceivedCalls, what: &What) {
     match what {
         What::Allocate(_) | What::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
@@ -94,7 +98,7 @@ pub(super) const fn receive(calls: &mut ReceivedCalls, what: &What) {
         What::Free(_) | What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
             calls.frees += 1;
         }
-        // The end of a capture that gives no graph is a call that failed.
+        // The end of a capture without a graph is a failed call.
         What::Failed(_) | What::Graph(GraphCall::CaptureEnded { graph: None, .. }) => {
             calls.failures += 1;
         }
@@ -102,7 +106,7 @@ pub(super) const fn receive(calls: &mut ReceivedCalls, what: &What) {
     }
 }
 
-/// Sizes of things of which each lost record can hide one.
+/// Sizes of allocations of which each lost record can hide one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     sum: Sum,
@@ -115,24 +119,24 @@ impl Tally {
         self.biggest = self.biggest.max(bytes);
     }
 
-    /// A bound of what `records` lost records can hide.
+    /// Upper bound of the bytes that `records` lost records can hide.
     pub(super) fn at_most(&self, records: u64) -> Sum {
         self.sum.min(self.biggest.times(records))
     }
 }
 
-/// Kinds of which a loss leaves in doubt also what is allocated after it: a bit for each.
+/// Kinds for which a loss also puts later allocations in doubt: one bit each.
 type NeverSafe = u32;
 
 const _: () = assert!(Kind::COUNT <= NeverSafe::BITS as usize);
 
-/// A lost free can be a node that would have freed what a graph allocates later.
+/// A lost free can be a node that would have freed memory that a graph allocates later.
 const AFTER_FREES: NeverSafe = 1 << Kind::Graph.index();
 
-/// See the module.
+/// Lost context, pool and graph records: see the section on entries that are never safe.
 const AFTER_OTHER: NeverSafe = 1 << Kind::Graph.index() | 1 << Kind::Async.index();
 
-/// The device memory that was allocated up to a moment, or is never safe, and is still listed.
+/// Listed device memory that was allocated up to a given time, or is never safe.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     until: Moment,
@@ -149,27 +153,27 @@ impl Mark {
         entry.returned_at <= self.until || self.never_safe >> entry.kind.index() & 1 == 1
     }
 
-    /// Nothing that is listed is younger than this moment.
+    /// Sets the mark; no listed allocation is newer than `until`.
     fn set(&mut self, until: Moment, live: Sum) {
         self.until = until;
         self.listed = live;
     }
 }
 
-/// The losses of one process and what they put in doubt.
+/// Losses of one process and the memory that they put in doubt.
 #[derive(Debug)]
 pub(super) struct Losses {
     /// Losses of this process.
     pub(super) own: Loss,
     /// Losses of unknown processes since this one is known.
     pub(super) shared: Loss,
-    /// Device memory whose end the ledger concluded instead of seeing it.
+    /// Device memory whose end the ledger inferred.
     concluded: Sum,
-    /// What lost frees can have ended.
+    /// Memory that lost frees can have ended.
     frees: Mark,
-    /// What other lost records can have ended.
+    /// Memory that other lost records can have ended.
     other: Mark,
-    /// The latest return of an allocating call.
+    /// Latest return time of an allocating call.
     newest: Moment,
 }
 
@@ -187,7 +191,7 @@ impl Default for Losses {
 }
 
 impl Losses {
-    /// An allocation began.
+    /// Adds an allocation.
     pub(super) fn begin(&mut self, entry: &Entry) {
         self.newest = self.newest.max(entry.returned_at);
         for mark in [&mut self.frees, &mut self.other] {
@@ -197,7 +201,7 @@ impl Losses {
         }
     }
 
-    /// An allocation ended.
+    /// Removes an allocation.
     pub(super) fn end(&mut self, entry: &Entry) {
         for mark in [&mut self.frees, &mut self.other] {
             if mark.covers(entry) {
@@ -206,8 +210,8 @@ impl Losses {
         }
     }
 
-    /// Records were lost up to that moment, while `live` bytes were listed; so many of them can hide
-    /// the end of one.
+    /// Records losses up to that time, while `live` bytes were listed; `ends` of the lost records
+    /// can hide the end of an allocation.
     pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment, live: Sum, ends: u64) {
         add(if shared { &mut self.shared } else { &mut self.own }, lost, at);
         let until = at.max(self.newest);
@@ -219,46 +223,46 @@ impl Losses {
         }
     }
 
-    /// A context may have ended that the ledger could not name.
+    /// Records that an unknown context may have ended.
     pub(super) fn doubt(&mut self, at: Moment, live: Sum) {
         self.other.set(at.max(self.newest), live);
     }
 
-    /// The ledger concluded that this much device memory ended.
+    /// Records device memory whose end the ledger inferred.
     pub(super) fn conclude(&mut self, bytes: Sum) {
         self.concluded = self.concluded.plus(bytes);
     }
 
-    /// Lost records that could be about anything but allocations and frees.
+    /// Number of lost records other than allocations and frees.
     pub(super) fn others(&self) -> u64 {
         self.own.other.saturating_add(self.shared.other)
     }
 
-    /// Whether there are such.
+    /// Whether there are such losses.
     pub(super) fn broken(&self) -> bool {
         self.others() > 0
     }
 
-    /// Bytes of lost allocations of this process, and of ends whose conclusion may be wrong: after a
-    /// loss, or in a process that was there before the trace.
+    /// Bytes of lost allocations of this process, and of inferred ends that may be wrong: after a
+    /// loss, or in a process that is older than the trace.
     pub(super) fn unlisted(&self, before_trace: bool) -> Sum {
         let lost = Sum::from(self.own.allocated_bytes);
         if self.broken() || before_trace { lost.plus(self.concluded) } else { lost }
     }
 
-    /// Listed bytes that other records than frees can have ended.
+    /// Listed bytes that lost records other than frees can have ended.
     pub(super) fn ended_with_context(&self) -> Sum {
         if self.broken() { self.other.listed } else { Sum::default() }
     }
 
-    /// Listed bytes that lost frees can have ended, however many those are, if there are any.
+    /// Listed bytes that lost frees can have ended, whatever their number, if there are any.
     pub(super) fn before_lost_frees(&self) -> Sum {
         self.frees.listed
     }
 }
 
-/// A bound of the device memory that `count` lost frees can have ended: any of them one allocation,
-/// or one of them all that is `mapped_only`.
+/// Upper bound of the device memory that `count` lost frees can have ended: each of them one
+/// allocation, or one of them all of `mapped_only`.
 pub(super) fn ended_by<'a>(
     count: u64,
     mapped_only: Sum,
@@ -271,8 +275,8 @@ pub(super) fn ended_by<'a>(
     singly.max(mapped_only.plus(biggest(count - 1, slabs_and_walks())))
 }
 
-/// A bound of the device memory in the `count` biggest of the allocations that the walks give.
-/// Exact while few have to be looked at.
+/// Upper bound of the device memory in the `count` largest allocations of the iterators. Exact if
+/// few entries have to be scanned.
 fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
     let mut walks = slabs_and_walks;
     let mut tops = BinaryHeap::new();
@@ -297,7 +301,7 @@ fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
         smallest = bytes;
         tops.extend(walk.next().map(|slot| (slab[slot].bytes, number, slot)));
     }
-    // None of the others is bigger than the last one seen.
+    // No other entry is larger than the last one seen.
     sum.plus(Sum::product(missing, smallest))
 }
 
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_biggest_are_found_over_all_threads() {
+    fn largest_are_found_over_all_threads() {
         let held = hold([5, 1, 4, 2, 3].map(|bytes| (Kind::Device, bytes)));
         assert_eq!(biggest_of(3, &held), Bytes(12));
         assert_eq!(biggest_of(99, &held), Bytes(15));
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_every_other_one_is_taken_for_as_big_as_the_last() {
+    fn bound_beyond_the_scan_limit_uses_the_last_size() {
         let held = hold((0..3000).map(|_| (Kind::Device, 2)));
         assert_eq!(biggest_of(2000, &held), Bytes(4000));
         let held = hold((0..3000).map(|bytes| (Kind::Device, bytes)));
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_loss_is_not_in_doubt() {
+    fn allocations_after_the_loss_are_not_in_doubt() {
         let mut losses = Losses::default();
         let early = entry(Kind::Device, 10, 5);
         let late = entry(Kind::Device, 20, 15);
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_delivered_after_the_loss_was_counted_is_still_in_doubt() {
+    fn record_delivered_after_the_loss_is_in_doubt() {
         let mut losses = Losses::default();
         losses.lose(&Lost { frees: 1, ..Lost::default() }, false, Moment(10), Sum::default(), 1);
         losses.begin(&entry(Kind::Device, 10, 5));
@@ -377,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_ordered_memory_and_that_of_graphs_is_never_safe_after_a_loss() {
+    fn async_and_graph_memory_stays_in_doubt_after_a_loss() {
         let mut losses = Losses::default();
         let kinds = [Kind::Device, Kind::Async, Kind::Graph];
         let held = kinds.map(|kind| entry(kind, 1 << kind.index(), 15));
@@ -400,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lost_record_hides_one_of_the_biggest_but_no_more_than_there_were() {
+    fn each_lost_record_hides_at_most_one_allocation() {
         let mut tally = Tally::default();
         for bytes in [1, 8, 2] {
             tally.add(Sum::from(bytes));

@@ -1,35 +1,34 @@
 //! The ledger: the only writer of allocation state.
 //!
 //! ```text
-//! Ledger ─ Process ┬ Allocations   slab of entries + index by the driver's name   allocation.rs
-//!                  ├ Threads       who allocated; order by age and by size        thread.rs sizes.rs
-//!                  ├ Contexts      device, lifetime, users of primary contexts    context.rs lifetime.rs
-//!                  ├ ContextEnds   what the end of a context leaves in doubt      context_ends.rs
-//!                  ├ Physical      references, mappings, reserved addresses       physical.rs
-//!                  ├ Pools         what stream-ordered memory comes from          pool.rs
-//!                  ├ Graphs        captures, memory nodes, what launches change   graph.rs
-//!                  ├ Objects       streams, events, modules …: no memory             objects.rs
-//!                  ├ Totals        sums and peaks                                 totals.rs
-//!                  ├ Sites         the same by where it came from                 sites.rs
-//!                  ├ Devices       which GPUs they are, what the driver says      device.rs
-//!                  ├ Torch         blocks of PyTorch's cache, never added to the rest     torch.rs segments.rs
-//!                  ├ Superseded    frees that are under way                       reuse.rs
-//!                  ├ Peak          what overlapping calls leave open of it        peak.rs
-//!                  ├ Freed         what was freed last                            freed.rs
-//!                  ├ Unusuals      what was far outside of the usual                unusual.rs
-//!                  ├ Losses        what lost records leave open                   loss.rs
-//!                  └ Observer      tells what begins and ends, where asked for      observer.rs
-//!          Ended   until the next snapshot                                        ended.rs
-//!          OutOfMemory  refused calls until the next snapshot                 ran_out.rs
-//!          PastSites  where the memory of the ended came from                    past_sites.rs
-//!          view.rs, site_views.rs, judgements.rs  what a snapshot shows
+//! Ledger ─ Process ┬ Allocations       slab of entries, index by key
+//!                  ├ Threads           live allocations by age and size
+//!                  ├ Contexts          device, lifetime, users of primary contexts
+//!                  ├ ContextEnds       memory in doubt after a context ended
+//!                  ├ PhysicalMemory    references, mappings, reserved addresses
+//!                  ├ Pools             pools of stream-ordered memory
+//!                  ├ Graphs            captures, memory nodes, effects of launches
+//!                  ├ ObjectTable       streams, events, modules …: not memory
+//!                  ├ Totals            sums and peaks
+//!                  ├ SiteTable         the same by allocation site
+//!                  ├ Devices           their GPUs, driver-reported usage
+//!                  ├ TorchCache        blocks of PyTorch's cache, never added to the rest
+//!                  ├ PendingFrees      frees whose calls have not returned
+//!                  ├ PeakBounds        uncertainty of the peak due to overlapping calls
+//!                  ├ RecentFrees       recently freed keys
+//!                  ├ AnomalyLog        anomalous sizes and growth
+//!                  ├ Losses            uncertainty after lost records
+//!                  └ ProcessChangeLog  allocation changes, if requested
+//!          EndedProcesses  until the next snapshot
+//!          OutOfMemory     failed calls until the next snapshot
+//!          EndedSites      sites of ended processes
 //! ```
 //!
-//! An event costs a few hash lookups, and a descent in a tree of the thread's *distinct* sizes when
-//! an allocation is the first or the oldest of its size. Only rare events look at all allocations of
-//! their process: the end of a context, and learning the device of a context or pool late. A snapshot
-//! costs what it shows: processes, threads, devices, pools, sites and the top of each list; and, after a
-//! loss, a look at all nodes of graphs.
+//! An event costs a few hash lookups, plus a descent in a tree of the thread's *distinct* sizes if
+//! an allocation is the first or the oldest of its size. Only rare events visit all allocations of
+//! their process: the end of a context, and the late discovery of the device of a context or pool.
+//! A snapshot costs what it shows: processes, threads, devices, pools, sites and the top of each
+//! list; after a loss, also a scan of all graph nodes.
 
 mod allocation;
 mod context;
@@ -88,124 +87,124 @@ use site_views::About;
 use sites::SiteTable;
 use totals::Sum;
 
-/// Suspects that a snapshot lists.
+/// Limit of suspects in a snapshot.
 const SUSPECTS: usize = 32;
 
-/// Verdicts on other sites of a process that are kept when it ends, and those of ended ones altogether.
+/// Limits of verdicts on other sites that are kept for each ended process, and in total.
 const PAST_JUDGED: usize = 512;
 const PAST_KEPT: usize = 4096;
 
-/// The pid of losses that could not be attributed to a process.
+/// Pid of losses that could not be attributed to a process.
 const NOBODY: Pid = Pid(0);
 
-/// Who holds which GPU memory, by the events so far.
+/// GPU memory of all processes, according to the events so far.
 ///
-/// Time enters only with events and with [`Ledger::snapshot`], so the same events always give the
-/// same snapshots.
+/// Time enters only with events and with [`Ledger::snapshot`], so the same events always result in
+/// the same snapshots.
 #[derive(Debug, Default)]
 pub struct Ledger {
     running: HashMap<Pid, Process>,
     ended: Ended,
     out_of_memory: Vec<OutOfMemory>,
-    /// All of them since the last snapshot, by GPU.
+    /// Out-of-memory errors since the last snapshot, by GPU.
     ran_out: BTreeMap<Option<GpuId>, u64>,
-    /// All losses ever.
+    /// All losses so far.
     lost: Loss,
-    /// Those of no known process.
+    /// Losses of unknown processes.
     unattributed: Loss,
-    /// What began and ended, in a ledger that is observed.
+    /// Allocation changes, if they are logged.
     told: Option<Told>,
-    /// Launches and copies are counted.
+    /// Whether launches and copies are counted.
     follows_work: bool,
-    /// What sites look like.
+    /// Frames of sites.
     sites: Sites,
     past_sites: PastSites,
-    /// What was thought of processes that ended, for the last report.
-    past_judged: Judged,
-    /// What was unusual in them.
-    past_unusual: Vec<Anomaly>,
-    /// What is free of GPUs, as it was told last.
+    /// Verdicts on ended processes, for the last report.
+    ended_verdicts: Judged,
+    /// Anomalies of ended processes.
+    ended_anomalies: Vec<Anomaly>,
+    /// Free memory of GPUs, as last reported.
     free: HashMap<GpuId, Bytes>,
-    /// When the first event was.
+    /// Time of the first event.
     began: Option<Moment>,
-    /// Sites are not told apart any more.
+    /// Whether sites are merged.
     sites_together: bool,
-    /// No report will ever tell of the ended again.
+    /// Whether ended processes are dropped after one snapshot.
     forgets_ended: bool,
 }
 
 impl Ledger {
-    /// A ledger that knows nothing yet.
+    /// Creates an empty ledger.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A ledger for a trace without an end: what ended is in one snapshot, and then forgotten.
-    /// [`View::ended_sites`] must not be asked for.
+    /// Configures the ledger for a trace without an end: ended processes appear in one snapshot and
+    /// are then dropped. [`SnapshotOptions::ended_sites`] must not be set.
     #[must_use]
     pub fn forgetting_ended(mut self) -> Self {
         self.forgets_ended = true;
         self
     }
 
-    /// Gives up telling sites apart, for good: each process has one for each kind. Every other figure
-    /// stays what it was.
+    /// Merges all sites permanently: each process keeps one per kind. All other values are
+    /// unaffected.
     pub fn put_sites_together(&mut self) {
         self.sites_together = true;
         self.running.values_mut().for_each(|process| process.sites.put_together());
     }
 
-    /// A ledger that also tells what begins and ends: see [`Ledger::take_changes`]. It keeps that
-    /// until it is taken.
+    /// Creates a ledger that also logs allocation changes until they are drained: see
+    /// [`Ledger::drain_changes`].
     #[must_use]
     pub fn observed() -> Self {
         Self { told: Some(Told::default()), ..Self::default() }
     }
 
-    /// A ledger that also takes note of launches and copies.
+    /// Enables counting of launches and copies.
     #[must_use]
     pub fn following_work(mut self) -> Self {
         self.follows_work = true;
         self
     }
 
-    /// Adds every allocation that began, ended or became better known since the last call, of
-    /// every kind, in the order of events; nothing when the ledger is not observed.
+    /// Appends all allocation changes since the last call, of all kinds, in the order of events;
+    /// nothing if changes are not logged.
     ///
-    /// Applied one after the other to an empty set, changes give the live set at any time. Their
-    /// moments never go backwards: a call whose event comes after that of a later one is told at
-    /// the later moment. What a process held when it ended or replaced its program ended as
-    /// [`Exited`](crate::change::How::Exited).
+    /// Applied in order to an empty set, the changes yield the live set at any time. Their times
+    /// never go backwards: a call whose event arrives after that of a later call gets the time of
+    /// the later one. Memory that is live when a process ends or executes another program ends as
+    /// [`ProcessExited`](crate::model::change::EndReason::ProcessExited).
     pub fn take_changes(&mut self, into: &mut Vec<Change>) {
-        if let Some(told) = &mut self.told {
-            told.take(into);
+        if let Some(log) = &mut self.told {
+            log.take(into);
         }
     }
 
-    /// Takes note of one event.
+    /// Applies one event.
     ///
-    /// Events come in the order in which they were seen. A [`What::Lost`] covers what was lost up
-    /// to its own moment, and should come after the events before that moment and before the next
-    /// snapshot; see [`crate::event::Lost`].
+    /// Events must be in the order in which they were seen. An [`EventKind::Lost`] covers losses up
+    /// to its own time, and should come after the events before that time and before the next
+    /// snapshot; see [`crate::model::event::LostDelta`].
     pub fn apply(&mut self, event: &Event) {
         if !matches!(event.what, What::Site(_)) {
             self.began.get_or_insert(event.at);
         }
-        self.note(event);
+        self.dispatch(event);
         if self.follows_work
             && let Some(process) = self.running.get_mut(&event.pid)
         {
             process.work.get_or_insert_default().place(event);
         }
-        if let Some(told) = &mut self.told
+        if let Some(log) = &mut self.told
             && let Some(process) = self.running.get_mut(&event.pid)
         {
-            told.collect(process);
+            log.collect(process);
         }
     }
 
-    fn note(&mut self, event: &Event) {
+    fn dispatch(&mut self, event: &Event) {
         match &event.what {
             What::Process(facts) => self.announce(event, facts),
             What::Container(container) => {
@@ -226,18 +225,18 @@ impl Ledger {
             }
             What::ThreadName(name) => self.process(event).name_thread(event.tid, name),
             What::Allocate(allocate) => {
-                let noted = self.process(event).allocate(event, allocate);
-                self.lose_node(event, noted);
+                let result = self.process(event).allocate(event, allocate);
+                self.lose_node(event, result);
             }
             What::Free(free) => {
-                let noted = self.process(event).free(event, free);
-                self.lose_node(event, noted);
+                let result = self.process(event).free(event, free);
+                self.lose_node(event, result);
             }
             What::Vmm(call) => self.process(event).vmm(event, *call),
             What::Pool(call) => self.process(event).pool(event, *call),
             What::Graph(call) => {
-                let noted = self.process(event).graph(event, *call);
-                self.lose_node(event, noted);
+                let result = self.process(event).graph(event, *call);
+                self.lose_node(event, result);
             }
             What::Failed(failed) => {
                 self.process(event).fail(failed);
@@ -279,7 +278,7 @@ impl Ledger {
         }
     }
 
-    /// What is known at that moment. Processes that ended and out-of-memory errors are in one
+    /// Returns the state at that time. Ended processes and out-of-memory errors appear in one
     /// snapshot only: the next one after they happened.
     pub fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
         let mut ended = self.ended.take();
@@ -288,7 +287,7 @@ impl Ledger {
             process.show_work(at, view.top);
         }
         let shown_sites = self.show_sites(at, view, &ended);
-        let judged = self.judge(at, view, &ended);
+        let verdicts = self.classify_sites(at, view, &ended);
         let mut shown: Vec<_> = self.shown().chain(&ended).collect();
         shown.sort_by_cached_key(|process| {
             let oldest = view::oldest(process);
@@ -307,18 +306,18 @@ impl Ledger {
             processes,
             out_of_memory: self.take_out_of_memory(),
             ran_out: std::mem::take(&mut self.ran_out).into_iter().collect(),
-            anomalies: self.show_unusual(view, &ended),
-            suspects: judged.suspects,
-            suspects_total: judged.suspects_total,
-            judgements: judged.others,
+            anomalies: self.show_anomalies(view, &ended),
+            suspects: verdicts.suspects,
+            suspects_total: verdicts.suspects_total,
+            judgements: verdicts.others,
             gpus: self.gpus(),
             ..shown_sites
         };
-        self.pass_sites(ended);
+        self.finish_snapshot(ended);
         snapshot
     }
 
-    /// The part of a snapshot that is about the sites of all processes.
+    /// Builds the part of a snapshot that covers the sites of all processes.
     fn show_sites(&mut self, at: Moment, view: &View, ended: &[Process]) -> Snapshot {
         let Self { running, past_sites, sites, .. } = self;
         let running = running.values().filter(|process| !process.silent);
@@ -343,60 +342,60 @@ impl Ledger {
         }
     }
 
-    /// What is thought of places; the last report also has those of processes that ended, as they
-    /// were then.
-    fn judge(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
+    /// Classifies sites; the last report also includes processes that have ended, as they were
+    /// then.
+    fn classify_sites(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
         for process in ended.iter().filter(|_| !self.forgets_ended) {
-            self.past_judged.append(judgements::of(process, at, PAST_JUDGED, &self.sites));
+            self.ended_verdicts.append(judgements::of(process, at, PAST_JUDGED, &self.sites));
         }
-        self.past_judged = std::mem::take(&mut self.past_judged).ranked(PAST_KEPT, PAST_KEPT);
-        let judged = self.judged(at, view.top_sites, view.ended_sites);
-        judged.ranked(SUSPECTS, view.top_sites)
+        self.ended_verdicts = std::mem::take(&mut self.ended_verdicts).ranked(PAST_KEPT, PAST_KEPT);
+        let verdicts = self.collect_verdicts(at, view.top_sites, view.ended_sites);
+        verdicts.ranked(SUSPECTS, view.top_sites)
     }
 
-    /// Verdicts on processes that run, `others` of each besides its suspects; with `past` also those on
-    /// processes that snapshots had as ended.
-    fn judged(&mut self, at: Moment, others: usize, past: bool) -> Judged {
-        let mut judged = Judged::default();
+    /// Verdicts on running processes, with `others` verdicts of each besides its suspects; with
+    /// `past`, also those on processes that ended before.
+    fn collect_verdicts(&mut self, at: Moment, others: usize, past: bool) -> Judged {
+        let mut verdicts = Judged::default();
         for process in self.running.values().filter(|process| !process.silent) {
             let mut own = judgements::of(process, at, others, &self.sites);
             own.project(process, &self.free);
-            judged.append(own);
+            verdicts.append(own);
         }
         if past {
-            self.past_judged.name_again(&self.sites);
-            judged.append(self.past_judged.clone());
+            self.ended_verdicts.name_again(&self.sites);
+            verdicts.append(self.ended_verdicts.clone());
         }
-        judged
+        verdicts
     }
 
-    /// Every verdict that the last report of a trace chooses from: suspects, then the others. To be
-    /// called after the last snapshot, at the same moment.
+    /// Returns all verdicts that the last report of a trace selects from: suspects, then the
+    /// others. Must be called after the last snapshot, with the same time.
     pub fn verdicts(&mut self, at: Moment) -> (Vec<Judgement>, Vec<Judgement>) {
-        let judged = self.judged(at, PAST_JUDGED, true).ranked(usize::MAX, usize::MAX);
-        (judged.suspects, judged.others)
+        let verdicts = self.collect_verdicts(at, PAST_JUDGED, true).ranked(usize::MAX, usize::MAX);
+        (verdicts.suspects, verdicts.others)
     }
 
-    /// What was unusual since the last snapshot; in the last report all that is remembered.
-    fn show_unusual(&mut self, view: &View, ended: &[Process]) -> Vec<Anomaly> {
+    /// Anomalies since the last snapshot; in the last report, all that are kept.
+    fn show_anomalies(&mut self, view: &View, ended: &[Process]) -> Vec<Anomaly> {
         let all = view.ended_sites;
         let shown = self.shown().chain(ended);
         let mut anomalies: Vec<_> =
             shown.flat_map(|process| unusual::views(process, all, &self.sites)).collect();
         if all {
-            unusual::name_again(&mut self.past_unusual, &self.sites);
-            anomalies.extend(self.past_unusual.iter().cloned());
+            unusual::name_again(&mut self.ended_anomalies, &self.sites);
+            anomalies.extend(self.ended_anomalies.iter().cloned());
         }
         for process in ended.iter().filter(|_| !self.forgets_ended) {
-            self.past_unusual.extend(unusual::views(process, true, &self.sites));
+            self.ended_anomalies.extend(unusual::views(process, true, &self.sites));
         }
-        self.past_unusual.truncate(PAST_KEPT);
+        self.ended_anomalies.truncate(PAST_KEPT);
         anomalies.sort_by_key(|one| (one.at, one.pid));
         anomalies
     }
 
-    /// A snapshot was made: growth counts from it, and the sites of the ended stay.
-    fn pass_sites(&mut self, ended: Vec<Process>) {
+    /// Called after a snapshot: resets the deltas, and keeps the sites of ended processes.
+    fn finish_snapshot(&mut self, ended: Vec<Process>) {
         for process in self.running.values_mut() {
             process.sites.mark_shown();
             process.unusual.mark_shown();
@@ -413,20 +412,20 @@ impl Ledger {
         gpus
     }
 
-    /// Device memory of all processes that run. Costs a step per process.
+    /// Device memory of all running processes. O(processes).
     #[must_use]
     pub fn live_bytes(&self) -> Bytes {
         self.live().bytes()
     }
 
-    /// How many processes run that called the driver. Costs a step per process.
+    /// Number of running processes that have called the driver. O(processes).
     #[must_use]
     pub fn process_count(&self) -> usize {
         self.shown().count()
     }
 
-    /// How many ended processes were in no snapshot, ever, because more than 10,000 ended between
-    /// two of them. Those that held nothing are left out first.
+    /// Number of ended processes that were never in a snapshot, because more than 10,000 ended
+    /// between two snapshots. Processes without live memory are dropped first.
     #[must_use]
     pub fn unlisted_ends(&self) -> u64 {
         self.ended.dropped
@@ -440,12 +439,12 @@ impl Ledger {
         self.shown().fold(Sum::default(), |sum, process| sum.plus(process.totals.live))
     }
 
-    /// The sites of a process that begins.
+    /// Site table for a new process.
     fn table(&self, at: Moment) -> SiteTable {
         SiteTable::new(self.began.unwrap_or(at), self.sites_together)
     }
 
-    /// The process that made a call.
+    /// Process that made a call; adds it if it is new.
     fn process(&mut self, event: &Event) -> &mut Process {
         let Event { pid, at, .. } = *event;
         let observer = self.told.is_some();
@@ -489,33 +488,33 @@ impl Ledger {
     fn end(&mut self, mut process: Process, end: End, at: Moment) {
         if !process.silent {
             process.finish(end, at);
-            if let Some(told) = &mut self.told {
-                told.collect(&mut process);
+            if let Some(log) = &mut self.told {
+                log.collect(&mut process);
             }
             self.ended.push(process);
         }
     }
 
-    /// What could not be kept for lack of room is as good as lost.
-    fn lose_node(&mut self, event: &Event, noted: Result<(), Full>) {
-        if let Err(Full { bytes }) = noted {
+    /// A node that was dropped because of a limit counts as lost.
+    fn lose_node(&mut self, event: &Event, result: Result<(), Full>) {
+        if let Err(Full { bytes }) = result {
             self.lose(event, &Lost { other: 1, allocated_bytes: bytes, ..Lost::default() });
         }
     }
 
-    /// Losses of a process that is there are its own; also of one that ended since the last
-    /// snapshot (a successor with the same pid of which nothing at all was seen is not thought of).
-    /// All others may be anybody's.
+    /// Records losses. They are attributed to the process with that pid if it runs, or ended since
+    /// the last snapshot (ignoring a possible successor with the same pid of which nothing was
+    /// seen). All other losses may belong to any process.
     fn lose(&mut self, event: &Event, lost: &Lost) {
         let Event { pid, at, .. } = *event;
-        // A process that is listed was not lost, although it was never announced.
+        // A listed process was not lost, even if it was never announced.
         let is_listed = self.running.get(&pid).is_some_and(|process| !process.silent);
         let processes = if is_listed { 0 } else { lost.processes };
         let lost = &Lost { processes, ..*lost };
         loss::add(&mut self.lost, lost, at);
         let owner = match self.running.get_mut(&pid) {
             Some(process) => Some(process),
-            // The end of a process of which nothing is known is not that of one that ended before.
+            // The end of an unknown process is not that of a process that ended before.
             None if lost.processes > 0 => None,
             None => self.ended.latest(|process| process.key.pid == pid),
         };
@@ -529,7 +528,7 @@ impl Ledger {
         }
     }
 
-    /// The bounds over all processes that run; see [`loss`] for why the truth is inside.
+    /// Bounds over all running processes; [`loss`] explains why they contain the true value.
     fn certainty(&self) -> Certainty {
         let mut ended = Sum::default();
         let mut ended_by_anyone = Sum::default();

@@ -1,9 +1,9 @@
-//! Objects of the driver that a process made and did not destroy, by kind and site. They are no
-//! memory: no figure about memory knows of them.
+//! CUDA objects that a process created and did not destroy, by kind and site. They are not memory
+//! and do not affect memory totals.
 //!
-//! What holds for addresses holds for handles. A destruction ends an object only if it was entered
-//! after the object's call had returned; and a handle that is given out again shows that the older
-//! object of that name is gone, whose destruction is about to be seen.
+//! Handles follow the same rules as addresses. A destroy call ends an object only if it was entered
+//! after the object's create call had returned. A reused handle shows that the older object with
+//! that handle has been destroyed by a call that is yet to be seen.
 
 use hashbrown::HashMap;
 
@@ -17,10 +17,10 @@ use crate::units::Moment;
 use super::process::Process;
 use super::sites::{Held, SiteTable};
 
-/// Live objects that are kept of a process one by one; more are only counted.
+/// Limit of objects tracked per process; more are only counted.
 const KEPT: usize = 1 << 20;
 
-/// Destructions under way that are remembered.
+/// Limit of pending destroy calls.
 const OWED: usize = 65_536;
 
 type Name = (ObjectKind, u64);
@@ -31,13 +31,13 @@ struct Live {
     began: Moment,
     context: Option<ContextId>,
     site: Option<SiteId>,
-    /// It ends with its context, and which one that is is not known.
+    /// Whether it ends with its context, but the context is unknown.
     contextless: bool,
-    /// A context ended since, which may have been its own.
+    /// Whether a context has ended since that may have been its own.
     doubtful: bool,
 }
 
-/// What happened to objects of one kind.
+/// Counts of objects of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     live: u64,
@@ -46,22 +46,23 @@ struct Counts {
     destroyed: u64,
     released: u64,
     unknown: u64,
-    /// Of the live ones: that there was no room for.
+    /// Live objects that are counted but not tracked.
     untracked: u64,
 }
 
-/// See the module.
+/// CUDA objects of one process.
 #[derive(Debug)]
 pub(super) struct Objects {
-    /// See [`KEPT`].
+    /// Limit of tracked objects, see [`MAX_LIVE_OBJECTS`].
     room: usize,
     live: HashMap<Name, Live>,
     counts: [Counts; ObjectKind::ALL.len()],
-    /// Handles that were given out again before their destruction was seen: how often.
-    owed: HashMap<Name, u64>,
-    /// Live objects of each context, so that the end of one that has none costs nothing.
+    /// Handles that were reused before their destroy call was seen, with the number of such calls.
+    pending: HashMap<Name, u64>,
+    /// Number of live objects per context, so that the end of a context without objects costs
+    /// nothing.
     of_contexts: HashMap<ContextId, u64>,
-    /// Live objects whose context is not known and that no end of a context has put in doubt.
+    /// Number of live objects whose context is unknown and that are not in doubt.
     contextless: u64,
 }
 
@@ -77,7 +78,7 @@ impl Objects {
             room,
             live: HashMap::new(),
             counts: [Counts::default(); ObjectKind::ALL.len()],
-            owed: HashMap::new(),
+            pending: HashMap::new(),
             of_contexts: HashMap::new(),
             contextless: 0,
         }
@@ -90,8 +91,8 @@ impl Objects {
     fn create(&mut self, name: Name, new: Live, sites: &mut SiteTable) {
         if self.live.contains_key(&name) {
             self.end(name, How::Replaced, new.began, sites);
-            if self.owed.len() < OWED || self.owed.contains_key(&name) {
-                *self.owed.entry(name).or_insert(0) += 1;
+            if self.pending.len() < OWED || self.pending.contains_key(&name) {
+                *self.pending.entry(name).or_insert(0) += 1;
             }
         }
         let room = self.live.len() < self.room;
@@ -116,16 +117,16 @@ impl Objects {
         if live.is_some_and(|live| entered >= live.began) {
             self.end(name, How::Freed, at, sites);
             self.count(name.0).destroyed += 1;
-        } else if let Some(owed) = self.owed.get_mut(&name) {
-            *owed -= 1;
-            if *owed == 0 {
-                self.owed.remove(&name);
+        } else if let Some(pending) = self.pending.get_mut(&name) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.pending.remove(&name);
             }
             self.count(name.0).destroyed += 1;
         } else {
             let counts = self.count(name.0);
             if counts.untracked > 0 {
-                // The handle says nothing; that it is one of them is likely.
+                // The handle is unknown; it most likely belongs to an untracked object.
                 counts.untracked -= 1;
                 counts.live -= 1;
                 counts.destroyed += 1;
@@ -135,7 +136,7 @@ impl Objects {
         }
     }
 
-    /// The one way in which an object that is kept ends.
+    /// Ends a tracked object; the only place where this happens.
     fn end(&mut self, name: Name, how: How, at: Moment, sites: &mut SiteTable) {
         let Some(gone) = self.live.remove(&name) else { return };
         let counts = self.count(name.0);
@@ -153,7 +154,7 @@ impl Objects {
         sites.finish((gone.site, Held::Object(name.0)), 1, gone.began, how, at);
     }
 
-    /// Ends what was made in a context up to a moment.
+    /// Ends all objects created in a context up to a given time.
     fn release(&mut self, context: ContextId, until: Moment, at: Moment, sites: &mut SiteTable) {
         if !self.of_contexts.contains_key(&context) {
             return;
@@ -161,15 +162,15 @@ impl Objects {
         let of = |live: &Live| live.context == Some(context) && live.began <= until;
         let mut gone: Vec<_> =
             self.live.iter().filter(|(_, live)| of(live)).map(|(name, _)| *name).collect();
-        // The order decides which rows of sites there is room for.
+        // The order decides which site rows fit within the limit.
         gone.sort_unstable();
         for name in gone {
             self.end(name, How::Released, at, sites);
         }
     }
 
-    /// A context ended: it may have been that of any object whose context is not known. Returns how
-    /// many were not in doubt before. Looks at all objects where there are such.
+    /// Puts all objects with an unknown context in doubt, because a context ended that may have
+    /// been theirs. Returns how many were not in doubt before. Visits all objects if there are any.
     pub(super) fn doubt_unknown_contexts(&mut self) -> u64 {
         if self.contextless > 0 {
             self.live.values_mut().for_each(|live| live.doubtful |= live.contextless);
@@ -177,7 +178,7 @@ impl Objects {
         std::mem::take(&mut self.contextless)
     }
 
-    /// Kinds of which there is something to tell.
+    /// Kinds with at least one call.
     pub(super) fn views(&self) -> Vec<ObjectView> {
         let view = |(kind, counts): (ObjectKind, &Counts)| {
             (counts.created > 0 || counts.unknown > 0).then_some(ObjectView {
@@ -196,7 +197,7 @@ impl Objects {
 }
 
 impl Process {
-    /// An object began or ended.
+    /// Applies a create or destroy call.
     pub(super) fn object(&mut self, event: &Event, call: ObjectCall) {
         match call {
             ObjectCall::Created { kind, handle, context, site } => {
@@ -211,7 +212,7 @@ impl Process {
         }
     }
 
-    /// A context ended, with the objects that were made in it up to a moment.
+    /// Ends all objects created in a context up to a given time, because the context ended.
     pub(super) fn release_objects(&mut self, context: ContextId, until: Moment) {
         self.objects.release(context, until, self.call.1, &mut self.sites);
     }

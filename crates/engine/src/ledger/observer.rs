@@ -1,5 +1,5 @@
-//! What an observed ledger tells: every allocation that enters or leaves the live set. A ledger that
-//! is not observed pays one branch for each.
+//! Change log: every allocation that enters or leaves the live set. Without a change log, this
+//! costs one branch per change.
 
 use hashbrown::HashMap;
 
@@ -10,15 +10,15 @@ use crate::units::Moment;
 use super::allocation::Slot;
 use super::process::Process;
 
-/// What one process has to tell, until the event is over.
+/// Changes of one process during the current event.
 #[derive(Debug, Default)]
 pub(super) struct Observer {
     changes: Vec<Change>,
-    /// The streams of live allocations: entries have no room for them.
+    /// Streams of live allocations, which entries have no room for.
     streams: HashMap<Slot, StreamId>,
 }
 
-/// What all processes told, in the order of events.
+/// Changes of all processes, in the order of events.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     changes: Vec<Change>,
@@ -26,11 +26,12 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Takes over what a process has to tell.
+    /// Moves the changes of a process into this log.
     pub(super) fn collect(&mut self, process: &mut Process) {
         let Some(observer) = &mut process.observer else { return };
         for mut change in observer.changes.drain(..) {
-            // Calls of threads that overlap arrive in any order; see `Ledger::take_changes`.
+            // Overlapping calls of different threads arrive in any order; see
+            // `Ledger::drain_changes`.
             self.latest = self.latest.max(change.at);
             change.at = self.latest;
             self.changes.push(change);
@@ -43,32 +44,32 @@ impl Told {
 }
 
 impl Process {
-    /// The same process, observed from its beginning.
+    /// Enables the change log for a new process.
     pub(super) fn observed(mut self) -> Self {
         self.observer = Some(Box::default());
         self
     }
 
-    /// An allocation is in every list.
+    /// Logs an allocation that was just added to all lists.
     pub(super) fn tell_begin(&mut self, slot: Slot, stream: Option<StreamId>) {
         if let Some(observer) = &mut self.observer
             && let Some(stream) = stream
         {
             observer.streams.insert(slot, stream);
         }
-        self.tell(slot, Turn::Began);
+        self.log_change(slot, Turn::Began);
     }
 
-    /// An allocation is about to leave every list.
+    /// Logs the end of an allocation that is about to be removed from all lists.
     pub(super) fn tell_end(&mut self, slot: Slot, how: How) {
         let began = self.allocations.slab[slot].returned_at;
-        self.tell(slot, Turn::Ended { began, how });
+        self.log_change(slot, Turn::Ended { began, how });
         if let Some(observer) = &mut self.observer {
             observer.streams.remove(&slot);
         }
     }
 
-    /// The process ended with all that it holds.
+    /// Logs the end of all allocations with their process.
     pub(super) fn tell_exit(&mut self, at: Moment) {
         self.call = (at, at);
         for slot in self.allocations.select(|_| true) {
@@ -76,22 +77,22 @@ impl Process {
         }
     }
 
-    /// What may become known later of a live allocation, as it is now.
+    /// Current values of the fields of a live allocation that may become known late.
     pub(super) fn known(&self, slot: Slot) -> Known {
         let entry = &self.allocations.slab[slot];
         let pool = self.pools.id(entry.pool());
         Known { device: entry.device(), pool, bytes: entry.bytes }
     }
 
-    /// More may be known than before of a live allocation.
+    /// Logs an update if the late fields of a live allocation have changed.
     pub(super) fn tell_learned(&mut self, slot: Slot, before: Known) {
         if self.observer.is_some() && self.known(slot) != before {
             let began = self.allocations.slab[slot].returned_at;
-            self.tell(slot, Turn::Learned { began, before });
+            self.log_change(slot, Turn::Learned { began, before });
         }
     }
 
-    fn tell(&mut self, slot: Slot, what: Turn) {
+    fn log_change(&mut self, slot: Slot, what: Turn) {
         let Known { device, pool, bytes } = self.known(slot);
         let entry = &self.allocations.slab[slot];
         let tid = self.threads.tid(entry.thread).unwrap_or(Tid(0));

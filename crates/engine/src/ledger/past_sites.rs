@@ -1,23 +1,23 @@
-//! Sites of processes that were in a snapshot as ended: the last report counts them too.
+//! Sites of processes that were in a snapshot as ended, for the last report.
 
 use crate::ids::Pid;
 
 use super::sites::SiteTable;
 
-/// Rows that are kept by process; beyond it the oldest are put together.
+/// Limit of rows kept by process; beyond it, the oldest processes are merged.
 const ROWS: usize = 65_536;
 
-/// See the module.
+/// Sites of ended processes.
 #[derive(Debug, Default)]
 pub(super) struct PastSites {
     by_process: Vec<(Pid, SiteTable)>,
     rows: usize,
-    /// Of processes that are too many to be told apart.
-    together: SiteTable,
+    /// Sites of merged processes.
+    merged: SiteTable,
 }
 
 impl PastSites {
-    /// Keeps what a process that is gone did; it was shown.
+    /// Keeps the sites of an ended process that was in a snapshot.
     pub(super) fn push(&mut self, pid: Pid, mut table: SiteTable) {
         if table.len() == 0 {
             return;
@@ -27,29 +27,29 @@ impl PastSites {
         self.rows += table.len();
         self.by_process.push((pid, table));
         if self.rows > ROWS && self.by_process.len() > 1 {
-            self.put_together();
+            self.merge_oldest();
         }
     }
 
-    /// Half of the processes at once, so that it is done rarely.
-    fn put_together(&mut self) {
+    /// Merges half of the processes at once, so that this is rare.
+    fn merge_oldest(&mut self) {
         let half = self.by_process.len().div_ceil(2);
         let oldest: Vec<_> = self.by_process.drain(..half).collect();
-        if self.together.len() == 0 {
-            self.together = oldest
+        if self.merged.len() == 0 {
+            self.merged = oldest
                 .first()
                 .map_or_else(SiteTable::default, |(_, table)| SiteTable::since(table.start()));
         }
         for (_, table) in oldest {
             self.rows -= table.len();
-            self.together.absorb(table);
+            self.merged.absorb(table);
         }
     }
 
-    /// Every table, with the process where that is known.
+    /// All tables, with their process if known.
     pub(super) fn tables(&self) -> impl Iterator<Item = (Option<Pid>, &SiteTable)> {
         let known = self.by_process.iter().map(|(pid, table)| (Some(*pid), table));
-        known.chain([(None, &self.together)])
+        known.chain([(None, &self.merged)])
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_oldest_processes_are_put_together_and_nothing_is_forgotten() {
+    fn oldest_processes_are_merged_beyond_the_limit() {
         let mut past = PastSites::default();
         past.push(Pid(1), table(0..0));
         for pid in 2..=5 {

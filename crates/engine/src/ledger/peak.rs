@@ -1,20 +1,20 @@
-//! Bounds of the peak. Between the entry and the return of a call the driver does its work at a
-//! moment that nobody outside can see. Where calls of several threads overlap, their order is open,
-//! and with it how much was live at one time.
+//! Bounds of the peak. The driver does its work at some time between entry and return of a call,
+//! which is not visible from outside. If calls of several threads overlap, their order is unknown,
+//! and so is the amount of memory that was live at the same time.
 //!
-//! Two extreme schedules bound the truth. In the *high* one memory begins when its call is entered
-//! and ends when the free returns; in the *low* one it begins at return and ends at the free's
-//! entry. Calls that do not overlap are the same in both, and then the peak is exact.
+//! Two extreme schedules bound the true peak. In the *high* one, memory is allocated when its call
+//! is entered and freed when the free returns; in the *low* one, it is allocated at return and
+//! freed at the free's entry. Without overlapping calls both are equal, and the peak is exact.
 
 use std::collections::VecDeque;
 
 use crate::units::Moment;
 
-/// Moments that can still be corrected by calls that were under way then. A call that outlasts so
-/// many others corrects only the peak itself.
+/// Number of recent points that overlapping calls can still correct. A call that outlasts more
+/// points than this corrects only the peak itself.
 const RECENT: usize = 64;
 
-/// The levels from a moment on.
+/// Levels from a given time on.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     at: Moment,
@@ -22,7 +22,7 @@ struct Point {
     high: i128,
 }
 
-/// A highest level and when it was.
+/// Highest level, and when it was reached.
 #[derive(Clone, Copy, Debug, Default)]
 struct Top {
     level: i128,
@@ -37,18 +37,18 @@ impl Top {
     }
 }
 
-/// The bounds of a peak.
+/// Bounds of a peak.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peak {
     recent: VecDeque<Point>,
-    /// The tops of what is no longer recent.
+    /// Peaks of the points that are no longer recent.
     low: Top,
     high: Top,
     level: i128,
 }
 
 impl Peak {
-    /// Memory began in a call that took from `entered` to `at`.
+    /// Adds memory allocated by a call that lasted from `entered` to `at`.
     pub(super) fn add(&mut self, entered: Moment, at: Moment, bytes: u64) {
         let bytes = i128::from(bytes);
         self.level += bytes;
@@ -61,14 +61,14 @@ impl Peak {
             for point in self.recent.range_mut(before..) {
                 point.high += bytes;
             }
-            // The level at the entry itself: what was there, and this on top.
+            // The level at the entry itself: the level before, plus this allocation.
             let low = before.checked_sub(1).map_or(0, |i| self.recent[i].low);
             self.recent.insert(before, Point { at: entered, low, high: level + bytes });
         }
         self.push(at);
     }
 
-    /// Memory ended in a call that took from `entered` to `at`.
+    /// Subtracts memory freed by a call that lasted from `entered` to `at`.
     pub(super) fn take(&mut self, entered: Moment, at: Moment, bytes: u64) {
         let bytes = i128::from(bytes);
         self.level -= bytes;
@@ -82,7 +82,8 @@ impl Peak {
         self.push(at);
     }
 
-    /// Memory that was seen to end in a call entered at `until` had ended in one entered at `from`.
+    /// Corrects a free: memory that seemed to be freed by a call entered at `until` was freed by
+    /// one entered at `from`.
     pub(super) fn ended_earlier(&mut self, from: Moment, until: Moment, bytes: u64) {
         let bytes = i128::from(bytes);
         if from <= self.low.at && self.low.at < until {
@@ -93,7 +94,7 @@ impl Peak {
         }
     }
 
-    /// The least and the most that the peak can have been.
+    /// Lower and upper bound of the peak.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let clamp = |level: i128| u64::try_from(level.max(0)).unwrap_or(u64::MAX);
         let low = self.recent.iter().map(|point| point.low).fold(self.low.level, i128::max);
@@ -101,9 +102,9 @@ impl Peak {
         (clamp(low), clamp(high))
     }
 
-    /// How many recent points are earlier than a moment.
+    /// Number of recent points before a given time.
     fn before(&self, entered: Moment) -> usize {
-        // Mostly all of them: calls rarely overlap.
+        // Usually all of them, because calls rarely overlap.
         match self.recent.back() {
             Some(last) if last.at >= entered => {
                 self.recent.partition_point(|point| point.at < entered)
@@ -152,7 +153,7 @@ mod tests {
     fn a_free_that_is_under_way_leaves_the_peak_open() {
         let mut peak = Peak::default();
         peak.add(at(1), at(2), 100);
-        // Seen in this order: the allocation returned while the free was under way.
+        // Seen in this order: the allocation returned while the free was in progress.
         peak.add(at(11), at(12), 50);
         peak.take(at(10), at(13), 100);
         assert_eq!(peak.bounds(), (100, 150));
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(peak.bounds(), (100, 150));
     }
 
-    /// Calls of some threads, each with the hidden moment at which the driver did it.
+    /// Calls of several threads, each with the hidden time at which the driver executed it.
     fn story(seed: u64) -> Vec<(u64, u64, u64, i64)> {
         let mut state = seed;
         let mut next = |n: u64| {

@@ -1,9 +1,9 @@
-//! Physical memory of one process: who refers to it, where it is mapped, and which addresses are
-//! reserved.
+//! Physical memory of one process (virtual memory management API): references, mappings and
+//! reserved addresses.
 //!
-//! A handle is live while it has a reference *or* a mapping. Handles and addresses are given out
-//! again, so a call that was entered before the present owner's call returned is about an older one,
-//! as with frees.
+//! A handle is live while it has a reference *or* a mapping. Handles and addresses are reused, so a
+//! call entered before the call of the current owner returned refers to an older one, as with
+//! frees.
 
 use std::collections::BTreeMap;
 
@@ -20,32 +20,32 @@ use super::loss::Tally;
 use super::process::Process;
 use super::totals::Sum;
 
-/// Names whose releases are owed that are remembered.
+/// Limit of handles with pending releases.
 const OWED: usize = 65_536;
 
-/// A handle that is live.
+/// A live handle.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
-    /// Tells it from others that have the same name at other times.
+    /// Distinguishes it from other handles with the same value at other times.
     number: u64,
-    /// When the call returned that made it.
+    /// Return time of the call that created it.
     since: Moment,
     references: u64,
     mappings: u64,
-    /// What it takes of a device; what multicast objects, host memory and imports take is nothing.
+    /// Device memory that it uses; 0 for multicast objects, host memory and imports.
     device_bytes: u64,
-    /// It is memory, and not a multicast object.
+    /// Whether it is memory, rather than a multicast object.
     memory: bool,
 }
 
 impl Handle {
-    /// Only mappings keep it.
+    /// Whether only mappings keep it alive.
     fn is_mapped_only(&self) -> bool {
         self.references == 0 && self.mappings > 0
     }
 }
 
-/// A mapping of a handle that was live when it was made.
+/// A mapping of a handle that was live when the mapping was created.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     end: u64,
@@ -54,93 +54,93 @@ struct Mapping {
     since: Moment,
 }
 
-/// What the release of a handle means.
+/// Effect of releasing a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Release {
     /// No such handle.
     Unknown,
-    /// It was for an older handle of that name.
+    /// The release was for an older handle with the same value.
     Older,
-    /// All references that are known had been released already.
+    /// All known references had already been released.
     TooMany,
-    /// There are other references, or it is no memory.
+    /// There are other references, or it is not memory.
     Quiet,
-    /// Only mappings keep it now.
+    /// Only mappings keep it alive now.
     StillMapped,
-    /// Nothing keeps it.
+    /// The memory ends.
     Last,
 }
 
-/// What the loss of a mapping means for its handle.
+/// Effect of removing a mapping on its handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unmapped {
-    /// Nothing keeps this memory any more.
+    /// The memory ends.
     Last(HandleId),
-    /// It was a mapping of memory that had to make room for another of its name.
+    /// It was a mapping of memory that was replaced by another one with the same handle.
     OfOlder(HandleId),
 }
 
-/// See the module.
+/// Handles, mappings and reservations of one process.
 #[derive(Debug, Default)]
 pub(super) struct Physical {
     handles: HashMap<HandleId, Handle>,
-    /// By first address. They do not overlap.
+    /// By start address. Mappings do not overlap.
     mappings: BTreeMap<u64, Mapping>,
-    /// References that were not released when another handle got the name: those calls are about to
-    /// return.
-    owed: HashMap<HandleId, u64>,
-    /// Reserved addresses: how many, and since when.
+    /// Unreleased references of handles whose value was reused: their release calls have not
+    /// returned yet.
+    pending: HashMap<HandleId, u64>,
+    /// Reserved address ranges by start address: size and time.
     reservations: HashMap<u64, (u64, Moment)>,
     reserved: Sum,
     mapped_only: Sum,
     count: u64,
-    /// Device memory that ended by the count of its references and mappings.
+    /// Device memory that ended when its count of references and mappings reached zero.
     pub(super) ended: Tally,
 }
 
 impl Physical {
-    /// Address space that is reserved.
+    /// Size of the reserved address space.
     pub(super) fn reserved(&self) -> Bytes {
         self.reserved.bytes()
     }
 
-    /// Where memory is mapped, from and to.
+    /// Start and end of all mappings.
     pub(super) fn mapped(&self) -> impl Iterator<Item = (u64, u64)> {
         self.mappings.iter().map(|(start, mapping)| (*start, mapping.end))
     }
 
-    /// Whether there ever was a handle.
+    /// Whether there has ever been a handle.
     pub(super) fn is_used(&self) -> bool {
         self.count > 0
     }
 
-    /// Device memory that one `cuMemUnmap` could end, however many handles it is.
+    /// Device memory that a single `cuMemUnmap` could end, over any number of handles.
     pub(super) fn mapped_only(&self) -> Sum {
         self.mapped_only
     }
 
-    /// A handle ended.
+    /// Removes a handle that has ended.
     pub(super) fn forget(&mut self, id: HandleId) {
         let Some(handle) = self.handles.remove(&id) else { return };
         if handle.is_mapped_only() {
             self.mapped_only.take(handle.device_bytes);
         }
-        if handle.references > 0 && (self.owed.len() < OWED || self.owed.contains_key(&id)) {
-            *self.owed.entry(id).or_insert(0) += handle.references;
+        if handle.references > 0 && (self.pending.len() < OWED || self.pending.contains_key(&id)) {
+            *self.pending.entry(id).or_insert(0) += handle.references;
         }
     }
 
-    /// Whether the release of an older handle of that name was still to come.
-    fn settle(&mut self, id: HandleId) -> bool {
-        let Some(owed) = self.owed.get_mut(&id) else { return false };
-        *owed -= 1;
-        if *owed == 0 {
-            self.owed.remove(&id);
+    /// Matches the release of an older handle with this value; returns whether one was pending.
+    fn match_pending_release(&mut self, id: HandleId) -> bool {
+        let Some(pending) = self.pending.get_mut(&id) else { return false };
+        *pending -= 1;
+        if *pending == 0 {
+            self.pending.remove(&id);
         }
         true
     }
 
-    /// A handle with one reference.
+    /// Adds a handle with one reference.
     fn open(&mut self, handle: HandleId, since: Moment, device_bytes: u64, memory: bool) {
         self.forget(handle);
         self.count += 1;
@@ -149,7 +149,7 @@ impl Physical {
         self.handles.insert(handle, new);
     }
 
-    /// Changes a handle and what depends on it.
+    /// Changes a handle, and updates the values that depend on it.
     fn change(&mut self, handle: HandleId, change: impl FnOnce(&mut Handle)) -> Option<Handle> {
         let handle = self.handles.get_mut(&handle)?;
         let before = handle.is_mapped_only();
@@ -164,10 +164,10 @@ impl Physical {
 
     fn release(&mut self, id: HandleId, entered: Moment) -> Release {
         let Some(handle) = self.handles.get(&id) else {
-            return if self.settle(id) { Release::Older } else { Release::Unknown };
+            return if self.match_pending_release(id) { Release::Older } else { Release::Unknown };
         };
         if entered < handle.since {
-            self.settle(id);
+            self.match_pending_release(id);
             return Release::Older;
         }
         if handle.references == 0 {
@@ -196,14 +196,14 @@ impl Physical {
         }
     }
 
-    /// The first addresses of the mappings that have a part in the range.
+    /// Start addresses of the mappings that overlap the range.
     fn touching(&self, address: u64, bytes: u64) -> Vec<u64> {
         let before_end = self.mappings.range(..address.saturating_add(bytes)).rev();
         let inside = before_end.take_while(|(_, mapping)| mapping.end > address);
         inside.map(|(first, _)| *first).collect()
     }
 
-    /// Ends what was mapped in a range when a call was entered that unmaps it.
+    /// Removes the mappings in a range that existed when the unmap call was entered.
     fn unmap(&mut self, address: u64, bytes: u64, entered: Moment) -> Vec<Unmapped> {
         let end = address.saturating_add(bytes);
         let mut gone = self.touching(address, bytes);
@@ -214,7 +214,7 @@ impl Physical {
         gone.into_iter().filter_map(|first| self.remove(first)).collect()
     }
 
-    /// Ends what has to make room for a new mapping.
+    /// Removes all mappings that overlap a new one.
     fn displace(&mut self, address: u64, bytes: u64) -> Vec<Unmapped> {
         let gone = self.touching(address, bytes);
         gone.into_iter().filter_map(|first| self.remove(first)).collect()
@@ -259,7 +259,7 @@ fn key(handle: HandleId) -> Key {
 }
 
 impl Process {
-    /// A call about physical memory.
+    /// Applies a call on physical memory.
     pub(super) fn vmm(&mut self, event: &Event, call: VmmCall) {
         match call {
             VmmCall::Create { handle, bytes, place, site } => {
@@ -313,7 +313,7 @@ impl Process {
         match self.physical.release(handle, event.entered) {
             Release::Unknown => self.give_back(event, key(handle), None),
             Release::Older => {
-                // Where nothing is owed, the older one's last mapping was its end.
+                // If no release is pending, the older handle ended with its last mapping.
                 self.settle(key(handle));
             }
             Release::TooMany => self.counts.unknown_frees += 1,
@@ -327,13 +327,13 @@ impl Process {
         if bytes == 0 {
             return;
         }
-        // The driver maps only where nothing is mapped: what was here is unmapped, and the call
-        // that did it is about to return. The end of the memory is no less its doing.
+        // The driver only maps unmapped addresses, so the previous mapping has been removed by a
+        // call that has not returned yet. If that ended the memory, it has ended now.
         for unmapped in self.physical.displace(address, bytes) {
             self.unmapped(unmapped);
         }
         self.physical.map(address, bytes, handle, event.at);
-        // Only mappings tell how big imported memory is.
+        // The size of imported memory is only known from its mappings.
         if let Some(slot) = self.allocations.find(key(handle)) {
             let entry = self.allocations.slab[slot];
             if entry.kind == Kind::Imported && entry.bytes < bytes {
@@ -355,7 +355,7 @@ impl Process {
         }
     }
 
-    /// Neither a reference nor a mapping is left.
+    /// Ends memory without a reference or mapping.
     fn end_physical(&mut self, handle: HandleId) {
         self.counts.frees += 1;
         self.freed.push(key(handle));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_references_and_mappings_is_the_end() {
+    fn memory_ends_with_last_reference_and_mapping() {
         let mut physical = physical();
         physical.map(0x100, 0x10, A, Moment(20));
         physical.change(A, |handle| handle.references += 1);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_can_hold_several_mappings_but_no_part_of_one() {
+    fn unmap_removes_whole_mappings_only() {
         let mut physical = physical();
         physical.map(0x100, 0x10, A, Moment(20));
         physical.map(0x110, 0x10, B, Moment(20));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_unmap_leaves_the_newer_mapping_alone() {
+    fn late_unmap_keeps_newer_mapping() {
         let mut physical = physical();
         physical.map(0x100, 0x10, A, Moment(60));
         assert_eq!(physical.unmap(0x100, 0x10, Moment(50)), []);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_mapping_displaces_all_it_touches() {
+    fn new_mapping_displaces_overlapping_ones() {
         let mut physical = physical();
         physical.map(0x100, 0x10, A, Moment(20));
         physical.map(0x110, 0x10, A, Moment(20));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_of_an_older_handle_says_so() {
+    fn unmap_reports_mapping_of_older_handle() {
         let mut physical = physical();
         physical.map(0x100, 0x10, A, Moment(20));
         physical.open(A, Moment(30), 8, true);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_releases_of_a_handle_that_made_room_are_no_surprise_later() {
+    fn releases_of_replaced_handle_are_matched() {
         let mut physical = physical();
         physical.change(A, |handle| handle.references += 1);
         physical.open(A, Moment(30), 8, true);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multicast_object_is_forgotten_with_its_last_reference_or_mapping() {
+    fn multicast_object_ends_with_last_reference_or_mapping() {
         let mut physical = Physical::default();
         physical.open(A, Moment(10), 0, false);
         physical.map(0x100, 0x10, A, Moment(20));
@@ -472,7 +472,7 @@ mod tests {
         physical.unreserve(0x300, Moment(20));
         physical.unreserve(0x100, Moment(20));
         assert_eq!(physical.reserved(), Bytes(20));
-        // Given out again before the return of the call that freed it is seen.
+        // Reserved again before the return of the call that freed it is seen.
         physical.reserve(0x200, 5, Moment(40));
         physical.unreserve(0x200, Moment(30));
         assert_eq!(physical.reserved(), Bytes(5));

@@ -1,26 +1,26 @@
-//! What an address is: device memory, or the host's. Copies that leave their direction to the
-//! pointers are classified by it.
+//! Classifies addresses as device or host memory, to determine the direction of copies that leave
+//! it to the pointers.
 //!
-//! Kept for whole neighbourhoods of 2 MiB, and not forgotten when memory is freed: drivers do not
-//! mix the two in one neighbourhood, and the sums of copies are read a moment after the copies.
+//! Regions of 2 MiB are classified as a whole, and kept after their memory is freed: drivers do not
+//! mix both types in one region, and copy counters are read shortly after the copies.
 
 use std::collections::BTreeMap;
 
 use crate::kind::{Kind, Layer};
 use crate::work::Direction;
 
-/// log2 of a neighbourhood's size.
+/// Binary logarithm of the region size.
 const NEIGHBOURHOOD: u32 = 21;
 
-/// Ranges that are kept; neighbouring ones of the same sort are one.
+/// Limit of stored ranges; neighboring ranges of the same type are merged.
 const MOST: usize = 100_000;
 
-/// What lies at an address.
+/// Type of memory at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Device memory, managed memory included: only the driver knows where that lies.
+    /// Device memory, or managed memory, whose location only the driver knows.
     Device,
-    /// Host memory that the driver knows of.
+    /// Host memory that is known to the driver.
     Host,
 }
 
@@ -30,23 +30,23 @@ impl Place {
     }
 }
 
-/// Ranges of neighbourhoods: the first one → the last one and what they are.
+/// Ranges of regions: first region → last region and type.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     ranges: BTreeMap<u64, (u64, Place)>,
-    /// Some range was not kept for lack of room.
+    /// Whether a range was dropped because the limit was reached.
     full: bool,
 }
 
 impl Places {
-    /// Memory is at an address now.
-    pub(super) fn set(&mut self, address: u64, bytes: u64, place: Place) {
+    /// Records the type of memory at an address.
+    pub(super) fn set(&mut self, address: u64, bytes: u64, location: Place) {
         let mut first = address >> NEIGHBOURHOOD;
         let mut last = address.saturating_add(bytes.saturating_sub(1)) >> NEIGHBOURHOOD;
-        // Usual: it is known already.
+        // Common case: already known.
         if let Some((_, (end, known))) = self.ranges.range(..=first).next_back()
             && *end >= last
-            && *known == place
+            && *known == location
         {
             return;
         }
@@ -60,7 +60,7 @@ impl Places {
             .collect();
         for (start, end, known) in near {
             let overlaps = start <= last && end >= first;
-            if known == place {
+            if known == location {
                 self.ranges.remove(&start);
                 (first, last) = (first.min(start), last.max(end));
             } else if overlaps {
@@ -74,7 +74,7 @@ impl Places {
             }
         }
         if self.ranges.len() < MOST {
-            self.ranges.insert(first, (last, place));
+            self.ranges.insert(first, (last, location));
         } else {
             self.full = true;
         }
@@ -82,12 +82,12 @@ impl Places {
 
     fn at(&self, address: u64) -> Option<Place> {
         let wanted = address >> NEIGHBOURHOOD;
-        let (_, (last, place)) = self.ranges.range(..=wanted).next_back()?;
-        (*last >= wanted).then_some(*place)
+        let (_, (last, location)) = self.ranges.range(..=wanted).next_back()?;
+        (*last >= wanted).then_some(*location)
     }
 
-    /// Which way a copy goes. Where all of the driver's memory is known, what is not the driver's
-    /// is the program's own host memory.
+    /// Direction of a copy. If all memory of the driver is known, any other address is pageable
+    /// host memory.
     pub(super) fn direction(&self, to: u64, from: u64, complete: bool) -> Direction {
         let other = (complete && !self.full).then_some(Place::Host);
         let known = |address| self.at(address).or(other);
@@ -114,42 +114,42 @@ mod tests {
         #![proptest_config(config(CASES))]
 
         #[test]
-        fn the_last_word_on_a_neighbourhood_counts(
+        fn latest_range_wins(
             steps in prop::collection::vec((0..40_u64, 1..9_u64, any::<bool>()), 1..60),
         ) {
-            let mut places = Places::default();
+            let mut map = Places::default();
             let mut naive = [None; 64];
             for (first, count, device) in steps {
-                let place = if device { Place::Device } else { Place::Host };
-                places.set(first * SIZE, count * SIZE, place);
-                naive[first as usize..(first + count) as usize].fill(Some(place));
+                let location = if device { Place::Device } else { Place::Host };
+                map.set(first * SIZE, count * SIZE, location);
+                naive[first as usize..(first + count) as usize].fill(Some(location));
             }
-            for (place, index) in naive.iter().zip(0..) {
-                prop_assert_eq!(places.at(index * SIZE + 7), *place);
+            for (location, index) in naive.iter().zip(0..) {
+                prop_assert_eq!(map.at(index * SIZE + 7), *location);
             }
             let changes = naive.windows(2).filter(|pair| pair[0] != pair[1]).count();
-            prop_assert!(places.ranges.len() <= changes + 1);
+            prop_assert!(map.ranges.len() <= changes + 1);
         }
     }
 
     #[test]
-    fn what_is_not_the_drivers_is_the_hosts_only_where_all_is_known() {
-        let mut places = Places::default();
-        places.set(10 * SIZE, 100, Place::Device);
+    fn unknown_addresses_are_host_only_if_complete() {
+        let mut map = Places::default();
+        map.set(10 * SIZE, 100, Place::Device);
         let (device, other) = (10 * SIZE + 50, 99 * SIZE);
-        assert_eq!(places.direction(device, other, true), Direction::HostToDevice);
-        assert_eq!(places.direction(other, device, true), Direction::DeviceToHost);
-        assert_eq!(places.direction(other, device, false), Direction::Unknown);
-        assert_eq!(places.direction(device, device, false), Direction::DeviceToDevice);
-        assert_eq!(places.direction(u64::MAX, 0, true), Direction::HostToHost);
+        assert_eq!(map.direction(device, other, true), Direction::HostToDevice);
+        assert_eq!(map.direction(other, device, true), Direction::DeviceToHost);
+        assert_eq!(map.direction(other, device, false), Direction::Unknown);
+        assert_eq!(map.direction(device, device, false), Direction::DeviceToDevice);
+        assert_eq!(map.direction(u64::MAX, 0, true), Direction::HostToHost);
     }
     #[test]
-    fn what_is_not_known_is_not_the_hosts_once_a_range_was_not_kept() {
-        let mut places = Places::default();
-        (0..=MOST as u64).for_each(|index| places.set(2 * index * SIZE, 1, Place::Device));
+    fn dropped_range_leaves_other_addresses_unknown() {
+        let mut map = Places::default();
+        (0..=MOST as u64).for_each(|index| map.set(2 * index * SIZE, 1, Place::Device));
         let beyond = 2 * MOST as u64 * SIZE;
-        assert_eq!(places.ranges.len(), MOST);
-        assert_eq!(places.direction(0, beyond, true), Direction::Unknown);
-        assert_eq!(places.direction(0, 2 * SIZE, true), Direction::DeviceToDevice);
+        assert_eq!(map.ranges.len(), MOST);
+        assert_eq!(map.direction(0, beyond, true), Direction::Unknown);
+        assert_eq!(map.direction(0, 2 * SIZE, true), Direction::DeviceToDevice);
     }
 }

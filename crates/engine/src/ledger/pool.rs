@@ -1,9 +1,9 @@
-//! The memory pools of one process, and which of them stream-ordered memory comes from.
+//! Memory pools of one process, and which of them stream-ordered memory is allocated from.
 //!
-//! Pools belong to the process: the end of a context does not touch them. A device has a default
-//! pool from the beginning, whose handle may be told late or never; another pool can be made the one
-//! that it takes from. Memory of a context whose device is not known (yet) is kept apart, by
-//! context, until it is.
+//! Pools belong to the process: the end of a context does not affect them. A device always has a
+//! default pool, whose handle may become known late or never; another pool can be set as its
+//! current pool. Memory of a context whose device is unknown is kept in a separate pool per context
+//! until the device is known.
 
 use hashbrown::HashMap;
 
@@ -22,38 +22,38 @@ use super::totals::Sum;
 struct Pool {
     id: Option<PoolId>,
     place: Option<Place>,
-    /// Its creation was seen, so it is no default pool.
+    /// Whether its creation was seen, so that it is not a default pool.
     created: bool,
-    /// When it was created; a destruction that was entered earlier ended its predecessor.
+    /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
     since: Moment,
     used: Sum,
     allocations: u64,
     reserved: Option<Told>,
     destroyed: bool,
-    /// It is forgotten when nothing is allocated from it any more.
-    passing: bool,
-    /// The order in which pools became known.
+    /// Whether it is removed once it has no allocations.
+    closing: bool,
+    /// Sequence number, in the order in which pools became known.
     number: u64,
 }
 
-/// The pools of one device.
+/// Pools of one device.
 #[derive(Clone, Copy, Debug)]
 struct OfDevice {
     device: DeviceId,
-    /// Its default pool, or [`NIL`].
+    /// Default pool, or [`NIL`].
     default: u32,
-    /// The pool it takes from where no other is named, or [`NIL`] for the default one.
+    /// Pool for allocations that do not name one, or [`NIL`] for the default pool.
     current: u32,
 }
 
-/// See the module.
+/// Memory pools of one process.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    places: Vec<Option<Pool>>,
+    slots: Vec<Option<Pool>>,
     vacant: Vec<u32>,
     by_id: HashMap<PoolId, u32>,
     devices: Vec<OfDevice>,
-    /// By the context whose device is not known.
+    /// Pools by context, for contexts whose device is unknown.
     unplaced: HashMap<u32, u32>,
     count: u64,
 }
@@ -70,15 +70,15 @@ impl Pools {
             allocations: 0,
             reserved: None,
             destroyed: false,
-            passing: false,
+            closing: false,
             number: self.count,
         });
         let index = if let Some(index) = self.vacant.pop() {
-            self.places[index as usize] = pool;
+            self.slots[index as usize] = pool;
             index
         } else {
-            self.places.push(pool);
-            self.places.len() as u32 - 1
+            self.slots.push(pool);
+            self.slots.len() as u32 - 1
         };
         if let Some(id) = id {
             self.by_id.insert(id, index);
@@ -87,7 +87,7 @@ impl Pools {
     }
 
     fn get(&mut self, index: u32) -> Option<&mut Pool> {
-        self.places.get_mut(index as usize)?.as_mut()
+        self.slots.get_mut(index as usize)?.as_mut()
     }
 
     fn find(&mut self, id: PoolId) -> Option<&mut Pool> {
@@ -95,13 +95,13 @@ impl Pools {
         self.get(index)
     }
 
-    /// The index of a pool, which may be one never heard of.
+    /// Index of a pool; adds it if it is new.
     pub(super) fn named(&mut self, id: PoolId) -> u32 {
         let known = self.by_id.get(&id).copied();
         known.unwrap_or_else(|| self.open(Some(id), None))
     }
 
-    /// The pool that a device takes from where none is named.
+    /// Pool of a device for allocations that do not name one.
     pub(super) fn taken_from(&mut self, device: DeviceId) -> u32 {
         let OfDevice { default, current, .. } = *self.of(device);
         if current != NIL {
@@ -115,7 +115,7 @@ impl Pools {
         index
     }
 
-    /// What a context takes from while its device is not known.
+    /// Pool of a context whose device is unknown.
     pub(super) fn unplaced(&mut self, context: u32) -> u32 {
         if let Some(index) = self.unplaced.get(&context) {
             return *index;
@@ -125,33 +125,33 @@ impl Pools {
         index
     }
 
-    /// The driver's name for a pool, where it was told.
+    /// Handle of a pool, if known.
     pub(super) fn id(&self, index: u32) -> Option<PoolId> {
-        self.places.get(index as usize)?.as_ref()?.id
+        self.slots.get(index as usize)?.as_ref()?.id
     }
 
-    /// Where a pool's memory lies.
+    /// Location of a pool's memory.
     pub(super) fn place(&self, index: u32) -> Option<Place> {
-        self.places.get(index as usize)?.as_ref()?.place
+        self.slots.get(index as usize)?.as_ref()?.place
     }
 
-    /// Where a pool's memory lies, by its handle.
+    /// Location of a pool's memory, by its handle.
     pub(super) fn place_of(&self, id: PoolId) -> Option<Place> {
         self.place(self.by_id.get(&id).copied()?)
     }
 
-    /// The device of a context became known: gives the pool that its memory was in so far, and the
-    /// one that it is in.
+    /// Called when the device of a context becomes known: returns the pool that its memory was
+    /// assigned to so far, and the one that it belongs to.
     fn placed(&mut self, context: u32, device: DeviceId) -> Option<(u32, u32)> {
         let from = self.unplaced.remove(&context)?;
-        self.pass(from);
+        self.close(from);
         Some((from, self.taken_from(device)))
     }
 
-    /// The context is gone: nobody will tell its device any more.
+    /// Called when the context has ended: its device will never become known.
     pub(super) fn orphan(&mut self, context: u32) {
         if let Some(index) = self.unplaced.remove(&context) {
-            self.pass(index);
+            self.close(index);
         }
     }
 
@@ -174,7 +174,7 @@ impl Pools {
         }
     }
 
-    /// A pool stays for what is allocated from it, and nothing new is.
+    /// Ends a pool. It stays while it has allocations, but gets no new ones.
     fn end(&mut self, index: u32) {
         for of in &mut self.devices {
             for place in [&mut of.default, &mut of.current] {
@@ -186,27 +186,27 @@ impl Pools {
         if let Some(pool) = self.get(index) {
             pool.destroyed = true;
         }
-        self.pass(index);
+        self.close(index);
     }
 
-    fn pass(&mut self, index: u32) {
+    fn close(&mut self, index: u32) {
         if let Some(pool) = self.get(index) {
-            pool.passing = true;
+            pool.closing = true;
         }
-        self.tidy(index);
+        self.remove_if_unused(index);
     }
 
-    fn tidy(&mut self, index: u32) {
-        if let Some(place) = self.places.get_mut(index as usize)
-            && place.take_if(|pool| pool.passing && pool.allocations == 0).is_some()
+    fn remove_if_unused(&mut self, index: u32) {
+        if let Some(place) = self.slots.get_mut(index as usize)
+            && place.take_if(|pool| pool.closing && pool.allocations == 0).is_some()
         {
             self.vacant.push(index);
         }
     }
 
-    /// A pool is a device's. Gives its index, and that of the nameless default pool that turns out
-    /// to be this one.
-    fn belongs(&mut self, id: PoolId, device: DeviceId, current: bool) -> (u32, Option<u32>) {
+    /// Assigns a pool to a device. Returns its index, and that of the unnamed default pool that
+    /// turns out to be this one.
+    fn assign_device(&mut self, id: PoolId, device: DeviceId, current: bool) -> (u32, Option<u32>) {
         let index = self.named(id);
         let mut created = false;
         if let Some(pool) = self.get(index) {
@@ -214,20 +214,20 @@ impl Pools {
             created = pool.created;
         }
         let default = self.of(device).default;
-        let nameless = self.get(default).is_some_and(|pool| pool.id.is_none());
+        let unnamed = self.get(default).is_some_and(|pool| pool.id.is_none());
         if current {
             self.of(device).current = index;
         }
-        // What nobody created was there from the beginning, and only the default pool was.
-        let is_default = !current || (!created && (default == NIL || nameless));
+        // A pool that was never created existed from the start, so it must be the default pool.
+        let is_default = !current || (!created && (default == NIL || unnamed));
         if !is_default || default == index {
             return (index, None);
         }
         self.of(device).default = index;
-        if nameless {
-            self.pass(default);
+        if unnamed {
+            self.close(default);
         }
-        (index, nameless.then_some(default))
+        (index, unnamed.then_some(default))
     }
 
     fn of(&mut self, device: DeviceId) -> &mut OfDevice {
@@ -239,7 +239,7 @@ impl Pools {
         &mut self.devices[at]
     }
 
-    /// An allocation began.
+    /// Counts a new allocation.
     pub(super) fn add(&mut self, entry: &Entry) {
         if entry.pool() != NIL
             && let Some(pool) = self.get(entry.pool())
@@ -249,30 +249,30 @@ impl Pools {
         }
     }
 
-    /// An allocation ended.
+    /// Removes an allocation from the count.
     pub(super) fn take(&mut self, entry: &Entry) {
         if entry.pool() != NIL
             && let Some(pool) = self.get(entry.pool())
         {
             pool.used.take(entry.bytes);
             pool.allocations = pool.allocations.saturating_sub(1);
-            if pool.passing {
-                self.tidy(entry.pool());
+            if pool.closing {
+                self.remove_if_unused(entry.pool());
             }
         }
     }
 
-    /// Pools that are used or told something: by device, host memory and the unknown device last.
+    /// Pools with allocations or a known reserve, by device; host memory and unknown devices last.
     pub(super) fn views(&self) -> Vec<PoolView> {
         let shown = |pool: &&Pool| pool.allocations > 0 || pool.reserved.is_some();
-        let (named, unknown): (Vec<&Pool>, Vec<&Pool>) = (self.places.iter().flatten())
+        let (named, unknown): (Vec<&Pool>, Vec<&Pool>) = (self.slots.iter().flatten())
             .filter(shown)
             .partition(|pool| pool.id.is_some() || pool.place.is_some());
         let mut pools: Vec<_> = named.into_iter().map(|pool| (pool.number, pool.view())).collect();
         pools
             .sort_by_key(|(number, view)| (view.device.is_none(), view.device, view.pool, *number));
         let mut views: Vec<_> = pools.into_iter().map(|(_, view)| view).collect();
-        // What contexts of unknown devices use is one row.
+        // All pools of unknown devices are shown as one row.
         let used = unknown.iter().fold(Sum::default(), |sum, pool| sum.plus(pool.used));
         views.extend(unknown.first().map(|pool| PoolView {
             used: used.bytes(),
@@ -301,13 +301,13 @@ impl Pool {
 }
 
 impl Process {
-    /// A call about a pool.
+    /// Applies a call on a pool.
     pub(super) fn pool(&mut self, event: &Event, call: PoolCall) {
         match call {
             PoolCall::Created { pool, place } => self.pools.create(pool, place, event.at),
             PoolCall::Destroyed { pool } => self.pools.destroy(pool, event.entered),
             PoolCall::Trimmed { pool, .. } => {
-                // How much it gave back is not told.
+                // The call does not report how much was freed.
                 if let Some(pool) = self.pools.find(pool) {
                     pool.reserved = None;
                 }
@@ -319,24 +319,24 @@ impl Process {
                 }
             }
             PoolCall::OfDevice { pool, device, current } => {
-                let (pool, nameless) = self.pools.belongs(pool, device, current);
-                if let Some(nameless) = nameless {
-                    self.move_pool(nameless, pool, device);
+                let (pool, unnamed) = self.pools.assign_device(pool, device, current);
+                if let Some(unnamed) = unnamed {
+                    self.move_pool(unnamed, pool, device);
                 }
                 self.move_pool(pool, pool, device);
             }
         }
     }
 
-    /// Where stream-ordered memory comes from: what it is, of which pool, on which device.
+    /// Returns kind, pool and device of a stream-ordered allocation.
     pub(super) fn pooled(
         &mut self,
         allocate: &Allocate,
         context: u32,
     ) -> (Kind, u32, Option<DeviceId>) {
-        let said = allocate.device.or_else(|| self.device_of(context));
+        let known_device = allocate.device.or_else(|| self.device_of(context));
         let named = allocate.pool.filter(|pool| pool.0 != 0);
-        let pool = match (named, said) {
+        let pool = match (named, known_device) {
             (Some(pool), _) => self.pools.named(pool),
             (None, _) if allocate.kind == Kind::HostAsync => NIL,
             (None, Some(device)) => self.pools.taken_from(device),
@@ -345,18 +345,18 @@ impl Process {
         match self.pools.place(pool) {
             Some(Place::Host) => (Kind::HostAsync, pool, None),
             Some(Place::Device(device)) => (Kind::Async, pool, Some(device)),
-            None => (allocate.kind, pool, said),
+            None => (allocate.kind, pool, known_device),
         }
     }
 
-    /// The device of a context became known that memory came from.
+    /// Called when the device of a context becomes known.
     pub(super) fn place_pool(&mut self, context: u32, device: DeviceId) {
         if let Some((from, to)) = self.pools.placed(context, device) {
             self.move_pool(from, to, device);
         }
     }
 
-    /// What is in one pool is in another one, on a device. Looks at everything that is live.
+    /// Moves all allocations of a pool to another pool and device. Visits all live allocations.
     fn move_pool(&mut self, from: u32, to: u32, device: DeviceId) {
         if self.pools.get(from).is_none_or(|pool| pool.allocations == 0) {
             return;
@@ -392,31 +392,31 @@ mod tests {
     }
 
     #[test]
-    fn a_device_takes_from_its_current_pool_else_from_its_default_one() {
+    fn device_uses_current_pool_else_default() {
         let mut pools = Pools::default();
-        let nameless = pools.taken_from(GPU);
-        assert_eq!(pools.taken_from(GPU), nameless);
+        let unnamed = pools.taken_from(GPU);
+        assert_eq!(pools.taken_from(GPU), unnamed);
         pools.create(P, Some(Place::Device(GPU)), Moment(1));
-        assert_eq!(pools.belongs(P, GPU, true), (pools.named(P), None));
+        assert_eq!(pools.assign_device(P, GPU, true), (pools.named(P), None));
         assert_eq!(pools.taken_from(GPU), pools.named(P));
         pools.destroy(P, Moment(2));
-        assert_eq!(pools.taken_from(GPU), nameless);
+        assert_eq!(pools.taken_from(GPU), unnamed);
     }
 
     #[test]
-    fn the_default_pool_gets_its_name_when_it_is_told() {
+    fn default_pool_gets_its_handle_when_reported() {
         for current in [false, true] {
             let mut pools = Pools::default();
-            let nameless = pools.taken_from(GPU);
-            pools.add(&entry(nameless, 8));
-            let (index, was) = pools.belongs(P, GPU, current);
-            assert_eq!((was, pools.taken_from(GPU)), (Some(nameless), index));
-            assert_eq!(pools.belongs(P, GPU, current), (index, None));
+            let unnamed = pools.taken_from(GPU);
+            pools.add(&entry(unnamed, 8));
+            let (index, was) = pools.assign_device(P, GPU, current);
+            assert_eq!((was, pools.taken_from(GPU)), (Some(unnamed), index));
+            assert_eq!(pools.assign_device(P, GPU, current), (index, None));
         }
     }
 
     #[test]
-    fn a_destroyed_pool_stays_for_what_is_allocated_from_it() {
+    fn destroyed_pool_stays_while_in_use() {
         let mut pools = Pools::default();
         pools.create(P, Some(Place::Host), Moment(5));
         let old = pools.named(P);

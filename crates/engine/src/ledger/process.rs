@@ -1,4 +1,4 @@
-//! One process: what it holds and what it did, kept up to date call by call.
+//! State of one process, updated with every call.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ use super::totals::{Sum, Totals};
 use super::unusual::Unusuals;
 use super::work::Work;
 
-/// From this many allocations on, their common end is made in one go.
+/// From this number of allocations on, they are removed in bulk.
 const MANY: usize = 1000;
 
-/// What the process did so far.
+/// Counts of calls so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) allocations: u64,
@@ -49,20 +49,20 @@ pub(super) struct Counts {
     pub(super) received: ReceivedCalls,
 }
 
-/// A process may get so many other names: each makes series of its own in metrics.
+/// Limit of name changes per process: each name creates separate metric series.
 const RENAMED: u8 = 8;
 
-/// One process; after an exec, one program that it ran.
+/// One process; after an exec, one exec generation of it.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) key: ProcessKey,
     pub(super) uid: Option<u32>,
     pub(super) name: Box<str>,
-    /// How often it got another name.
+    /// Number of name changes.
     renamed: u8,
     pub(super) container: Option<Arc<Container>>,
     pub(super) before_trace: bool,
-    /// It has not called the driver since its exec, so there is nothing to show.
+    /// Whether it has not called the driver since its exec, so that it is not shown.
     pub(super) silent: bool,
     pub(super) ended: Option<(End, Moment)>,
     pub(super) allocations: Allocations,
@@ -72,7 +72,7 @@ pub(super) struct Process {
     pub(super) failures: HashMap<(FunctionId, i32), u64>,
     pub(super) superseded: Superseded,
     pub(super) peak: Peak,
-    /// From when to when the call took that is being applied.
+    /// Entry and return time of the current call.
     pub(super) call: (Moment, Moment),
     pub(super) losses: Losses,
     pub(super) contexts: Contexts,
@@ -82,34 +82,34 @@ pub(super) struct Process {
     pub(super) graphs: Graphs,
     pub(super) devices: Devices,
     pub(super) mistakes: Mistakes,
-    /// What was freed last.
+    /// Recently freed keys.
     pub(super) freed: Freed,
-    /// Memory was allocated of which neither the context nor the device was known.
+    /// Whether memory was allocated with neither context nor device known.
     pub(super) unowned: bool,
-    /// Imported memory that is open more than once: how often beyond that.
+    /// Imported memory that is opened more than once: number of additional openings.
     opened_again: HashMap<Key, u64>,
-    /// Writes down what begins and ends, in a ledger that is observed.
+    /// Logs allocation changes, if requested.
     pub(super) observer: Option<Box<Observer>>,
-    /// It was never announced: its beginning was not seen.
+    /// Whether it was never announced, so that its start was not seen.
     anonymous: bool,
     /// Launches and copies.
     pub(super) work: Option<Box<Work>>,
-    /// The same as the snapshot that is being made shows it.
+    /// Activity view for the snapshot in progress.
     pub(super) shown_work: Option<WorkView>,
     /// When it was first seen.
     began: Moment,
-    /// What it made that is no memory.
+    /// CUDA objects.
     pub(super) objects: Objects,
-    /// Where its memory and its objects came from.
+    /// Sites of its memory and objects.
     pub(super) sites: SiteTable,
     /// Blocks of PyTorch's cache.
     pub(super) torch: Option<Box<Torch>>,
-    /// What was unusual.
+    /// Anomalies.
     pub(super) unusual: Box<Unusuals>,
 }
 
 impl Process {
-    /// A process that makes calls without having been announced.
+    /// Creates a process that makes calls without having been announced.
     pub(super) fn anonymous(pid: Pid, at: Moment) -> Self {
         let facts = ProcessFacts { start: 0, uid: 0, name: Box::default(), before_trace: true };
         Self { uid: None, anonymous: true, ..Self::new(pid, &facts, at) }
@@ -156,14 +156,14 @@ impl Process {
         }
     }
 
-    /// The same process as a part of a trace that began at that moment.
+    /// Sets the site table.
     pub(super) fn with_sites(mut self, table: SiteTable) -> Self {
         self.sites = table;
         self
     }
 
-    /// The same process with the program that it runs now: it holds nothing, and everything it
-    /// does from here on is seen. It stays in its container.
+    /// Creates the state after an exec: no memory, and all calls from now on are seen. The
+    /// container stays the same.
     pub(super) fn replaced(&self, at: Moment) -> Self {
         let facts = ProcessFacts {
             start: self.key.start,
@@ -175,13 +175,13 @@ impl Process {
         Self { uid: self.uid, container, silent: true, ..Self::new(self.key.pid, &facts, at) }
     }
 
-    /// Whether an announcement is of this process. One that could not read the start time cannot
-    /// tell; then it is taken for the process that is there.
+    /// Whether an announcement is about this process. If a start time is unknown, it is assumed to
+    /// be.
     pub(super) fn is(&self, facts: &ProcessFacts) -> bool {
         self.key.start == facts.start || self.key.start == 0 || facts.start == 0
     }
 
-    /// It was announced again, or at last.
+    /// Updates the process when it is announced again, or for the first time after a call.
     pub(super) fn refresh(&mut self, facts: &ProcessFacts) {
         self.uid = Some(facts.uid);
         self.name.clone_from(&facts.name);
@@ -194,25 +194,25 @@ impl Process {
         }
     }
 
-    /// Launches, copies, names of kernels.
+    /// Applies launches, copies and kernel names.
     pub(super) fn work(&mut self, work: &work::Work) {
         let complete = !self.before_trace && self.losses.own.allocations == 0;
         self.work.get_or_insert_default().note(work, complete);
     }
 
-    /// Prepares what a snapshot shows of it.
+    /// Prepares the activity view for a snapshot.
     pub(super) fn show_work(&mut self, at: Moment, top: usize) {
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
         self.shown_work = self.work.as_mut().map(|work| work.view(at, self.began, top));
     }
 
-    /// One of its threads ended.
+    /// Handles the end of a thread.
     pub(super) fn end_thread(&mut self, tid: Tid) {
         self.threads.end(tid);
         self.graphs.end_thread(tid);
     }
 
-    /// It ended: what only its next calls would need is not kept.
+    /// Handles the end of the process: drops state that only further calls would need.
     pub(super) fn finish(&mut self, end: End, at: Moment) {
         if self.observer.is_some() {
             self.tell_exit(at);
@@ -224,8 +224,8 @@ impl Process {
         }
     }
 
-    /// A process is called what its first thread is called: workers of frameworks name themselves when
-    /// they know what they work for.
+    /// Names a thread. A process has the name of its main thread: framework workers rename
+    /// themselves once they know their task.
     pub(super) fn name_thread(&mut self, tid: Tid, name: &str) {
         self.threads.rename(tid, self.allocations.seed(), name);
         if tid.0 == self.key.pid.0 && *self.name != *name && self.renamed < RENAMED {
@@ -234,16 +234,16 @@ impl Process {
         }
     }
 
-    /// A call gave memory. Without room for what a capture notes, that is told.
+    /// Applies an allocation. Returns an error if it belongs to a capture and its node was dropped.
     pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) -> Result<(), Full> {
         let context = allocate.context.filter(|context| context.0 != 0);
         let context = context.map_or(NIL, |context| self.contexts.of(context));
         let Allocate { key, kind, bytes, device, site, stream, .. } = *allocate;
         let mut new = New { key, kind, bytes, site, owner: context, device, stream };
         if kind.is_pooled() {
-            let noted = self.note_allocation(event, allocate, context);
-            if let Some(noted) = noted {
-                return noted;
+            let result = self.note_allocation(event, allocate, context);
+            if let Some(result) = result {
+                return result;
             }
             (new.kind, new.owner, new.device) = self.pooled(allocate, context);
         } else {
@@ -256,7 +256,7 @@ impl Process {
         Ok(())
     }
 
-    /// Memory begins.
+    /// Adds an allocation to all lists and totals.
     pub(super) fn begin(&mut self, event: &Event, new: &New) {
         self.counts.allocations += 1;
         let thread = self.threads.of(event.tid, self.allocations.seed());
@@ -281,8 +281,8 @@ impl Process {
         }
     }
 
-    /// The driver gives a name out again only after its free has done its work: if there is a live
-    /// allocation of that name, the call that freed it is about to return.
+    /// Ends a live allocation with this key before the key is added again. The driver only reuses a
+    /// key after its free has taken effect, so the call that freed it has not returned yet.
     pub(super) fn make_room(&mut self, key: Key) {
         if let Some(older) = self.allocations.find(key) {
             let entry = self.allocations.slab[older];
@@ -295,16 +295,16 @@ impl Process {
         }
     }
 
-    /// A free arrived for what had to make room before; says whether there was any.
+    /// Matches a free with an allocation that was ended by reuse; returns whether there was one.
     pub(super) fn settle(&mut self, key: Key) -> bool {
-        let Some(owed) = self.superseded.settle(key, self.call.0) else { return false };
+        let Some(pending) = self.superseded.settle(key, self.call.0) else { return false };
         self.counts.frees += 1;
-        self.peak.ended_earlier(self.call.0, owed.entered, owed.bytes);
+        self.peak.ended_earlier(self.call.0, pending.entered, pending.bytes);
         true
     }
 
-    /// Imported memory that is open already was opened once more, at the same address. Other imported
-    /// memory that got the address while the last closing is under way cannot be told from that.
+    /// Counts another opening of imported memory at the same address. This cannot be distinguished
+    /// from other imported memory that got the address while the last close call is in progress.
     fn open_again(&mut self, event: &Event, allocate: &Allocate) -> bool {
         let Allocate { key, kind, site, .. } = *allocate;
         let live = self.allocations.find(key);
@@ -317,23 +317,23 @@ impl Process {
         open
     }
 
-    /// A call gave memory back.
+    /// Applies a free. Returns an error if it belongs to a capture and its node was dropped.
     pub(super) fn free(&mut self, event: &Event, free: &Free) -> Result<(), Full> {
         if free.by == FreeBy::FreeAsync
             && self.graphs.capturing()
-            && let Some(noted) = self.note_free(event, free)
+            && let Some(result) = self.note_free(event, free)
         {
-            return noted;
+            return result;
         }
         self.give_back(event, free.key, Some(free.by));
         Ok(())
     }
 
-    /// What has that name is given back, through a function family where that matters.
+    /// Frees the allocation with this key; `by` is the function family, if it matters.
     pub(super) fn give_back(&mut self, event: &Event, key: Key, by: Option<FreeBy>) {
         self.freed.push(key);
         let live = self.allocations.find(key);
-        // A call that was entered before the live allocation existed is about an older one.
+        // A call entered before the live allocation existed refers to an older one.
         let own = live.filter(|&slot| event.entered >= self.allocations.slab[slot].returned_at);
         if let Some(slot) = own {
             self.counts.frees += 1;
@@ -348,7 +348,7 @@ impl Process {
         }
     }
 
-    /// Imported memory that is open more than once stays open.
+    /// Closes one of several openings of imported memory; returns whether it stays open.
     fn close_one(&mut self, slot: Slot) -> bool {
         let entry = self.allocations.slab[slot];
         let key = entry.key();
@@ -361,12 +361,12 @@ impl Process {
         true
     }
 
-    /// A call failed.
+    /// Counts a failed call.
     pub(super) fn fail(&mut self, failed: &Failed) {
         *self.failures.entry((failed.function, failed.code)).or_insert(0) += 1;
         self.counts.failed_allocations += u64::from(failed.asked.is_some());
-        let refused = matches!(failed.code, INVALID_VALUE | INVALID_HANDLE);
-        if let Some(key) = failed.freed.filter(|_| refused)
+        let rejected = matches!(failed.code, INVALID_VALUE | INVALID_HANDLE);
+        if let Some(key) = failed.freed.filter(|_| rejected)
             && self.allocations.find(key).is_none()
         {
             if self.freed.contains(key) {
@@ -377,13 +377,13 @@ impl Process {
         }
     }
 
-    /// The device a failed call was about.
+    /// Device of a failed call.
     pub(super) fn device_asked(&self, failed: &Failed) -> Option<DeviceId> {
         let context = failed.context.and_then(|context| self.contexts.find(context));
         failed.device.or_else(|| self.device_of(context.unwrap_or(NIL)))
     }
 
-    /// Records of this process were lost, or `shared` ones of no known process.
+    /// Records losses of this process, or `shared` losses of an unknown process.
     pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment) {
         let ends = self.ends_among(lost.allocations, lost.frees);
         self.losses.lose(lost, shared, at, self.totals.live, ends);
@@ -392,12 +392,13 @@ impl Process {
         }
     }
 
-    /// The device of a context, or the only one that the process can see.
+    /// Device of a context, or the only one that the process can see.
     pub(super) fn device_of(&self, context: u32) -> Option<DeviceId> {
         self.contexts.device(context).or_else(|| self.devices.only())
     }
 
-    /// The one way in which a live allocation ends; says how often it had been opened.
+    /// Ends a live allocation; the only place where this happens. Returns how often it had been
+    /// opened.
     pub(super) fn end(&mut self, slot: Slot, how: How) -> u64 {
         if self.observer.is_some() {
             self.tell_end(slot, how);
@@ -407,7 +408,7 @@ impl Process {
         self.take(&entry, how)
     }
 
-    /// The same for many at once whose context ended; says how often they had been opened together.
+    /// Ends many allocations whose context ended; returns how often they had been opened in total.
     pub(super) fn end_all(&mut self, slots: &[Slot]) -> u64 {
         if slots.len() < MANY {
             return slots.iter().map(|slot| self.end(*slot, How::Released)).sum();
@@ -425,7 +426,7 @@ impl Process {
         openings
     }
 
-    /// Everything but the lists of what is live follows the end of an allocation.
+    /// Updates everything except the lists of live allocations when one ends.
     fn take(&mut self, entry: &Entry, how: How) -> u64 {
         self.contexts.take(entry);
         self.pools.take(entry);
@@ -445,13 +446,13 @@ impl Process {
         openings
     }
 
-    /// How many of lost records can hide the end of an allocation; see [`super::loss`].
+    /// Number of lost records that can hide the end of an allocation; see [`super::loss`].
     pub(super) fn ends_among(&self, allocations: u64, frees: u64) -> u64 {
         let allocations = if self.physical.is_used() { allocations } else { 0 };
         frees.saturating_add(allocations)
     }
 
-    /// Device memory that may be live and is not listed; see [`super::loss`].
+    /// Device memory that may be live but is not listed; see [`super::loss`].
     pub(super) fn unlisted(&self) -> Sum {
         let known = self.losses.unlisted(self.before_trace);
         if !self.losses.broken() {

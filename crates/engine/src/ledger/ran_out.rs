@@ -1,5 +1,5 @@
-//! Calls that failed for lack of memory, until the next snapshot: how many of each GPU, and of the first
-//! ones who held what.
+//! Out-of-memory errors until the next snapshot: their number per GPU, and the holders at the time
+//! of the first ones.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::units::Bytes;
 use super::Ledger;
 use super::process::Process;
 
-/// Errors that a snapshot lists: the first ones tell the story.
+/// Limit of errors in a snapshot: the first ones are the most informative.
 const KEPT: usize = 64;
 
 impl Ledger {
@@ -22,7 +22,7 @@ impl Ledger {
         };
         let device = process.device_asked(failed);
         let gpu = device.and_then(|device| process.devices.gpu(device));
-        // A call can fail on a GPU whose memory it did not ask for.
+        // A call can fail on a GPU although it requested other memory.
         let of_gpu = failed.asked.is_some_and(|(kind, _)| kind.takes_device_memory());
         let count = self.ran_out.entry(gpu.filter(|_| of_gpu)).or_default();
         *count = count.saturating_add(1);
@@ -40,11 +40,15 @@ impl Ledger {
             site: failed.site,
             site_name: self.sites.name(failed.site),
             frames: Arc::default(),
-            holders: self.holders(device, gpu),
+            holders: self.holders_on(device, gpu),
         });
     }
 
-    fn holders(&self, device: Option<DeviceId>, gpu: Option<GpuId>) -> Vec<(Pid, Box<str>, Bytes)> {
+    fn holders_on(
+        &self,
+        device: Option<DeviceId>,
+        gpu: Option<GpuId>,
+    ) -> Vec<(Pid, Box<str>, Bytes)> {
         let held = |process: &Process| match device {
             Some(device) => process.devices.held(&process.totals, device, gpu),
             None => process.totals.live,

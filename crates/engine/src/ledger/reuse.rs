@@ -1,72 +1,73 @@
-//! Allocations that ended because their address was given out again, and whose free call is still
-//! under way (or lost).
+//! Allocations that were ended by the reuse of their address, and whose free call is in progress
+//! (or lost).
 
 use hashbrown::HashMap;
 
 use crate::ids::{ContextId, Key};
 use crate::units::Moment;
 
-/// Keys that are remembered; beyond that only the count is.
+/// Limit of keys; beyond it, pending frees are only counted.
 const KEYS: usize = 65_536;
 
-/// An allocation that made room.
+/// An allocation that was ended by reuse.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// The context it was in.
+    /// Its context.
     pub(super) context: Option<ContextId>,
-    /// When the call had returned that made it.
+    /// Return time of the call that allocated it.
     pub(super) began: Moment,
-    /// When its name was seen given out again.
+    /// When the reuse of its key was seen.
     pub(super) at: Moment,
-    /// When the call was entered that got the name.
+    /// Entry time of the call that reused the key.
     pub(super) entered: Moment,
-    /// How much device memory it was.
+    /// Device memory that it used.
     pub(super) bytes: u64,
 }
 
-/// The ends one process still owes.
+/// Pending frees of one process.
 #[derive(Debug, Default)]
 pub(super) struct Superseded {
     by_key: HashMap<Key, Vec<Owed>>,
-    /// All of them.
+    /// Number of pending frees.
     pub(super) count: u64,
 }
 
 impl Superseded {
-    /// A live allocation of that name had to make room; so many frees of it are owed.
-    pub(super) fn add(&mut self, key: Key, frees: u64, owed: Owed) {
+    /// Records that a live allocation was ended by reuse, with the number of frees that are pending
+    /// for it.
+    pub(super) fn add(&mut self, key: Key, frees: u64, pending: Owed) {
         self.count += frees;
         let known = self.by_key.contains_key(&key);
         if known || self.by_key.len() < KEYS {
-            self.by_key.entry(key).or_default().extend((0..frees).map(|_| owed));
+            self.by_key.entry(key).or_default().extend((0..frees).map(|_| pending));
         }
     }
 
-    /// A free arrived that is not for a live allocation; gives the one that was owed, if any: the
-    /// youngest that was there when the free was entered.
+    /// Matches a free that is not for a live allocation: returns the youngest pending one that
+    /// existed when the free was entered.
     pub(super) fn settle(&mut self, key: Key, entered: Moment) -> Option<Owed> {
         let all = self.by_key.get_mut(&key)?;
-        let position = all.iter().rposition(|owed| owed.began <= entered)?;
-        let owed = all.remove(position);
+        let position = all.iter().rposition(|pending| pending.began <= entered)?;
+        let pending = all.remove(position);
         if all.is_empty() {
             self.by_key.remove(&key);
         }
         self.count -= 1;
-        Some(owed)
+        Some(pending)
     }
 
-    /// A context ended in a call that was entered at that moment: what was there and made room since
-    /// then may have ended with it, without a free of its own. Gives how many.
+    /// Removes allocations that may have ended with a context, in a call entered at that time,
+    /// without a free: they existed then and were ended by reuse since. Returns their number.
     pub(super) fn released(&mut self, context: ContextId, entered: Moment) -> u64 {
         let mut ended = 0;
-        let released = |owed: &Owed| {
-            owed.context == Some(context) && owed.began <= entered && entered <= owed.at
+        let released = |pending: &Owed| {
+            pending.context == Some(context) && pending.began <= entered && entered <= pending.at
         };
-        self.by_key.retain(|_, owed| {
-            let before = owed.len();
-            owed.retain(|owed| !released(owed));
-            ended += (before - owed.len()) as u64;
-            !owed.is_empty()
+        self.by_key.retain(|_, pending| {
+            let before = pending.len();
+            pending.retain(|pending| !released(pending));
+            ended += (before - pending.len()) as u64;
+            !pending.is_empty()
         });
         self.count -= ended;
         ended
@@ -79,16 +80,16 @@ mod tests {
 
     const LATER: Moment = Moment(1000);
 
-    fn owed(context: u64, at: u64) -> Owed {
+    fn pending(context: u64, at: u64) -> Owed {
         let (began, at) = (Moment(at / 2), Moment(at));
         Owed { context: Some(ContextId(context)), began, at, entered: at, bytes: 1 }
     }
 
     #[test]
-    fn a_free_settles_one_debt_of_its_key() {
+    fn free_matches_one_pending_free_of_its_key() {
         let mut superseded = Superseded::default();
-        superseded.add(Key::address(1), 1, owed(0, 1));
-        superseded.add(Key::address(1), 1, owed(0, 1));
+        superseded.add(Key::address(1), 1, pending(0, 1));
+        superseded.add(Key::address(1), 1, pending(0, 1));
         assert!(superseded.settle(Key::address(2), LATER).is_none());
         assert!(superseded.settle(Key::address(1), LATER).is_some());
         assert!(superseded.settle(Key::address(1), LATER).is_some());
@@ -97,24 +98,24 @@ mod tests {
     }
 
     #[test]
-    fn a_free_settles_no_debt_of_what_came_after_it() {
+    fn free_does_not_match_later_allocations() {
         let mut superseded = Superseded::default();
-        superseded.add(Key::address(1), 1, owed(0, 10));
-        superseded.add(Key::address(1), 1, owed(0, 40));
-        let ends = |owed: Option<Owed>| owed.map(|owed| owed.at);
+        superseded.add(Key::address(1), 1, pending(0, 10));
+        superseded.add(Key::address(1), 1, pending(0, 40));
+        let ends = |pending: Option<Owed>| pending.map(|pending| pending.at);
         assert_eq!(ends(superseded.settle(Key::address(1), Moment(15))), Some(Moment(10)));
         assert_eq!(ends(superseded.settle(Key::address(1), Moment(15))), None);
         assert_eq!(ends(superseded.settle(Key::address(1), Moment(35))), Some(Moment(40)));
     }
 
     #[test]
-    fn the_end_of_a_context_settles_what_made_room_meanwhile() {
+    fn context_end_releases_pending_frees() {
         let mut superseded = Superseded::default();
-        superseded.add(Key::address(1), 1, owed(7, 10));
-        superseded.add(Key::address(2), 1, owed(7, 20));
-        superseded.add(Key::address(3), 1, owed(8, 20));
-        superseded.add(Key::address(4), 1, owed(7, 40));
-        // One had made room before the end began, one came after that.
+        superseded.add(Key::address(1), 1, pending(7, 10));
+        superseded.add(Key::address(2), 1, pending(7, 20));
+        superseded.add(Key::address(3), 1, pending(8, 20));
+        superseded.add(Key::address(4), 1, pending(7, 40));
+        // One was reused before the end of the context, one was allocated after it.
         assert_eq!(superseded.released(ContextId(7), Moment(15)), 1);
         assert_eq!(superseded.count, 3);
         assert!(superseded.settle(Key::address(2), LATER).is_none());
@@ -123,10 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn debts_beyond_the_limit_are_only_counted() {
+    fn pending_frees_beyond_the_limit_are_only_counted() {
         let mut superseded = Superseded::default();
         for value in 0..KEYS as u64 + 10 {
-            superseded.add(Key::address(value), 1, owed(0, 1));
+            superseded.add(Key::address(value), 1, pending(0, 1));
         }
         assert_eq!(superseded.by_key.len(), KEYS);
         assert_eq!(superseded.count, KEYS as u64 + 10);

@@ -1,7 +1,8 @@
-//! How the blocks of a framework's cache lie in the memory that it has from the driver.
+//! Layout of a framework's cache blocks in its driver memory.
 //!
-//! A *segment* is what the cache got in one go: an allocation, or one mapping of physical memory.
-//! Mappings side by side are one *run* of addresses, in which a block may lie across several of them.
+//! A *segment* is memory that the cache obtained in one call: an allocation, or a mapping of
+//! physical memory. Adjacent mappings form one *run* of addresses, in which a block may span
+//! several of them.
 
 use crate::ids::{DeviceId, Space};
 use crate::tensor::NoFragmentation;
@@ -10,18 +11,18 @@ use super::process::Process;
 use super::torch::Block;
 use super::totals::Sum;
 
-/// Blocks and segments that are looked at: a tenth of a second for a report, or less.
+/// Limit of blocks and segments that are scanned: at most a tenth of a second per report.
 const MOST: usize = 1 << 21;
 
-/// The segments of a device that have blocks.
+/// Segments of a device that contain blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InUse {
     pub(super) device: DeviceId,
-    /// What of them no block takes.
+    /// Memory in them that no block uses.
     pub(super) free: Sum,
-    /// The longest piece between blocks, or between a block and an end of its run.
+    /// Largest gap between blocks, or between a block and an end of its run.
     pub(super) largest_gap: u64,
-    /// Blocks lie where no memory is known.
+    /// Whether blocks exist outside of known memory.
     pub(super) unknown: bool,
 }
 
@@ -31,23 +32,23 @@ impl InUse {
     }
 }
 
-/// Addresses from and to.
+/// Address range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Segment {
     start: u64,
     end: u64,
-    /// It can be a part of a longer run.
+    /// Whether it can be part of a longer run.
     mapped: bool,
 }
 
-/// What a walk over the segments has found of one of them.
+/// Used bytes and device of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Filled {
     bytes: u64,
     device: Option<DeviceId>,
 }
 
-/// The segments of a process that have blocks, in the order of their devices.
+/// Segments of a process that contain blocks, by device.
 pub(super) fn in_use(
     process: &Process,
     count: usize,
@@ -80,7 +81,7 @@ fn segments(process: &Process) -> Vec<Segment> {
     all
 }
 
-/// Both in the order of their addresses.
+/// Requires both lists sorted by address.
 fn lay_out(blocks: &[Block], segments: &[Segment]) -> Vec<InUse> {
     let mut found: Vec<InUse> = Vec::new();
     let mut filled = vec![Filled::default(); segments.len()];
@@ -115,17 +116,17 @@ fn lay_out(blocks: &[Block], segments: &[Segment]) -> Vec<InUse> {
 }
 
 fn of(found: &mut Vec<InUse>, device: DeviceId) -> &mut InUse {
-    let place = match found.binary_search_by_key(&device, |one| one.device) {
-        Ok(place) => place,
-        Err(place) => {
-            found.insert(place, InUse::none(device));
-            place
+    let index = match found.binary_search_by_key(&device, |one| one.device) {
+        Ok(index) => index,
+        Err(index) => {
+            found.insert(index, InUse::none(device));
+            index
         }
     };
-    &mut found[place]
+    &mut found[index]
 }
 
-/// Mappings side by side become one.
+/// Merges adjacent mappings.
 fn runs(segments: &[Segment]) -> Vec<Segment> {
     let mut runs: Vec<Segment> = Vec::new();
     for segment in segments {
@@ -139,7 +140,7 @@ fn runs(segments: &[Segment]) -> Vec<Segment> {
     runs
 }
 
-/// The pieces before, between and after the blocks of each run.
+/// Computes the gaps before, between and after the blocks of each run.
 fn gaps(blocks: &[Block], runs: &[Segment], found: &mut Vec<InUse>) {
     let mut blocks = blocks.iter().peekable();
     for run in runs {

@@ -1,4 +1,4 @@
-//! What a snapshot shows of sites. The cost is a step for each site, and more for those listed.
+//! Site views of a snapshot. Costs O(sites), plus the cost of the listed ones.
 
 use std::cmp::Reverse;
 
@@ -15,13 +15,13 @@ use crate::units::{Bytes, Moment};
 use super::sites::{Held, Row, SiteTable, Source};
 use super::totals::Sum;
 
-/// A table, and whose it is.
+/// A table and its process.
 pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
 
-/// What a list of sites is about. Each has its own rows, so that none is added to another.
+/// What a list of sites contains. Memory and tensors are never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum About {
-    /// Memory of the driver, whose figures are of device memory; and objects.
+    /// Driver memory, with totals of device memory; and CUDA objects.
     Memory,
     /// Blocks of a framework's cache.
     Tensors,
@@ -35,7 +35,7 @@ impl About {
         }
     }
 
-    /// Whether a row is a part of the figures of its site.
+    /// Whether a row is included in the totals of its site.
     fn counts(self, held: Held) -> bool {
         match self {
             Self::Memory => held.takes_device_memory(),
@@ -44,21 +44,21 @@ impl About {
     }
 }
 
-/// A row with the name of its site and the number of its table.
+/// A row with the name of its site and the index of its table.
 type Named<'a> = (SiteName, usize, &'a Row);
 
-/// The top of the sites of some tables at a moment, then, among those of memory, as many of the others
-/// that have objects; and how many sites there are.
+/// Returns the top sites of some tables at a given time, followed (for memory) by as many others
+/// that have objects; and the total number of sites.
 pub(super) fn list(
     tables: &[Owned<'_>],
     about: About,
     at: Moment,
     view: &View,
-    told: &Sites,
+    registry: &Sites,
 ) -> (Vec<SiteView>, u64) {
     let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
         let rows = sites.rows().iter().filter(move |row| about.lists(row.held));
-        rows.map(move |row| (name(row.source, told), table, row))
+        rows.map(move |row| (name(row.source, registry), table, row))
     });
     let mut rows: Vec<Named<'_>> = rows.collect();
     rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.held, row.source));
@@ -70,11 +70,11 @@ pub(super) fn list(
     others.sort_by_cached_key(|group| Reverse(made(group)));
     others.truncate(view.top_sites);
     groups.extend(others);
-    let shown = groups.into_iter().map(|group| site(group, about, tables, at, told));
+    let shown = groups.into_iter().map(|group| site(group, about, tables, at, registry));
     (shown.collect(), total as u64)
 }
 
-/// All allocations of some tables, and those without a stack.
+/// Number of allocations in some tables, and of those without a stack.
 pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
     let rows = rows.filter(|row| row.held.is_memory());
@@ -84,9 +84,9 @@ pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
     })
 }
 
-pub(super) fn name(source: Source, told: &Sites) -> SiteName {
+pub(super) fn name(source: Source, registry: &Sites) -> SiteName {
     match source {
-        Source::Site(site) => told.name(Some(site)),
+        Source::Site(site) => registry.name(Some(site)),
         Source::Unknown => SiteName::Unknown,
         Source::Other => SiteName::Other,
     }
@@ -105,20 +105,20 @@ fn bytes_of<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
     group.iter().map(|(_, _, row)| *row).filter(|row| row.held.kind().is_some())
 }
 
-/// Objects: how many live, how many were ever made.
+/// Number of objects: live, and ever created.
 fn made(group: &[Named<'_>]) -> (u64, u64) {
     let rows = group.iter().filter(|(_, _, row)| row.held.object().is_some());
     rows.fold((0, 0), |(live, all), (_, _, row)| (live + row.count, all + row.allocations))
 }
 
-/// The place in the order: as the view says, then by what it ever allocated, then by its objects.
+/// Sort key: by the order of the options, then by total bytes allocated, then by objects.
 fn rank(group: &[Named<'_>], about: About, sort: Sort) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
     let live = sum(counted(group, about), |row| row.live).bytes();
     let count = counted(group, about).map(|row| row.count).sum();
     let first = bytes_of(group).map(|row| row.first).min();
     let all = sum(bytes_of(group), |row| row.total);
-    let place = super::view::rank(sort, live, count, first);
-    (place, Reverse(all.bytes().0), Reverse(made(group)))
+    let position = super::view::rank(sort, live, count, first);
+    (position, Reverse(all.bytes().0), Reverse(made(group)))
 }
 
 fn site(
@@ -126,59 +126,59 @@ fn site(
     about: About,
     tables: &[Owned<'_>],
     at: Moment,
-    told: &Sites,
+    registry: &Sites,
 ) -> SiteView {
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
     let (kinds, objects) = (by_kind(group), by_object(group));
-    let all = put_together(kinds.iter());
-    let counted = put_together(kinds.iter().filter(|row| about.counts(row.held)));
-    // Where there is no memory, the times are those of objects.
-    let any = all.clone().or_else(|| put_together(objects.iter()));
+    let all = merge_rows(kinds.iter());
+    let counted = merge_rows(kinds.iter().filter(|row| about.counts(row.held)));
+    // Without memory, the times are those of objects.
+    let any = all.clone().or_else(|| merge_rows(objects.iter()));
     let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
-    let figures = counted.as_ref();
-    let of = |what: fn(&Row) -> u64| figures.map_or(0, what);
-    let bytes = |what: fn(&Row) -> Sum| figures.map_or(Bytes(0), |row| what(row).bytes());
+    let totals = counted.as_ref();
+    let of = |what: fn(&Row) -> u64| totals.map_or(0, what);
+    let bytes = |what: fn(&Row) -> Sum| totals.map_or(Bytes(0), |row| what(row).bytes());
     SiteView {
         name,
-        frames: told.frames_of(name),
+        frames: registry.frames_of(name),
         live_bytes: bytes(|row| row.live),
         live_allocations: of(|row| row.count),
-        grown: figures.map_or(0, |row| row.live.beyond(row.shown)),
+        grown: totals.map_or(0, |row| row.live.beyond(row.shown)),
         bytes_total: bytes(|row| row.total),
         allocations_total: of(|row| row.allocations),
         freed_total: of(|row| row.freed),
         peak_bytes: bytes(|row| row.peak),
-        peak_at: figures.and_then(|row| row.peak_at),
+        peak_at: totals.and_then(|row| row.peak_at),
         seen: any.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
         lifetimes: all.as_ref().map(|row| row.spans.iter().collect()).unwrap_or_default(),
         longest_lifetime: all.as_ref().and_then(|row| row.spans.longest()),
-        growth: growth(figures, start, at),
+        growth: growth(totals, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
         objects: objects.iter().filter_map(object).collect(),
         processes: processes(group, about, tables),
     }
 }
 
-/// One row for each kind.
+/// Merges rows into one per kind.
 fn by_kind(group: &[Named<'_>]) -> Vec<Row> {
     let of = |kind: Kind| {
-        put_together(
+        merge_rows(
             group.iter().map(|(_, _, row)| *row).filter(move |row| row.held == Held::Memory(kind)),
         )
     };
     Kind::ALL.into_iter().filter_map(of).collect()
 }
 
-/// One row for each kind of object.
+/// Merges rows into one per object kind.
 fn by_object(group: &[Named<'_>]) -> Vec<Row> {
     let of = |kind: ObjectKind| {
         let rows = group.iter().map(|(_, _, row)| *row);
-        put_together(rows.filter(move |row| row.held == Held::Object(kind)))
+        merge_rows(rows.filter(move |row| row.held == Held::Object(kind)))
     };
     ObjectKind::ALL.into_iter().filter_map(of).collect()
 }
 
-fn put_together<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
+fn merge_rows<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
     let mut all = rows.next()?.clone();
     rows.for_each(|row| all.absorb(row));
     Some(all)
@@ -219,7 +219,7 @@ fn live_kinds(rows: &[Named<'_>]) -> Vec<KindView> {
     live.filter_map(|row| Some(KindView::from(&kind(&row)?))).collect()
 }
 
-/// What each process holds, the most first.
+/// Memory of each process, largest first.
 fn processes(group: &[Named<'_>], about: About, tables: &[Owned<'_>]) -> Vec<SiteProcess> {
     if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
         return Vec::new();
