@@ -170,7 +170,7 @@ impl Contexts {
 
     /// Removes a destroyed context. A context with allocations is kept, with an unknown device:
     /// they belong to a newer context with the same handle, whose creation was not seen.
-    pub(super) fn forget(&mut self, index: u32) {
+    pub(super) fn remove_destroyed(&mut self, index: u32) {
         if self.primaries.iter().any(|primary| primary.context == index) {
             return;
         }
@@ -310,7 +310,7 @@ mod tests {
         for id in 1..=100 {
             let context = contexts.of(ContextId(id));
             contexts.create(context, Moment(id));
-            contexts.forget(context);
+            contexts.remove_destroyed(context);
         }
         assert_eq!(contexts.slots.len(), 1);
         assert_eq!(contexts.find(ContextId(100)), None);

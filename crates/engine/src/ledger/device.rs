@@ -178,7 +178,7 @@ impl Process {
         used.into_iter().for_each(|device| self.devices.uses(device));
         if let Some(device) = self.devices.only() {
             self.place_rest(device, Moment(u64::MAX));
-            self.totals.settle(device);
+            self.totals.attribute_peak_to(device);
         }
     }
 
@@ -195,7 +195,7 @@ impl Process {
                     self.place_rest(device, event.entered);
                     // Contexts that have ended may have been on another device.
                     if !self.contexts.any_ended() && !self.losses.broken() {
-                        self.totals.settle(device);
+                        self.totals.attribute_peak_to(device);
                     }
                 }
                 None => self.devices.unplaced_on = Some(gpu),

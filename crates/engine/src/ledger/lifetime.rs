@@ -38,7 +38,7 @@ impl Process {
                 if let Some(index) = self.contexts.destroyed(context, event.entered) {
                     self.release(index, event.entered);
                     self.pools.orphan(index);
-                    self.contexts.forget(index);
+                    self.contexts.remove_destroyed(index);
                 } else {
                     self.release_objects(context, event.entered);
                     // It destroyed an older context whose handle is already in use again. The
@@ -146,7 +146,7 @@ impl Process {
             self.contexts.placed(context);
         }
         if !self.unowned && self.contexts.all_on(device) && !self.losses.broken() {
-            self.totals.settle(device);
+            self.totals.attribute_peak_to(device);
         }
     }
 }

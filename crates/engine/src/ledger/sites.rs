@@ -1,5 +1,5 @@
-//! What each site of a process allocated, by kind: what is live of it, and what it did so far.
-//! Everything is kept up to date with every event, at the cost of one lookup.
+//! Memory and objects of each site of a process, by kind: live now, and since the start. All values
+//! are updated with every event, at the cost of one lookup.
 
 use std::hash::BuildHasher;
 
@@ -16,23 +16,23 @@ use crate::units::{Moment, Nanos};
 use super::allocation::Entry;
 use super::totals::Sum;
 
-/// Sites, by kind, that are kept of a process. What comes from others is added up together.
+/// Limit of rows (site and kind) per process. Further sites share one row.
 const KEPT: usize = 65_536;
 
-/// Rows that are found without a look into the index: programs allocate and free in loops.
+/// Size of the cache of recently used rows: programs allocate and free in loops.
 const RECENT: usize = 256;
 
-/// Where allocations came from.
+/// Origin of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Source {
     Site(SiteId),
-    /// Nothing says where.
+    /// The call stack is unknown.
     Unknown,
-    /// Of sites that there was no room for.
+    /// Sites beyond the limit.
     Other,
 }
 
-/// What is held: memory, of which bytes are counted; or objects, each of which counts as one.
+/// What a row counts: memory in bytes, or objects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Held {
     Memory(Kind),
@@ -40,7 +40,7 @@ pub(super) enum Held {
 }
 
 impl Held {
-    /// A number of its own for each, below 256.
+    /// Unique number below 256.
     const fn number(self) -> u64 {
         match self {
             Self::Memory(kind) => kind.index() as u64,
@@ -52,17 +52,18 @@ impl Held {
         matches!(self, Self::Memory(kind) if kind.takes_device_memory())
     }
 
-    /// Blocks of a framework's cache: an annotation of memory that is counted elsewhere.
+    /// Whether these are blocks of a framework's cache: an annotation of memory that is counted
+    /// elsewhere.
     pub(super) const fn is_tensors(self) -> bool {
         matches!(self, Self::Memory(Kind::Torch))
     }
 
-    /// Memory of the driver.
+    /// Whether this is driver memory.
     pub(super) const fn is_memory(self) -> bool {
         matches!(self, Self::Memory(_)) && !self.is_tensors()
     }
 
-    /// The kind of memory, where it is memory.
+    /// Memory kind, if this is memory.
     pub(super) const fn kind(self) -> Option<Kind> {
         match self {
             Self::Memory(kind) => Some(kind),
@@ -70,7 +71,7 @@ impl Held {
         }
     }
 
-    /// The kind of object, where it is one.
+    /// Object kind, if this is an object.
     pub(super) const fn object(self) -> Option<ObjectKind> {
         match self {
             Self::Memory(_) => None,
@@ -80,7 +81,7 @@ impl Held {
 }
 
 impl Source {
-    /// A number of its own for each source and what is held.
+    /// Unique number of a source and resource kind.
     fn number(self, held: Held) -> u64 {
         let source = match self {
             Self::Site(site) => u64::from(site.0),
@@ -91,37 +92,37 @@ impl Source {
     }
 }
 
-/// What one source allocated of one kind.
+/// Values of one site and kind.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) source: Source,
     pub(super) held: Held,
     pub(super) live: Sum,
     pub(super) count: u64,
-    /// All that ever began.
+    /// Total of all allocations.
     pub(super) total: Sum,
     pub(super) allocations: u64,
-    /// The most that was live, and when; no moment where rows were put together, whose peaks need
-    /// not have been at the same time.
+    /// Peak, and when it was reached; no time for merged rows, whose peaks may have been at
+    /// different times.
     pub(super) peak: Sum,
     pub(super) peak_at: Option<Moment>,
-    /// What calls ended, or another allocation showed to be ended.
+    /// Number freed by calls, or implied by another allocation with the same key.
     pub(super) freed: u64,
     pub(super) first: Moment,
     pub(super) last: Moment,
-    /// The times at which the live ones began, added up; and the lives of the freed ones.
+    /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
     began_sum: Sum,
     life_sum: Sum,
-    /// How long what was freed had lived.
+    /// Lifetimes of freed allocations.
     pub(super) spans: Spans,
     pub(super) course: Course,
     pub(super) threads: Threads,
     pub(super) devices: Majority,
-    /// Live allocations of unknown size.
+    /// Number of live allocations of unknown size.
     pub(super) unknown_sizes: u64,
-    /// The size of the biggest that ever began.
+    /// Size of the largest allocation so far.
     largest: u64,
-    /// What was live at the last snapshot.
+    /// Live bytes at the last snapshot.
     pub(super) shown: Sum,
 }
 
@@ -143,7 +144,7 @@ impl Row {
             life_sum: Sum::default(),
             spans: Spans::default(),
             course: Course::default(),
-            threads: Threads::Nobody,
+            threads: Threads::Unset,
             devices: Majority::default(),
             unknown_sizes: 0,
             largest: 0,
@@ -160,7 +161,7 @@ impl Row {
         }
     }
 
-    /// What is live, as it is judged.
+    /// Live quantity, as the classifier uses it.
     pub(super) fn quantity(&self) -> u64 {
         match self.held {
             Held::Memory(_) => self.live.bytes().0,
@@ -168,17 +169,17 @@ impl Row {
         }
     }
 
-    /// The mean age of what is live.
+    /// Mean age of live allocations.
     pub(super) fn mean_age(&self, at: Moment) -> Nanos {
         if self.count == 0 { Nanos(0) } else { at - Moment(self.began_sum.mean(self.count)) }
     }
 
-    /// The mean life of what was freed, where anything was.
+    /// Mean lifetime of freed allocations, if any.
     pub(super) fn mean_life(&self) -> Option<Nanos> {
         (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed)))
     }
 
-    /// What one of that size adds to the quantity.
+    /// Contribution of one allocation to the quantity.
     const fn size(&self, bytes: u64) -> u64 {
         match self.held {
             Held::Memory(_) => bytes,
@@ -186,7 +187,7 @@ impl Row {
         }
     }
 
-    /// Adds what another row says.
+    /// Merges another row into this one.
     pub(super) fn absorb(&mut self, other: &Self) {
         self.course.absorb(self.quantity(), &other.course, other.quantity());
         self.live = self.live.plus(other.live);
@@ -209,10 +210,10 @@ impl Row {
     }
 }
 
-/// Who allocated: nobody yet, one thread, or several.
+/// Allocating threads: none yet, one, or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Threads {
-    Nobody,
+    Unset,
     One(Tid),
     Several,
 }
@@ -220,46 +221,46 @@ pub(super) enum Threads {
 impl Threads {
     fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Nobody, threads) | (threads, Self::Nobody) => threads,
+            (Self::Unset, threads) | (threads, Self::Unset) => threads,
             (Self::One(one), Self::One(other)) if one == other => self,
             _ => Self::Several,
         }
     }
 }
 
-/// The sites of one process.
+/// Sites of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SiteTable {
     rows: Vec<Row>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// The numbers of sources that were asked for last, and their rows.
+    /// Recently used rows, with the numbers of their sources.
     recent: Vec<(u64, u32)>,
-    /// When the trace began.
+    /// Start of the trace.
     start: Moment,
-    /// Rows of sites, against [`KEPT`].
+    /// Number of site rows, limited by [`MAX_SITE_ROWS`].
     sites: usize,
-    /// The same of a framework's blocks: however many these are, memory keeps its room.
+    /// The same for a framework's blocks, which have a separate limit.
     tensor_sites: usize,
-    /// Sites are not told apart any more.
-    together: bool,
+    /// Whether sites are merged.
+    merged: bool,
 }
 
 impl SiteTable {
-    /// A table whose windows begin with the trace.
+    /// Creates a table whose windows begin with the trace.
     pub(super) fn since(start: Moment) -> Self {
         Self { start, ..Self::default() }
     }
 
-    /// The same; `together`: sites are not told apart.
-    pub(super) fn new(start: Moment, together: bool) -> Self {
-        Self { start, together, ..Self::default() }
+    /// The same; `merged`: all sites share one row.
+    pub(super) fn new(start: Moment, merged: bool) -> Self {
+        Self { start, merged, ..Self::default() }
     }
 
-    /// A thread allocated; says what was known of the site before, where it is one.
+    /// Records an allocation by a thread; returns the previous values of the site, if it is known.
     pub(super) fn add(&mut self, entry: &Entry, tid: Tid) -> Option<AtSite> {
         let held = Held::Memory(entry.kind);
-        let row = self.begun(entry.site(), held, entry.bytes, entry.returned_at);
+        let row = self.record(entry.site(), held, entry.bytes, entry.returned_at);
         row.threads = row.threads.and(Threads::One(tid));
         row.devices.add(entry.device());
         let before = AtSite { count: row.allocations - 1, largest: row.largest };
@@ -267,9 +268,9 @@ impl SiteTable {
         matches!(row.source, Source::Site(_)).then_some(before)
     }
 
-    /// Something began.
+    /// Records an allocation or a created object.
     pub(super) fn begin(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) {
-        self.begun(site, held, bytes, at);
+        self.record(site, held, bytes, at);
     }
 
     /// The same, on a device.
@@ -280,10 +281,10 @@ impl SiteTable {
         bytes: u64,
         at: Moment,
     ) {
-        self.begun(site, held, bytes, at).devices.add(Some(device));
+        self.record(site, held, bytes, at).devices.add(Some(device));
     }
 
-    fn begun(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) -> &mut Row {
+    fn record(&mut self, site: Option<SiteId>, held: Held, bytes: u64, at: Moment) -> &mut Row {
         let start = self.start;
         let row = self.row(site, held, at);
         row.course.begin(at - start, row.quantity(), row.size(bytes));
@@ -296,7 +297,7 @@ impl SiteTable {
         row
     }
 
-    /// Something ended that began at that moment.
+    /// Records the end of an allocation or object that was created at `began`.
     pub(super) fn finish(
         &mut self,
         (site, held): (Option<SiteId>, Held),
@@ -319,14 +320,14 @@ impl SiteTable {
         }
     }
 
-    /// A call opened once more what was there already.
+    /// Counts another opening of memory that is already open.
     pub(super) fn open_again(&mut self, site: Option<SiteId>, kind: Kind, at: Moment) {
         let row = self.row(site, Held::Memory(kind), at);
         row.allocations += 1;
         row.last = row.last.max(at);
     }
 
-    /// An allocation ended at that moment; it had been opened so often.
+    /// Records the end of an allocation that had been opened `openings` times.
     pub(super) fn take(&mut self, entry: &Entry, how: How, at: Moment, openings: u64) {
         let held = Held::Memory(entry.kind);
         self.finish((entry.site(), held), entry.bytes, entry.returned_at, how, at);
@@ -336,12 +337,12 @@ impl SiteTable {
         }
     }
 
-    /// One of several openings was closed.
+    /// Counts the close of one of several openings.
     pub(super) fn close_one(&mut self, entry: &Entry, at: Moment) {
         self.row(entry.site(), Held::Memory(entry.kind), at).freed += 1;
     }
 
-    /// The size of a live allocation became known.
+    /// Updates the size of a live allocation when it becomes known.
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64, at: Moment) {
         let (start, more) = (self.start, bytes.saturating_sub(entry.bytes));
         let row = self.row(entry.site(), Held::Memory(entry.kind), at);
@@ -351,44 +352,44 @@ impl SiteTable {
         row.grow(more, at);
     }
 
-    /// The device of a live allocation became known.
+    /// Updates the device of a live allocation when it becomes known.
     pub(super) fn learn_device(&mut self, entry: &Entry, device: DeviceId) {
         let row = self.row(entry.site(), Held::Memory(entry.kind), entry.returned_at);
         row.devices.replace(entry.device(), Some(device));
     }
 
-    /// The row of a site. A site that came when there was no room
-    /// never gets a row of its own, so what began as another's ends as another's.
+    /// Row of a site. A site that was first seen beyond the limit never gets its own row, so that
+    /// its frees are counted in the same row as its allocations.
     fn row(&mut self, site: Option<SiteId>, held: Held, at: Moment) -> &mut Row {
         let source = match site {
-            Some(_) if self.together => Source::Other,
+            Some(_) if self.merged => Source::Other,
             Some(site) => Source::Site(site),
             None => Source::Unknown,
         };
         let number = source.number(held);
         let hint = (number >> 8 ^ number) as usize % RECENT;
-        let place = match self.recent.get(hint) {
-            Some(&(known, place)) if known == number => place,
+        let slot = match self.recent.get(hint) {
+            Some(&(known, slot)) if known == number => slot,
             _ => self.look_up(source, held, at, hint),
         };
-        &mut self.rows[place as usize]
+        &mut self.rows[slot as usize]
     }
 
     fn look_up(&mut self, source: Source, held: Held, at: Moment, hint: usize) -> u32 {
-        let place = self.find(source, held).unwrap_or_else(|| self.open(source, held, at));
+        let slot = self.find(source, held).unwrap_or_else(|| self.open(source, held, at));
         if self.recent.is_empty() {
             self.recent = vec![(u64::MAX, 0); RECENT];
         }
         if let Some(recent) = self.recent.get_mut(hint) {
-            *recent = (source.number(held), place);
+            *recent = (source.number(held), slot);
         }
-        place
+        slot
     }
 
     fn find(&self, source: Source, held: Held) -> Option<u32> {
         let number = source.number(held);
-        let is = |place: &u32| {
-            let row = &self.rows[*place as usize];
+        let is = |slot: &u32| {
+            let row = &self.rows[*slot as usize];
             row.source.number(row.held) == number
         };
         self.index.find(self.hasher.hash_one(number), is).copied()
@@ -407,18 +408,18 @@ impl SiteTable {
     }
 
     fn insert(&mut self, row: Row) -> u32 {
-        let place = self.rows.len() as u32;
+        let slot = self.rows.len() as u32;
         let number = row.source.number(row.held);
         self.rows.push(row);
         let Self { rows, index, hasher, .. } = self;
-        index.insert_unique(hasher.hash_one(number), place, |place| {
-            let row = &rows[*place as usize];
+        index.insert_unique(hasher.hash_one(number), slot, |slot| {
+            let row = &rows[*slot as usize];
             hasher.hash_one(row.source.number(row.held))
         });
-        place
+        slot
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -431,14 +432,14 @@ impl SiteTable {
         self.start
     }
 
-    /// A snapshot was made: growth is counted from here on.
+    /// Called after a snapshot: deltas are counted from here on.
     pub(super) fn mark_shown(&mut self) {
         self.rows.iter_mut().for_each(|row| row.shown = row.live);
     }
 
-    /// From now on one row has all sites, of each kind; sums stay as they are.
+    /// Merges all sites of a kind into one row; totals are unaffected.
     pub(super) fn put_together(&mut self) {
-        if std::mem::replace(&mut self.together, true) {
+        if std::mem::replace(&mut self.merged, true) {
             return;
         }
         let rows = std::mem::take(&mut self.rows);
@@ -450,25 +451,25 @@ impl SiteTable {
                 row.source = Source::Other;
             }
             match self.find(row.source, row.held) {
-                Some(place) => self.rows[place as usize].absorb(&row),
+                Some(slot) => self.rows[slot as usize].absorb(&row),
                 None => drop(self.insert(row)),
             }
         }
     }
 
-    /// Nobody adds to it any more: gives back what only that needs.
+    /// Frees memory that is only needed while rows change.
     pub(super) fn close(&mut self) {
         self.recent = Vec::new();
         self.rows.iter_mut().for_each(|row| row.course.close());
         self.rows.shrink_to_fit();
     }
 
-    /// Adds the rows of a table that nobody adds to any more.
+    /// Merges the rows of a frozen table.
     pub(super) fn absorb(&mut self, other: Self) {
         for row in other.rows {
             let (source, held, first) = (row.source, row.held, row.first);
-            let place = self.find(source, held).unwrap_or_else(|| self.open(source, held, first));
-            let own = &mut self.rows[place as usize];
+            let slot = self.find(source, held).unwrap_or_else(|| self.open(source, held, first));
+            let own = &mut self.rows[slot as usize];
             if own.allocations == 0 {
                 *own = Row { source: own.source, ..row };
             } else {
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_beyond_the_limit_are_added_up_together() {
+    fn sites_beyond_the_limit_share_a_row() {
         let mut table = SiteTable::since(Moment(0));
         let count = KEPT as u32 + 100;
         for site in 0..count {
@@ -506,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_that_are_put_together_keep_their_sums_and_end_what_began_before() {
+    fn merged_sites_keep_their_totals() {
         let mut table = SiteTable::since(Moment(0));
         for site in 0..3 {
             table.add(&entry(site, 8), Tid(1));
@@ -525,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn times_to_live_are_counted_by_power_of_two() {
+    fn lifetimes_are_counted_by_power_of_two() {
         let mut table = SiteTable::since(Moment(0));
         for (lived, how) in [(0, How::Freed), (3, How::Freed), (1024, How::Replaced)] {
             table.add(&entry(1, 8), Tid(1));
@@ -539,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_and_the_device_of_most_are_known() {
+    fn site_row_tracks_majority_device_and_thread() {
         let row = |entries: &[(u32, Option<u16>)]| {
             let mut table = SiteTable::since(Moment(0));
             for &(thread, device) in entries {

@@ -1,27 +1,27 @@
-//! The order of one thread's allocations by size.
+//! Index of one thread's allocations by size.
 //!
 //! A treap over the *distinct* sizes, whose nodes are the entries themselves: the oldest allocation
-//! of a size is the node, the others of that size hang on it in a ring, oldest first. Most programs
-//! use few sizes, so most allocations only join or leave a ring. The priority of a node is a hash of
-//! its size with a seed that the traced program does not know, so that it cannot choose sizes which
-//! unbalance the tree; the shape of the tree never shows in a result.
+//! of a size is the node, the others of that size are linked to it in a ring, oldest first. Most
+//! programs use few sizes, so most allocations only join or leave a ring. The priority of a node is
+//! a hash of its size with a seed unknown to the traced program, which therefore cannot choose
+//! sizes that unbalance the tree. The shape of the tree never affects a result.
 
 use super::allocation::{NIL, Slab, Slot};
 
-/// In `Entry::smaller`: hangs on a node and is none itself.
+/// Value of `AllocationEntry::smaller` for entries that are in a ring but not a node.
 const IN_RING: Slot = NIL - 1;
 
-/// How many of the same size are looked at to find an older entry's place among them.
+/// Limit of entries of the same size that are scanned to insert an entry by age.
 const LOOK_AT: usize = 64;
 
-/// The sizes of one thread.
+/// Sizes of one thread's allocations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     root: Slot,
     seed: u64,
 }
 
-/// A place in the tree that can hold a subtree.
+/// A link in the tree that can hold a subtree.
 #[derive(Clone, Copy)]
 enum Place {
     Root,
@@ -34,7 +34,7 @@ impl Sizes {
         Self { root: NIL, seed }
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub(super) fn clear(&mut self) {
         self.root = NIL;
     }
@@ -49,20 +49,20 @@ impl Sizes {
         }
         slab[slot].same_previous = slot;
         slab[slot].same_next = slot;
-        let mut place = Place::Root;
+        let mut link = Place::Root;
         let mut node = self.root;
         while node != NIL && self.priority(slab[node].bytes) >= self.priority(size) {
-            place = towards(slab, node, size);
-            node = self.get(slab, place);
+            link = towards(slab, node, size);
+            node = self.get(slab, link);
         }
-        self.set(slab, place, slot);
+        self.set(slab, link, slot);
         self.split(slab, node, size, slot);
     }
 
-    /// Adds an entry whose size has changed: among those of its size where its age puts it. If very
-    /// many of them are younger, it comes among those, so that the cost has a limit.
+    /// Adds an entry whose size has changed, ordered by age among entries of the same size. If very
+    /// many of them are younger, its position is approximate, which bounds the cost.
     pub(super) fn insert_aged(&mut self, slab: &mut Slab, slot: Slot) {
-        let (place, node) = self.find(slab, slab[slot].bytes);
+        let (link, node) = self.find(slab, slab[slot].bytes);
         if node == NIL {
             self.insert(slab, slot);
             return;
@@ -74,12 +74,12 @@ impl Sizes {
                 break;
             }
             if before == node {
-                // Older than all: it is the node from now on.
+                // Older than all others: it becomes the node.
                 join_ring(slab, slab[node].same_previous, slot);
                 slab[slot].smaller = slab[node].smaller;
                 slab[slot].bigger = slab[node].bigger;
                 slab[node].smaller = IN_RING;
-                self.set(slab, place, slot);
+                self.set(slab, link, slot);
                 return;
             }
             before = slab[before].same_previous;
@@ -87,7 +87,7 @@ impl Sizes {
         join_ring(slab, before, slot);
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
         let entry = slab[slot];
         slab[entry.same_previous].same_next = entry.same_next;
@@ -95,35 +95,35 @@ impl Sizes {
         if entry.smaller == IN_RING {
             return;
         }
-        let (place, _) = self.find(slab, entry.bytes);
+        let (link, _) = self.find(slab, entry.bytes);
         if entry.same_next == slot {
-            self.join(slab, place, entry.smaller, entry.bigger);
+            self.join(slab, link, entry.smaller, entry.bigger);
         } else {
             let heir = entry.same_next;
             slab[heir].smaller = entry.smaller;
             slab[heir].bigger = entry.bigger;
-            self.set(slab, place, heir);
+            self.set(slab, link, heir);
         }
     }
 
-    /// All entries, biggest first, the older first among equals.
+    /// All entries, largest first, then oldest first.
     pub(super) fn walk<'a>(&self, slab: &'a Slab) -> SizeWalk<'a> {
         let sizes = *self;
         SizeWalk { slab, sizes, next: sizes.biggest_below(slab, None) }
     }
 
-    /// The node of that size, or [`NIL`], and its place in the tree.
+    /// Node of a size, or [`NIL`], and the link that holds it.
     fn find(&self, slab: &Slab, size: u64) -> (Place, Slot) {
-        let mut place = Place::Root;
+        let mut link = Place::Root;
         let mut node = self.root;
         while node != NIL && slab[node].bytes != size {
-            place = towards(slab, node, size);
-            node = self.get(slab, place);
+            link = towards(slab, node, size);
+            node = self.get(slab, link);
         }
-        (place, node)
+        (link, node)
     }
 
-    /// The node of the biggest size, of those below `limit` if there is one.
+    /// Node of the largest size, below `limit` if there is one.
     fn biggest_below(&self, slab: &Slab, limit: Option<u64>) -> Slot {
         let mut best = NIL;
         let mut node = self.root;
@@ -139,7 +139,7 @@ impl Sizes {
         best
     }
 
-    /// Divides a subtree at `size`, which is not in it, into the two sides of the node `top`.
+    /// Splits a subtree at `size`, which it does not contain, into the two sides of the node `top`.
     fn split(&mut self, slab: &mut Slab, mut node: Slot, size: u64, top: Slot) {
         let mut smaller = Place::SmallerOf(top);
         let mut bigger = Place::BiggerOf(top);
@@ -158,39 +158,39 @@ impl Sizes {
         self.set(slab, bigger, NIL);
     }
 
-    /// Puts two subtrees, all of `smaller` below all of `bigger`, into one place.
-    fn join(&mut self, slab: &mut Slab, mut place: Place, mut smaller: Slot, mut bigger: Slot) {
+    /// Joins two subtrees, all of `smaller` below all of `bigger`, at a link.
+    fn join(&mut self, slab: &mut Slab, mut link: Place, mut smaller: Slot, mut bigger: Slot) {
         while smaller != NIL && bigger != NIL {
             if self.priority(slab[smaller].bytes) >= self.priority(slab[bigger].bytes) {
-                self.set(slab, place, smaller);
-                place = Place::BiggerOf(smaller);
+                self.set(slab, link, smaller);
+                link = Place::BiggerOf(smaller);
                 smaller = slab[smaller].bigger;
             } else {
-                self.set(slab, place, bigger);
-                place = Place::SmallerOf(bigger);
+                self.set(slab, link, bigger);
+                link = Place::SmallerOf(bigger);
                 bigger = slab[bigger].smaller;
             }
         }
-        self.set(slab, place, if smaller == NIL { bigger } else { smaller });
+        self.set(slab, link, if smaller == NIL { bigger } else { smaller });
     }
 
-    fn get(&self, slab: &Slab, place: Place) -> Slot {
-        match place {
+    fn get(&self, slab: &Slab, link: Place) -> Slot {
+        match link {
             Place::Root => self.root,
             Place::SmallerOf(node) => slab[node].smaller,
             Place::BiggerOf(node) => slab[node].bigger,
         }
     }
 
-    fn set(&mut self, slab: &mut Slab, place: Place, node: Slot) {
-        match place {
+    fn set(&mut self, slab: &mut Slab, link: Place, node: Slot) {
+        match link {
             Place::Root => self.root = node,
             Place::SmallerOf(parent) => slab[parent].smaller = node,
             Place::BiggerOf(parent) => slab[parent].bigger = node,
         }
     }
 
-    /// The finaliser of `SplitMix64`: a one-to-one mix, so two sizes never have one priority.
+    /// Finalizer of `SplitMix64`: a bijective mix, so two sizes never have the same priority.
     fn priority(&self, size: u64) -> u64 {
         let mut mixed = size ^ self.seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -199,7 +199,7 @@ impl Sizes {
     }
 }
 
-/// Hangs an entry into a ring, behind another one.
+/// Links an entry into a ring, after another one.
 fn join_ring(slab: &mut Slab, before: Slot, slot: Slot) {
     let after = slab[before].same_next;
     slab[before].same_next = slot;
@@ -210,12 +210,12 @@ fn join_ring(slab: &mut Slab, before: Slot, slot: Slot) {
     entry.smaller = IN_RING;
 }
 
-/// The side of a node on which `size` would be.
+/// Side of a node on which `size` would be.
 fn towards(slab: &Slab, node: Slot, size: u64) -> Place {
     if size < slab[node].bytes { Place::SmallerOf(node) } else { Place::BiggerOf(node) }
 }
 
-/// See [`Sizes::walk`]. Takes no memory; a step costs one descent at most.
+/// Iterator of [`SizeIndex::walk`]. Uses no memory; a step costs at most one descent.
 #[derive(Debug)]
 pub(super) struct SizeWalk<'a> {
     slab: &'a Slab,
@@ -233,7 +233,7 @@ impl Iterator for SizeWalk<'_> {
         }
         let entry = &self.slab[slot];
         let follower = entry.same_next;
-        // The ring's only entry that is in the tree is its first one.
+        // The only entry of the ring that is in the tree is its first one.
         self.next = if self.slab[follower].smaller == IN_RING {
             follower
         } else {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_biggest_comes_first_and_the_older_among_equals() {
+    fn largest_first_then_oldest() {
         let mut fixture = Fixture::new();
         for size in [4, 9, 4, 1, 9, 4] {
             fixture.insert(size);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_size_keeps_its_age_among_equals() {
+    fn resized_entry_keeps_its_age_order() {
         let mut fixture = Fixture::new();
         for size in [4, 1, 4, 2, 4, 3] {
             fixture.insert(size);

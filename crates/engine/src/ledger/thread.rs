@@ -1,4 +1,4 @@
-//! What each thread of a process allocated and is still live, ordered by size and by age.
+//! Live allocations of each thread of a process, ordered by size and by age.
 
 use hashbrown::HashMap;
 
@@ -14,13 +14,13 @@ use super::totals::{KindSums, Sum};
 pub(super) struct Thread {
     pub(super) tid: Tid,
     pub(super) name: Box<str>,
-    /// Device memory.
+    /// Live device memory.
     pub(super) live: Sum,
-    /// Allocations of every kind.
+    /// Number of live allocations of all kinds.
     pub(super) count: u64,
     /// The same by kind.
     pub(super) kinds: KindSums,
-    /// It is gone; what it allocated need not be.
+    /// Whether it has ended; its allocations may still be live.
     ended: bool,
     sizes: Sizes,
     oldest: Slot,
@@ -42,18 +42,18 @@ impl Thread {
         }
     }
 
-    /// Its allocations, biggest first, the older first among equals.
+    /// Its allocations, largest first, then oldest first.
     pub(super) fn by_size<'a>(&self, slab: &'a Slab) -> SizeWalk<'a> {
         self.sizes.walk(slab)
     }
 
-    /// Its allocations, oldest first: in the order they came, which is the order in which a
-    /// thread's calls returned.
+    /// Its allocations, oldest first: in order of arrival, which is the order in which the calls of
+    /// a thread returned.
     pub(super) fn by_age<'a>(&self, slab: &'a Slab) -> AgeWalk<'a> {
         AgeWalk { slab, next: self.oldest }
     }
 
-    /// When its oldest allocation was made.
+    /// Time of its oldest live allocation.
     pub(super) fn oldest(&self, slab: &Slab) -> Option<Moment> {
         (self.oldest != NIL).then(|| slab[self.oldest].returned_at)
     }
@@ -91,7 +91,7 @@ impl Thread {
         }
     }
 
-    /// Keeps only the allocations for which `stays` holds, by linking those anew.
+    /// Keeps only the allocations that match `stays`, by linking them again.
     fn keep(&mut self, slab: &mut Slab, stays: impl Fn(Slot) -> bool) {
         let mut next = self.oldest;
         self.live = Sum::default();
@@ -120,7 +120,7 @@ impl Thread {
     }
 }
 
-/// See [`Thread::by_age`].
+/// Iterator of [`Thread::by_age`].
 #[derive(Debug)]
 pub(super) struct AgeWalk<'a> {
     slab: &'a Slab,
@@ -139,50 +139,49 @@ impl Iterator for AgeWalk<'_> {
     }
 }
 
-/// The threads of one process. A thread is forgotten when it has ended and holds nothing.
+/// Threads of one process. A thread is removed when it has ended and has no live allocations.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
-    places: Vec<Option<Thread>>,
+    slots: Vec<Option<Thread>>,
     vacant: Vec<u32>,
     by_tid: HashMap<Tid, u32>,
 }
 
 impl Threads {
-    /// The index of a thread that makes calls. A thread that had ended lives again: its id was
-    /// given to a new one.
+    /// Index of a thread that makes calls. A call of an ended thread means that its id was reused.
     pub(super) fn of(&mut self, tid: Tid, seed: u64) -> u32 {
         if let Some(&index) = self.by_tid.get(&tid) {
-            if let Some(thread) = &mut self.places[index as usize] {
+            if let Some(thread) = &mut self.slots[index as usize] {
                 thread.ended = false;
             }
             return index;
         }
         let thread = Some(Thread::new(tid, seed));
         let index = if let Some(index) = self.vacant.pop() {
-            self.places[index as usize] = thread;
+            self.slots[index as usize] = thread;
             index
         } else {
-            self.places.push(thread);
-            self.places.len() as u32 - 1
+            self.slots.push(thread);
+            self.slots.len() as u32 - 1
         };
         self.by_tid.insert(tid, index);
         index
     }
 
-    /// The id of a thread that is there.
+    /// Id of a thread.
     pub(super) fn tid(&self, index: u32) -> Option<Tid> {
-        self.places.get(index as usize)?.as_ref().map(|thread| thread.tid)
+        self.slots.get(index as usize)?.as_ref().map(|thread| thread.tid)
     }
 
-    /// The name of a thread; none of one that is forgotten.
+    /// Name of a thread; `None` if it was removed.
     pub(super) fn name(&self, tid: Tid) -> Option<&str> {
         let index = *self.by_tid.get(&tid)?;
-        self.places.get(index as usize)?.as_ref().map(|thread| &*thread.name)
+        self.slots.get(index as usize)?.as_ref().map(|thread| &*thread.name)
     }
 
     pub(super) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
         let index = self.of(tid, seed);
-        if let Some(thread) = &mut self.places[index as usize]
+        if let Some(thread) = &mut self.slots[index as usize]
             && *thread.name != *name
         {
             thread.name = name.into();
@@ -191,71 +190,71 @@ impl Threads {
 
     pub(super) fn end(&mut self, tid: Tid) {
         if let Some(&index) = self.by_tid.get(&tid) {
-            if let Some(thread) = &mut self.places[index as usize] {
+            if let Some(thread) = &mut self.slots[index as usize] {
                 thread.ended = true;
             }
-            self.tidy(index);
+            self.remove_if_unused(index);
         }
     }
 
-    /// An allocation of that thread began.
+    /// Links a new allocation of its thread.
     pub(super) fn link(&mut self, slab: &mut Slab, slot: Slot) {
-        if let Some(thread) = &mut self.places[slab[slot].thread as usize] {
+        if let Some(thread) = &mut self.slots[slab[slot].thread as usize] {
             thread.link(slab, slot);
         }
     }
 
-    /// An allocation of that thread ended.
+    /// Unlinks an ended allocation of its thread.
     pub(super) fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
         let index = slab[slot].thread;
-        if let Some(thread) = &mut self.places[index as usize] {
+        if let Some(thread) = &mut self.slots[index as usize] {
             thread.unlink(slab, slot);
             if thread.ended {
-                self.tidy(index);
+                self.remove_if_unused(index);
             }
         }
     }
 
-    /// Many allocations ended. Where they are most of a thread's, its orders are made anew of what
-    /// stays, which is cheaper than to take each of them out.
+    /// Unlinks many allocations. If they are most of a thread's, its lists are rebuilt from the
+    /// rest, which is cheaper than unlinking each.
     pub(super) fn unlink_all(&mut self, slab: &mut Slab, slots: &[Slot]) {
-        let mut ending = vec![0_u64; self.places.len()];
+        let mut ending = vec![0_u64; self.slots.len()];
         for slot in slots {
             ending[slab[*slot].thread as usize] += 1;
         }
-        let held = |place: &Option<Thread>| place.as_ref().map_or(0, |thread| thread.count);
-        let counts = ending.iter().zip(&self.places);
-        let anew: Vec<_> = counts.map(|(ending, place)| *ending > held(place) / 2).collect();
+        let held = |entry: &Option<Thread>| entry.as_ref().map_or(0, |thread| thread.count);
+        let counts = ending.iter().zip(&self.slots);
+        let rebuild: Vec<_> = counts.map(|(ending, entry)| *ending > held(entry) / 2).collect();
         let mut gone = vec![false; slab.end()];
         for slot in slots {
-            if anew[slab[*slot].thread as usize] {
+            if rebuild[slab[*slot].thread as usize] {
                 gone[*slot as usize] = true;
             } else {
                 self.unlink(slab, *slot);
             }
         }
-        for index in (0..).zip(anew).filter(|(_, anew)| *anew).map(|(index, _)| index) {
-            if let Some(thread) = &mut self.places[index as usize] {
+        for index in (0..).zip(rebuild).filter(|(_, rebuild)| *rebuild).map(|(index, _)| index) {
+            if let Some(thread) = &mut self.slots[index as usize] {
                 thread.keep(slab, |slot| !gone[slot as usize]);
             }
-            self.tidy(index);
+            self.remove_if_unused(index);
         }
     }
 
-    /// An allocation has another size than was known.
+    /// Updates the size of an allocation.
     pub(super) fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
-        if let Some(thread) = &mut self.places[slab[slot].thread as usize] {
+        if let Some(thread) = &mut self.slots[slab[slot].thread as usize] {
             thread.resize(slab, slot, bytes);
         }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Thread> {
-        self.places.iter().flatten()
+        self.slots.iter().flatten()
     }
 
-    fn tidy(&mut self, index: u32) {
-        let place = &mut self.places[index as usize];
-        if let Some(thread) = place.take_if(|thread| thread.ended && thread.count == 0) {
+    fn remove_if_unused(&mut self, index: u32) {
+        let entry = &mut self.slots[index as usize];
+        if let Some(thread) = entry.take_if(|thread| thread.ended && thread.count == 0) {
             self.by_tid.remove(&thread.tid);
             self.vacant.push(index);
         }
@@ -297,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn both_orders_survive_the_end_of_few_and_of_many_at_once() {
+    fn both_orders_survive_bulk_removal() {
         for ending in [1_usize, 3, 9, 10] {
             let mut allocations = Allocations::default();
             let mut threads = Threads::default();
             let slots: Vec<_> = (1..=20)
                 .map(|at| allocate(&mut allocations, &mut threads, 1 + at as u32 % 2, at))
                 .collect();
-            // All of the first thread's, some of the second one's.
+            // All of the first thread's, some of the second's.
             let (first, second): (Vec<_>, Vec<_>) = (0..20).partition(|at| at % 2 == 1);
             let gone: Vec<_> = first.iter().chain(&second[..ending]).map(|at| slots[*at]).collect();
             threads.end(Tid(1));
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_thread_is_forgotten_with_its_last_allocation() {
+    fn ended_thread_is_removed_with_its_last_allocation() {
         let mut allocations = Allocations::default();
         let mut threads = Threads::default();
         let slot = allocate(&mut allocations, &mut threads, 1, 1);
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_holds_nothing_keeps_its_name_until_it_ends() {
+    fn thread_without_memory_keeps_its_name_until_it_ends() {
         let mut threads = Threads::default();
         threads.rename(Tid(1), 1, "loader");
         assert_eq!(&*threads.iter().next().unwrap().name, "loader");

@@ -1,5 +1,5 @@
-//! Blocks that PyTorch's cache gave out, by address, and what it says of itself. Nothing of it is a
-//! part of any sum of the driver's memory.
+//! Blocks allocated from PyTorch's cache, by address, and the allocator's own totals. None of it is
+//! included in totals of driver memory.
 
 use std::hash::BuildHasher;
 
@@ -23,15 +23,16 @@ use super::segments::{self, InUse};
 use super::sites::{Held, SiteTable};
 use super::totals::Sum;
 
-/// Blocks of a process that are kept: more than any program has, and 128 MiB.
+/// Limit of blocks per process: more than any program has, and 128 MiB.
 const KEPT: usize = 1 << 22;
 
-/// Stream-ordered allocations without a single block, from which on the cache is taken for unused.
+/// From this number of stream-ordered allocations without a single block on, the process is assumed
+/// to use PyTorch's async backend.
 const ENOUGH: u64 = 16;
 
 const TENSORS: Held = Held::Memory(Kind::Torch);
 
-/// A block that is given out.
+/// An allocated block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) address: u64,
@@ -47,7 +48,7 @@ impl Block {
     }
 }
 
-/// What is known of one device.
+/// State of the cache on one device.
 #[derive(Clone, Debug)]
 struct Device {
     device: DeviceId,
@@ -55,12 +56,12 @@ struct Device {
     reserved: u64,
     peak: u64,
     peak_at: Moment,
-    /// What was allocated over time.
+    /// Allocated bytes over time.
     level: Course,
     seen: Sum,
     blocks: u64,
-    given: u64,
-    taken: u64,
+    allocations: u64,
+    frees: u64,
     unknown_taken: u64,
     refused: u64,
 }
@@ -76,14 +77,14 @@ impl Device {
             level: Course::default(),
             seen: Sum::default(),
             blocks: 0,
-            given: 0,
-            taken: 0,
+            allocations: 0,
+            frees: 0,
             unknown_taken: 0,
             refused: 0,
         }
     }
 
-    fn tell(&mut self, call: &TensorCall, at: Moment, start: Moment) {
+    fn update(&mut self, call: &TensorCall, at: Moment, start: Moment) {
         self.level.level(at - start, self.allocated, call.allocated);
         self.allocated = call.allocated;
         self.reserved = call.reserved;
@@ -103,33 +104,33 @@ impl Device {
     }
 }
 
-/// The cache of one process.
+/// PyTorch cache of one process.
 #[derive(Debug, Default)]
 pub(super) struct Torch {
     watch: Option<TensorWatch>,
     blocks: HashTable<Block>,
     hasher: DefaultHashBuilder,
-    /// In the order of their numbers.
+    /// Ordered by device.
     devices: Vec<Device>,
-    /// Blocks that there was no room for.
+    /// Number of blocks dropped because of the limit.
     unlisted: u64,
 }
 
 impl Torch {
-    /// Whether its calls can be seen.
+    /// Sets whether its calls are tracked.
     pub(super) fn watch(&mut self, watch: TensorWatch) {
         self.watch = Some(watch);
     }
 
     fn device(&mut self, device: DeviceId) -> &mut Device {
-        let place = match self.devices.binary_search_by_key(&device, |one| one.device) {
-            Ok(place) => place,
-            Err(place) => {
-                self.devices.insert(place, Device::new(device));
-                place
+        let index = match self.devices.binary_search_by_key(&device, |one| one.device) {
+            Ok(index) => index,
+            Err(index) => {
+                self.devices.insert(index, Device::new(device));
+                index
             }
         };
-        &mut self.devices[place]
+        &mut self.devices[index]
     }
 
     fn remove(&mut self, address: u64) -> Option<Block> {
@@ -140,7 +141,7 @@ impl Torch {
         Some(block)
     }
 
-    /// Keeps a block, if there is room.
+    /// Adds a block, unless the limit is reached.
     fn insert(&mut self, block: Block) -> bool {
         if self.blocks.len() >= KEPT {
             self.unlisted += 1;
@@ -153,21 +154,21 @@ impl Torch {
         true
     }
 
-    /// A block is there no more.
+    /// Removes a block.
     fn end(&mut self, address: u64, how: How, at: Moment, sites: &mut SiteTable) -> bool {
         let Some(block) = self.remove(address) else { return false };
         sites.finish((block.site(), TENSORS), block.bytes, block.began, how, at);
         true
     }
 
-    fn note(&mut self, event: &Event, call: &TensorCall, sites: &mut SiteTable) {
+    fn observe(&mut self, event: &Event, call: &TensorCall, sites: &mut SiteTable) {
         let at = event.at;
-        self.device(call.device).tell(call, at, sites.start());
+        self.device(call.device).update(call, at, sites.start());
         match call.what {
             TensorTurn::Began { address, bytes, site } => {
-                // Its end was lost: nothing is given out twice.
+                // Its free was lost: an allocated block is never returned again.
                 self.end(address, How::Replaced, at, sites);
-                self.device(call.device).given += 1;
+                self.device(call.device).allocations += 1;
                 let (device, number) = (call.device, site.map_or(NIL, |site| site.0));
                 if self.insert(Block { address, bytes, began: at, site: number, device }) {
                     sites.begin_on(device, (site, TENSORS), bytes, at);
@@ -176,21 +177,20 @@ impl Torch {
             TensorTurn::Ended { address, .. } => {
                 let known = self.end(address, How::Freed, at, sites);
                 let device = self.device(call.device);
-                device.taken += 1;
+                device.frees += 1;
                 device.unknown_taken += u64::from(!known);
             }
             TensorTurn::Refused { .. } => self.device(call.device).refused += 1,
         }
     }
 
-    /// What the cache of a device holds and no tensor uses.
+    /// Memory of the cache on a device that no tensor uses.
     pub(super) fn unused(&self, device: DeviceId, process: &Process) -> Option<Bytes> {
         let found = self.devices.iter().find(|one| one.device == device)?;
         Some(Bytes(held(found, process).saturating_sub(found.allocated)))
     }
 
-    /// What tensors of a device did, or of the only one where the device is not known; without
-    /// figures of their growth and of that of the cache.
+    /// Tensors of a device, or of the only one if the device is unknown; without growth rates.
     pub(super) fn tensors(
         &self,
         device: Option<DeviceId>,
@@ -212,7 +212,7 @@ impl Torch {
         })
     }
 
-    /// What a snapshot shows of it.
+    /// Returns the view for a snapshot.
     pub(super) fn view(&self, process: &Process) -> TorchView {
         let losses = &process.losses;
         let in_use = segments::in_use(process, self.blocks.len(), self.blocks.iter().copied());
@@ -234,22 +234,22 @@ impl Torch {
 }
 
 impl Process {
-    /// The cache gave out a block, or took one back.
+    /// Applies a call of the cache.
     pub(super) fn tensor(&mut self, event: &Event, call: &TensorCall) {
         let Self { torch, sites, .. } = self;
-        torch.get_or_insert_default().note(event, call, sites);
+        torch.get_or_insert_default().observe(event, call, sites);
     }
 }
 
-/// Without a call of the cache: whether the driver is asked for every tensor.
+/// Without calls of the cache: whether each tensor is allocated from the driver.
 fn driver_allocates(sites: &SiteTable) -> Option<NoTensors> {
     let rows = sites.rows().iter().filter(|row| row.held == Held::Memory(Kind::Async));
     let calls = rows.fold(0_u64, |sum, row| sum.saturating_add(row.allocations));
     (calls >= ENOUGH).then_some(NoTensors::DriverAllocates)
 }
 
-/// The allocator tells nobody when it gives segments back to the driver. It cannot hold more than the
-/// driver has given out, which is known where all of it was seen.
+/// Reserved bytes of the cache. The allocator does not report when it returns segments to the
+/// driver, but it cannot hold more than the live driver memory, if all of that is known.
 fn held(device: &Device, process: &Process) -> u64 {
     let losses = &process.losses;
     if process.before_trace || losses.own.events() > 0 || losses.shared.events() > 0 {
@@ -274,16 +274,16 @@ fn show(
         peak_at: device.peak_at,
         blocks: device.blocks,
         seen_bytes: device.seen.bytes(),
-        given_total: device.given,
-        taken_total: device.taken,
+        given_total: device.allocations,
+        taken_total: device.frees,
         unknown_taken: device.unknown_taken,
         refused: device.refused,
         fragmentation: fragmentation(device, reserved, in_use),
     }
 }
 
-/// Segments without a block look like any other memory of the process: what they are together
-/// follows from what the allocator says that it holds.
+/// Segments without a block cannot be distinguished from other memory of the process: their total
+/// follows from the reserved bytes that the allocator reports.
 fn fragmentation(
     device: &Device,
     reserved: u64,
@@ -294,7 +294,7 @@ fn fragmentation(
     }
     let in_use = in_use.as_ref().map_err(|reason| *reason)?;
     let own = in_use.binary_search_by_key(&device.device, |one| one.device);
-    let own = own.ok().and_then(|place| in_use.get(place).copied());
+    let own = own.ok().and_then(|index| in_use.get(index).copied());
     let own = own.unwrap_or_else(|| InUse::none(device.device));
     if own.unknown {
         return Err(NoFragmentation::SegmentsUnseen);

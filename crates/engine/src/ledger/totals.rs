@@ -1,4 +1,4 @@
-//! Sums that are kept up to date with every event, so that a report never adds up what is live.
+//! Totals that are updated with every event, so that a report never sums up live allocations.
 
 use crate::ids::DeviceId;
 use crate::kind::Kind;
@@ -7,8 +7,8 @@ use crate::units::{Bytes, Moment};
 
 use super::allocation::Entry;
 
-/// A sum of sizes. Wide enough for any number of sizes of any value, so that hostile sizes cannot
-/// make adding and taking away disagree; shown as at most `u64::MAX`.
+/// A sum of sizes. Wide enough for any number of sizes of any value, so that sizes from a malicious
+/// program cannot make additions and subtractions disagree; printed as at most `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Sum(u128);
 
@@ -25,12 +25,12 @@ impl Sum {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or nothing when `other` is more.
+    /// The difference, or 0 if `other` is larger.
     pub(super) fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// How much more it is than another one; negative where it is less.
+    /// Signed difference, clamped to `i64`.
     pub(super) fn beyond(self, other: Self) -> i64 {
         let clamp = |bytes: u128| i64::try_from(bytes).unwrap_or(i64::MAX);
         if self >= other { clamp(self.0 - other.0) } else { -clamp(other.0 - self.0) }
@@ -62,12 +62,12 @@ impl From<u64> for Sum {
     }
 }
 
-/// Bytes and allocations together.
+/// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     bytes: Sum,
     count: u64,
-    /// Allocations of unknown size.
+    /// Number of allocations of unknown size.
     unknown_sizes: u64,
 }
 
@@ -94,7 +94,7 @@ impl Held {
     }
 }
 
-/// Sums by kind, for an owner with few kinds.
+/// Totals by kind, for an owner with few kinds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KindSums(Vec<(Kind, Held)>);
 
@@ -111,7 +111,7 @@ impl KindSums {
         self.0.clear();
     }
 
-    /// Every kind that holds something, in order.
+    /// All kinds with allocations, in order.
     pub(super) fn views(&self) -> Vec<KindView> {
         let held = self.0.iter().filter(|(_, held)| held.count > 0);
         let mut views: Vec<_> = held.map(|(kind, held)| held.view(*kind)).collect();
@@ -137,14 +137,14 @@ pub(super) struct OnDevice {
     pub(super) peak: Sum,
 }
 
-/// What one process holds.
+/// Totals of one process.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
-    /// Device memory.
+    /// Live device memory.
     pub(super) live: Sum,
-    /// Allocations of every kind.
+    /// Number of live allocations of all kinds.
     pub(super) count: u64,
-    /// The most of `live` so far, and when it was reached.
+    /// Peak of `live` so far, and when it was reached.
     pub(super) peak: Sum,
     pub(super) peak_at: Moment,
     kinds: [Held; Kind::COUNT],
@@ -164,7 +164,7 @@ impl Totals {
         }
     }
 
-    /// An allocation began.
+    /// Adds an allocation.
     pub(super) fn add(&mut self, entry: &Entry) {
         self.count += 1;
         self.kinds[entry.kind.index()].add(entry.bytes);
@@ -178,7 +178,7 @@ impl Totals {
         }
     }
 
-    /// An allocation ended.
+    /// Removes an allocation.
     pub(super) fn take(&mut self, entry: &Entry) {
         self.count = self.count.saturating_sub(1);
         self.kinds[entry.kind.index()].take(entry.bytes);
@@ -188,7 +188,7 @@ impl Totals {
         }
     }
 
-    /// The device of a live allocation became known.
+    /// Moves a live allocation to its device when that becomes known.
     pub(super) fn place(&mut self, entry: &Entry, device: DeviceId) {
         if entry.kind.takes_device_memory() {
             self.device(entry.device()).live.take(entry.bytes);
@@ -196,9 +196,9 @@ impl Totals {
         }
     }
 
-    /// All device memory of the process has been on this device, whatever was known of it then: its
-    /// peak is that of the process, if no other device held any.
-    pub(super) fn settle(&mut self, device: DeviceId) {
+    /// Called when all device memory of the process is known to have been on this device: its peak
+    /// is that of the process, if no other device had any.
+    pub(super) fn attribute_peak_to(&mut self, device: DeviceId) {
         let is_only = |on: &OnDevice| on.device.is_none() || on.device == Some(device);
         if !self.devices.is_empty() && self.devices.iter().all(is_only) {
             let peak = self.peak;
@@ -206,20 +206,20 @@ impl Totals {
         }
     }
 
-    /// Device memory whose device is not known.
+    /// Device memory whose device is unknown.
     pub(super) fn unplaced(&self) -> Sum {
         let unknown = self.devices.last().filter(|on| on.device.is_none());
         unknown.map_or_else(Sum::default, |on| on.live)
     }
 
-    /// The size of a live allocation that takes no device memory became known.
+    /// Updates the size of a live allocation that is not device memory when it becomes known.
     pub(super) fn resize(&mut self, entry: &Entry, bytes: u64) {
         let kind = &mut self.kinds[entry.kind.index()];
         kind.take(entry.bytes);
         kind.add(bytes);
     }
 
-    /// Every device that held memory, in order; the unknown one comes last.
+    /// All devices with memory so far, in order; the unknown one last.
     pub(super) fn devices(&self) -> &[OnDevice] {
         &self.devices
     }
@@ -229,7 +229,7 @@ impl Totals {
         self.kinds[kind.index()].bytes
     }
 
-    /// Every kind that holds something.
+    /// All kinds with allocations.
     pub(super) fn kinds(&self) -> Vec<KindView> {
         let held = Kind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
         held.map(|(kind, held)| held.view(kind)).collect()
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_stays_and_its_moment_is_the_first_time_it_was_reached() {
+    fn peak_time_is_when_it_was_first_reached() {
         let mut totals = Totals::new(Moment(1));
         let big = entry(Kind::Device, 10, 5, Some(0));
         totals.add(&big);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_sizes_saturate_what_is_shown_and_cancel_out() {
+    fn huge_sizes_saturate_and_cancel_out() {
         let mut totals = Totals::new(Moment(1));
         let huge = entry(Kind::Device, u64::MAX, 5, Some(0));
         totals.add(&huge);

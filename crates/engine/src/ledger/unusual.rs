@@ -1,4 +1,4 @@
-//! What was unusual in a process: see [`crate::analysis::unusual`].
+//! Anomalies of a process: see [`crate::anomaly`].
 
 use crate::analysis::unusual::{AtSite, Grown, Growths, Sizes};
 use crate::ids::{DeviceId, Key, SiteId, Tid};
@@ -10,10 +10,10 @@ use crate::verdict::{Anomaly, Unusual};
 use super::allocation::Entry;
 use super::process::Process;
 
-/// How much of a process is remembered.
+/// Limit of anomalies kept per process.
 const KEPT: usize = 64;
 
-/// One that is remembered.
+/// An anomaly that is kept.
 #[derive(Debug)]
 struct Noted {
     at: Moment,
@@ -24,21 +24,21 @@ struct Noted {
     what: Unusual,
 }
 
-/// See the module.
+/// Detectors and anomalies of one process.
 #[derive(Debug, Default)]
 pub(super) struct Unusuals {
     sizes: Sizes,
     growths: Growths,
-    noted: Vec<Noted>,
-    /// How many of them were in a snapshot.
+    recorded: Vec<Noted>,
+    /// Number of anomalies that were already in a snapshot.
     shown: usize,
 }
 
 impl Unusuals {
-    /// An allocation began, and so much device memory was live before it.
+    /// Checks a new allocation; `live` is the device memory before it.
     pub(super) fn add(&mut self, entry: &Entry, tid: Tid, site: Option<AtSite>, live: Bytes) {
         if let Some(grown) = self.growths.pass(entry.returned_at, live.0) {
-            self.note_growth(grown);
+            self.record_growth(grown);
         }
         if !is_own(entry.kind) {
             return;
@@ -53,7 +53,7 @@ impl Unusuals {
                 of_site: usual.of_site,
                 live: true,
             };
-            self.note(Noted {
+            self.record(Noted {
                 at: entry.returned_at,
                 tid: Some(tid),
                 site: entry.site(),
@@ -64,33 +64,33 @@ impl Unusuals {
         }
     }
 
-    fn note_growth(&mut self, grown: Grown) {
+    fn record_growth(&mut self, grown: Grown) {
         let Grown { at, bytes, within, usual } = grown;
         let what = Unusual::Growth { bytes, within, usual };
-        self.note(Noted { at, tid: None, site: None, device: None, kind: Kind::Device, what });
+        self.record(Noted { at, tid: None, site: None, device: None, kind: Kind::Device, what });
     }
 
-    fn note(&mut self, noted: Noted) {
-        if self.noted.len() < KEPT {
-            self.noted.push(noted);
+    fn record(&mut self, recorded: Noted) {
+        if self.recorded.len() < KEPT {
+            self.recorded.push(recorded);
         }
     }
 
-    /// What is usual where an allocation began that was much bigger.
+    /// Baseline of an allocation that is a size anomaly.
     pub(super) fn of(&self, entry: &Entry) -> Option<Bytes> {
-        self.noted.iter().find_map(|noted| match noted.what {
-            Unusual::Size { key, usual, .. } if is(entry, key, noted.at) => Some(usual),
+        self.recorded.iter().find_map(|recorded| match recorded.what {
+            Unusual::Size { key, usual, .. } if is(entry, key, recorded.at) => Some(usual),
             _ => None,
         })
     }
 
-    /// A snapshot was made.
+    /// Called after a snapshot.
     pub(super) fn mark_shown(&mut self) {
-        self.shown = self.noted.len();
+        self.shown = self.recorded.len();
     }
 }
 
-/// The program's own memory.
+/// Whether this is memory of the program itself.
 const fn is_own(kind: Kind) -> bool {
     let layer = kind.layer();
     let own = matches!(layer, Layer::Physical | Layer::Used | Layer::Managed | Layer::Host);
@@ -101,53 +101,53 @@ fn is(entry: &Entry, key: Key, began: Moment) -> bool {
     entry.key() == key && entry.returned_at == began
 }
 
-/// What a snapshot tells of a process: what it did not tell before, or all.
-pub(super) fn views(process: &Process, all: bool, told: &Sites) -> Vec<Anomaly> {
+/// Anomalies of a process for a snapshot: those not reported yet, or all.
+pub(super) fn views(process: &Process, all: bool, registry: &Sites) -> Vec<Anomaly> {
     let unusual = &process.unusual;
     let from = if all { 0 } else { unusual.shown };
-    let view = |noted: &Noted| {
-        let site = told.name(noted.site);
-        let thread = noted.tid.and_then(|tid| process.threads.name(tid)).unwrap_or_default();
+    let view = |recorded: &Noted| {
+        let site = registry.name(recorded.site);
+        let thread = recorded.tid.and_then(|tid| process.threads.name(tid)).unwrap_or_default();
         Anomaly {
-            at: noted.at,
+            at: recorded.at,
             pid: process.key.pid,
             process: process.name.clone(),
-            tid: noted.tid,
+            tid: recorded.tid,
             thread: thread.into(),
             site,
-            frames: told.frames_of(site),
-            device: device(process, noted),
-            kind: noted.kind,
-            what: live(process, noted),
+            frames: registry.frames_of(site),
+            device: device(process, recorded),
+            kind: recorded.kind,
+            what: live(process, recorded),
         }
     };
-    unusual.noted.iter().skip(from).map(view).collect()
+    unusual.recorded.iter().skip(from).map(view).collect()
 }
 
-/// The device, which may have become known since.
-fn device(process: &Process, noted: &Noted) -> Option<DeviceId> {
-    let Unusual::Size { key, .. } = noted.what else { return noted.device };
+/// Device, which may have become known since.
+fn device(process: &Process, recorded: &Noted) -> Option<DeviceId> {
+    let Unusual::Size { key, .. } = recorded.what else { return recorded.device };
     let found = process.allocations.find(key).map(|slot| &process.allocations.slab[slot]);
-    let own = found.filter(|entry| is(entry, key, noted.at));
-    noted.device.or_else(|| own?.device())
+    let own = found.filter(|entry| is(entry, key, recorded.at));
+    recorded.device.or_else(|| own?.device())
 }
 
-/// The same, with whether it is live now.
-fn live(process: &Process, noted: &Noted) -> Unusual {
-    let mut what = noted.what;
+/// The anomaly, with its current live state.
+fn live(process: &Process, recorded: &Noted) -> Unusual {
+    let mut what = recorded.what;
     if let Unusual::Size { key, live, .. } = &mut what {
         let slot = process.allocations.find(*key);
-        *live = slot.is_some_and(|slot| is(&process.allocations.slab[slot], *key, noted.at));
+        *live = slot.is_some_and(|slot| is(&process.allocations.slab[slot], *key, recorded.at));
     }
     what
 }
 
-/// Stacks may have been told since.
-pub(super) fn name_again(anomalies: &mut [Anomaly], told: &Sites) {
+/// Updates the names of sites whose stacks have been resolved since.
+pub(super) fn name_again(anomalies: &mut [Anomaly], registry: &Sites) {
     for one in anomalies {
         if let SiteName::Pending(site) = one.site {
-            one.site = told.name(Some(site));
-            one.frames = told.frames_of(one.site);
+            one.site = registry.name(Some(site));
+            one.frames = registry.frames_of(one.site);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a snapshot shows of a process. The cost is that of what is listed.
+//! Process views of a snapshot. The cost is proportional to what is listed.
 
 use std::cmp::Reverse;
 
@@ -16,17 +16,17 @@ use super::sizes::SizeWalk;
 use super::thread::Thread;
 use super::totals::Sum;
 
-/// Everything that a snapshot says of one process. `unattributed`: losses of no known process.
+/// Returns the view of one process. `unattributed`: losses of unknown processes.
 pub(super) fn process(
     process: &Process,
     at: Moment,
     view: &View,
     unattributed: &Loss,
-    told: &Sites,
+    registry: &Sites,
 ) -> ProcessView {
     let (sites, sites_total) =
-        site_views::list(&[(None, &process.sites)], About::Memory, at, view, told);
-    // What an ended process held is as old as it was then.
+        site_views::list(&[(None, &process.sites)], About::Memory, at, view, registry);
+    // Ages in an ended process are those at its end.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
         key: process.key,
@@ -49,7 +49,7 @@ pub(super) fn process(
         failures: failures(process),
         devices: process.devices.rows(&process.totals),
         kinds: process.totals.kinds(),
-        threads: threads(process, at, view, told),
+        threads: threads(process, at, view, registry),
         pools: process.pools.views(),
         reserved_addresses: process.physical.reserved(),
         mistakes: process.mistakes,
@@ -62,7 +62,7 @@ pub(super) fn process(
     }
 }
 
-/// The place of something in an order, smallest first.
+/// Sort key, smallest first.
 pub(super) fn rank(sort: Sort, live: Bytes, count: u64, oldest: Option<Moment>) -> u64 {
     match sort {
         Sort::Size => u64::MAX - live.0,
@@ -71,19 +71,19 @@ pub(super) fn rank(sort: Sort, live: Bytes, count: u64, oldest: Option<Moment>) 
     }
 }
 
-/// When the oldest live allocation of a process was made.
+/// Time of the oldest live allocation of a process.
 pub(super) fn oldest(process: &Process) -> Option<Moment> {
     let slab = &process.allocations.slab;
     process.threads.iter().filter_map(|thread| thread.oldest(slab)).min()
 }
 
-/// Walks over all allocations of a process by size, one per thread.
+/// Iterators over all allocations of a process by size, one per thread.
 pub(super) fn walks(process: &Process) -> impl Iterator<Item = (&Slab, SizeWalk<'_>)> {
     let slab = &process.allocations.slab;
     process.threads.iter().map(move |thread| (slab, thread.by_size(slab)))
 }
 
-/// What lost frees of this process alone can have ended.
+/// Memory that lost frees of this process can have ended.
 pub(super) fn freed_unseen(process: &Process, lost: &[&Loss]) -> Sum {
     let ends = lost.iter().fold(0_u64, |sum, lost| {
         sum.saturating_add(process.ends_among(lost.allocations, lost.frees))
@@ -125,7 +125,7 @@ fn failures(process: &Process) -> Vec<FailureCount> {
     list
 }
 
-fn threads(process: &Process, at: Moment, view: &View, told: &Sites) -> Vec<ThreadView> {
+fn threads(process: &Process, at: Moment, view: &View, registry: &Sites) -> Vec<ThreadView> {
     let slab = &process.allocations.slab;
     let mut holders: Vec<_> = process.threads.iter().filter(|thread| thread.count > 0).collect();
     holders.sort_by_key(|thread| {
@@ -138,18 +138,18 @@ fn threads(process: &Process, at: Moment, view: &View, told: &Sites) -> Vec<Thre
         live_bytes: thread.live.bytes(),
         live_allocations: thread.count,
         kinds: thread.kinds.views(),
-        allocations: list(thread, process, at, view, told),
+        allocations: list(thread, process, at, view, registry),
     };
     holders.into_iter().map(show).collect()
 }
 
-/// The top of a thread's allocations.
+/// Top allocations of a thread.
 fn list(
     thread: &Thread,
     process: &Process,
     at: Moment,
     view: &View,
-    told: &Sites,
+    registry: &Sites,
 ) -> Vec<AllocationView> {
     let slab = &process.allocations.slab;
     let big = |slot: &Slot| slab[*slot].bytes >= view.min_size.0;
@@ -169,16 +169,16 @@ fn list(
             top(by_age, by_size, unfiltered, room, (big, old), order)
         }
     };
-    slots.into_iter().map(|slot| allocation(&slab[slot], process, at, told)).collect()
+    slots.into_iter().map(|slot| allocation(&slab[slot], process, at, registry)).collect()
 }
 
-/// The first `room` slots of one walk that are also in the other one.
+/// Returns the first `room` slots of one iterator that are also in the other.
 ///
-/// Both walks stop at their own filter: the first gives the wanted order, the second one the wanted
-/// order of the other filter. They go in step, so the cost is that of the *shorter* way: either
-/// enough of the first walk pass the other's filter, or the second walk ends and has found all that
-/// pass both. A few old allocations among a million young ones are found at once, and so are the
-/// biggest of a million old ones. `unfiltered` says that everything passes the other filter.
+/// Both iterators stop at their own filter: the first has the requested order, the second is
+/// ordered by the other filter. They advance in lockstep, so the cost is that of the *shorter* one:
+/// either enough slots of the first pass the other's filter, or the second ends, and all that pass
+/// both have been found. This quickly finds a few old allocations among a million young ones, and
+/// the largest of a million old ones. `unfiltered` means that all slots pass the other filter.
 fn top<K: Ord>(
     first: impl Iterator<Item = Slot>,
     mut second: impl Iterator<Item = Slot>,
@@ -212,7 +212,7 @@ fn top<K: Ord>(
     found
 }
 
-fn allocation(entry: &Entry, process: &Process, at: Moment, told: &Sites) -> AllocationView {
+fn allocation(entry: &Entry, process: &Process, at: Moment, registry: &Sites) -> AllocationView {
     AllocationView {
         unusual: process.unusual.of(entry),
         key: entry.key(),
@@ -220,6 +220,6 @@ fn allocation(entry: &Entry, process: &Process, at: Moment, told: &Sites) -> All
         bytes: Bytes(entry.bytes),
         kind: entry.kind,
         age: at - entry.returned_at,
-        site: told.name(entry.site()),
+        site: registry.name(entry.site()),
     }
 }
