@@ -1,8 +1,8 @@
-//! Pure knowledge about GPU memory: no I/O, no clock, no thread, no print.
+//! Model and analysis of GPU memory: no I/O, clock, threads or printing.
 //!
-//! Read in this order: [`ids`], [`units`] and [`kind`] (the words), [`event`] (what can happen),
-//! [`ledger`] (the only writer of allocation state), [`snapshot`] (what every output reads);
-//! then [`change`] and [`stack`], from which files are analysed ([`analysis`]).
+//! Suggested reading order: [`model`] (ids, units, memory kinds, events), [`ledger`] (the only
+//! writer of allocation state), [`snapshot`] (the state that all outputs read); then [`analysis`]
+//! (analyses of files, which read allocation changes and stacks).
 #![forbid(unsafe_code)]
 
 pub mod advice;

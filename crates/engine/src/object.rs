@@ -1,8 +1,8 @@
-//! Objects of the driver that are no memory by themselves, and that a program can forget to destroy.
+//! CUDA objects that are not themselves memory, and that a program can forget to destroy.
 
 use crate::ids::{ContextId, SiteId};
 
-/// The sort of object.
+/// Kind of CUDA object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum ObjectKind {
@@ -18,7 +18,7 @@ pub enum ObjectKind {
     Module = 4,
     /// A `CUlibrary`.
     Library = 5,
-    /// A `CUcontext` that the program made; primary contexts are the driver's.
+    /// A `CUcontext` that the program created; primary contexts belong to the driver.
     Context = 6,
     /// A `CUgreenCtx`.
     GreenContext = 7,
@@ -26,14 +26,14 @@ pub enum ObjectKind {
     Texture = 8,
     /// A `CUsurfObject`.
     Surface = 9,
-    /// A `CUmemoryPool` that the program made.
+    /// A `CUmemoryPool` that the program created.
     Pool = 10,
     /// A `CUlinkState`.
     Linker = 11,
 }
 
 impl ObjectKind {
-    /// Every kind, in display order.
+    /// All kinds, in display order.
     pub const ALL: [Self; 12] = [
         Self::Stream,
         Self::Event,
@@ -49,8 +49,8 @@ impl ObjectKind {
         Self::Linker,
     ];
 
-    /// Whether it ends with the context that it was made in. Graphs, libraries and pools do not, and
-    /// contexts end by themselves.
+    /// Whether the driver destroys it with its context. It does not for graphs, libraries and
+    /// pools, and contexts have no context.
     #[must_use]
     pub const fn ends_with_context(self) -> bool {
         matches!(
@@ -64,7 +64,7 @@ impl ObjectKind {
         )
     }
 
-    /// The word for it in reports, JSON, metrics and files.
+    /// Name in reports, JSON, metrics and files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,61 +90,63 @@ impl ObjectKind {
     }
 }
 
-/// An object began or ended.
+/// A call that created or destroyed an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectCall {
-    /// A call made one.
+    /// An object was created.
     Created {
-        /// The sort.
+        /// Kind.
         kind: ObjectKind,
-        /// Its handle.
+        /// Handle.
         handle: u64,
-        /// The context it belongs to, and ends with, where known.
+        /// Context that it belongs to and ends with, if known.
         context: Option<ContextId>,
-        /// Where in the program.
+        /// Site that created it.
         site: Option<SiteId>,
     },
-    /// A call destroyed one.
+    /// An object was destroyed.
     Destroyed {
-        /// The sort.
+        /// Kind.
         kind: ObjectKind,
-        /// Its handle.
+        /// Handle.
         handle: u64,
     },
 }
 
-/// Objects of one kind that one process made. Where records were lost (see [`Loss::objects`](crate::snapshot::Loss::objects)), each
-/// count can be wrong by so many.
+/// Objects of one kind in one process. If records were lost (see
+/// [`LostTotals::objects`](crate::snapshot::LostTotals::objects)), each count can be off by that
+/// number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectView {
-    /// The kind.
+    /// Kind.
     pub kind: ObjectKind,
-    /// Made, and not ended yet.
+    /// Live objects.
     pub live: u64,
-    /// All that were ever made.
+    /// Objects created so far.
     pub created: u64,
     /// Of those: destroyed by calls.
     pub destroyed: u64,
     /// Of those: ended with their context, without a call.
     pub released: u64,
-    /// The most that were live at one time.
+    /// Peak of the live objects.
     pub peak: u64,
-    /// Destroyed, and never seen before: made before the trace, or by a call whose record was lost.
+    /// Destroy calls for unknown objects: created before the trace, or by a call whose record was
+    /// lost.
     pub unknown_destroys: u64,
-    /// Of the live ones: that are too many to be kept one by one. They have no site, and the end of
-    /// their context is not noticed.
+    /// Live objects beyond the limit of tracked ones. They have no site, and the end of their
+    /// context is not detected.
     pub untracked: u64,
 }
 
-/// Objects of one kind that one site made.
+/// Objects of one kind from one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SiteObjectView {
-    /// The kind.
+    /// Kind.
     pub kind: ObjectKind,
-    /// Made, and not ended yet.
+    /// Live objects.
     pub live: u64,
-    /// All that were ever made.
+    /// Objects created so far.
     pub created: u64,
-    /// Of those: destroyed by calls, or shown to be by another object of the same name.
+    /// Of those: destroyed by calls, or implied by another object with the same handle.
     pub destroyed: u64,
 }

@@ -1,6 +1,6 @@
-//! What the driver's result codes are called.
+//! Names of the driver's result codes.
 
-/// The name of a `CUresult`, as `cuGetErrorName` would tell it.
+/// Name of a `CUresult`, as returned by `cuGetErrorName`.
 #[must_use]
 pub const fn result_name(code: i32) -> &'static str {
     match code {

@@ -1,4 +1,4 @@
-//! What the GPU was asked to do by one process: launches by kernel, copies by direction.
+//! GPU activity of one process: launches by kernel, copies by direction.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -14,53 +14,53 @@ use crate::work::{self, Copies, Direction, Launched, Launches, NamedBy, NoName, 
 use super::kernel_rows::{Row, RowKey};
 use super::places::{Place, Places};
 
-/// Names that are kept of a process. Programs that make kernels at run time have thousands; beyond
-/// this, names of kernels that were never launched make room now and then.
+/// Limit of kernel names per process. Programs that compile kernels at run time have thousands;
+/// beyond the limit, names of kernels that were never launched are dropped from time to time.
 const NAMES: usize = 200_000;
 
-/// The work of one process.
+/// Activity of one process.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     kernels: HashMap<Launched, Kernel>,
-    /// Kernels that are gone, whose handles are others' now.
+    /// Kernels that no longer exist and whose handles were reused.
     past: HashMap<Arc<str>, (KernelId, Kernel)>,
     names: HashMap<KernelId, Name>,
     aliases: HashMap<KernelId, KernelId>,
-    /// Names that may be there before some make room again; at least `NAMES`.
+    /// Number of names at which unused ones are dropped next; at least [`MAX_KERNEL_NAMES`].
     names_kept: usize,
-    /// What the shapes of a handle were when it was given to another kernel.
+    /// Shapes of a handle at the time it was reused for another kernel.
     shapes_before: HashMap<KernelId, Shapes>,
-    /// Events of launches so far.
-    told: u64,
+    /// Number of launch events so far.
+    launch_events: u64,
     copies: HashMap<(Direction, bool), CopySum>,
-    places: Places,
-    /// When the last snapshot was made.
+    addresses: Places,
+    /// Time of the last snapshot.
     shown_at: Option<Moment>,
 }
 
-/// What is known of a kernel's name.
+/// Name of a kernel, if known.
 #[derive(Clone, Debug)]
 pub(super) enum Name {
     Known(Arc<str>, NamedBy),
     Unknown(NoName),
 }
 
-/// Launches under one handle.
+/// Launches with one handle.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kernel {
     pub(super) calls: u64,
     pub(super) captured: u64,
     pub(super) checked: u64,
     pub(super) failed: u64,
-    /// The last shape, and the number of the event that told it.
+    /// Last shape, and the number of the event that reported it.
     pub(super) last: Option<(u64, Shape)>,
-    /// Of every kernel that had the handle.
+    /// Over all kernels that had this handle.
     pub(super) shapes: Shapes,
     /// Launches up to the last snapshot.
     pub(super) shown: u64,
 }
 
-/// Calls by shape, as the probes tell them: from the beginning.
+/// Calls by shape, as reported by the probes: totals since the start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shapes {
     pub(super) kept: Vec<(Shape, u64)>,
@@ -83,8 +83,8 @@ struct CopySum {
 }
 
 impl Work {
-    /// News of the probes. `complete`: all memory of the process was seen to begin, so that what is
-    /// not known to be the driver's is the program's own.
+    /// Applies activity from the probes. `complete`: all memory of the process is known, so that
+    /// any address unknown to the driver is pageable host memory.
     pub(super) fn note(&mut self, work: &work::Work, complete: bool) {
         match work {
             work::Work::Launches(launches) => self.launched(launches),
@@ -98,7 +98,7 @@ impl Work {
                 }
             }
             work::Work::Alias { function, kernel } => {
-                // The kernel's handle may be another's later, and this one is not then.
+                // The handle of the kernel may be reused later, while this one stays the same.
                 if let Some(name @ Name::Known(..)) = self.name(*kernel).cloned() {
                     self.rename(*function, name);
                     return;
@@ -113,15 +113,15 @@ impl Work {
         }
     }
 
-    /// Memory of the driver has addresses.
+    /// Records the addresses of driver memory.
     pub(super) fn place(&mut self, event: &Event) {
         match &event.what {
             What::Allocate(new) if new.key.space == Space::Address => {
-                self.places.set(new.key.value, new.bytes, Place::of(new.kind));
+                self.addresses.set(new.key.value, new.bytes, Place::of(new.kind));
             }
             What::Vmm(VmmCall::Map { address, bytes, .. })
             | What::Graph(GraphCall::AllocNode { address, bytes, .. }) => {
-                self.places.set(*address, *bytes, Place::Device);
+                self.addresses.set(*address, *bytes, Place::Device);
             }
             _ => {}
         }
@@ -138,7 +138,7 @@ impl Work {
         self.names.insert(kernel, name);
     }
 
-    /// A handle is given another name: what was launched under it before was another kernel.
+    /// Handles the reuse of a handle: earlier launches with it belong to another kernel.
     fn retire(&mut self, handle: KernelId, name: &Name) {
         let (Some(Name::Known(old, _)), Name::Known(new, _)) = (self.name(handle), name) else {
             return;
@@ -167,15 +167,15 @@ impl Work {
         kernel.checked = kernel.checked.saturating_add(new.checked);
         kernel.failed = kernel.failed.saturating_add(new.failed);
         if new.last.is_some() || new.other_shapes > 0 {
-            self.told += 1;
-            kernel.last = new.last.map(|shape| (self.told, shape)).or(kernel.last);
+            self.launch_events += 1;
+            kernel.last = new.last.map(|shape| (self.launch_events, shape)).or(kernel.last);
             kernel.shapes = Shapes { kept: new.shapes.clone(), other: new.other_shapes };
         }
     }
 
     fn copied(&mut self, new: &Copies, complete: bool) {
         let direction = match new.pointers {
-            Some((to, from)) => self.places.direction(to, from, complete),
+            Some((to, from)) => self.addresses.direction(to, from, complete),
             None => new.direction,
         };
         let sum = self.copies.entry((direction, new.asynchronous)).or_default();
@@ -193,7 +193,7 @@ impl Work {
         own.or_else(|| self.names.get(self.aliases.get(&kernel)?))
     }
 
-    /// The process ended: from now on, what is recent is all that it did.
+    /// Called when the process ends: from now on, its whole activity counts as recent.
     pub(super) fn finish(&mut self) {
         self.shown_at = None;
         let past = self.past.values_mut().map(|(_, kernel)| kernel);
@@ -201,8 +201,8 @@ impl Work {
         self.copies.values_mut().for_each(|copies| copies.shown = 0);
     }
 
-    /// What a snapshot shows: kernels by name, the most launched first. What happened since the last
-    /// one is counted from here on.
+    /// Returns the view for a snapshot: kernels by name, most launches first. Resets the counts
+    /// since the last snapshot.
     pub(super) fn view(&mut self, at: Moment, began: Moment, top: usize) -> WorkView {
         let mut rows: HashMap<RowKey, Row> = HashMap::new();
         for (launched, kernel) in &self.kernels {

@@ -1,5 +1,5 @@
-//! Figures out of snapshots. Which processes and containers have series of their own is remembered, so
-//! that series stay and counters only grow; how many there are is bounded.
+//! Computes metric values from snapshots. Remembers which processes and containers have their own
+//! series, so that series persist and counters only grow; the number of series is bounded.
 
 mod containers;
 mod held;
@@ -25,28 +25,28 @@ use processes::Processes;
 use sheet::{Gpus, Sheet};
 use tally::Tally;
 
-/// The label of everything that has no series of its own.
+/// Label value for everything without its own series.
 const OTHER: &str = "other";
 
-/// Remembers what counters and series need from one snapshot to the next.
+/// Collects metrics; keeps the state that counters and series need between snapshots.
 #[derive(Debug)]
 pub struct Board {
     limits: Limits,
     processes: Processes,
     containers: Containers,
-    /// What everybody did, the ended included.
+    /// Counters of all processes, including ended ones.
     done: Tally,
     out_of_memory: BTreeMap<Option<GpuId>, u64>,
     ended: u64,
     not_freed: u64,
-    /// Kinds that were ever live: those that are gone are told as 0.
+    /// Kinds that have ever been live: those without live memory are exported as 0.
     kinds: [bool; Kind::COUNT],
-    /// Launches and copies are counted, as some process showed.
+    /// Whether launches and copies are counted, according to at least one process.
     counts_work: bool,
 }
 
 impl Board {
-    /// A board that knows nothing yet.
+    /// Creates a collector without state.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -62,23 +62,23 @@ impl Board {
         }
     }
 
-    /// Every figure at the moment of a snapshot.
+    /// Returns all metrics for a snapshot.
     pub fn observe(&mut self, now: &Input<'_>) -> Figures {
         let gpus = Gpus(now.gpus);
         let done = self.processes.observe(now.snapshot, self.limits.processes);
-        self.remember(now.snapshot, gpus, done);
-        let mut sheet = Sheet::new();
-        put_own(now.own, now.snapshot, &mut sheet);
-        self.put_host(now, gpus, &mut sheet);
-        put_gpus(now, gpus, &mut sheet);
-        self.processes.put(now.snapshot, gpus, &mut sheet);
-        self.containers.put(now.snapshot, gpus, self.limits.containers, &mut sheet);
-        places::put_sites(now, self.limits.sites, &mut sheet);
-        places::put_suspects(now, gpus, self.limits.suspects, &mut sheet);
-        sheet.finish(&self.limits, now.gpus.len())
+        self.update_counters(now.snapshot, gpus, done);
+        let mut out = Sheet::new();
+        put_own(now.own, now.snapshot, &mut out);
+        self.add_host_samples(now, gpus, &mut out);
+        add_gpu_samples(now, gpus, &mut out);
+        self.processes.add_samples(now.snapshot, gpus, &mut out);
+        self.containers.add_samples(now.snapshot, gpus, self.limits.containers, &mut out);
+        places::put_sites(now, self.limits.sites, &mut out);
+        places::put_suspects(now, gpus, self.limits.suspects, &mut out);
+        out.finish(&self.limits, now.gpus.len())
     }
 
-    fn remember(&mut self, snapshot: &Snapshot, gpus: Gpus<'_>, done: Tally) {
+    fn update_counters(&mut self, snapshot: &Snapshot, gpus: Gpus<'_>, done: Tally) {
         self.done = self.done.plus(done);
         for (gpu, times) in &snapshot.ran_out {
             let count = self.out_of_memory.entry(gpus.known(*gpu)).or_default();
@@ -98,7 +98,7 @@ impl Board {
         }
     }
 
-    fn put_host(&self, now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
+    fn add_host_samples(&self, now: &Input<'_>, gpus: Gpus<'_>, out: &mut Sheet) {
         let running = || now.snapshot.processes.iter().filter(|process| process.ended.is_none());
         let ended = self.ended.saturating_add(now.own.unlisted_ends);
         let counts: [(&'static Metric, u64); 6] = [
@@ -110,32 +110,32 @@ impl Board {
             (&catalogue::FAILURES, self.done.failures),
         ];
         for (metric, count) in counts {
-            sheet.whole(metric, Vec::new(), count);
+            out.whole(metric, Vec::new(), count);
         }
         if self.counts_work {
-            sheet.whole(&catalogue::LAUNCHES, Vec::new(), self.done.launches);
+            out.whole(&catalogue::LAUNCHES, Vec::new(), self.done.launches);
             for (direction, bytes) in Direction::ALL.into_iter().zip(self.done.copied) {
-                sheet.whole(&catalogue::COPIED, vec![direction.name().into()], bytes);
+                out.whole(&catalogue::COPIED, vec![direction.name().into()], bytes);
             }
         }
-        // From the start, so that the first error is seen as a change.
+        // Exported from the start, so that the first error is visible as an increase.
         let all = now.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
         for gpu in all {
             let count = self.out_of_memory.get(&gpu).copied().unwrap_or(0);
-            sheet.whole(&catalogue::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
+            out.whole(&catalogue::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
         }
         for kind in Kind::ALL {
             if self.kinds.get(kind.index()) == Some(&true) {
                 let bytes = running()
                     .fold(0_u64, |sum, process| sum.saturating_add(live_of(process, kind)));
-                sheet.whole(&catalogue::KIND, vec![kind.name().into()], bytes);
+                out.whole(&catalogue::KIND, vec![kind.name().into()], bytes);
             }
         }
     }
 }
 
-/// Puts down the GPUs of the host.
-fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
+/// Adds samples of the host's GPUs.
+fn add_gpu_samples(now: &Input<'_>, gpus: Gpus<'_>, out: &mut Sheet) {
     let mut live: BTreeMap<Option<GpuId>, u64> = BTreeMap::new();
     for process in now.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         for row in &process.devices {
@@ -149,24 +149,24 @@ fn put_gpus(now: &Input<'_>, gpus: Gpus<'_>, sheet: &mut Sheet) {
         let held = live.remove(&Some(gpu.id)).unwrap_or(0);
         let mut named = labels();
         named.push(label(&gpu.name));
-        sheet.whole(&catalogue::GPU, named, 1);
-        sheet.whole(&catalogue::GPU_LIVE, labels(), held);
-        // Where the driver could not be asked for it, neither is told.
+        out.whole(&catalogue::GPU, named, 1);
+        out.whole(&catalogue::GPU_LIVE, labels(), held);
+        // Total memory is unknown if the driver could not be queried; then omit the values below.
         if gpu.total.0 == 0 {
             continue;
         }
-        sheet.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
-        let told = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
-        let Some(free) = told.map(|view| view.free_bytes.0) else { continue };
+        out.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
+        let reported = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
+        let Some(free) = reported.map(|view| view.free_bytes.0) else { continue };
         let used = gpu.total.0.saturating_sub(free);
-        sheet.whole(&catalogue::GPU_FREE, labels(), free);
-        sheet.whole(&catalogue::GPU_USED, labels(), used);
-        // Memory whose GPU is not known is traced: it may be on any of them.
+        out.whole(&catalogue::GPU_FREE, labels(), free);
+        out.whole(&catalogue::GPU_USED, labels(), used);
+        // Traced memory on an unknown GPU may be on any of them.
         let traced = held.saturating_add(elsewhere.unwrap_or(0));
-        sheet.whole(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
+        out.whole(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
     }
     if let Some(elsewhere) = elsewhere {
-        sheet.whole(&catalogue::GPU_LIVE, gpus.labels(None).into(), elsewhere);
+        out.whole(&catalogue::GPU_LIVE, gpus.labels(None).into(), elsewhere);
     }
 }
 
@@ -175,15 +175,15 @@ fn live_of(process: &ProcessView, kind: Kind) -> u64 {
     these.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
 }
 
-/// Puts down what the agent tells of itself.
-fn put_own(own: &Own, snapshot: &Snapshot, sheet: &mut Sheet) {
-    sheet.whole(&catalogue::BUILD, vec![label(&own.version)], 1);
-    sheet.put(&catalogue::UP_SINCE, Vec::new(), Value::Real(own.started));
-    sheet.whole(&catalogue::READY, Vec::new(), u64::from(own.ready));
-    sheet.put(&catalogue::OWN_CPU, Vec::new(), Value::Real(own.cpu_seconds));
-    sheet.whole(&catalogue::OWN_MEMORY, Vec::new(), own.memory.0);
-    sheet.whole(&catalogue::DEGRADED, Vec::new(), own.degraded);
-    sheet.whole(&catalogue::EVENTS, Vec::new(), own.events);
+/// Adds samples about the agent itself.
+fn put_own(own: &Own, snapshot: &Snapshot, out: &mut Sheet) {
+    out.whole(&catalogue::BUILD, vec![label(&own.version)], 1);
+    out.put(&catalogue::UP_SINCE, Vec::new(), Value::Real(own.started));
+    out.whole(&catalogue::READY, Vec::new(), u64::from(own.ready));
+    out.put(&catalogue::OWN_CPU, Vec::new(), Value::Real(own.cpu_seconds));
+    out.whole(&catalogue::OWN_MEMORY, Vec::new(), own.memory.0);
+    out.whole(&catalogue::DEGRADED, Vec::new(), own.degraded);
+    out.whole(&catalogue::EVENTS, Vec::new(), own.events);
     let lost = &snapshot.certainty.lost;
     for (class, count) in [
         ("allocations", lost.allocations),
@@ -196,16 +196,16 @@ fn put_own(own: &Own, snapshot: &Snapshot, sheet: &mut Sheet) {
         ("objects", lost.objects),
         ("tensors", lost.tensors),
     ] {
-        sheet.whole(&catalogue::LOST, vec![class.into()], count);
+        out.whole(&catalogue::LOST, vec![class.into()], count);
     }
-    sheet.whole(&catalogue::EXACT, Vec::new(), u64::from(snapshot.certainty.exact()));
+    out.whole(&catalogue::EXACT, Vec::new(), u64::from(snapshot.certainty.exact()));
     for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(own.http) {
-        sheet.whole(&catalogue::HTTP, vec![class.into()], count);
+        out.whole(&catalogue::HTTP, vec![class.into()], count);
     }
     for severity in ["info", "warning", "critical"] {
         let these = own.alerts.iter().filter(|(known, _)| &**known == severity);
         let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
-        sheet.whole(&catalogue::ALERTS, vec![severity.into()], count);
+        out.whole(&catalogue::ALERTS, vec![severity.into()], count);
     }
     for (metric, outcomes) in [
         (&catalogue::NOTIFICATIONS, &own.notifications),
@@ -213,14 +213,14 @@ fn put_own(own: &Own, snapshot: &Snapshot, sheet: &mut Sheet) {
         (&catalogue::ONWARD, &own.onward),
     ] {
         for ((what, outcome), count) in outcomes {
-            sheet.whole(metric, vec![(*what).into(), (*outcome).into()], *count);
+            out.whole(metric, vec![(*what).into(), (*outcome).into()], *count);
         }
     }
 }
 
 impl Metric {
-    /// The most samples that it ever has, on a host with so many GPUs. What is on a GPU that is not
-    /// known counts as on one more.
+    /// Upper limit of its samples on a host with this number of GPUs. Memory on an unknown GPU
+    /// counts as one more GPU.
     #[must_use]
     pub fn most(&self, limits: &Limits, gpus: usize) -> usize {
         let gpus = gpus.saturating_add(1);
@@ -239,7 +239,7 @@ impl Metric {
     }
 }
 
-/// The most samples that all metrics together ever have, on a host with so many GPUs.
+/// Upper limit of all samples on a host with this number of GPUs.
 #[must_use]
 pub fn most(limits: &Limits, gpus: usize) -> usize {
     catalogue::ALL.iter().map(|metric| metric.most(limits, gpus)).fold(0, usize::saturating_add)

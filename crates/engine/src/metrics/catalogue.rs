@@ -1,4 +1,4 @@
-//! Every metric, declared once. `docs/reference/metrics.md` is made from this table.
+//! Declares every metric once. `docs/reference/metrics.md` is generated from this table.
 
 mod agent;
 mod host;
@@ -57,7 +57,7 @@ const fn info(name: &'static str, labels: Labels, bound: Bound, help: &'static s
     Metric { name, sort: Sort::Info, unit: "", help, labels, bound }
 }
 
-/// All of them, in the order of `/metrics`.
+/// All metrics, in the order of `/metrics`.
 pub static ALL: &[&Metric] = &[
     &BUILD,
     &UP_SINCE,

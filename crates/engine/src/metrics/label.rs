@@ -1,22 +1,21 @@
-//! Values of labels: short, and without anything that a terminal or a page would obey.
+//! Label values: short, and without control or invisible characters.
 
-/// The longest value of a label, in characters.
+/// Maximum length of a label value, in characters.
 const LONGEST: usize = 120;
 
-/// Foreign text as the value of a label: what is not plainly visible becomes `?`, what is too long is
-/// cut.
+/// Converts untrusted text to a label value: replaces invisible characters by `?` and truncates.
 #[must_use]
 pub fn label(text: &str) -> Box<str> {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
     let mut out = String::with_capacity(text.len().min(LONGEST));
     let mut rest = text.chars();
     out.extend(rest.by_ref().take(LONGEST - 1).map(plain));
-    // The last place is for the last character, or tells that there are more.
+    // The last character is `…` if the text is longer.
     out.extend(rest.next().map(|last| if rest.next().is_some() { '…' } else { plain(last) }));
     out.into()
 }
 
-/// Characters that change the direction of text, or take no room.
+/// Characters that change the text direction, or have no width.
 #[must_use]
 pub const fn is_invisible(c: char) -> bool {
     matches!(
@@ -38,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_invisible_gets_through_and_nothing_long() {
+    fn labels_are_sanitized_and_truncated() {
         assert_eq!(&*label("python3"), "python3");
         assert_eq!(&*label("训练 \"a\\b\""), "训练 \"a\\b\"");
         assert_eq!(&*label("a\x1b[2J\nb\u{202e}c"), "a?[2J?b?c");

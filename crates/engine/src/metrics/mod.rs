@@ -1,6 +1,6 @@
-//! Figures for machines that watch: a catalogue that names each once, and their values at a moment.
+//! Metrics: a catalog that declares each once, and their values at a given time.
 //!
-//! Metrics, alerts, the page of documentation and the exporters all read from here.
+//! Used by `/metrics`, alerts, the generated documentation and the exporters.
 
 mod board;
 pub mod catalogue;
@@ -9,71 +9,71 @@ pub mod label;
 pub use board::{Board, Gpu, Input, Outcomes, Own, most};
 pub use label::label;
 
-/// What a metric is, declared once in [`catalogue`].
+/// Declaration of a metric; all are in [`catalog`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metric {
-    /// Its name, with its unit and for counters `_total` at the end, as Prometheus wants it.
+    /// Name, ending in its unit and, for counters, `_total`, as in Prometheus conventions.
     pub name: &'static str,
-    /// How it behaves.
+    /// Metric type.
     pub sort: Sort,
-    /// The unit, as OpenMetrics calls it; empty where there is none.
+    /// OpenMetrics unit; empty if there is none.
     pub unit: &'static str,
-    /// What it tells, in one sentence without a full stop.
+    /// HELP text: one sentence without a full stop.
     pub help: &'static str,
-    /// The names of its labels.
+    /// Label names.
     pub labels: &'static [&'static str],
-    /// What bounds the number of its samples.
+    /// Limit of its samples.
     pub bound: Bound,
 }
 
-/// How a metric behaves over time.
+/// Metric type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
-    /// It goes up and down.
+    /// Goes up and down.
     Gauge,
-    /// It only grows, until the agent starts anew.
+    /// Only grows, until the agent restarts.
     Counter,
-    /// It is always 1; its labels tell something.
+    /// Always 1; its labels contain the information.
     Info,
 }
 
-/// What bounds the number of samples of a metric.
+/// What limits the number of samples of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// There is one, or one for each of a few words.
+    /// One sample, or one for each of a few label values.
     Fixed(usize),
     /// One for each GPU of the host.
     Gpus,
-    /// One for each process of the list, which is bounded, and GPU; the others fall into `other`.
+    /// One for each process with its own series, and GPU; all others are merged into `other`.
     Processes,
-    /// One for each container of the list, which is bounded, and GPU; the others fall into `other`.
+    /// One for each container with its own series, and GPU; all others are merged into `other`.
     Containers,
-    /// One for each site of the list, which is bounded.
+    /// One for each site with its own series.
     Sites,
-    /// One for each suspect of the list, which is bounded.
+    /// One for each suspect with its own series.
     Suspects,
 }
 
-/// One value of a metric.
+/// One sample of a metric.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
-    /// Values of the labels, in the order of [`Metric::labels`]: clean text, cut to a sane length.
+    /// Label values, in the order of [`Metric::labels`]: sanitized and truncated.
     pub labels: Vec<Box<str>>,
     /// The value.
     pub value: Value,
 }
 
-/// A value. Bytes and counts are whole, so that nothing is rounded on the way.
+/// Value of a sample. Bytes and counts are integers, so that they are not rounded.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Whole(u64),
-    /// Any number.
+    /// A floating-point number.
     Real(f64),
 }
 
 impl Value {
-    /// As a number with a fraction, for those that compare.
+    /// The value as `f64`.
     #[must_use]
     pub const fn real(self) -> f64 {
         match self {
@@ -83,16 +83,16 @@ impl Value {
     }
 }
 
-/// A metric with its values.
+/// A metric with its samples.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Family {
-    /// Which.
+    /// The metric.
     pub metric: &'static Metric,
-    /// Its values; no two have the same labels.
+    /// Samples; no two have the same labels.
     pub samples: Vec<Sample>,
 }
 
-/// Every metric that has a value, at one moment, in the order of the catalogue.
+/// All metrics with samples at a given time, in the order of the catalog.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Figures {
     /// The metrics.
@@ -100,7 +100,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The values of a metric.
+    /// Samples of a metric.
     #[must_use]
     pub fn of(&self, name: &str) -> &[Sample] {
         let family = self.families.iter().find(|family| family.metric.name == name);
@@ -108,7 +108,7 @@ impl Figures {
     }
 }
 
-/// How many processes, containers, sites and suspects have samples of their own.
+/// Limits of processes, containers, sites and suspects with their own series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Processes.

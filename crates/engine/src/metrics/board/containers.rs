@@ -1,4 +1,4 @@
-//! Containers: the sums of their processes. Those that look alike to people are one.
+//! Series of containers: totals of their processes. Containers with equal labels are merged.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,20 +14,20 @@ use super::sheet::{Gpus, Sheet};
 /// `container`, `pod`, `namespace`.
 type Labels = [Box<str>; 3];
 
-/// The containers that have series of their own, as long as a process runs in them.
+/// Containers with their own series, as long as a process runs in them.
 #[derive(Debug, Default)]
 pub(super) struct Containers {
     own: BTreeSet<Labels>,
 }
 
 impl Containers {
-    /// Takes note of a snapshot, and puts down what they hold.
-    pub(super) fn put(
+    /// Selects the containers that get series, and adds their samples.
+    pub(super) fn add_samples(
         &mut self,
         snapshot: &Snapshot,
         gpus: Gpus<'_>,
         room: usize,
-        sheet: &mut Sheet,
+        out: &mut Sheet,
     ) {
         let mut all: BTreeMap<Labels, Held> = BTreeMap::new();
         for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
@@ -49,23 +49,23 @@ impl Containers {
         let mut other = Held::new();
         for (labels, held) in &all {
             if self.own.contains(labels) {
-                put(held, labels, gpus, sheet);
+                add_usage_samples(held, labels, gpus, out);
                 continue;
             }
             for (gpu, on) in held {
                 other.entry(*gpu).or_default().absorb(on);
             }
         }
-        put(&other, &[OTHER, "", ""].map(Box::from), gpus, sheet);
+        add_usage_samples(&other, &[OTHER, "", ""].map(Box::from), gpus, out);
     }
 }
 
-fn put(held: &Held, labels: &Labels, gpus: Gpus<'_>, sheet: &mut Sheet) {
+fn add_usage_samples(held: &Held, labels: &Labels, gpus: Gpus<'_>, out: &mut Sheet) {
     for (gpu, on) in held {
         let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
         if let Some(used) = on.used {
-            sheet.whole(&catalogue::CONTAINER_USED, all.clone(), used);
+            out.whole(&catalogue::CONTAINER_USED, all.clone(), used);
         }
-        sheet.whole(&catalogue::CONTAINER_LIVE, all, on.live);
+        out.whole(&catalogue::CONTAINER_LIVE, all, on.live);
     }
 }

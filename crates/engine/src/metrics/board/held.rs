@@ -1,4 +1,4 @@
-//! What a process holds at a moment, by GPU.
+//! Memory of a process at a given time, by GPU.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::snapshot::ProcessView;
 
 use super::sheet::{Gpus, Sheet};
 
-/// By GPU; `None` is one that is not known.
+/// Usage by GPU; `None` is an unknown GPU.
 pub(super) type Held = BTreeMap<Option<GpuId>, OnGpu>;
 
-/// What one process, or several, hold of one GPU. What is not known has no value.
+/// Memory of one or more processes on one GPU. Unknown values are `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct OnGpu {
     pub(super) live: u64,
@@ -22,7 +22,7 @@ pub(super) struct OnGpu {
     pool_reserved: Option<u64>,
     cache_used: Option<u64>,
     cache_reserved: Option<u64>,
-    /// Of the caches of which that is known: what is fragmented, and all that they hold.
+    /// Fragmented and total bytes of the caches whose fragmentation is known.
     fragmented: Option<(u64, u64)>,
 }
 
@@ -33,7 +33,7 @@ fn add(sum: &mut Option<u64>, more: Option<u64>) {
 }
 
 impl OnGpu {
-    /// Of another process: its peak was at another time.
+    /// Adds the usage of another process. Peaks were at different times, so the larger one is kept.
     pub(super) fn absorb(&mut self, other: &Self) {
         self.live = self.live.saturating_add(other.live);
         self.peak = self.peak.max(other.peak);
@@ -49,11 +49,11 @@ impl OnGpu {
         }
     }
 
-    /// Puts it down under the labels of its owner.
-    pub(super) fn put(&self, sheet: &mut Sheet, labels: &[Box<str>]) {
-        sheet.whole(&catalogue::LIVE, labels.into(), self.live);
-        sheet.whole(&catalogue::PEAK, labels.into(), self.peak);
-        let told: [(&'static Metric, Option<u64>); 6] = [
+    /// Adds samples with the labels of the owner.
+    pub(super) fn put(&self, out: &mut Sheet, labels: &[Box<str>]) {
+        out.whole(&catalogue::LIVE, labels.into(), self.live);
+        out.whole(&catalogue::PEAK, labels.into(), self.peak);
+        let optional: [(&'static Metric, Option<u64>); 6] = [
             (&catalogue::USED, self.used),
             (&catalogue::UNTRACKED, self.untracked),
             (&catalogue::POOL_USED, self.pool_used),
@@ -61,19 +61,19 @@ impl OnGpu {
             (&catalogue::CACHE_USED, self.cache_used),
             (&catalogue::CACHE_RESERVED, self.cache_reserved),
         ];
-        for (metric, value) in told {
+        for (metric, value) in optional {
             if let Some(value) = value {
-                sheet.whole(metric, labels.into(), value);
+                out.whole(metric, labels.into(), value);
             }
         }
         if let Some((part, all)) = self.fragmented {
             let ratio = if all == 0 { 0.0 } else { part as f64 / all as f64 };
-            sheet.put(&catalogue::FRAGMENTATION, labels.into(), Value::Real(ratio));
+            out.put(&catalogue::FRAGMENTATION, labels.into(), Value::Real(ratio));
         }
     }
 }
 
-/// Which GPU a device of a process is.
+/// GPU of a process's device.
 pub(super) fn gpu_of(
     process: &ProcessView,
     device: Option<DeviceId>,
@@ -84,30 +84,30 @@ pub(super) fn gpu_of(
     gpus.known(row.and_then(|row| row.gpu))
 }
 
-/// What a process holds.
+/// Computes the memory of a process by GPU.
 pub(super) fn of(process: &ProcessView, gpus: Gpus<'_>) -> Held {
     let mut held = Held::new();
     for row in &process.devices {
         let on = held.entry(gpus.known(row.gpu)).or_default();
         on.live = on.live.saturating_add(row.live_bytes.0);
-        // Where two devices are parts of one GPU, the sum is the most that it can have been.
+        // If two devices are parts of one GPU, the sum is an upper bound.
         on.peak = on.peak.saturating_add(row.peak_bytes.0);
-        // The account is of the whole GPU, and stands at each of its devices.
+        // Driver-reported usage is per GPU, and repeated for each of its devices.
         on.used = on.used.max(row.driver_bytes.map(|bytes| bytes.0));
         on.untracked = on.untracked.max(row.untracked().map(|bytes| bytes.0));
     }
     for pool in &process.pools {
         let on = held.entry(gpu_of(process, pool.device, gpus)).or_default();
         add(&mut on.pool_used, Some(pool.used.0));
-        add(&mut on.pool_reserved, pool.reserved.map(|told| told.bytes.0));
+        add(&mut on.pool_reserved, pool.reserved.map(|reported| reported.bytes.0));
     }
     for cache in process.torch.iter().flat_map(|torch| &torch.devices) {
         let on = held.entry(gpu_of(process, Some(cache.device), gpus)).or_default();
         add(&mut on.cache_used, Some(cache.allocated.0));
         add(&mut on.cache_reserved, Some(cache.reserved.0));
-        if let Ok(lies) = cache.fragmentation {
+        if let Ok(fragmentation) = cache.fragmentation {
             let (part, all) = on.fragmented.unwrap_or_default();
-            let part = part.saturating_add(lies.fragmented.0);
+            let part = part.saturating_add(fragmentation.fragmented.0);
             on.fragmented = Some((part, all.saturating_add(cache.reserved.0)));
         }
     }

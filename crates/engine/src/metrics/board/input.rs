@@ -1,60 +1,61 @@
-//! What a board is told, once for each snapshot.
+//! Input of the collector, once per snapshot.
 
 use crate::ids::GpuId;
 use crate::snapshot::Snapshot;
 use crate::stack::{Frame, SiteName};
 use crate::units::Bytes;
 
-/// Everything that figures are made of.
+/// Everything that metrics are computed from.
 pub struct Input<'a> {
-    /// Who holds what. Each snapshot is to be told once, in order: processes that ended are in one only.
+    /// State of all processes. Each snapshot must be passed once, in order: ended processes are
+    /// only in one.
     pub snapshot: &'a Snapshot,
-    /// The GPUs of the host. What is on any other is told as on one that is not known.
+    /// GPUs of the host. Memory on any other GPU is exported with an unknown GPU.
     pub gpus: &'a [Gpu],
     /// The agent itself.
     pub own: &'a Own,
-    /// A site in a few words; they are cleaned and cut here.
+    /// Describes a site in a few words; the result is sanitized and truncated.
     pub place: fn(SiteName, &[Frame]) -> String,
 }
 
 /// A GPU of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gpu {
-    /// Its index.
+    /// Index.
     pub id: GpuId,
-    /// `GPU-…`.
+    /// UUID: `GPU-…`.
     pub uuid: Box<str>,
-    /// What the vendor calls it.
+    /// Model name.
     pub name: Box<str>,
-    /// All of its memory.
+    /// Total memory.
     pub total: Bytes,
 }
 
-/// A count by two words: a receiver, trigger or exporter, and the outcome.
+/// Counts by two words: receiver, trigger or exporter, and outcome.
 pub type Outcomes = Vec<((&'static str, &'static str), u64)>;
 
-/// What the agent tells of itself.
+/// Values about the agent itself.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Own {
-    /// Its version.
+    /// Version.
     pub version: Box<str>,
-    /// When it began, in seconds of the Unix clock.
+    /// Start time, Unix time in seconds.
     pub started: f64,
-    /// The probes are attached.
+    /// Whether the probes are attached.
     pub ready: bool,
-    /// Processor time that it took, in seconds.
+    /// CPU time in seconds.
     pub cpu_seconds: f64,
     /// Resident memory.
     pub memory: Bytes,
-    /// Steps down that its budget made it take.
+    /// Degradation steps in effect.
     pub degraded: u64,
-    /// Events that it applied.
+    /// Events processed.
     pub events: u64,
-    /// Processes that ended and are in no snapshot, for there were too many at once.
+    /// Ended processes that were never in a snapshot, because too many ended at once.
     pub unlisted_ends: u64,
-    /// Answers of 1xx, 2xx and so on.
+    /// HTTP responses with status 1xx, 2xx and so on.
     pub http: [u64; 5],
-    /// Alerts that fire, by severity.
+    /// Firing alerts, by severity.
     pub alerts: Vec<(Box<str>, u64)>,
     /// Notifications, by receiver and outcome.
     pub notifications: Outcomes,

@@ -1,4 +1,4 @@
-//! Places in programs: where memory came from, and which of them are suspected.
+//! Series of allocation sites and of leak suspects.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use super::processes::labels_of;
 use super::sheet::{Gpus, Sheet};
 use super::{OTHER, label};
 
-/// What a site is called in the label `site`: the same on every host, and after every start. Numbers
-/// that stand for a stack that is not told yet would be others each time.
+/// Value of the label `site`: the same on all hosts and after restarts. Pending sites share one
+/// value, because their numbers differ each time.
 fn id(site: SiteName) -> Box<str> {
     match site {
         SiteName::Pending(_) => "pending".into(),
@@ -30,17 +30,17 @@ fn id(site: SiteName) -> Box<str> {
 struct Live {
     bytes: u64,
     count: u64,
-    place: Box<str>,
+    location: Box<str>,
 }
 
-/// Puts down the biggest sites; the others are one.
-pub(super) fn put_sites(input: &Input<'_>, room: usize, sheet: &mut Sheet) {
+/// Adds samples of the largest sites; all others are merged into `other`.
+pub(super) fn put_sites(input: &Input<'_>, room: usize, out: &mut Sheet) {
     let mut sites: BTreeMap<Box<str>, Live> = BTreeMap::new();
     for site in &input.snapshot.sites {
-        let place = || label(&(input.place)(site.name, &site.frames));
+        let location = || label(&(input.place)(site.name, &site.frames));
         let live = sites
             .entry(id(site.name))
-            .or_insert_with(|| Live { place: place(), ..Live::default() });
+            .or_insert_with(|| Live { location: location(), ..Live::default() });
         live.bytes = live.bytes.saturating_add(site.live_bytes.0);
         live.count = live.count.saturating_add(site.live_allocations);
     }
@@ -58,16 +58,16 @@ pub(super) fn put_sites(input: &Input<'_>, room: usize, sheet: &mut Sheet) {
     for (site, live) in listed {
         bytes = bytes.saturating_sub(live.bytes);
         count = count.saturating_sub(live.count);
-        let labels = vec![site, live.place];
-        sheet.whole(&catalogue::SITE_LIVE, labels.clone(), live.bytes);
-        sheet.whole(&catalogue::SITE_COUNT, labels, live.count);
+        let labels = vec![site, live.location];
+        out.whole(&catalogue::SITE_LIVE, labels.clone(), live.bytes);
+        out.whole(&catalogue::SITE_COUNT, labels, live.count);
     }
     let labels: Vec<Box<str>> = vec![OTHER.into(), "".into()];
-    sheet.whole(&catalogue::SITE_LIVE, labels.clone(), bytes);
-    sheet.whole(&catalogue::SITE_COUNT, labels, count);
+    out.whole(&catalogue::SITE_LIVE, labels.clone(), bytes);
+    out.whole(&catalogue::SITE_COUNT, labels, count);
 }
 
-/// Device memory of all sites, and how many allocations that is.
+/// Live device memory of all sites, and number of allocations.
 fn everything(snapshot: &Snapshot) -> (u64, u64) {
     let running = snapshot.processes.iter().filter(|process| process.ended.is_none());
     let kinds = running.flat_map(|process| &process.kinds);
@@ -76,7 +76,7 @@ fn everything(snapshot: &Snapshot) -> (u64, u64) {
     (snapshot.live_bytes.0, count)
 }
 
-/// The label `resource`. Some kinds of memory and of objects have the same name.
+/// Value of the label `resource`. Some memory kinds and object kinds have the same name.
 fn subject(subject: Subject) -> Box<str> {
     match subject {
         Subject::Memory(kind) => kind.name().into(),
@@ -88,22 +88,22 @@ fn subject(subject: Subject) -> Box<str> {
 /// All suspects with the same labels.
 #[derive(Default)]
 struct Suspected {
-    /// They are objects, not memory.
+    /// Whether they are objects rather than memory.
     are_objects: bool,
     live: u64,
     per_hour: u64,
     full_in: Option<Nanos>,
 }
 
-/// Puts down the suspects, the worst of them by themselves; and when GPUs will be full.
-pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, sheet: &mut Sheet) {
+/// Adds samples of suspects, the worst with their own series; and the forecasts of full GPUs.
+pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, out: &mut Sheet) {
     let suspects = &input.snapshot.suspects;
-    for sureness in [Sureness::Possible, Sureness::Likely, Sureness::Certain] {
-        let these = suspects.iter().filter(|one| one.sureness == sureness).count();
-        sheet.whole(&catalogue::SUSPECTS, vec![sureness.name().into()], these as u64);
+    for confidence in [Sureness::Possible, Sureness::Likely, Sureness::Certain] {
+        let these = suspects.iter().filter(|one| one.sureness == confidence).count();
+        out.whole(&catalogue::SUSPECTS, vec![confidence.name().into()], these as u64);
     }
     let mut full: BTreeMap<GpuId, Nanos> = BTreeMap::new();
-    // In the order in which they are told: the worst first.
+    // In the order of the snapshot: worst first.
     let mut all: Vec<(Vec<Box<str>>, Suspected)> = Vec::new();
     for suspect in suspects {
         let (gpu, labels) = labels(suspect, input, gpus);
@@ -125,18 +125,18 @@ pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, sheet
     }
     for (labels, sum) in all.into_iter().take(room) {
         if let Some(time) = sum.full_in {
-            sheet.put(&catalogue::SUSPECT_FULL_IN, labels.clone(), seconds(time));
+            out.put(&catalogue::SUSPECT_FULL_IN, labels.clone(), seconds(time));
         }
         let (growth, live) = if sum.are_objects {
             (&catalogue::SUSPECT_GROWTH_OBJECTS, &catalogue::SUSPECT_LIVE_OBJECTS)
         } else {
             (&catalogue::SUSPECT_GROWTH, &catalogue::SUSPECT_LIVE)
         };
-        sheet.put(growth, labels.clone(), Value::Real(sum.per_hour as f64 / 3600.0));
-        sheet.whole(live, labels, sum.live);
+        out.put(growth, labels.clone(), Value::Real(sum.per_hour as f64 / 3600.0));
+        out.whole(live, labels, sum.live);
     }
     for (gpu, time) in full {
-        sheet.put(&catalogue::GPU_FULL_IN, gpus.labels(Some(gpu)).into(), seconds(time));
+        out.put(&catalogue::GPU_FULL_IN, gpus.labels(Some(gpu)).into(), seconds(time));
     }
 }
 
@@ -153,14 +153,14 @@ fn labels(
         |process: &&ProcessView| process.ended.is_none() && Some(process.key.pid) == suspect.pid;
     let process = input.snapshot.processes.iter().find(is_it);
     let gpu = process.and_then(|process| gpu_of(process, suspect.device, gpus));
-    let who = process.map_or_else(
+    let owner_labels = process.map_or_else(
         || {
             let pid = suspect.pid.map(|pid| pid.to_string()).unwrap_or_default();
             [pid.into(), label(&suspect.process), "".into(), "".into(), "".into()]
         },
         labels_of,
     );
-    let place = label(&(input.place)(suspect.site, &suspect.frames));
-    let what = [id(suspect.site), place, subject(suspect.subject)];
-    (gpu, who.into_iter().chain(gpus.labels(gpu)).chain(what).collect())
+    let location = label(&(input.place)(suspect.site, &suspect.frames));
+    let site_labels = [id(suspect.site), location, subject(suspect.subject)];
+    (gpu, owner_labels.into_iter().chain(gpus.labels(gpu)).chain(site_labels).collect())
 }

@@ -1,4 +1,4 @@
-//! Processes: which have series of their own, and what they did since.
+//! Series of processes: which processes have their own, and their counters.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,41 +16,42 @@ use super::sheet::{Gpus, Sheet};
 use super::tally::Tally;
 use super::{OTHER, label};
 
-/// The processes that run.
+/// Running processes.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    followed: HashMap<ProcessKey, Followed>,
-    /// What those did that have no series, once there was one.
+    tracked: HashMap<ProcessKey, Followed>,
+    /// Counters of processes without their own series, once there is one.
     other: Option<Tally>,
 }
 
 #[derive(Debug, Default)]
 struct Followed {
-    /// All that it did, as it was told last.
+    /// Counters at the last snapshot.
     seen: Tally,
-    /// What it did since it has series of its own.
+    /// Counters since it has its own series.
     own: Option<Tally>,
 }
 
 impl Processes {
-    /// Takes note of a snapshot; what was done since the last one. At most `room` processes have series of their own, until they end.
+    /// Updates the state from a snapshot; returns the increments since the last one. At most `room`
+    /// processes have their own series, until they end.
     pub(super) fn observe(&mut self, snapshot: &Snapshot, room: usize) -> Tally {
         let mut all = self.end(snapshot);
         let running = || snapshot.processes.iter().filter(|process| process.ended.is_none());
         let keys: HashSet<ProcessKey> = running().map(|process| process.key).collect();
-        // Ends that no snapshot told, for there were too many of them.
-        self.followed.retain(|key, _| keys.contains(key));
+        // Processes whose end was in no snapshot, because too many ended at once.
+        self.tracked.retain(|key, _| keys.contains(key));
         let mut without = Vec::new();
         for process in running() {
             let now = Tally::of(process);
-            let followed = self.followed.entry(process.key).or_default();
-            if !now.can_follow(&followed.seen) {
-                *followed = Followed::default();
+            let tracked = self.tracked.entry(process.key).or_default();
+            if !now.can_follow(&tracked.seen) {
+                *tracked = Followed::default();
             }
-            let done = now.since(followed.seen);
-            followed.seen = now.most(followed.seen);
+            let done = now.since(tracked.seen);
+            tracked.seen = now.max_with(tracked.seen);
             all = all.plus(done);
-            match &mut followed.own {
+            match &mut tracked.own {
                 Some(own) => *own = own.plus(done),
                 None => without.push((Reverse(process.live_bytes), process.key, done)),
             }
@@ -58,9 +59,9 @@ impl Processes {
         without.sort_unstable_by_key(|(live, key, _)| (*live, *key));
         let mut left = room.saturating_sub(keys.len().saturating_sub(without.len()));
         for (_, key, done) in without {
-            match self.followed.get_mut(&key).filter(|_| left > 0) {
-                Some(followed) => {
-                    followed.own = Some(done);
+            match self.tracked.get_mut(&key).filter(|_| left > 0) {
+                Some(tracked) => {
+                    tracked.own = Some(done);
                     left -= 1;
                 }
                 None => self.add_to_other(done),
@@ -69,7 +70,8 @@ impl Processes {
         all
     }
 
-    /// Those that ended. After an exec the same key ends and goes on, and both are told.
+    /// Handles ended processes. After an exec, the same key is in the snapshot as ended and as
+    /// running.
     fn end(&mut self, snapshot: &Snapshot) -> Tally {
         let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
         let mut by_key: BTreeMap<ProcessKey, Tally> = BTreeMap::new();
@@ -79,11 +81,11 @@ impl Processes {
         }
         let mut sum = Tally::default();
         for (key, all) in by_key {
-            let followed = self.followed.remove(&key).unwrap_or_default();
-            let done = all.since(followed.seen);
+            let tracked = self.tracked.remove(&key).unwrap_or_default();
+            let done = all.since(tracked.seen);
             sum = sum.plus(done);
-            // Series of its own are over, and what it did last is in the sums of the host.
-            if followed.own.is_none() {
+            // Its own series end; its last increments are still included in the totals of the host.
+            if tracked.own.is_none() {
                 self.add_to_other(done);
             }
         }
@@ -95,11 +97,11 @@ impl Processes {
     }
 
     fn own(&self, key: ProcessKey) -> Option<&Tally> {
-        self.followed.get(&key).and_then(|followed| followed.own.as_ref())
+        self.tracked.get(&key).and_then(|tracked| tracked.own.as_ref())
     }
 
-    /// Puts down what they hold and did.
-    pub(super) fn put(&self, snapshot: &Snapshot, gpus: Gpus<'_>, sheet: &mut Sheet) {
+    /// Adds samples of memory and counters.
+    pub(super) fn add_samples(&self, snapshot: &Snapshot, gpus: Gpus<'_>, out: &mut Sheet) {
         let mut other = Held::new();
         let (mut other_pinned, mut other_managed) = (0_u64, 0_u64);
         for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
@@ -107,9 +109,9 @@ impl Processes {
             let (pinned, managed) = on_host(process);
             if let Some(own) = self.own(process.key) {
                 let labels = labels_of(process);
-                put_held(&held, &labels, gpus, sheet);
-                put_host(pinned, managed, &labels, sheet);
-                put_tally(own, process.work.is_some(), &labels, sheet);
+                add_usage_samples(&held, &labels, gpus, out);
+                add_host_samples(pinned, managed, &labels, out);
+                add_counter_samples(own, process.work.is_some(), &labels, out);
                 continue;
             }
             for (gpu, on) in &held {
@@ -120,26 +122,26 @@ impl Processes {
         }
         if let Some(tally) = &self.other {
             let labels = [OTHER, OTHER, "", "", ""].map(Box::from);
-            put_held(&other, &labels, gpus, sheet);
-            put_host(other_pinned, other_managed, &labels, sheet);
-            put_tally(tally, true, &labels, sheet);
+            add_usage_samples(&other, &labels, gpus, out);
+            add_host_samples(other_pinned, other_managed, &labels, out);
+            add_counter_samples(tally, true, &labels, out);
         }
     }
 }
 
-fn put_held(held: &Held, labels: &[Box<str>], gpus: Gpus<'_>, sheet: &mut Sheet) {
+fn add_usage_samples(held: &Held, labels: &[Box<str>], gpus: Gpus<'_>, out: &mut Sheet) {
     for (gpu, on) in held {
         let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
-        on.put(sheet, &all);
+        on.put(out, &all);
     }
 }
 
-fn put_host(pinned: u64, managed: u64, labels: &[Box<str>], sheet: &mut Sheet) {
-    sheet.whole(&catalogue::PINNED, labels.into(), pinned);
-    sheet.whole(&catalogue::MANAGED, labels.into(), managed);
+fn add_host_samples(pinned: u64, managed: u64, labels: &[Box<str>], out: &mut Sheet) {
+    out.whole(&catalogue::PINNED, labels.into(), pinned);
+    out.whole(&catalogue::MANAGED, labels.into(), managed);
 }
 
-fn put_tally(tally: &Tally, counts_work: bool, labels: &[Box<str>], sheet: &mut Sheet) {
+fn add_counter_samples(tally: &Tally, counts_work: bool, labels: &[Box<str>], out: &mut Sheet) {
     let counts: [(&'static Metric, u64); 4] = [
         (&catalogue::PROCESS_ALLOCATIONS, tally.allocations),
         (&catalogue::PROCESS_FREES, tally.frees),
@@ -147,14 +149,14 @@ fn put_tally(tally: &Tally, counts_work: bool, labels: &[Box<str>], sheet: &mut 
         (&catalogue::PROCESS_OUT_OF_MEMORY, tally.out_of_memory),
     ];
     for (metric, count) in counts {
-        sheet.whole(metric, labels.into(), count);
+        out.whole(metric, labels.into(), count);
     }
     if counts_work {
-        sheet.whole(&catalogue::PROCESS_LAUNCHES, labels.into(), tally.launches);
+        out.whole(&catalogue::PROCESS_LAUNCHES, labels.into(), tally.launches);
     }
 }
 
-/// Pinned and registered memory of the host; managed memory.
+/// Pinned and registered host memory; managed memory.
 fn on_host(process: &ProcessView) -> (u64, u64) {
     let sum = |kinds: [Kind; 2]| {
         let these = process.kinds.iter().filter(|view| kinds.contains(&view.kind));
@@ -163,17 +165,17 @@ fn on_host(process: &ProcessView) -> (u64, u64) {
     (sum([Kind::Pinned, Kind::Registered]), sum([Kind::Managed, Kind::ManagedStatic]))
 }
 
-/// The labels `pid`, `process`, `container`, `pod` and `namespace`.
+/// Labels `pid`, `process`, `container`, `pod` and `namespace`.
 pub(super) fn labels_of(process: &ProcessView) -> [Box<str>; 5] {
     let [container, pod, namespace] = container_labels(process.container.as_deref());
     let pid = process.key.pid.to_string().into();
     [pid, label(&process.name), container, pod, namespace]
 }
 
-/// Digits of a container's id that tell it apart for people, as tools of containers show it.
+/// Number of characters of a container id in labels, as container tools print it.
 const ID: usize = 12;
 
-/// The labels `container`, `pod` and `namespace`: names where they are known, else ids.
+/// Labels `container`, `pod` and `namespace`: names if known, else ids.
 pub(super) fn container_labels(container: Option<&Container>) -> [Box<str>; 3] {
     let Some(container) = container else { return Default::default() };
     let pod = container.pod.as_ref();

@@ -1,11 +1,11 @@
-//! Values, put where they belong.
+//! Assigns values to their metrics.
 
 use crate::ids::GpuId;
 use crate::metrics::{Family, Figures, Limits, Metric, Sample, Value, catalogue};
 
 use super::input::Gpu;
 
-/// A place for the values of each metric.
+/// Samples of each metric, under construction.
 pub(super) struct Sheet {
     families: Vec<Family>,
 }
@@ -16,7 +16,7 @@ impl Sheet {
         Self { families: catalogue::ALL.iter().map(empty).collect() }
     }
 
-    /// Values of labels are in the order of the catalogue, and clean.
+    /// Adds a sample. Label values must be in the order of the catalog, and sanitized.
     pub(super) fn put(&mut self, metric: &'static Metric, labels: Vec<Box<str>>, value: Value) {
         debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
         let family = self.families.iter_mut().find(|family| std::ptr::eq(family.metric, metric));
@@ -29,7 +29,7 @@ impl Sheet {
         self.put(metric, labels, Value::Whole(value));
     }
 
-    /// What has values; never more of them than the catalogue allows.
+    /// Returns the metrics with samples, within the limits of the catalog.
     pub(super) fn finish(self, limits: &Limits, gpus: usize) -> Figures {
         let mut families = self.families;
         for family in &mut families {
@@ -40,17 +40,17 @@ impl Sheet {
     }
 }
 
-/// The GPUs of the host, as labels.
+/// GPUs of the host, as labels.
 #[derive(Clone, Copy)]
 pub(super) struct Gpus<'a>(pub(super) &'a [Gpu]);
 
 impl Gpus<'_> {
-    /// Which of the host's GPUs it is; none where it is not known.
+    /// The GPU if it is one of the host's; `None` otherwise.
     pub(super) fn known(self, gpu: Option<GpuId>) -> Option<GpuId> {
         gpu.filter(|gpu| self.0.iter().any(|one| one.id == *gpu))
     }
 
-    /// The labels `gpu` and `uuid`.
+    /// Labels `gpu` and `uuid`.
     pub(super) fn labels(self, gpu: Option<GpuId>) -> [Box<str>; 2] {
         let found = gpu.and_then(|gpu| self.0.iter().find(|one| one.id == gpu));
         found.map_or_else(Default::default, |found| {

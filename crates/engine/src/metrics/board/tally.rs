@@ -1,4 +1,4 @@
-//! What a process did so far, as counters.
+//! Counters of a process.
 
 use crate::event::OUT_OF_MEMORY;
 use crate::snapshot::ProcessView;
@@ -12,13 +12,13 @@ pub(super) struct Tally {
     pub(super) failures: u64,
     pub(super) out_of_memory: u64,
     pub(super) launches: u64,
-    /// In the order of [`Direction::ALL`].
+    /// In the order of [`CopyDirection::ALL`].
     pub(super) copied: [u64; Direction::ALL.len()],
 }
 
 impl Tally {
     pub(super) fn of(process: &ProcessView) -> Self {
-        let ran_out = process.failures.iter().filter(|failure| failure.code == OUT_OF_MEMORY);
+        let ooms = process.failures.iter().filter(|failure| failure.code == OUT_OF_MEMORY);
         let work = process.work.as_ref();
         let copied = Direction::ALL.map(|direction| {
             let copies = work.into_iter().flat_map(|work| &work.copies);
@@ -29,7 +29,7 @@ impl Tally {
             allocations: process.allocations_total,
             frees: process.frees_total,
             failures: process.failed_allocations,
-            out_of_memory: ran_out.fold(0, |sum, failure| sum.saturating_add(failure.count)),
+            out_of_memory: ooms.fold(0, |sum, failure| sum.saturating_add(failure.count)),
             launches: work.map_or(0, |work| work.launches),
             copied,
         }
@@ -50,7 +50,7 @@ impl Tally {
         }
     }
 
-    /// What was done since an earlier count.
+    /// Increments since an earlier count.
     pub(super) fn since(self, earlier: Self) -> Self {
         self.each(earlier, u64::saturating_sub)
     }
@@ -59,11 +59,11 @@ impl Tally {
         self.each(more, u64::saturating_add)
     }
 
-    pub(super) fn most(self, other: Self) -> Self {
+    pub(super) fn max_with(self, other: Self) -> Self {
         self.each(other, u64::max)
     }
 
-    /// Whether it can be what an earlier count became.
+    /// Whether this can be a later count of the same process.
     pub(super) const fn can_follow(&self, earlier: &Self) -> bool {
         self.allocations >= earlier.allocations && self.frees >= earlier.frees
     }

@@ -1,4 +1,4 @@
-//! The agent itself.
+//! Metrics about the agent itself.
 
 use crate::metrics::Bound::Fixed;
 use crate::metrics::Metric;

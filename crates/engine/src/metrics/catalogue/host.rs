@@ -1,4 +1,4 @@
-//! The host as a whole, and its GPUs.
+//! Metrics of the host and its GPUs.
 
 use crate::metrics::Bound::{Fixed, Gpus};
 use crate::metrics::Metric;
@@ -110,8 +110,8 @@ pub static GPU_LIVE: Metric = gauge(
     "Live GPU memory from traced allocations",
 );
 
-/// Used GPU memory that no traced allocation explains (contexts, code, pool slack, memory from before the
-/// trace).
+/// Used GPU memory that no traced allocation explains (contexts, code, pool slack, memory from
+/// before the trace).
 pub static GPU_UNTRACKED: Metric = gauge(
     "vramscope_gpu_untracked_bytes",
     "bytes",

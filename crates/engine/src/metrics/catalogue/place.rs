@@ -1,4 +1,4 @@
-//! Places in programs, and suspects among them.
+//! Metrics of allocation sites and leak suspects.
 
 use crate::metrics::Bound::{Fixed, Sites, Suspects};
 use crate::metrics::Metric;

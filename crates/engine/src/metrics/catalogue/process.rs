@@ -1,4 +1,4 @@
-//! Processes and containers.
+//! Metrics of processes and containers.
 
 use crate::metrics::Bound::{Containers, Processes};
 use crate::metrics::Metric;
