@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* A hooked call: remembered at entry, recorded at return. */
+/* A hooked call: kept at entry, recorded at return. */
 #ifndef VS_CALL_H
 #define VS_CALL_H
 
-/* A call goes unrecorded. One that has to do with memory and makes an object besides counts twice:
- * as what it is to memory, and as an object. */
+/* Counts a call that is not recorded. One that affects memory and also creates or destroys an
+ * object counts twice: by its class and as an object. */
 static __noinline int count_lost_call(__u64 hook, __u64 bytes, int result)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
@@ -36,7 +36,7 @@ static __always_inline void fill_inflight(struct inflight_call *call, struct pt_
 	call->entered = bpf_ktime_get_ns();
 }
 
-/* The call goes unseen; it is counted as if it will succeed. Returns 1. */
+/* Drops a call and counts it as lost, assuming that it will succeed. Returns 1. */
 static __noinline int drop_call(struct pt_regs *ctx, __u64 hook)
 {
 	struct inflight_call call;
@@ -50,8 +50,9 @@ static __noinline int drop_call(struct pt_regs *ctx, __u64 hook)
 	return 1;
 }
 
-/* A hooked function that another one calls is a detail of it: only the outer one counts. What a
- * context needs is not, and what makes or destroys an object has only objects as its details. */
+/* Returns whether a call is an implementation detail of the hooked call around it, which alone
+ * counts. Calls inside context calls do count; calls that create or destroy an object only hide
+ * inner calls that do so too. */
 static __always_inline bool is_nested(struct thread_state *thread, __u64 inner)
 {
 	__u32 outer = thread->inflight;
@@ -66,7 +67,7 @@ static __always_inline bool is_nested(struct thread_state *thread, __u64 inner)
 	       hooks[hook].loss_class != VS_CLASS_OBJECT;
 }
 
-/* Returns 1 when the return side has nothing to do. */
+/* Returns 1 if the return side has nothing to do. */
 static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 {
 	struct thread_state *thread;
@@ -74,13 +75,13 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	__u32 slot;
 
 	if (hook >= VS_MAX_HOOKS) {
-		COUNT(canary);
+		COUNT(self_test);
 		return 0;
 	}
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 1;
-	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH && !count_work &&
-	    !graph_launch_matters(bpf_get_current_pid_tgid() >> 32))
+	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH && !count_activity &&
+	    !needs_graph_record(bpf_get_current_pid_tgid() >> 32))
 		return 1;
 	thread = thread_create();
 	if (!thread) {
@@ -94,18 +95,18 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 		__u32 pid = bpf_get_current_pid_tgid() >> 32;
 
 		thread_setup(thread);
-		/* The reader has to look at the process before its first stack can be read. */
+		/* The reader must inspect the process before its first stack can be read. */
 		if (stacks && !bpf_map_lookup_elem(&processes, &pid))
 			announce_process(0);
 	}
-	/* Some frameworks set the same context again and again: nothing changes, whatever the
-	 * driver says to it. */
+	/* Some frameworks set the same context over and over: nothing changes, whatever the driver
+	 * returns. */
 	if (hooks[hook].action == VS_ACTION_CONTEXT_SET && context_known(thread) &&
 	    context_top(thread) == PT_REGS_PARM1(ctx))
 		return 1;
 
-	/* Calls that were left without returning (longjmp, exceptions) lie deeper in the stack than
-	 * we are now. */
+	/* Remove calls that were left without returning (longjmp, exceptions): their stack pointers
+	 * are below the current one. */
 	slot = thread->inflight;
 	for (int i = 0; i < VS_INFLIGHT; i++) {
 		if (!slot || thread->calls[(slot - 1) & (VS_INFLIGHT - 1)].sp > sp)
@@ -126,7 +127,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	return 0;
 }
 
-static __always_inline struct inflight_call *call_take(struct thread_state *thread, __u64 hook)
+static __always_inline struct inflight_call *inflight_pop(struct thread_state *thread, __u64 hook)
 {
 	__u32 slot = thread->inflight;
 
@@ -147,7 +148,7 @@ static __always_inline struct inflight_call *call_take(struct thread_state *thre
 
 static __always_inline void fill_call(struct vs_call *record, struct thread_state *thread,
 				      const struct inflight_call *call, int result,
-				      const struct taken_stack *taken, __u64 *out)
+				      const struct stack_ref *ref, __u64 *out)
 {
 	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
 
@@ -156,9 +157,9 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 	record->entered = call->entered;
 	for (int i = 0; i < VS_ARGS; i++)
 		record->args[i] = call->args[i];
-	record->flags = taken->flags;
-	record->stack = taken->stack;
-	record->python = taken->python;
+	record->flags = ref->flags;
+	record->stack = ref->stack;
+	record->python = ref->python;
 	record->outs[0] = 0;
 	record->outs[1] = 0;
 	if (!result) {
@@ -179,7 +180,7 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 /* Returns the first out value. */
 static __always_inline __u64 record_call(struct thread_state *thread,
 					 const struct inflight_call *call, int result,
-					 const struct taken_stack *taken)
+					 const struct stack_ref *ref)
 {
 	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
 	__u8 bytes = hooks[hook].descriptor_bytes;
@@ -194,7 +195,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 			__u64 from = argument(call, hooks[hook].descriptor_argument);
 
 			fill_head(&full->call.head, VS_CALL_DESCRIPTOR);
-			fill_call(&full->call, thread, call, result, taken, &out);
+			fill_call(&full->call, thread, call, result, ref, &out);
 			__builtin_memset(full->descriptor, 0, sizeof(full->descriptor));
 			if (bytes > VS_DESCRIPTOR)
 				bytes = VS_DESCRIPTOR;
@@ -207,7 +208,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 		record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 		if (record) {
 			fill_head(&record->head, VS_CALL);
-			fill_call(record, thread, call, result, taken, &out);
+			fill_call(record, thread, call, result, ref, &out);
 			submit(record);
 			return out;
 		}
@@ -224,18 +225,18 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 	return out;
 }
 
-/* Calls about work, not memory. Returns 1 when no record is needed. */
-static __always_inline int work_return(__u32 pid, const struct inflight_call *call, __u64 hook,
-				       int result)
+/* Handles launches, copies and kernel names. Returns 1 if no record is needed. */
+static __always_inline int activity_return(__u32 pid, const struct inflight_call *call, __u64 hook,
+					   int result)
 {
 	__u8 action = hooks[hook].action;
 
 	if (action == VS_ACTION_GRAPH_LAUNCH) {
 		graph_launch_count(pid, call->args[0], result);
-		return !result && !graph_launch_matters(pid);
+		return !result && !needs_graph_record(pid);
 	}
 	if (result ||
-	    (action != VS_ACTION_COPY && action != VS_ACTION_NAME && action != VS_ACTION_TOLD_NAME))
+	    (action != VS_ACTION_COPY && action != VS_ACTION_NAME && action != VS_ACTION_GET_NAME))
 		return 0;
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		announce_process(0);
@@ -256,7 +257,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	__u8 action;
 
 	if (hook >= VS_MAX_HOOKS) {
-		COUNT(canary);
+		COUNT(self_test);
 		return 0;
 	}
 	if (!thread) {
@@ -264,9 +265,9 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 			COUNT(unmatched);
 		return 0;
 	}
-	call = call_take(thread, hook);
+	call = inflight_pop(thread, hook);
 	if (!call) {
-		/* Only session probes can be told at entry that nothing will come of a call. */
+		/* Without session probes the return side also runs for calls skipped at entry. */
 		if (hooks[hook & (VS_MAX_HOOKS - 1)].action != VS_ACTION_CONTEXT_SET)
 			COUNT(unmatched);
 		return 0;
@@ -276,21 +277,21 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	action = hooks[hook].action;
 	if (is_nested(thread, hook))
 		return 0;
-	if (count_work && work_return(pid, call, hook, result))
+	if (count_activity && activity_return(pid, call, hook, result))
 		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
 		graph_apply(pid, call, hook, result);
 		announce_once(thread, pid);
 		announce_thread(thread);
-		struct taken_stack taken = {};
+		struct stack_ref ref = {};
 		struct caller caller = {PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx)};
 
-		if (stacks && stacks_now() &&
+		if (stacks && effective_stack_mode() &&
 		    (hooks[hook].loss_class == VS_CLASS_ALLOCATE ||
 		     hooks[hook].flags & VS_WITH_STACK))
-			take_stack(&caller, thread, &taken);
-		out = record_call(thread, call, result, &taken);
+			capture_stack(&caller, thread, &ref);
+		out = record_call(thread, call, result, &ref);
 	} else if (!result &&
 		   (action == VS_ACTION_CONTEXT_GET || action == VS_ACTION_CONTEXT_DEVICE)) {
 		if (read_out(call, hook, 0, &out))
@@ -298,7 +299,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		if (action == VS_ACTION_CONTEXT_DEVICE) {
 			__u64 context = argument(call, hooks[hook].descriptor_argument);
 
-			context_learn(thread, context ?: context_top(thread), (__s32)out);
+			context_report_device(thread, context ?: context_top(thread), (__s32)out);
 			return 0;
 		}
 	}

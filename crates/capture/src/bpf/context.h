@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The stack of contexts of each thread, kept here because these calls are hot in some frameworks.
- * Each allocation carries the context on top; only creation, destruction and what a query reveals
- * reach user space.
+ * The context stack of each thread, kept in the kernel because some frameworks make these calls
+ * very often. Each allocation carries the context on top; only context creation, destruction and
+ * the results of queries reach user space.
  *
- * The driver's stack has no limit. The levels at the top are kept, and the number of all: a thread
- * that only pushes is followed for good, and pops below the kept levels make the context unknown
- * until the thread sets one, pushes one, or has popped everything.
+ * The driver's stack has no limit. The topmost levels and the depth are kept, so a thread that only
+ * pushes is always tracked. Pops below the kept levels make the context unknown until the thread
+ * sets or pushes one, or has popped everything.
  */
 #ifndef VS_CONTEXT_H
 #define VS_CONTEXT_H
@@ -16,7 +16,7 @@ static __always_inline bool context_known(const struct thread_state *thread)
 	return thread->known || (!thread->depth && thread->from_empty);
 }
 
-/* The current context; 0 if none is set or it is unknown. */
+/* Returns the current context; 0 if none is set or it is unknown. */
 static __always_inline __u64 context_top(const struct thread_state *thread)
 {
 	if (!thread->known)
@@ -42,7 +42,7 @@ static __always_inline void context_pop(struct thread_state *thread)
 		thread->known--;
 }
 
-/* Something happened to the stack that was not seen. */
+/* Makes the stack unknown, after a change that was not seen. */
 static __always_inline void context_forget(struct thread_state *thread)
 {
 	thread->device = -1;
@@ -61,8 +61,8 @@ static __always_inline void context_set(struct thread_state *thread, __u64 conte
 		context_push(thread, context);
 }
 
-/* A query returned the current context. Where that is not what was known, the levels below are not
- * known either. */
+/* Applies a query that returned the current context. If it differs from the known one, the levels
+ * below are unknown too. */
 static __always_inline void context_reveal(struct thread_state *thread, __u64 context)
 {
 	if (context_known(thread) && context_top(thread) == context)
@@ -75,7 +75,7 @@ static __always_inline void context_reveal(struct thread_state *thread, __u64 co
 		thread->from_empty = 1;
 }
 
-/* A destroyed context is popped where it is the current one. Other levels keep it. */
+/* A destroyed context is popped if it is the current one; other levels keep it. */
 static __always_inline void context_destroy(struct thread_state *thread, __u64 context)
 {
 	if (!context_known(thread))
@@ -84,12 +84,13 @@ static __always_inline void context_destroy(struct thread_state *thread, __u64 c
 		context_pop(thread);
 }
 
-/* A query told the device of a context that may be older than the probes. */
-static __always_inline void context_learn(struct thread_state *thread, __u64 context, __s32 device)
+/* Reports the device of a context that may be older than the probes, as returned by a query. */
+static __always_inline void context_report_device(struct thread_state *thread, __u64 context,
+						  __s32 device)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct context_key key = {.context = context, .pid = pid};
-	struct vs_learned *record;
+	struct vs_context_device *record;
 	__s32 *known;
 
 	if (!context) {
@@ -97,14 +98,14 @@ static __always_inline void context_learn(struct thread_state *thread, __u64 con
 			thread->device = device;
 		return;
 	}
-	known = bpf_map_lookup_elem(&learned_contexts, &key);
+	known = bpf_map_lookup_elem(&reported_contexts, &key);
 	if (known && *known == device)
 		return;
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)
-		return; /* told again by the next query */
-	bpf_map_update_elem(&learned_contexts, &key, &device, BPF_ANY);
-	fill_head(&record->head, VS_LEARNED);
+		return; /* the next query tries again */
+	bpf_map_update_elem(&reported_contexts, &key, &device, BPF_ANY);
+	fill_head(&record->head, VS_CONTEXT_DEVICE);
 	record->context = context;
 	record->device = device;
 	record->reserved = 0;
@@ -128,7 +129,7 @@ static __always_inline void context_apply(struct thread_state *thread, __u8 acti
 		if (out)
 			context_push(thread, out);
 		else
-			context_forget(thread); /* which one could not be read */
+			context_forget(thread); /* the new context could not be read */
 		break;
 	case VS_ACTION_CONTEXT_DESTROY:
 		context_destroy(thread, call->args[0]);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Copies and memsets, added up by process, direction and mode. */
+/* Copies and memsets, counted by process, direction and mode. */
 #ifndef VS_COPY_H
 #define VS_COPY_H
 
-/* Memory types of descriptors. */
+/* CUmemorytype in copy descriptors. */
 #define MEMORY_HOST    1
 #define MEMORY_DEVICE  2
 #define MEMORY_ARRAY   3
 #define MEMORY_UNIFIED 4
 
-/* Parts of a batch that are looked at; those beyond count as lost. */
+/* Copies of a batch that are read; further ones count as lost. */
 #define BATCH 64
 
-/* Pointers so close to each other (2 MiB) are to the same sort of memory. */
-#define NEIGHBOURHOOD 21
+/* Pointers into the same region (2 MiB) point to the same kind of memory. */
+#define REGION_LOG2 21
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -44,7 +44,7 @@ static __noinline int count_lost_copies(__u32 pid, __u64 count)
 	return 0;
 }
 
-/* log2 in quarters, as bandwidth_of() of the engine has it: 0 below 1 KiB/s. */
+/* Bandwidth class, quarters of a log2 as in bandwidth_of() of the engine; 0 below 1 KiB/s. */
 static __always_inline __u32 bandwidth_class(__u64 bytes, __u64 nanos)
 {
 	__u64 rate, top;
@@ -94,11 +94,11 @@ static __noinline int copy_add(const struct copy *copy)
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	key.direction = copy->direction;
 	key.asynchronous = copy->asynchronous;
-	key.program = own_program();
+	key.exec_gen = own_exec_gen();
 	key.start = own_start();
 	if (copy->direction == VS_UNIFIED) {
-		key.to = (copy->to >> NEIGHBOURHOOD) + 1;
-		key.from = (copy->from >> NEIGHBOURHOOD) + 1;
+		key.to = (copy->to >> REGION_LOG2) + 1;
+		key.from = (copy->from >> REGION_LOG2) + 1;
 	}
 	sum = bpf_map_lookup_elem(&copies, &key);
 	if (!sum) {
@@ -121,7 +121,7 @@ static __noinline int copy_add(const struct copy *copy)
 	return 0;
 }
 
-/* The direction between two memory types of a descriptor. */
+/* Direction of a copy between two memory types. */
 static __always_inline __u32 direction_between(__u32 from, __u32 to)
 {
 	if (from == MEMORY_ARRAY || to == MEMORY_ARRAY)
@@ -129,43 +129,44 @@ static __always_inline __u32 direction_between(__u32 from, __u32 to)
 	if (from == MEMORY_UNIFIED || to == MEMORY_UNIFIED)
 		return VS_UNIFIED;
 	if (from == MEMORY_HOST)
-		return to == MEMORY_HOST ? VS_ON_HOST : VS_TO_DEVICE;
-	return to == MEMORY_HOST ? VS_TO_HOST : VS_ON_DEVICE;
+		return to == MEMORY_HOST ? VS_H2H : VS_H2D;
+	return to == MEMORY_HOST ? VS_D2H : VS_D2D;
 }
 
-static __always_inline __u64 word_at(__u64 pointer)
+/* Reads 8 bytes of user memory; 0 if they cannot be read. */
+static __always_inline __u64 read_user_u64(__u64 address)
 {
 	__u64 word = 0;
 
-	bpf_probe_read_user(&word, sizeof(word), (void *)pointer);
+	bpf_probe_read_user(&word, sizeof(word), (void *)address);
 	return word;
 }
 
-/* One side of a descriptor: the memory type, then host, device, array. Which of the first two
- * counts depends on the type; for unified memory it is the device pointer. */
+/* Pointer of one side of a descriptor, which has the memory type, then a host pointer, a device
+ * pointer and an array. Unified memory uses the device pointer. */
 static __always_inline __u64 side_pointer(__u64 side, __u32 type)
 {
-	return word_at(side + (type == MEMORY_HOST ? 8 : 16));
+	return read_user_u64(side + (type == MEMORY_HOST ? 8 : 16));
 }
 
-/* CUDA_MEMCPY2D and CUDA_MEMCPY3D: where the sides and the extent are. */
+/* Reads CUDA_MEMCPY2D or CUDA_MEMCPY3D (`deep`). */
 static __always_inline void copy_described(struct copy *copy, __u64 pointer, bool deep,
 					   bool keep_direction)
 {
 	__u64 source = pointer + (deep ? 32 : 16), target = pointer + (deep ? 120 : 72);
 	__u64 extent = pointer + (deep ? 176 : 112);
-	__u32 from = word_at(source), to = word_at(target);
+	__u32 from = read_user_u64(source), to = read_user_u64(target);
 
-	copy->bytes = word_at(extent) * word_at(extent + 8);
+	copy->bytes = read_user_u64(extent) * read_user_u64(extent + 8);
 	if (deep)
-		copy->bytes *= word_at(extent + 16);
+		copy->bytes *= read_user_u64(extent + 16);
 	copy->from = side_pointer(source, from);
 	copy->to = side_pointer(target, to);
 	if (!keep_direction)
 		copy->direction = direction_between(from, to);
 }
 
-/* Each part of a batch is a copy of its own. */
+/* Counts each copy of a batch. */
 static __noinline int copy_batch(const struct inflight_call *call)
 {
 	struct copy part = {.direction = VS_UNIFIED, .asynchronous = 1};
@@ -177,9 +178,9 @@ static __noinline int copy_batch(const struct inflight_call *call)
 	for (__u32 i = 0; i < BATCH; i++) {
 		if (i >= count)
 			return 0;
-		part.to = word_at(call->args[0] + i * 8);
-		part.from = word_at(call->args[1] + i * 8);
-		part.bytes = word_at(call->args[2] + i * 8);
+		part.to = read_user_u64(call->args[0] + i * 8);
+		part.from = read_user_u64(call->args[1] + i * 8);
+		part.bytes = read_user_u64(call->args[2] + i * 8);
 		copy_add(&part);
 	}
 	if (count > BATCH)
@@ -193,7 +194,7 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 	__u8 factor = hooks[hook].size_factor;
 	struct copy copy = {};
 
-	/* Recorded into a graph: nothing is copied yet. */
+	/* Captured into a graph: nothing is copied yet. */
 	if (hooks[hook].asynchronous && is_captured(bpf_get_current_pid_tgid() >> 32,
 						    argument(call, hooks[hook].stream_argument)))
 		return;

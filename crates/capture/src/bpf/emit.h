@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Records into the ring, and the account of those that did not fit. */
+/* Writes records into the ring and counts those that do not fit. */
 #ifndef VS_EMIT_H
 #define VS_EMIT_H
 
@@ -7,7 +7,7 @@ const volatile __u64 wakeup_at = 4 * 1024 * 1024;
 
 static __always_inline __u64 wakeup_flags(void)
 {
-	/* The reader polls; it is woken only when the ring fills faster than that. */
+	/* The reader polls; it is woken only if the ring fills faster than it polls. */
 	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wakeup_at ? BPF_RB_FORCE_WAKEUP
 									  : BPF_RB_NO_WAKEUP;
 }
@@ -20,26 +20,27 @@ static __always_inline void submit(void *record)
 
 static const struct vs_lost no_losses = {};
 
-/* A program of the running process. A pid alone is not enough: it may be given to another process
- * before the reader has seen what this one lost. */
-static __always_inline void fill_lost_key(struct vs_lost_key *key, __u32 pid, __u16 program)
+/* Fills the key of a program image of the current process. A pid alone is not enough: it may be
+ * reused before the reader has seen the losses. */
+static __always_inline void fill_lost_key(struct vs_lost_key *key, __u32 pid, __u16 exec_gen)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 
 	key->pid = pid;
-	key->program = program;
+	key->exec_gen = exec_gen;
 	key->reserved = 0;
 	key->start = BPF_CORE_READ(task, group_leader, start_boottime);
 }
 
-/* The losses of the running program; pid 0: of unknown processes, as where there is no room. */
+/* Returns the losses of the running program. With pid 0, or if the map is full: those of unknown
+ * processes. */
 static __always_inline struct vs_lost *lost_of(__u32 pid)
 {
 	struct vs_lost_key key = {};
 	struct vs_lost *lost;
 
 	if (pid)
-		fill_lost_key(&key, pid, own_program());
+		fill_lost_key(&key, pid, own_exec_gen());
 	lost = bpf_map_lookup_elem(&lost_records, &key);
 	if (lost)
 		return lost;
@@ -70,7 +71,7 @@ static __always_inline void add_lost(struct vs_lost *lost, __u32 class, __u64 by
 		__sync_fetch_and_add(&lost->other, 1);
 }
 
-/* User space reads the sums when the counter has changed, so the counter comes last. */
+/* User space reads the losses when the counter has changed, so the counter is updated last. */
 static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
 {
 	struct vs_lost *lost = lost_of(pid);
@@ -93,8 +94,8 @@ static __always_inline void fill_head(struct vs_head *head, __u16 kind)
 	head->at = bpf_ktime_get_ns();
 }
 
-/* A record that is nothing but its head; of an exec, the result is the program's number. */
-static __always_inline void emit_life(__u16 kind, __s32 result)
+/* Sends a record that consists of a head only; for an exec, `result` is the exec generation. */
+static __always_inline void emit_lifecycle(__u16 kind, __s32 result)
 {
 	struct vs_head *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
@@ -107,9 +108,9 @@ static __always_inline void emit_life(__u16 kind, __s32 result)
 	submit(record);
 }
 
-/* Announce the process with its first call. When the record does not fit it is tried again with
- * the next call, so a process is never anonymous for long. One that ends before that is noticed by
- * its entry in the table of losses. Returns 1 when it was announced. */
+/* Announces the process with its first call. If the record does not fit, the next call tries again.
+ * A process that ends before is found by its entry in lost_records. Returns 1 if it was announced.
+ */
 static __noinline int announce_process(bool always)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
@@ -125,7 +126,7 @@ static __noinline int announce_process(bool always)
 	}
 	error = bpf_map_update_elem(&processes, &pid, &start, BPF_NOEXIST);
 	if (error == -EEXIST || (error && !always)) {
-		/* Another thread was first, or there is no room and nothing depends on it. */
+		/* Another thread was first, or the map is full and the announcement optional. */
 		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
 		if (error != -EEXIST)
 			lost_of(pid);
@@ -139,20 +140,20 @@ static __noinline int announce_process(bool always)
 			lost->announced = 1;
 	}
 	fill_head(&record->head, VS_PROCESS);
-	record->head.result = own_program();
+	record->head.result = own_exec_gen();
 	record->start = start;
 	record->uid = (__u32)bpf_get_current_uid_gid();
 	record->reserved = 0;
 	__builtin_memset(record->name, 0, sizeof(record->name));
-	/* The process is called what its first thread is called. */
+	/* The name of a process is that of its main thread. */
 	BPF_CORE_READ_STR_INTO(&record->name, task, group_leader, comm);
 	COUNT(records);
-	/* Stacks of the process can be read once the reader has looked at it. */
+	/* Wake the reader: it must inspect the process before its stacks can be read. */
 	bpf_ringbuf_submit(record, stacks ? BPF_RB_FORCE_WAKEUP : wakeup_flags());
 	return 1;
 }
 
-/* Looks whether the process was announced until it was: once for most threads. */
+/* Announces the process unless this thread knows that it was; one lookup for most threads. */
 static __always_inline void announce_once(struct thread_state *thread, __u32 pid)
 {
 	if (thread->announced)
@@ -161,7 +162,7 @@ static __always_inline void announce_once(struct thread_state *thread, __u32 pid
 		thread->announced = 1;
 }
 
-/* Tell a thread's name with its first call and whenever it changed. */
+/* Reports the name of a thread with its first call and after each change. */
 static __always_inline void announce_thread(struct thread_state *thread)
 {
 	__u64 name[2] = {};

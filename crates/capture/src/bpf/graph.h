@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Which processes have graphs with memory nodes, and which streams capture. Launches are frequent;
- * of graphs, only those of such processes matter to memory. */
+/* Processes that have graphs with memory nodes, and capturing streams. Graph launches are frequent,
+ * and only those of such processes affect memory. */
 #ifndef VS_GRAPH_H
 #define VS_GRAPH_H
 
-/* The default streams are up to this one. What can be captured of them is each thread's own. */
+/* Highest handle of a default stream. Those that can capture are per thread. */
 #define LAST_DEFAULT_STREAM 2
-/* In the place of a stream: all captures that a thread began. */
+/* Used instead of a stream in a key: all captures that a thread began. */
 #define ANY_STREAM (~0ULL)
 
 static __always_inline struct graph_state *graph_state_create(__u32 pid)
@@ -17,20 +17,20 @@ static __always_inline struct graph_state *graph_state_create(__u32 pid)
 	bpf_map_update_elem(&graph_states, &pid, &new, BPF_NOEXIST);
 	state = bpf_map_lookup_elem(&graph_states, &pid);
 	if (!state)
-		count_lost(pid, VS_CLASS_OTHER, 0, 0); /* launches will go unseen */
+		count_lost(pid, VS_CLASS_OTHER, 0, 0); /* its graph launches will be missed */
 	return state;
 }
 
-static __always_inline bool graph_launch_matters(__u32 pid)
+static __always_inline bool needs_graph_record(__u32 pid)
 {
 	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
 
 	return state && state->memory;
 }
 
-/* Whether a call that should end a capture has ended it. The driver does so whether it returns the
- * graph or an error about captures; but CUDA_ERROR_STREAM_CAPTURE_UNMATCHED (903) is about a stream
- * on which no capture began. User space takes it from the record's flag. */
+/* Returns whether cuStreamEndCapture has ended the capture. The driver ends it both when it returns
+ * the graph and when it returns a capture error; but CUDA_ERROR_STREAM_CAPTURE_UNMATCHED (903)
+ * means that no capture began on the stream. The record has a flag for user space. */
 static __always_inline bool capture_over(int result)
 {
 	return !result || (result >= 900 && result <= 908 && result != 903);
@@ -86,14 +86,14 @@ static __noinline int capture_begin(__u32 pid, __u64 stream)
 		goto full;
 	return 0;
 full:
-	/* What is launched on the stream counts as launched now. Its nodes must not be missed. */
+	/* Launches on the stream count as launched, not captured. Its nodes must not be missed. */
 	state->memory = 1;
-	if (count_work)
+	if (count_activity)
 		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
 	return 0;
 }
 
-/* The capture on a stream has ended, whichever thread ended it. */
+/* The capture on a stream has ended, by a call of any thread. */
 static __noinline int capture_end(__u32 pid, __u64 stream)
 {
 	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
@@ -119,8 +119,9 @@ static __noinline int capture_end(__u32 pid, __u64 stream)
 	return 0;
 }
 
-/* A context ended, and with it its streams and their captures. Which ones is not known here, so all
- * captures of the process are forgotten. What others capture passes for launched. */
+/* A context ended, and with it its streams and their captures. Which streams these are is not known
+ * here, so all captures of the process are dropped. Launches that other streams capture count as
+ * launched. */
 static __noinline int captures_forget(__u32 pid)
 {
 	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
@@ -130,7 +131,7 @@ static __noinline int captures_forget(__u32 pid)
 	captures_add(state, -(__s32)state->captures);
 	state->id = bpf_ktime_get_ns();
 	state->memory = 1;
-	if (count_work)
+	if (count_activity)
 		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
 	return 0;
 }
@@ -163,7 +164,7 @@ static __always_inline void graph_apply(__u32 pid, const struct inflight_call *c
 	}
 }
 
-/* A thread ends. Captures on its default streams end with it; others go on. */
+/* A thread exits. Captures on its default streams end with it; others continue. */
 static __always_inline void capture_thread_exit(__u32 pid)
 {
 	struct shared_state *all = shared_state();
@@ -177,7 +178,7 @@ static __always_inline void capture_thread_exit(__u32 pid)
 	bpf_map_delete_elem(&capturing_streams, &key);
 }
 
-/* The process ends, and its captures with it. */
+/* Deletes the state of a process that exits or execs; its captures end. */
 static __always_inline void graph_forget(__u32 pid)
 {
 	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
@@ -188,8 +189,8 @@ static __always_inline void graph_forget(__u32 pid)
 	bpf_map_delete_elem(&graph_states, &pid);
 }
 
-/* Whether a call on a stream becomes a node: the stream captures, or has joined a capture of the
- * calling thread. */
+/* Returns whether a call on a stream becomes a graph node: the stream is capturing, or may have
+ * joined a capture of the calling thread. */
 static __always_inline bool is_captured(__u32 pid, __u64 stream)
 {
 	struct shared_state *all = shared_state();

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Launches, added up per kernel. They are the most frequent of all calls, so nothing is sent, and
- * in the usual case nothing is done at return: whether a launch failed is looked at while a kernel
- * is new, when its shape changes, and now and then.
+ * Launches, counted per kernel. They are the most frequent calls, so no record is sent and usually
+ * the return side is skipped: the result is checked only while a kernel is new, when its shape
+ * changes, and once in VS_CHECK_EVERY launches.
  */
 #ifndef VS_LAUNCH_H
 #define VS_LAUNCH_H
 
-/* Launches of a kernel in a row that must succeed before it is trusted, per CPU. */
-#define VS_TRUST 16
-/* A trusted kernel is checked once in so many launches, per CPU; a power of two. */
-#define VS_RECHECK 64
-/* With the handle, from a call's entry to its return: it becomes a node, unless it fails. Handles
- * are addresses of user space, so the bit is free. */
+/* Consecutive successful launches after which a kernel is trusted, per CPU. */
+#define VS_TRUSTED_AFTER 16
+/* A trusted kernel is checked once in this many launches, per CPU; a power of two. */
+#define VS_CHECK_EVERY 64
+/* Flag in the session cookie, next to the handle: the launch is captured unless it fails. Handles
+ * are user-space addresses, so the bit is free. */
 #define VS_CAPTURED (1ULL << 63)
 
 const volatile bool check_every_launch = 0;
 
 static const struct vs_launches no_launches = {};
 
-/* A kernel that nobody has launched yet. */
+/* Creates the counters of a kernel or graph at its first launch. */
 static __noinline int launches_create(struct vs_launch_key *key)
 {
 	__u32 pid;
@@ -30,7 +30,7 @@ static __noinline int launches_create(struct vs_launch_key *key)
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		announce_process(0);
 	if (!bpf_map_update_elem(&launches, key, &no_launches, BPF_NOEXIST) && !key->graph)
-		name_guess(key->target);
+		read_kernel_name(key->target);
 	return 0;
 }
 
@@ -54,7 +54,7 @@ static __always_inline bool same_shape(const struct vs_shape *a, const struct vs
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && a->shared_bytes == b->shared_bytes;
 }
 
-/* A shape that is not the last one: its place is found, or the rarest one makes room and its count
+/* Counts a shape that is not the last one. If it is new it replaces the rarest shape, whose count
  * moves to `other`. Returns whether the shape is new. */
 static __noinline int shape_find(struct vs_launches *sum, const struct vs_shape *shape)
 {
@@ -83,8 +83,8 @@ static __noinline int shape_find(struct vs_launches *sum, const struct vs_shape 
 	return 1;
 }
 
-/* The shapes have one writer at a time. Another thread that comes by on this CPU while the first
- * one is preempted does not wait for it. */
+/* Counts a shape; returns whether it is new. The shapes have one writer at a time: if a thread runs
+ * on this CPU while the writer is preempted, it counts its launch as `other` instead of waiting. */
 static __always_inline int shape_count(struct vs_launches *sum, const struct vs_shape *shape)
 {
 	struct vs_shape *last;
@@ -103,7 +103,7 @@ static __always_inline int shape_count(struct vs_launches *sum, const struct vs_
 	return fresh;
 }
 
-/* Returns 1 when the return side has nothing to do. */
+/* Returns 1 if the return side has nothing to do. */
 static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *cookie)
 {
 	struct vs_launch_key key = {};
@@ -113,16 +113,16 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	int fresh = 0;
 
 	if (hook >= VS_MAX_HOOKS) {
-		COUNT(canary);
+		COUNT(self_test);
 		return 0;
 	}
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	if (!is_target(key.pid))
 		return 1;
-	key.program = own_program();
+	key.exec_gen = own_exec_gen();
 	key.start = own_start();
 	if (hooks[hook].action == VS_ACTION_LAUNCH) {
-		/* gridX, gridY, gridZ, blockX, blockY in registers; blockZ, shared, stream not */
+		/* gridX, gridY, gridZ, blockX, blockY in registers; the rest on the stack */
 		__u64 more[3] = {};
 
 		key.target = PT_REGS_PARM1(ctx);
@@ -136,7 +136,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 		shape.shared_bytes = more[1];
 		stream = more[2];
 	} else {
-		/* CUlaunchConfig: grid, block, shared, a hole, stream */
+		/* CUlaunchConfig: grid, block, shared, padding, stream */
 		__u64 config[5] = {};
 
 		key.target = PT_REGS_PARM2(ctx);
@@ -152,8 +152,9 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	bool captured = is_captured(key.pid, stream);
 	sum->last_at = bpf_jiffies64();
 	fresh = shape_count(sum, &shape);
-	if (!can_skip_returns || (!check_every_launch && !fresh && sum->trust >= VS_TRUST &&
-				  before & (VS_RECHECK - 1))) {
+	if (!can_skip_returns ||
+	    (!check_every_launch && !fresh && sum->ok_streak >= VS_TRUSTED_AFTER &&
+	     before & (VS_CHECK_EVERY - 1))) {
 		if (captured)
 			__sync_fetch_and_add(&sum->captured, 1);
 		return 1;
@@ -170,26 +171,26 @@ static __always_inline void launch_return(struct pt_regs *ctx, __u64 hook, __u64
 	struct vs_call *record;
 
 	if (hook >= VS_MAX_HOOKS) {
-		COUNT(canary);
+		COUNT(self_test);
 		return;
 	}
 	bool captured = target & VS_CAPTURED;
 	target &= ~VS_CAPTURED;
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	key.target = target;
-	key.program = own_program();
+	key.exec_gen = own_exec_gen();
 	key.start = own_start();
 	sum = launches_of(&key);
 	if (!sum)
 		return;
 	__sync_fetch_and_add(&sum->checked, 1);
 	if (!result) {
-		sum->trust++;
+		sum->ok_streak++;
 		if (captured)
 			__sync_fetch_and_add(&sum->captured, 1);
 		return;
 	}
-	sum->trust = 0;
+	sum->ok_streak = 0;
 	__sync_fetch_and_add(&sum->failed, 1);
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record) {
@@ -205,14 +206,14 @@ static __always_inline void launch_return(struct pt_regs *ctx, __u64 hook, __u64
 	submit(record);
 }
 
-/* A whole graph, whose result is known. */
+/* Counts the launch of a graph, whose result is known. */
 static __always_inline void graph_launch_count(__u32 pid, __u64 exec, int result)
 {
 	struct vs_launch_key key = {
 		.target = exec,
 		.pid = pid,
 		.graph = 1,
-		.program = own_program(),
+		.exec_gen = own_exec_gen(),
 		.start = own_start(),
 	};
 	struct vs_launches *sum = launches_of(&key);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Births and deaths: only of processes that called the driver, or that are to be followed. */
+/* Fork, exec and exit, of processes that called the driver or are traced with their children. */
 #ifndef VS_LIFE_H
 #define VS_LIFE_H
 
@@ -17,20 +17,20 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	child_pid = BPF_CORE_READ(child, tgid);
 	if (parent_pid != child_pid && bpf_map_lookup_elem(&targets, &parent_pid) &&
 	    bpf_map_update_elem(&targets, &child_pid, &yes, BPF_ANY))
-		/* The child is not traced, so no process is known that this belongs to. */
+		/* The child is not traced: count the loss for unknown processes. */
 		count_lost(0, VS_CLASS_OTHER, 0, 0);
 	return 0;
 }
 
-/* A program ends that the table of processes had no room for. Returns 1 if it was announced all the
- * same. If it was not and lost records, nothing of it may have been delivered: the reader learns
- * that there was one. */
-static __noinline int end_untabled(__u32 pid, __u16 program, bool replaced)
+/* Handles the end of a program that is not in the map `processes`. Returns 1 if it was announced
+ * anyway. If it was not but lost records, possibly all of its records were lost: marks it, so that
+ * the reader learns that it existed. */
+static __noinline int end_unlisted(__u32 pid, __u16 exec_gen, bool replaced)
 {
 	struct vs_lost_key key;
 	struct vs_lost *lost;
 
-	fill_lost_key(&key, pid, program);
+	fill_lost_key(&key, pid, exec_gen);
 	lost = bpf_map_lookup_elem(&lost_records, &key);
 	if (!lost || lost->announced)
 		return lost != NULL;
@@ -45,13 +45,13 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 
-	/* The id that the thread had: from now on it is the first one. */
-	thread_forget(ctx->args[1]);
-	/* What is kept of a program ends with it, also where the process could not be announced. */
+	/* The previous id of the thread: after an exec it is the main thread. */
+	thread_delete(ctx->args[1]);
+	/* Graph state ends with the program, even if the process could not be announced. */
 	graph_forget(pid);
-	if (bpf_map_delete_elem(&processes, &pid) && !end_untabled(pid, own_program() - 1, 1))
+	if (bpf_map_delete_elem(&processes, &pid) && !end_unlisted(pid, own_exec_gen() - 1, 1))
 		return 0;
-	emit_life(VS_EXEC, own_program());
+	emit_lifecycle(VS_EXEC, own_exec_gen());
 	return 0;
 }
 
@@ -62,22 +62,22 @@ int process_exit(void *ctx)
 	__u64 id = bpf_get_current_pid_tgid();
 	__u32 pid = id >> 32;
 	bool last = BPF_CORE_READ(task, signal, live.counter) == 0;
-	bool called = thread_forget((__u32)id);
+	bool called = thread_delete((__u32)id);
 
 	if (called)
 		capture_thread_exit(pid);
 	if (!last) {
 		if (called)
-			emit_life(VS_THREAD_EXIT, 0);
+			emit_lifecycle(VS_THREAD_EXIT, 0);
 		return 0;
 	}
-	/* Another process that gets the pid is not a target. */
+	/* A process that reuses the pid is not a target. */
 	if (filter != VS_FILTER_NONE)
 		bpf_map_delete_elem(&targets, &pid);
 	graph_forget(pid);
-	if (bpf_map_delete_elem(&processes, &pid) && !end_untabled(pid, own_program(), 0))
+	if (bpf_map_delete_elem(&processes, &pid) && !end_unlisted(pid, own_exec_gen(), 0))
 		return 0;
-	emit_life(VS_EXIT, 0);
+	emit_lifecycle(VS_EXIT, 0);
 	return 0;
 }
 

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Allocations and frees whose records are lost: whether they matter, and how many bytes they have.
- */
+/* Sizes of allocations whose records are lost, and calls that need not be counted as lost. */
 #ifndef VS_LOSS_H
 #define VS_LOSS_H
 
-/* Bytes of an element of an array, by its format; with VS_WHOLE of all its channels. Set by user
- * space, which has to know them for records that are delivered. */
+/* Bytes of an array element by format: of one channel, or with VS_WHOLE of all. Set by user space,
+ * which uses the same table to decode delivered records. */
 const volatile __u8 element_bytes[256] = {};
 
-/* Flags of CUDA_ARRAY3D_DESCRIPTOR: layered or cube map, and no memory before it is mapped. */
+/* Flags of CUDA_ARRAY3D_DESCRIPTOR: layered or cube map; no memory until it is mapped. */
 #define VS_ARRAY_LAYERED 5
 #define VS_ARRAY_EMPTY	 192
 
-/* No array has more mip levels. */
+/* Maximum number of mip levels. */
 #define VS_LEVELS 32
 
-/* Of CUDA_ARRAY_DESCRIPTOR the first two words are there, and format and channels follow. */
+/* CUDA_ARRAY3D_DESCRIPTOR. CUDA_ARRAY_DESCRIPTOR has no depth and no flags. */
 struct array_shape {
 	__u64 width;
 	__u64 height;
@@ -31,7 +30,8 @@ static __always_inline __u64 shrunk(__u64 size, __u32 by)
 	return (size >> by) ?: 1;
 }
 
-/* Bytes of the array that a structure of the program describes; no fewer if it cannot be read. */
+/* Returns the size of the array that a descriptor in user memory describes; an upper bound if the
+ * descriptor cannot be read. */
 static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 {
 	struct array_shape shape = {};
@@ -62,8 +62,8 @@ static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 	return sum;
 }
 
-/* Bytes that a successful call asked for: no fewer than it gets. Before the call returned, the
- * length of rows is not known. */
+/* Returns an upper bound of the bytes that a successful call allocates. The pitch is known only
+ * after the call has returned. */
 static __noinline __u64 lost_bytes(const struct inflight_call *call, __u64 hook, int returned)
 {
 	__u64 size, pitch = 0;
@@ -79,7 +79,7 @@ static __noinline __u64 lost_bytes(const struct inflight_call *call, __u64 hook,
 				   (__u32)argument(call, factor));
 	size = argument(call, hooks[hook].size_argument);
 	if (measure == VS_MEASURE_PITCH) {
-		/* The driver makes rows longer, in steps of 512 bytes. */
+		/* The driver pads rows to multiples of 512 bytes. */
 		if (!returned || read_out(call, hook, 1, &pitch) || !pitch)
 			pitch = (size + 511) & ~511ULL;
 		size = pitch;
@@ -89,8 +89,8 @@ static __noinline __u64 lost_bytes(const struct inflight_call *call, __u64 hook,
 	return size;
 }
 
-/* Whether a successful call did nothing: it freed a null pointer, or asked for no bytes and got
- * none. User space ignores such a call, so it is not lost either. */
+/* Returns whether a successful call had no effect: it freed a null pointer, or requested no bytes
+ * and got no memory. User space ignores such a call, so it does not count as lost. */
 static __always_inline bool did_nothing(const struct inflight_call *call, __u64 hook, __u64 bytes,
 					__u64 out)
 {

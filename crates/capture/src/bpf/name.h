@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Names of kernels, as calls tell them. */
+/* Kernel names, from calls that pass or return them and from the driver's objects. */
 #ifndef VS_NAME_H
 #define VS_NAME_H
 
-struct named_short {
-	struct vs_named named;
+struct short_name_record {
+	struct vs_kernel_name named;
 	char name[VS_SHORT_NAME];
 };
 
-struct named_long {
-	struct vs_named named;
+struct long_name_record {
+	struct vs_kernel_name named;
 	char name[VS_LONG_NAME];
 };
 
-static __always_inline void named_fill(struct vs_named *named, __u64 hook, __u64 kernel, __u64 text,
-				       long read, __u32 room, __u32 flags)
+static __always_inline void fill_kernel_name(struct vs_kernel_name *named, __u64 hook, __u64 kernel,
+					     __u64 text, long read, __u32 room, __u32 flags)
 {
-	fill_head(&named->head, VS_NAMED);
+	fill_head(&named->head, VS_KERNEL_NAME);
 	named->head.hook = hook;
-	named->head.result = own_program();
+	named->head.result = own_exec_gen();
 	named->kernel = kernel;
 	named->start = own_start();
 	named->text = text;
 	named->length = read > 0 ? read - 1 : 0;
-	named->flags = flags | (read == room ? VS_NAME_CUT : 0);
+	named->flags = flags | (read == room ? VS_NAME_TRUNCATED : 0);
 }
 
-/* More CPUs than Linux has. */
-#define MOST_CPUS 8192
+/* Upper bound of the CPUs that Linux supports. */
+#define MAX_CPUS 8192
 
-/* A handle that is given out again: what was launched under it so far was another kernel. */
-static __always_inline void named_before(struct vs_named *named)
+/* Adds the earlier launches under the handle: a reused handle belonged to another kernel before. */
+static __always_inline void add_prior_launches(struct vs_kernel_name *named)
 {
 	struct vs_launch_key key = {
 		.target = named->kernel,
 		.pid = named->head.pid,
-		.program = named->head.result,
+		.exec_gen = named->head.result,
 		.start = named->start,
 	};
 
@@ -43,10 +43,10 @@ static __always_inline void named_before(struct vs_named *named)
 	named->captured = 0;
 	named->checked = 0;
 	named->failed = 0;
-	/* Older kernels have no look at other CPUs. */
+	/* bpf_map_lookup_percpu_elem() is newer than the oldest supported kernels. */
 	if (!can_skip_returns || !bpf_map_lookup_elem(&launches, &key))
 		return;
-	for (__u32 cpu = 0; cpu < MOST_CPUS; cpu++) {
+	for (__u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
 		struct vs_launches *sum;
 
 		if (cpu >= cpus)
@@ -61,11 +61,11 @@ static __always_inline void named_before(struct vs_named *named)
 	}
 }
 
-/* The record is as long as the longest name that it can hold; few kernels need the longer one. */
+/* Sends a kernel name. Records have fixed sizes; few names need the long one. */
 static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 flags)
 {
-	struct named_short *record;
-	struct named_long *more;
+	struct short_name_record *record;
+	struct long_name_record *more;
 	long read;
 
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
@@ -73,8 +73,8 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 fl
 		goto lost;
 	read = bpf_probe_read_user_str(record->name, VS_SHORT_NAME, (void *)text);
 	if (read < VS_SHORT_NAME) {
-		named_fill(&record->named, hook, kernel, text, read, VS_SHORT_NAME, flags);
-		named_before(&record->named);
+		fill_kernel_name(&record->named, hook, kernel, text, read, VS_SHORT_NAME, flags);
+		add_prior_launches(&record->named);
 		submit(record);
 		return 0;
 	}
@@ -83,8 +83,8 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 fl
 	if (!more)
 		goto lost;
 	read = bpf_probe_read_user_str(more->name, VS_LONG_NAME, (void *)text);
-	named_fill(&more->named, hook, kernel, text, read, VS_LONG_NAME, flags);
-	named_before(&more->named);
+	fill_kernel_name(&more->named, hook, kernel, text, read, VS_LONG_NAME, flags);
+	add_prior_launches(&more->named);
 	submit(more);
 	return 0;
 lost:
@@ -92,17 +92,17 @@ lost:
 	return 0;
 }
 
-/* Where in a driver's object the pointer to a kernel's name is: seen in driver 580. It is no
- * promise, so user space believes only what could be the name of a kernel. */
+/* Offset of the pointer to the kernel's name in the driver's object, as observed in driver 580. Not
+ * a documented layout, so user space checks that the result is a plausible kernel name. */
 #define NAME_OFFSET 8
 
-/* A kernel that is launched and that no call has named, as far as the probes know. */
-static __always_inline void name_guess(__u64 kernel)
+/* Reads the name of a kernel at its first launch; no probe may have seen a call that names it. */
+static __always_inline void read_kernel_name(__u64 kernel)
 {
 	__u64 text = 0;
 
 	if (!bpf_probe_read_user(&text, sizeof(text), (void *)(kernel + NAME_OFFSET)) && text)
-		name_record(0, kernel, text, VS_NAME_GUESSED);
+		name_record(0, kernel, text, VS_NAME_FROM_MEMORY);
 }
 
 static __always_inline void name_return(const struct inflight_call *call, __u64 hook)

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The Python stack of the calling thread, read from the interpreter's own structures. User space
- * says where they are in each process; a stack goes over the ring when its hash is new.
+ * The Python stack of the calling thread, read from the interpreter's structures. User space
+ * provides their location in each process; a stack is sent only if its hash is new.
  */
 #ifndef VS_PYTHON_H
 #define VS_PYTHON_H
 
-/* What a call's stack became. */
-struct taken_stack {
+/* Reference from a call to its stack. */
+struct stack_ref {
 	__u64 stack;
 	__u64 python;
 	__u32 flags; /* enum vs_call_flag */
 };
 
-/* Stacks on their way. Apart from the calls: when it is full, no call is lost. */
+/* Ring for stacks. Separate from `records`, so that no call is lost if it is full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 16 * 1024 * 1024);
 } stack_records SEC(".maps");
 
-/* Lists of frames that are on their way or were there. */
+/* Lists of frames that were sent to user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct vs_told_key);
+	__type(key, struct vs_sent_frames_key);
 	__type(value, __u8);
-} told_frames SEC(".maps");
+} sent_frames SEC(".maps");
 
 /* Processes that run Python. */
 struct {
@@ -37,14 +37,14 @@ struct {
 	__type(value, struct vs_python);
 } pythons SEC(".maps");
 
-/* A frame of the interpreter can be the last thing in its mapping, so no more of it is read than
- * there must be. */
+/* Bytes read of a frame and of a code object. Only what is needed: a frame can be at the very end
+ * of its mapping. */
 #define FRAME_BYTES	   80
 #define FRAME_OBJECT_BYTES 112
 #define CODE_BYTES	   96
 
-/* Threads that are looked at to find the calling one. */
-#define MOST_THREADS 512
+/* Python threads that are searched for the calling one. */
+#define MAX_THREADS 512
 
 static __always_inline __u64 mix(__u64 hash, __u64 word)
 {
@@ -52,33 +52,33 @@ static __always_inline __u64 mix(__u64 hash, __u64 word)
 	return hash ^ hash >> 29;
 }
 
-static __always_inline bool was_told(__u64 token, __u16 kind)
+static __always_inline bool was_sent(__u64 token, __u16 kind)
 {
-	struct vs_told_key key = {
+	struct vs_sent_frames_key key = {
 		.token = token,
 		.pid = bpf_get_current_pid_tgid() >> 32,
-		.program = own_program(),
+		.exec_gen = own_exec_gen(),
 		.kind = kind,
 	};
 
-	return bpf_map_lookup_elem(&told_frames, &key) != NULL;
+	return bpf_map_lookup_elem(&sent_frames, &key) != NULL;
 }
 
-static __always_inline void set_told(__u64 token, __u16 kind)
+static __always_inline void mark_sent(__u64 token, __u16 kind)
 {
-	struct vs_told_key key = {
+	struct vs_sent_frames_key key = {
 		.token = token,
 		.pid = bpf_get_current_pid_tgid() >> 32,
-		.program = own_program(),
+		.exec_gen = own_exec_gen(),
 		.kind = kind,
 	};
 	__u8 yes = 1;
 
-	/* When the table is full the frames are sent with every call. */
-	bpf_map_update_elem(&told_frames, &key, &yes, BPF_ANY);
+	/* If the map is full, the frames are sent with every call. */
+	bpf_map_update_elem(&sent_frames, &key, &yes, BPF_ANY);
 }
 
-/* Not inlined: its own room on the stack would count for all that takes a stack. */
+/* Not inlined: its stack frame would add to that of every caller. */
 static __noinline int count_lost_stack(void)
 {
 	struct vs_lost *lost = lost_of(bpf_get_current_pid_tgid() >> 32);
@@ -89,15 +89,7 @@ static __noinline int count_lost_stack(void)
 	return 0;
 }
 
-static __always_inline __u64 user_word(__u64 address)
-{
-	__u64 word = 0;
-
-	bpf_probe_read_user(&word, sizeof(word), (void *)address);
-	return word;
-}
-
-/* Python knows threads by what pthread_self() gives, which is where the thread's own memory is. */
+/* Python identifies threads by pthread_self(), which is the thread pointer (fs base). */
 static __always_inline __u64 own_thread(void)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
@@ -107,22 +99,22 @@ static __always_inline __u64 own_thread(void)
 	return BPF_CORE_READ(task, thread.fsbase);
 }
 
-/* The innermost frame of a thread, where it runs Python just now. */
+/* Returns the innermost frame of a thread; 0 if it does not run Python now. */
 static __always_inline __u64 first_frame(const struct vs_python *python, __u64 state)
 {
-	__u64 frame = user_word(state + python->thread_frame);
+	__u64 frame = read_user_u64(state + python->thread_frame);
 
-	return frame && python->frame_of != VS_NO_FIELD ? user_word(frame + python->frame_of)
+	return frame && python->frame_of != VS_NO_FIELD ? read_user_u64(frame + python->frame_of)
 							: frame;
 }
 
-/* Loops are the kernel's: it need not follow each round beforehand. */
+/* State of bpf_loop(), which the verifier need not unroll. */
 struct thread_search {
 	const struct vs_python *python;
 	__u64 self;
 	__u64 interpreter;
 	__u64 state;
-	__u64 frame; /* what was found */
+	__u64 frame; /* the result */
 };
 
 static long next_thread(__u32 round, struct thread_search *search)
@@ -132,18 +124,19 @@ static long next_thread(__u32 round, struct thread_search *search)
 	if (!search->interpreter)
 		return 1;
 	if (!search->state) {
-		search->interpreter = user_word(search->interpreter + python->interpreter_next);
-		search->state =
-			search->interpreter ? user_word(search->interpreter + python->threads) : 0;
+		search->interpreter = read_user_u64(search->interpreter + python->interpreter_next);
+		search->state = search->interpreter
+					? read_user_u64(search->interpreter + python->threads)
+					: 0;
 		return 0;
 	}
-	/* A thread that made another interpreter has a second state there, without frames. */
-	if (user_word(search->state + python->thread_id) == search->self) {
+	/* A thread that created another interpreter has a second state there, without frames. */
+	if (read_user_u64(search->state + python->thread_id) == search->self) {
 		search->frame = first_frame(python, search->state);
 		if (search->frame)
 			return 1;
 	}
-	search->state = user_word(search->state + python->thread_next);
+	search->state = read_user_u64(search->state + python->thread_next);
 	return 0;
 }
 
@@ -151,23 +144,23 @@ static __noinline __u64 own_frame(const struct vs_python *python, struct thread_
 {
 	struct thread_search search = {.python = python, .self = own_thread()};
 
-	if (thread->python && user_word(thread->python + python->thread_id) == search.self) {
+	if (thread->python && read_user_u64(thread->python + python->thread_id) == search.self) {
 		search.frame = first_frame(python, thread->python);
 		if (search.frame)
 			return search.frame;
 	}
-	search.interpreter = user_word(python->interpreters);
+	search.interpreter = read_user_u64(python->interpreters);
 	if (search.interpreter)
-		search.state = user_word(search.interpreter + python->threads);
-	bpf_loop(MOST_THREADS, next_thread, &search, 0);
+		search.state = read_user_u64(search.interpreter + python->threads);
+	bpf_loop(MAX_THREADS, next_thread, &search, 0);
 	thread->python = search.frame ? search.state : 0;
 	return search.frame;
 }
 
 struct frame_walk {
 	const struct vs_python *python;
-	__u64 *words;			/* of the thread */
-	struct vs_python_stack *record; /* where the frames are written down, or nowhere */
+	__u64 *words;			/* buffer of the thread */
+	struct vs_python_stack *record; /* receives the frames; may be null */
 	__u64 frame;
 	__u64 hash;
 	__u32 count;
@@ -220,11 +213,11 @@ static __noinline int send_python(const struct vs_python *python, struct thread_
 	if (!record)
 		return 1;
 	fill_head(&record->head, VS_PYTHON);
-	record->head.result = own_program();
+	record->head.result = own_exec_gen();
 	record->token = token;
 	bpf_loop(VS_PYTHON_MAX, next_frame, &walk, 0);
 	record->count = walk.count;
-	record->cut = walk.frame != 0;
+	record->truncated = walk.frame != 0;
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
@@ -239,27 +232,27 @@ static __noinline __u64 hash_python(const struct vs_python *python, struct threa
 	return walk.hash;
 }
 
-/* Returns 1 when the stack could not be sent. */
-static __noinline int take_python(struct thread_state *thread, struct taken_stack *taken)
+/* Returns 1 if the stack could not be sent. */
+static __noinline int capture_python_stack(struct thread_state *thread, struct stack_ref *ref)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct vs_python *python = bpf_map_lookup_elem(&pythons, &pid);
 	__u64 frame, token;
 
-	if (!python || (python->program != own_program() && python->program != VS_ANY_PROGRAM))
+	if (!python || (python->exec_gen != own_exec_gen() && python->exec_gen != VS_ANY_EXEC_GEN))
 		return 0;
 	frame = own_frame(python, thread);
 	if (!frame)
 		return 0;
 	token = hash_python(python, thread, frame);
-	if (!was_told(token, VS_PYTHON)) {
+	if (!was_sent(token, VS_PYTHON)) {
 		if (send_python(python, thread, frame, token)) {
-			taken->flags |= VS_PYTHON_LOST;
+			ref->flags |= VS_PYTHON_LOST;
 			return 1;
 		}
-		set_told(token, VS_PYTHON);
+		mark_sent(token, VS_PYTHON);
 	}
-	taken->python = token;
+	ref->python = token;
 	return 0;
 }
 

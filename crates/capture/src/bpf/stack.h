@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Where an allocating call came from. Taken when the driver's function has returned: then the
- * instruction pointer, the stack pointer and the registers that functions preserve are those of its
- * caller, and no probe of ours is left on the stack. At the entry of a function the same is known:
- * the registers that it has to preserve are untouched, and the return address is on top.
+ * Native call stacks of allocating calls. A stack is captured after the driver function has
+ * returned: the instruction pointer, the stack pointer and the callee-saved registers are then
+ * those of the caller, and our own uretprobe has been removed from the stack. At the entry of a
+ * function the same is known: callee-saved registers are untouched and the return address is on
+ * top.
  *
- * A stack goes over the ring once. With frame pointers the probe walks it and sends the addresses
- * when their hash is new. Without, it sends a copy of the stack; user space unwinds that and says
- * where on the stack the return addresses were, so that the probe recognises the same stack by
- * reading those few words.
+ * Each stack crosses the ring once. With frame pointers the probe walks the stack and sends the
+ * addresses if their hash is new. Otherwise it sends a copy of the stack. User space unwinds it and
+ * stores the slots of the return addresses, so that the probe finds a known stack by reading those
+ * few words.
  */
 #ifndef VS_STACK_H
 #define VS_STACK_H
 
-/* Addresses where the kernel has no loops for programs. */
+/* Maximum length of a frame-pointer walk on kernels without bpf_loop(). */
 #define SHORT_WALK 32
 
-/* Where the caller goes on, and what its registers are then. */
+/* Registers of the caller after the return. */
 struct caller {
 	__u64 ip;
 	__u64 sp;
@@ -27,17 +28,17 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct vs_known_key);
-	__type(value, struct vs_known);
+	__type(key, struct vs_known_stack_key);
+	__type(value, struct vs_known_stack);
 } known_stacks SEC(".maps");
 
-/* The innermost return that a probe of an outer function waits for. */
-static __always_inline struct return_instance___x *first_pending(__u64 sp)
+/* Returns the innermost pending uretprobe of an outer function. */
+static __always_inline struct return_instance___x *first_hijacked(__u64 sp)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	struct return_instance___x *instance = BPF_CORE_READ(task, utask, return_instances);
 
-	/* Some kernels still have the call that returns just now in the list. */
+	/* On some kernels the list still has the call that is returning. */
 	for (int i = 0; i < VS_INFLIGHT; i++) {
 		if (!instance || BPF_CORE_READ(instance, stack) >= sp)
 			break;
@@ -46,12 +47,12 @@ static __always_inline struct return_instance___x *first_pending(__u64 sp)
 	return instance;
 }
 
-static __always_inline __u32 fill_pending(struct vs_pending *list,
-					  struct return_instance___x *instance)
+static __always_inline __u32 fill_hijacked(struct vs_hijacked_return *list,
+					   struct return_instance___x *instance)
 {
 	__u32 count = 0;
 
-	for (int i = 0; i < VS_PENDING; i++) {
+	for (int i = 0; i < VS_HIJACKED_RETURNS; i++) {
 		list[i].at = instance ? BPF_CORE_READ(instance, stack) : 0;
 		list[i].address = instance ? BPF_CORE_READ(instance, orig_ret_vaddr) : 0;
 		if (instance) {
@@ -62,8 +63,8 @@ static __always_inline __u32 fill_pending(struct vs_pending *list,
 	return count;
 }
 
-/* How much of the stack there is above sp: up to where the process was given its arguments, or to
- * what the C library keeps at the top of a thread's stack. */
+/* Returns the size of the stack above sp: up to the arguments of the process, or to the thread
+ * control block that the C library keeps at the top of a thread's stack. */
 static __always_inline __u32 stack_bytes(__u64 sp)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
@@ -77,7 +78,8 @@ static __always_inline __u32 stack_bytes(__u64 sp)
 	return first < VS_COPY_BIG ? first : VS_COPY_BIG;
 }
 
-/* Copies as much as can be read. Close to the end of its mapping a big read fails as a whole. */
+/* Copies as much as can be read. A read beyond the end of the mapping fails as a whole, so smaller
+ * sizes are tried. */
 static __always_inline __u32 copy_stack(void *to, __u32 bytes, const __u32 room, __u64 sp)
 {
 	for (int i = 0; i < 8; i++) {
@@ -91,18 +93,18 @@ static __always_inline __u32 copy_stack(void *to, __u32 bytes, const __u32 room,
 }
 
 static __always_inline void fill_stack(const struct caller *caller, struct vs_stack *record,
-				       __u64 token, struct return_instance___x *pending)
+				       __u64 token, struct return_instance___x *hijacked)
 {
 	fill_head(&record->head, VS_STACK);
-	record->head.result = own_program();
+	record->head.result = own_exec_gen();
 	record->token = token;
 	record->ip = caller->ip;
 	record->sp = caller->sp;
 	record->bp = caller->bp;
-	record->pending = fill_pending(record->list, pending);
+	record->hijacked_count = fill_hijacked(record->hijacked, hijacked);
 }
 
-/* A size of record for each size of stack: the kernel wants to know it beforehand. */
+/* One record size for each stack size: the verifier requires constant sizes. */
 #define SEND_COPY(room)                                                                            \
 	do {                                                                                       \
 		struct vs_stack *record;                                                           \
@@ -110,14 +112,14 @@ static __always_inline void fill_stack(const struct caller *caller, struct vs_st
 		record = bpf_ringbuf_reserve(&stack_records, sizeof(*record) + (room), 0);         \
 		if (!record)                                                                       \
 			return 1;                                                                  \
-		fill_stack(caller, record, token, pending);                                        \
+		fill_stack(caller, record, token, hijacked);                                       \
 		record->bytes = copy_stack(record + 1, bytes, room, caller->sp);                   \
-		/* Soon: the process may end, and with it what is needed to unwind. */             \
+		/* Wake the reader: unwinding needs the process, which may exit soon. */           \
 		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);                                   \
 	} while (0)
 
 static __noinline int send_copy(const struct caller *caller, __u64 token,
-				struct return_instance___x *pending)
+				struct return_instance___x *hijacked)
 {
 	__u32 bytes = stack_bytes(caller->sp);
 
@@ -130,8 +132,8 @@ static __noinline int send_copy(const struct caller *caller, __u64 token,
 	return 0;
 }
 
-/* A piece of the calling thread's stack. Many words are read one by one, and a read of one word
- * costs as much as that of some hundred. */
+/* Size of a cached part of the calling thread's stack. Many single words are inspected, and reading
+ * one word costs about as much as reading several hundred. */
 #define WINDOW 4096
 
 struct window {
@@ -153,15 +155,15 @@ static __always_inline struct window *own_window(void)
 				    BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-/* What the window shows: addresses, from and to. */
+/* Address range that the window holds. */
 struct view {
 	struct window *window;
 	__u64 from;
 	__u64 to;
-	__u64 end; /* there is no stack from there on */
+	__u64 end; /* of the stack */
 };
 
-/* Reads a word of the stack. Returns 1 when that cannot be done. */
+/* Reads a word of the stack. Returns 1 if it cannot be read. */
 static __always_inline int stack_word(struct view *view, __u64 address, __u64 *word)
 {
 	__u64 offset;
@@ -186,32 +188,31 @@ static __always_inline int stack_word(struct view *view, __u64 address, __u64 *w
 	return 0;
 }
 
-static __always_inline bool is_known(const struct vs_known *known, __u64 sp)
+static __always_inline bool is_known(const struct vs_known_stack *known, __u64 sp)
 {
 	for (__u32 i = 0; i < VS_SLOTS; i++) {
 		if (i >= known->count)
 			break;
-		if (user_word(sp + known->slots[i].offset) != known->slots[i].value)
+		if (read_user_u64(sp + known->slots[i].offset) != known->slots[i].value)
 			return 0;
 	}
 	return 1;
 }
 
-/* Goes through the known stacks that begin at one place, and through the addresses of each, in one
- * loop: loops in loops take the kernel long to check. What was read of the stack for one of them
- * serves the next, too. */
+/* Search over the known stacks of one key and the slots of each, in one loop: nested loops take the
+ * verifier long. The window is shared by all of them. */
 struct known_search {
 	struct view view;
-	struct vs_known_key key;
-	const struct vs_known *known; /* the one that is looked at */
+	struct vs_known_stack_key key;
+	const struct vs_known_stack *known; /* the current candidate */
 	__u64 number;
-	__u32 first; /* the round in which that began */
+	__u32 first; /* iteration at which the candidate was selected */
 };
 
-/* Turns to the next known stack. Returns 1 when there is none. */
-static __always_inline long turn_to(struct known_search *search, __u32 round)
+/* Selects the known stack of the key as candidate. Returns 1 if there is none. */
+static __always_inline long select_known(struct known_search *search, __u32 round)
 {
-	const struct vs_known *known = bpf_map_lookup_elem(&known_stacks, &search->key);
+	const struct vs_known_stack *known = bpf_map_lookup_elem(&known_stacks, &search->key);
 
 	if (!known)
 		return 1;
@@ -222,9 +223,9 @@ static __always_inline long turn_to(struct known_search *search, __u32 round)
 	return 0;
 }
 
-static long next_word(__u32 round, struct known_search *search)
+static long next_slot(__u32 round, struct known_search *search)
 {
-	const struct vs_known *known = search->known;
+	const struct vs_known_stack *known = search->known;
 	__u32 slot = round - search->first;
 	__u64 value;
 
@@ -236,12 +237,12 @@ static long next_word(__u32 round, struct known_search *search)
 	if (!stack_word(&search->view, search->key.sp + known->slots[slot].offset, &value) &&
 	    value == known->slots[slot].value)
 		return 0;
-	search->key.turn++;
-	return search->key.turn >= VS_TURNS || turn_to(search, round + 1);
+	search->key.index++;
+	return search->key.index >= VS_STACKS_PER_KEY || select_known(search, round + 1);
 }
 
-/* The number of a stack that user space knows; 0 when it does not. */
-static __noinline __u64 recognise(const struct caller *caller)
+/* Returns the number of the stack if user space already has it, else 0. */
+static __noinline __u64 find_known_stack(const struct caller *caller)
 {
 	struct known_search search = {
 		.key =
@@ -249,21 +250,21 @@ static __noinline __u64 recognise(const struct caller *caller)
 				.ip = caller->ip,
 				.sp = caller->sp,
 				.pid = bpf_get_current_pid_tgid() >> 32,
-				.program = own_program(),
+				.exec_gen = own_exec_gen(),
 			},
 	};
 
 	if (can_loop) {
-		if (turn_to(&search, 0))
+		if (select_known(&search, 0))
 			return 0;
 		search.view.window = own_window();
-		bpf_loop(VS_TURNS * (VS_SLOTS + 1), next_word, &search, 0);
+		bpf_loop(VS_STACKS_PER_KEY * (VS_SLOTS + 1), next_slot, &search, 0);
 		return search.number;
 	}
-	for (__u16 turn = 0; turn < VS_FEW_TURNS; turn++) {
-		struct vs_known *known;
+	for (__u16 index = 0; index < VS_STACKS_PER_KEY_NO_LOOP; index++) {
+		struct vs_known_stack *known;
 
-		search.key.turn = turn;
+		search.key.index = index;
 		known = bpf_map_lookup_elem(&known_stacks, &search.key);
 		if (!known)
 			return 0;
@@ -273,16 +274,16 @@ static __noinline __u64 recognise(const struct caller *caller)
 	return 0;
 }
 
-struct pointer_walk {
+struct fp_walk {
 	struct view view;
-	struct vs_addresses *record; /* where the addresses are written down, or nowhere */
+	struct vs_addresses *record; /* receives the addresses; may be null */
 	__u64 pointer;
 	__u64 above;
 	__u64 hash;
 	__u32 count;
 };
 
-static __always_inline bool next_pointer(__u32 i, struct pointer_walk *walk)
+static __always_inline bool next_pointer(__u32 i, struct fp_walk *walk)
 {
 	struct vs_addresses *record = walk->record;
 	__u64 next, address;
@@ -299,17 +300,17 @@ static __always_inline bool next_pointer(__u32 i, struct pointer_walk *walk)
 	return 0;
 }
 
-static long looped_pointer(__u32 i, struct pointer_walk *walk)
+static long next_pointer_in_loop(__u32 i, struct fp_walk *walk)
 {
 	return next_pointer(i, walk);
 }
 
-/* Follows the frame pointers; writes the addresses down where there is a record. Gives their hash.
- */
-static __noinline __u64 walk_pointers(const struct caller *caller, struct vs_addresses *record)
+/* Follows the frame pointers and stores the addresses in the record, if any. Returns their hash. */
+static __noinline __u64 walk_frame_pointers(const struct caller *caller,
+					    struct vs_addresses *record)
 {
 	__u64 sp = caller->sp;
-	struct pointer_walk walk = {
+	struct fp_walk walk = {
 		.record = record,
 		.pointer = caller->bp,
 		.above = sp,
@@ -322,7 +323,7 @@ static __noinline __u64 walk_pointers(const struct caller *caller, struct vs_add
 	if (can_loop) {
 		walk.view.window = own_window();
 		walk.view.end = sp + stack_bytes(sp);
-		bpf_loop(VS_ADDRESSES_MAX - 1, looped_pointer, &walk, 0);
+		bpf_loop(VS_ADDRESSES_MAX - 1, next_pointer_in_loop, &walk, 0);
 	} else {
 		for (__u32 i = 0; i < SHORT_WALK; i++) {
 			if (next_pointer(i, &walk))
@@ -334,72 +335,72 @@ static __noinline __u64 walk_pointers(const struct caller *caller, struct vs_add
 	return walk.hash;
 }
 
-static __noinline int send_pointers(const struct caller *caller, __u64 token,
-				    struct return_instance___x *pending)
+static __noinline int send_fp_stack(const struct caller *caller, __u64 token,
+				    struct return_instance___x *hijacked)
 {
 	struct vs_addresses *record = bpf_ringbuf_reserve(&stack_records, sizeof(*record), 0);
 
 	if (!record)
 		return 1;
 	fill_head(&record->head, VS_ADDRESSES);
-	record->head.result = own_program();
+	record->head.result = own_exec_gen();
 	record->token = token;
-	record->pending = fill_pending(record->list, pending);
-	walk_pointers(caller, record);
+	record->hijacked_count = fill_hijacked(record->hijacked, hijacked);
+	walk_frame_pointers(caller, record);
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
-static __always_inline int take_pointers(const struct caller *caller, struct taken_stack *taken)
+static __always_inline int capture_fp_stack(const struct caller *caller, struct stack_ref *ref)
 {
-	struct return_instance___x *pending = first_pending(caller->sp);
-	__u64 token = walk_pointers(caller, NULL);
+	struct return_instance___x *hijacked = first_hijacked(caller->sp);
+	__u64 token = walk_frame_pointers(caller, NULL);
 
-	taken->stack = token;
-	/* Hidden addresses are not in the hash. */
-	if (pending)
-		taken->stack = token = mix(token, bpf_ktime_get_ns());
-	else if (was_told(token, VS_ADDRESSES))
+	ref->stack = token;
+	/* The hash lacks the original addresses of hijacked returns: use a unique token. */
+	if (hijacked)
+		ref->stack = token = mix(token, bpf_ktime_get_ns());
+	else if (was_sent(token, VS_ADDRESSES))
 		return 0;
-	if (send_pointers(caller, token, pending))
+	if (send_fp_stack(caller, token, hijacked))
 		return 1;
-	if (!pending)
-		set_told(token, VS_ADDRESSES);
+	if (!hijacked)
+		mark_sent(token, VS_ADDRESSES);
 	return 0;
 }
 
-static __always_inline int take_copy(const struct caller *caller, struct thread_state *thread,
-				     struct taken_stack *taken)
+static __always_inline int capture_stack_copy(const struct caller *caller,
+					      struct thread_state *thread, struct stack_ref *ref)
 {
-	struct return_instance___x *pending = first_pending(caller->sp);
+	struct return_instance___x *hijacked = first_hijacked(caller->sp);
 
-	if (!pending) {
-		taken->stack = recognise(caller);
-		if (taken->stack) {
-			taken->flags |= VS_STACK_KNOWN;
+	if (!hijacked) {
+		ref->stack = find_known_stack(caller);
+		if (ref->stack) {
+			ref->flags |= VS_STACK_KNOWN;
 			return 0;
 		}
 	}
 	thread->stacks++;
-	taken->stack = bpf_get_current_pid_tgid() << 32 | thread->stacks;
-	return send_copy(caller, taken->stack, pending);
+	ref->stack = bpf_get_current_pid_tgid() << 32 | thread->stacks;
+	return send_copy(caller, ref->stack, hijacked);
 }
 
-static __noinline int take_stack(const struct caller *caller, struct thread_state *thread,
-				 struct taken_stack *taken)
+static __noinline int capture_stack(const struct caller *caller, struct thread_state *thread,
+				    struct stack_ref *ref)
 {
 	int lost;
 
-	if (stacks == VS_STACKS_COPY && stacks_now() == VS_STACKS_COPY)
-		lost = take_copy(caller, thread, taken);
+	if (stacks == VS_STACKS_COPY && effective_stack_mode() == VS_STACKS_COPY)
+		lost = capture_stack_copy(caller, thread, ref);
 	else
-		lost = take_pointers(caller, taken);
+		lost = capture_fp_stack(caller, ref);
 
 	if (lost) {
-		taken->stack = 0;
-		taken->flags |= VS_STACK_LOST;
+		ref->stack = 0;
+		ref->flags |= VS_STACK_LOST;
 	}
-	if (walk_python && take_python(thread, taken))
+	if (walk_python && capture_python_stack(thread, ref))
 		lost = 1;
 	if (lost)
 		count_lost_stack();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Maps, knobs, and what is kept per thread and per process. */
+/* Maps, configuration, and the state of threads and processes. */
 #ifndef VS_STATE_H
 #define VS_STATE_H
 
@@ -11,33 +11,35 @@ typedef _Bool bool;
 #define ENOENT 2
 #define EEXIST 17
 
-/* Knobs, set before load; the verifier prunes what they switch off. */
+/* Configuration, set before load; the verifier prunes what it switches off. */
 const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
 const volatile __u32 filter = VS_FILTER_NONE;
 const volatile bool use_task_storage = 1;
-const volatile __u32 own_pid = 0;
-/* Launches and copies are counted too. */
-const volatile bool count_work = 0;
-/* Results can be looked at for some calls only where the kernel has session probes. */
+const volatile __u32 tracer_pid = 0;
+/* Count launches and copies. */
+const volatile bool count_activity = 0;
+/* Session probes (Linux 6.13): an entry program can skip the return side of a call. */
 const volatile bool can_skip_returns = 0;
-/* enum vs_stacks: of allocating calls. */
+/* enum vs_stacks: stacks of allocating calls. */
 const volatile __u32 stacks = VS_STACKS_OFF;
-/* Python stacks, too. */
+/* Also capture Python stacks. */
 const volatile bool walk_python = 0;
-/* The kernel has loops for programs. */
+/* The kernel has bpf_loop(). */
 const volatile bool can_loop = 0;
-/* enum vs_tensors: what is told of the blocks of a framework's cache. */
+/* enum vs_tensors: what is recorded about blocks of PyTorch's caching allocator. */
 const volatile __u32 tensors = VS_TENSORS_OFF;
-/* CPUs that there can be. */
+/* Number of possible CPUs. */
 const volatile __u32 cpus = 1;
 
-/* What changes while programs run. */
-volatile struct vs_now now = {};
+/* Configuration that user space changes at run time. */
+volatile struct vs_runtime_config runtime_config = {};
 
-/* Stacks that are taken now. */
-static __always_inline __u32 stacks_now(void)
+/* Stack mode in use: the configured one less the current reduction. */
+static __always_inline __u32 effective_stack_mode(void)
 {
-	return stacks > now.stacks_less ? stacks - now.stacks_less : VS_STACKS_OFF;
+	return stacks > runtime_config.stack_mode_reduction
+		       ? stacks - runtime_config.stack_mode_reduction
+		       : VS_STACKS_OFF;
 }
 
 struct {
@@ -57,7 +59,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct vs_lost_key); /* all zero collects what no longer fits */
+	__type(key, struct vs_lost_key); /* the all-zero entry collects what does not fit */
 	__type(value, struct vs_lost);
 } lost_records SEC(".maps");
 
@@ -69,7 +71,7 @@ struct {
 	__type(value, __u8);
 } targets SEC(".maps");
 
-/* Processes that were announced; an entry lives as long as the program it runs. */
+/* Announced processes; an entry lives until the process exits or execs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -79,9 +81,9 @@ struct {
 } processes SEC(".maps");
 
 struct graph_state {
-	__u64 id;	/* of this process; another one when its captures were forgotten */
-	__u32 captures; /* streams that capture */
-	__u32 memory;	/* some graph has memory nodes, so launches matter */
+	__u64 id;	/* changes when the captures of the process are dropped */
+	__u32 captures; /* number of capturing streams */
+	__u32 memory;	/* some graph has memory nodes, so launches are recorded */
 };
 
 /* Processes that capture or build graphs. Launches of all others need no record. */
@@ -96,16 +98,16 @@ struct {
 struct capture_key {
 	__u64 stream;
 	__u32 pid;
-	__u32 thread; /* of a default stream, which each thread has for itself; else 0 */
+	__u32 thread; /* of a default stream, which is per thread; else 0 */
 };
 
 struct capture {
-	__u64 owner;  /* the graph_state's id: others are left over */
-	__u32 thread; /* that began it */
-	__u32 count;  /* of a thread: captures that it began */
+	__u64 owner;  /* id of the graph_state; entries with another id are stale */
+	__u32 thread; /* thread that began the capture */
+	__u32 count;  /* in the entry of a thread: captures that it began */
 };
 
-/* Streams that capture, and the threads that began that: what is launched is not launched yet. */
+/* Capturing streams, and the threads that began the captures: captured calls do not run yet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -115,10 +117,9 @@ struct {
 } capturing_streams SEC(".maps");
 
 struct shared_state {
-	/* Streams of all processes that capture; while none does, launches need not look. */
+	/* Capturing streams of all processes; while it is 0, launches skip the lookup. */
 	__u64 captures;
-	/* When a call was last dropped because its thread's state could not be kept (boot clock).
-	 */
+	/* When a call was last dropped for lack of thread state (boot clock). */
 	__u64 dropped_at;
 };
 
@@ -150,13 +151,13 @@ struct context_key {
 	__u32 zero;
 };
 
-/* Contexts whose device was told by a query already, so that it is recorded once. */
+/* Contexts whose device was already reported. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
 	__type(key, struct context_key);
 	__type(value, __s32);
-} learned_contexts SEC(".maps");
+} reported_contexts SEC(".maps");
 
 struct inflight_call {
 	__u64 sp;
@@ -165,27 +166,26 @@ struct inflight_call {
 	__u64 hook;
 };
 
-/* Of what is read of a frame and of a code object; more than any offset needs, so that an offset
- * can be checked by its lowest bits. */
+/* Words of the buffer for frames and code objects. A power of two larger than any offset, so that
+ * an offset can be bounded by a mask. */
 #define VS_WORDS 16
 
 struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
 	__u32 inflight;
-	__u32 depth; /* levels of the context stack, from its bottom or from where it was first seen
-		      */
-	__u32 known; /* levels that are known, from the top: min(depth, VS_CONTEXTS) at most */
-	__u32 from_empty; /* there is nothing below the levels in `depth` */
-	__s32 device;	  /* told by a query while the context is unknown; -1: not told */
-	__u32 ready;	  /* the fields below and above were set up */
-	__u32 stacks;	  /* stacks that were sent of it */
-	__u32 announced;  /* its process was, so there is no need to look */
-	__u64 python;	  /* Python's own state of the thread, as it was found last */
+	__u32 depth; /* levels of the context stack, from its bottom or from the first level seen */
+	__u32 known; /* known levels, from the top: at most min(depth, VS_CONTEXTS) */
+	__u32 from_empty; /* `depth` counts from the bottom of the stack */
+	__s32 device;	  /* returned by a query while the context is unknown; -1: none */
+	__u32 ready;	  /* the other fields were initialized */
+	__u32 stacks;	  /* number of stack copies sent */
+	__u32 announced;  /* the process was announced, no lookup needed */
+	__u64 python;	  /* last known address of Python's thread state */
 	__u64 name[2];
-	/* Room for what is read of Python: before Linux 6.13 all functions of a probe that call
-	 * each other have 512 bytes of stack together. */
+	/* Buffer for frames and code objects of Python. Not on the stack: before Linux 6.13 a chain
+	 * of functions of a probe has 512 bytes of stack in total. */
 	__u64 words[VS_WORDS];
-	__u64 contexts[VS_CONTEXTS]; /* a level is at its depth, modulo the size */
+	__u64 contexts[VS_CONTEXTS]; /* ring: level n is at n modulo the size */
 };
 
 struct {
@@ -195,7 +195,7 @@ struct {
 	__type(value, struct thread_state);
 } thread_storage SEC(".maps");
 
-/* Kernels before 5.11: the same, by thread id. */
+/* The same by thread id, for kernels before 5.11. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -204,7 +204,7 @@ struct {
 	__type(value, struct thread_state);
 } thread_table SEC(".maps");
 
-/* Only the fields that are read, found by name in the running kernel. */
+/* Kernel structures with only the fields that are read; offsets are relocated by BTF (CO-RE). */
 struct vs_atomic___x {
 	int counter;
 } __attribute__((preserve_access_index));
@@ -213,7 +213,7 @@ struct signal_struct___x {
 	struct vs_atomic___x live;
 } __attribute__((preserve_access_index));
 
-/* A return that a probe waits for: the address that belongs on the stack is kept here. */
+/* A pending uretprobe: the kernel keeps the original return address here. */
 struct return_instance___x {
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
@@ -251,7 +251,7 @@ static __always_inline struct vs_counters *own_counters(void)
 	return bpf_map_lookup_elem(&counters, &zero);
 }
 
-/* Per-CPU slots, but a program can be preempted between read and write: add atomically. */
+/* Slots are per CPU, but a program can be preempted between read and write: add atomically. */
 #define COUNT(field)                                                                               \
 	do {                                                                                       \
 		struct vs_counters *own = own_counters();                                          \
@@ -268,7 +268,7 @@ static __always_inline struct thread_state *thread_find(void)
 	return bpf_map_lookup_elem(&thread_table, &key);
 }
 
-/* The template of a thread's state, for the kernels that need one. */
+/* Initial value for thread_table. */
 static const struct thread_state empty_thread = {};
 
 static __always_inline struct thread_state *thread_create(void)
@@ -289,15 +289,15 @@ static __always_inline void thread_setup(struct thread_state *thread)
 
 	thread->ready = 1;
 	thread->device = -1;
-	/* A thread that started after the probes started without a context; unless calls of it were
-	 * dropped. */
-	thread->from_empty =
-		now.attached_at && start > now.attached_at && all && start > all->dropped_at;
+	/* A thread that is newer than the probes started without a context. If calls were dropped
+	 * since, its state may already have changed. */
+	thread->from_empty = runtime_config.attached_at && start > runtime_config.attached_at &&
+			     all && start > all->dropped_at;
 }
 
-/* Of the calling thread, which has or had that id. Returns whether there was state, or may have
- * been: before Linux 6.2 the storage can be busy. */
-static __always_inline bool thread_forget(__u32 tid)
+/* Deletes the state of the calling thread, which has or had that id. Returns whether it had state,
+ * or may have had: before Linux 6.2 the storage can be busy. */
+static __always_inline bool thread_delete(__u32 tid)
 {
 	if (use_task_storage)
 		return bpf_task_storage_delete(&thread_storage,
@@ -306,16 +306,16 @@ static __always_inline bool thread_forget(__u32 tid)
 	return !bpf_map_delete_elem(&thread_table, &key);
 }
 
-/* Which program the process runs: another number after each exec. Sums are read a moment later, and
- * must not be taken for those of the program before. */
-static __always_inline __u16 own_program(void)
+/* Returns the exec generation of the process, which changes with each exec. Counters are read with
+ * a delay and must not be mixed up with those of the previous program. */
+static __always_inline __u16 own_exec_gen(void)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 
 	return BPF_CORE_READ(task, self_exec_id);
 }
 
-/* When the process started, nanoseconds since boot: with its pid, what no other process has. */
+/* Returns the start time of the process, nanoseconds since boot: unique together with the pid. */
 static __always_inline __u64 own_start(void)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
@@ -325,7 +325,7 @@ static __always_inline __u64 own_start(void)
 
 static __always_inline bool is_target(__u32 pid)
 {
-	if (pid == own_pid)
+	if (pid == tracer_pid)
 		return 0;
 	if (filter == VS_FILTER_NONE)
 		return 1;

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Blocks of PyTorch's caching allocator. It tells each that it gives out or takes back to a
- * function of libc10, under its lock, with its own sums after that; there nobody but a profiler
- * listens. So one probe at the entry of that function sees every tensor, in the order in which they
- * come and go.
+ * Blocks of PyTorch's caching allocator. The allocator reports each allocated and freed block to a
+ * profiler hook in libc10, under its lock, with its totals after the change. One probe at the entry
+ * of that function therefore sees every tensor, in order.
  *
- * This is the hot path of a program that allocates a hundred thousand times a second: nothing is
- * looked up that is not needed.
+ * This is a hot path, with up to a hundred thousand allocations per second: avoid lookups.
  */
 #ifndef VS_TORCH_H
 #define VS_TORCH_H
 
-/* c10::DeviceType::CUDA. Other devices tell the same function of their memory. */
+/* c10::DeviceType::CUDA. Other devices report to the same function. */
 #define CUDA_DEVICE 1
 
-/* From this fill of the ring on blocks are dropped and counted: what is left is for the driver's
- * calls, so that no number of tensors makes their figures inexact. */
-const volatile __u64 tensors_until = 8 * 1024 * 1024;
+/* Fill level of the ring from which blocks are dropped and counted as lost. The rest is reserved
+ * for driver calls, so that tensors cannot make their totals inexact. */
+const volatile __u64 tensor_ring_limit = 8 * 1024 * 1024;
 
 static __noinline int count_lost_tensor(void)
 {
@@ -28,25 +26,24 @@ static __noinline int count_lost_tensor(void)
 	return 0;
 }
 
-/* The registers of the caller at the first instruction of a function, or where nothing was done yet
- * but reading. */
+/* Reads the caller's registers at the entry of a function, before it changes any of them. */
 static __always_inline void fill_caller(struct pt_regs *ctx, struct caller *caller)
 {
-	caller->ip = user_word(PT_REGS_SP(ctx));
+	caller->ip = read_user_u64(PT_REGS_SP(ctx));
 	caller->sp = PT_REGS_SP(ctx) + 8;
 	caller->bp = PT_REGS_FP(ctx);
 }
 
-static __noinline int take_tensor_stack(struct pt_regs *ctx, struct thread_state *thread,
-					struct taken_stack *taken)
+static __noinline int capture_tensor_stack(struct pt_regs *ctx, struct thread_state *thread,
+					   struct stack_ref *ref)
 {
 	struct caller caller;
 
 	fill_caller(ctx, &caller);
-	return take_stack(&caller, thread, taken);
+	return capture_stack(&caller, thread, ref);
 }
 
-/* What a call tells, whichever function it is. */
+/* Arguments of either probed function. */
 struct tensor_call {
 	__u64 address;
 	__u64 bytes;
@@ -55,43 +52,45 @@ struct tensor_call {
 	__u64 device;
 };
 
-static __always_inline void read_call(struct pt_regs *ctx, bool refused, struct tensor_call *call)
+static __always_inline void read_call(struct pt_regs *ctx, bool oom, struct tensor_call *call)
 {
 	__u64 args[5] = {PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), PT_REGS_PARM3(ctx),
 			 PT_REGS_PARM4(ctx), PT_REGS_PARM5(ctx)};
 
-	/* All are read where the kernel can see it, and chosen from afterwards. */
+	/* Keep the context accesses at constant offsets, as the verifier requires: read all
+	 * arguments first, then select. */
 	for (int i = 0; i < 5; i++)
 		barrier_var(args[i]);
-	call->address = refused ? 0 : args[0];
-	call->bytes = refused ? args[0] : args[1];
-	call->allocated = refused ? args[1] : args[2];
-	call->reserved = refused ? args[2] : args[3];
-	call->device = refused ? args[3] : args[4];
+	call->address = oom ? 0 : args[0];
+	call->bytes = oom ? args[0] : args[1];
+	call->allocated = oom ? args[1] : args[2];
+	call->reserved = oom ? args[2] : args[3];
+	call->device = oom ? args[3] : args[4];
 }
 
 static __noinline int tensor_enter(struct pt_regs *ctx, __u64 which)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	bool refused = which == VS_TENSOR_REFUSED;
-	struct taken_stack taken = {};
+	bool oom = which == VS_TENSOR_OOM;
+	struct stack_ref ref = {};
 	struct thread_state *thread;
 	struct vs_tensor *record;
 	struct tensor_call call;
 
-	read_call(ctx, refused, &call);
-	/* Of CUDA, and of a device with a number: both are bytes with a sign in one register. */
+	read_call(ctx, oom, &call);
+	/* c10::Device in one register: device type and index, signed bytes. Skip other types and
+	 * negative indices. */
 	if ((call.device & 0xff) != CUDA_DEVICE || call.device & 0x8000 || !is_target(pid))
 		return 0;
 	thread = thread_create();
-	if (!thread || bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > tensors_until)
+	if (!thread || bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > tensor_ring_limit)
 		return count_lost_tensor();
 	if (!thread->ready)
 		thread_setup(thread);
 	announce_once(thread, pid);
-	if (tensors == VS_TENSORS_FULL && stacks && stacks_now() &&
-	    (refused || (__s64)call.bytes > 0))
-		take_tensor_stack(ctx, thread, &taken);
+	if (tensors == VS_TENSORS_FULL && stacks && effective_stack_mode() &&
+	    (oom || (__s64)call.bytes > 0))
+		capture_tensor_stack(ctx, thread, &ref);
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)
 		return count_lost_tensor();
@@ -101,10 +100,10 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 which)
 	record->bytes = call.bytes;
 	record->allocated = call.allocated;
 	record->reserved = call.reserved;
-	record->stack = taken.stack;
-	record->python = taken.python;
+	record->stack = ref.stack;
+	record->python = ref.python;
 	record->device = call.device >> 8 & 0x7f;
-	record->flags = taken.flags;
+	record->flags = ref.flags;
 	submit(record);
 	return 0;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * One enter and one return program serve every hooked driver function; the attach cookie is the
- * row of the hook table. A call becomes one record, written at return, when its result is known.
+ * One enter and one return program serve all hooked driver functions; the attach cookie is the row
+ * of the hook table. A call becomes one record, written at return, when its result is known.
  *
- * Rules: no shared per-CPU scratch (uprobe programs can be preempted), every failed reserve is
- * counted by class and process, records are written in full, the stack stays small.
+ * Rules: no per-CPU scratch memory (uprobe programs can be preempted), every failed reserve is
+ * counted by class and process, records are written in full, stack usage stays small.
  */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
@@ -30,7 +30,7 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* Some kernels hand the context to it. */
+/* Some kernels pass the context. */
 extern bool bpf_session_is_return(void) __ksym __weak;
 extern bool bpf_session_is_return___context(void *ctx) __ksym __weak;
 
@@ -41,7 +41,7 @@ static __always_inline bool is_return(void *ctx)
 	return bpf_session_is_return();
 }
 
-/* Tier 1: one program, both sides. Returning 1 at entry skips the return side. */
+/* Attach mode session: one program for both sides. Returning 1 at entry skips the return side. */
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
@@ -57,7 +57,7 @@ int call_session(struct pt_regs *ctx)
 extern __u64 *bpf_session_cookie(void) __ksym __weak;
 extern __u64 *bpf_session_cookie___context(void *ctx) __ksym __weak;
 
-/* Eight bytes that the two sides of a call share. */
+/* Returns the 8 bytes that the two sides of a call share. */
 static __always_inline __u64 *session_cookie(void *ctx)
 {
 	if (bpf_ksym_exists(bpf_session_cookie___context))
@@ -78,7 +78,7 @@ int launch_session(struct pt_regs *ctx)
 	return launch_enter(ctx, hook, shared);
 }
 
-/* Tier 2: one multi link a side; launches have one side only. */
+/* Attach mode multi: one multi link per side; launches are probed at entry only. */
 SEC("uprobe.multi")
 int call_multi_enter(struct pt_regs *ctx)
 {
@@ -102,7 +102,7 @@ int launch_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Tier 3: single uprobes with a cookie. */
+/* Attach mode single: single uprobes with a cookie. */
 SEC("uprobe")
 int call_single_enter(struct pt_regs *ctx)
 {
@@ -126,8 +126,8 @@ int launch_single(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Tier 4: kernels without cookies; the row is a constant of the object, which is loaded per row. */
-const volatile __u32 constant_hook = VS_CANARY;
+/* Attach mode single-no-cookie: the row is a constant, and the programs are loaded once per row. */
+const volatile __u32 constant_hook = VS_SELF_TEST;
 
 SEC("uprobe")
 int call_constant_enter(struct pt_regs *ctx)
@@ -152,7 +152,7 @@ int launch_constant(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Blocks of PyTorch's cache: the entry alone tells everything, in every tier. */
+/* Blocks of PyTorch's caching allocator, probed at entry only in every attach mode. */
 SEC("uprobe.multi")
 int tensor_multi(struct pt_regs *ctx)
 {
@@ -174,15 +174,15 @@ int tensor_constant(struct pt_regs *ctx)
 	return 0;
 }
 
-/* What probes cost that do nothing: ours are measured against them. */
+/* Empty programs, the baseline for measurements. */
 SEC("uprobe.session")
-int call_nothing(struct pt_regs *ctx)
+int empty_call(struct pt_regs *ctx)
 {
 	return 0;
 }
 
 SEC("uprobe.multi")
-int launch_nothing(struct pt_regs *ctx)
+int empty_launch(struct pt_regs *ctx)
 {
 	return 0;
 }

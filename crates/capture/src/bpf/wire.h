@@ -1,54 +1,54 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The contract between the probes and user space. build.rs reads this file and writes the Rust
- * side of it, so keep to what it understands: #define NAME number, enums with explicit values,
- * structs of fixed-width fields, arrays and earlier structs, and VS_SIZE assertions.
+ * Record format and shared constants of the probes and user space. build.rs generates the Rust
+ * side from this file. It only understands #define NAME number, enums with explicit values, structs
+ * of fixed-width fields, arrays and earlier structs, and VS_SIZE assertions.
  */
 #ifndef VS_WIRE_H
 #define VS_WIRE_H
 
 #define VS_MAX_HOOKS 256
-/* the cookie of the self-test, outside the table */
-#define VS_CANARY     256
+/* Attach cookie of the self-test, not a row of the hook table. */
+#define VS_SELF_TEST  256
 #define VS_ARGS	      6
 #define VS_OUTS	      2
 #define VS_NAME	      16
 #define VS_DESCRIPTOR 136
-/* "no argument" in a hook's description */
+/* "No argument" in struct vs_hook. */
 #define VS_NONE 255
-/* "of all channels" in the table of element sizes of arrays */
+/* Bit in element_bytes: the size is of all channels, not of one. */
 #define VS_WHOLE 128
-/* "no such field" among the offsets of Python's structures */
+/* "No such field" among the offsets of Python's structures. */
 #define VS_NO_FIELD 65535
-/* bytes of a lost allocation whose size could not be read: more than any device has */
+/* Size of a lost allocation whose size could not be read: more than any device has. */
 #define VS_UNKNOWN_BYTES 1099511627776
-/* "whatever program the process runs" */
-#define VS_ANY_PROGRAM 65535
-/* levels of a thread's context stack that are kept, counted from the top; a power of two */
+/* Matches every exec generation of the process. */
+#define VS_ANY_EXEC_GEN 65535
+/* Topmost levels of a thread's context stack that are kept; a power of two. */
 #define VS_CONTEXTS 256
-/* calls of one thread that can be inside the driver at once, nested */
+/* Maximum nesting of hooked calls in one thread. */
 #define VS_INFLIGHT 4
-/* shapes of launches that are kept of each kernel, per CPU */
+/* Launch shapes kept per kernel and CPU. */
 #define VS_SHAPES 4
-/* classes of bandwidth; see bandwidth_of() of the engine */
+/* Bandwidth classes; see bandwidth_of() in the engine. */
 #define VS_BANDWIDTHS 128
-/* longest names of kernels, with their zero: most, and all others */
+/* Maximum lengths of kernel names, with the terminating zero: most names fit the short one. */
 #define VS_SHORT_NAME 512
 #define VS_LONG_NAME  8192
-/* return addresses by which a stack that is known already is recognised */
+/* Maximum number of return addresses that identify a known stack. */
 #define VS_SLOTS 128
-/* known stacks that begin at the same place; others are sent again. Calls of a framework come
- * through the same few functions at the same depth, whatever they are for */
-#define VS_TURNS 32
-/* the same where the kernel has no loops for programs */
-#define VS_FEW_TURNS 4
-/* return addresses of outer functions that are in the kernel's hands */
-#define VS_PENDING 8
-/* addresses of a walk along frame pointers */
+/* Known stacks per (ip, sp); further ones are sent again. Frameworks call the driver through the
+ * same few functions at the same depth, whatever the outer frames are. */
+#define VS_STACKS_PER_KEY 32
+/* The same on kernels without bpf_loop(). */
+#define VS_STACKS_PER_KEY_NO_LOOP 4
+/* Maximum number of outer return addresses that uretprobes have replaced. */
+#define VS_HIJACKED_RETURNS 8
+/* Maximum number of addresses of a frame-pointer walk. */
 #define VS_ADDRESSES_MAX 128
-/* frames of a Python stack */
+/* Maximum number of frames of a Python stack. */
 #define VS_PYTHON_MAX 128
-/* sizes of a copy of a stack */
+/* Sizes of stack copies. */
 #define VS_COPY_SMALL  4096
 #define VS_COPY_MEDIUM 16384
 #define VS_COPY_BIG    65536
@@ -61,142 +61,144 @@ enum vs_record_kind {
 	VS_EXEC = 5,		/* struct vs_head */
 	VS_EXIT = 6,		/* struct vs_head */
 	VS_THREAD_EXIT = 7,	/* struct vs_head */
-	VS_LEARNED = 8,		/* struct vs_learned: a query told a context's device */
-	VS_NAMED = 9,		/* struct vs_named, followed by the name: a kernel's */
+	VS_CONTEXT_DEVICE = 8,	/* struct vs_context_device: a query returned a context's device */
+	VS_KERNEL_NAME = 9,	/* struct vs_kernel_name, followed by the name */
 	VS_STACK = 10,		/* struct vs_stack, followed by a copy of the stack */
 	VS_ADDRESSES = 11,	/* struct vs_addresses */
 	VS_PYTHON = 12,		/* struct vs_python_stack */
 	VS_TENSOR = 13,		/* struct vs_tensor */
 };
 
-/* Which stacks are taken of calls that allocate or make an object. */
+/* How stacks of calls that allocate memory or create an object are captured. */
 enum vs_stacks {
 	VS_STACKS_OFF = 0,
-	VS_STACKS_POINTERS = 1, /* a walk along frame pointers */
-	VS_STACKS_COPY = 2,	/* a copy of the stack, for user space to unwind */
+	VS_STACKS_FRAME_POINTER = 1, /* walk the frame pointers in the probe */
+	VS_STACKS_COPY = 2,	     /* copy the stack for user space to unwind */
 };
 
-/* What is told of the blocks of a framework's cache. */
+/* What is recorded about blocks of PyTorch's caching allocator. */
 enum vs_tensors {
 	VS_TENSORS_OFF = 0,
 	VS_TENSORS_TOTALS = 1, /* without stacks */
 	VS_TENSORS_FULL = 2,
 };
 
-/* Functions of PyTorch's cache: cookies of their probes. */
+/* Probed functions of PyTorch's caching allocator; attach cookies of their probes. */
 enum vs_tensor_call {
-	VS_TENSOR_CHANGED = 0, /* a block was given out or taken back */
-	VS_TENSOR_REFUSED = 1, /* there was no memory for one */
+	VS_TENSOR_ALLOC_FREE = 0, /* a block was allocated or freed */
+	VS_TENSOR_OOM = 1,	  /* an allocation failed */
 };
 
-/* What a probe does; from VS_ACTION_CAPTURE_BEGIN on besides recording. See struct vs_hook. */
+/* What a probe does with a call; from VS_ACTION_CAPTURE_BEGIN on in addition to recording it. */
 enum vs_action {
 	VS_ACTION_RECORD = 0,	       /* a record for every call */
-	VS_ACTION_CONTEXT_SET = 1,     /* the top of the thread's stack becomes argument 0 */
-	VS_ACTION_CONTEXT_PUSH = 2,    /* argument 0 is pushed */
-	VS_ACTION_CONTEXT_POP = 3,     /* the top is popped */
-	VS_ACTION_CONTEXT_CREATE = 4,  /* record, and out value 0 is pushed */
-	VS_ACTION_CONTEXT_DESTROY = 5, /* record, and argument 0 is popped where it is the top */
-	VS_ACTION_CONTEXT_GET = 6,     /* out value 0 tells the top */
-	VS_ACTION_CONTEXT_DEVICE = 7,  /* out value 0 tells the device of a context */
-	VS_ACTION_CAPTURE_BEGIN = 8,   /* record, and stream-ordered calls may make nodes */
+	VS_ACTION_CONTEXT_SET = 1,     /* replace the top of the thread's stack by argument 0 */
+	VS_ACTION_CONTEXT_PUSH = 2,    /* push argument 0 */
+	VS_ACTION_CONTEXT_POP = 3,     /* pop the top */
+	VS_ACTION_CONTEXT_CREATE = 4,  /* record; push out value 0 */
+	VS_ACTION_CONTEXT_DESTROY = 5, /* record; pop argument 0 if it is the top */
+	VS_ACTION_CONTEXT_GET = 6,     /* out value 0 is the top */
+	VS_ACTION_CONTEXT_DEVICE = 7,  /* out value 0 is the device of a context */
+	VS_ACTION_CAPTURE_BEGIN = 8,   /* record; stream-ordered calls may create nodes */
 	VS_ACTION_CAPTURE_END = 9,     /* record */
-	VS_ACTION_GRAPH_NODE = 10,     /* record, and graphs of the process have memory */
-	VS_ACTION_GRAPH_LAUNCH = 11,   /* record, where graphs of the process have memory */
-	VS_ACTION_NAME = 12,	      /* out value 0 is a kernel, the text is the size argument's */
-	VS_ACTION_TOLD_NAME = 13,     /* out value 0 is the text of the kernel in argument 1 */
-	VS_ACTION_LAUNCH = 14,	      /* summed; the shape is in registers and on the stack */
-	VS_ACTION_LAUNCH_CONFIG = 15, /* summed; the shape is in a structure */
-	VS_ACTION_COPY = 16,	      /* summed; a failed one is recorded */
-	VS_ACTION_STREAM_DESTROY = 17, /* record, and a capture on argument 0 has ended */
+	VS_ACTION_GRAPH_NODE = 10,     /* record; graphs of the process have memory nodes */
+	VS_ACTION_GRAPH_LAUNCH = 11,   /* record if graphs of the process have memory nodes */
+	VS_ACTION_NAME = 12,	       /* out value 0 is a kernel, its name is in size_argument */
+	VS_ACTION_GET_NAME = 13,       /* out value 0 is the name of the kernel in argument 1 */
+	VS_ACTION_LAUNCH = 14,	       /* count; the shape is in registers and on the stack */
+	VS_ACTION_LAUNCH_CONFIG = 15,  /* count; the shape is in a structure */
+	VS_ACTION_COPY = 16,	       /* count; record if it failed */
+	VS_ACTION_STREAM_DESTROY = 17, /* record; a capture on argument 0 has ended */
 };
 
 enum vs_hook_flag {
-	VS_STREAM_ORDERED = 1, /* while a stream captures, such a call makes a graph's node */
-	VS_OBJECT = 2,	       /* makes or destroys an object: its loss is counted as such, too */
-	VS_WITH_STACK = 4,     /* makes an object: its stack is taken */
-	VS_ENDS_CONTEXT = 8,   /* may end a context, with the captures on its streams */
+	VS_STREAM_ORDERED = 1, /* creates a graph node if the stream is capturing */
+	VS_OBJECT = 2,	       /* creates or destroys an object; a loss is also counted as one */
+	VS_WITH_STACK = 4,     /* creates an object: its stack is captured */
+	VS_ENDS_CONTEXT = 8,   /* may end a context and the captures on its streams */
 };
 
-/* Which way a copy goes. */
+/* Direction of a copy. */
 enum vs_direction {
-	VS_TO_DEVICE = 0,
-	VS_TO_HOST = 1,
-	VS_ON_DEVICE = 2,
-	VS_ON_HOST = 3,
+	VS_H2D = 0,
+	VS_D2H = 1,
+	VS_D2D = 2,
+	VS_H2H = 3,
 	VS_PEER = 4,
 	VS_ARRAY = 5,
-	VS_FILL = 6,
-	VS_UNIFIED = 7, /* as the pointers say */
+	VS_MEMSET = 6,
+	VS_UNIFIED = 7, /* follows from the pointers */
 };
 
-/* How the bytes of a copy, or of a lost allocation, are found. */
-enum vs_measure {
-	VS_MEASURE_ARGUMENT = 0, /* size argument, times the factor, times the element */
-	VS_MEASURE_2D = 1,	 /* CUDA_MEMCPY2D in argument 0, which also says the direction */
-	VS_MEASURE_3D = 2,	 /* CUDA_MEMCPY3D in argument 0, the same */
+/* How the size of a copy or of a lost allocation is determined. */
+enum vs_copy_size {
+	VS_MEASURE_ARGUMENT = 0, /* size argument * size factor * element */
+	VS_MEASURE_2D = 1,	 /* CUDA_MEMCPY2D in argument 0, also gives the direction */
+	VS_MEASURE_3D = 2,	 /* CUDA_MEMCPY3D in argument 0, also gives the direction */
 	VS_MEASURE_BATCH = 3,	 /* destinations*, sources*, sizes*, count */
-	/* of an allocation whose record is lost */
-	VS_MEASURE_PITCH = 4,	  /* out value 1 times the factor */
+	/* only for lost allocations: */
+	VS_MEASURE_PITCH = 4,	  /* out value 1 * size factor */
 	VS_MEASURE_ARRAY = 5,	  /* CUDA_ARRAY_DESCRIPTOR in the descriptor argument */
 	VS_MEASURE_ARRAY3D = 6,	  /* CUDA_ARRAY3D_DESCRIPTOR */
-	VS_MEASURE_MIPMAPPED = 7, /* the same, with the mip levels in the size factor argument */
+	VS_MEASURE_MIPMAPPED = 7, /* the same; the mip levels are in the size factor argument */
 };
 
-/* What is lost when a record is. */
-enum vs_class {
+/* What a lost record counts as. */
+enum vs_loss_class {
 	VS_CLASS_ALLOCATE = 0,
 	VS_CLASS_FREE = 1,
 	VS_CLASS_OTHER = 2,
 	VS_CLASS_COPY = 3,
-	VS_CLASS_OBJECT = 4, /* an object began or ended, and nothing else */
+	VS_CLASS_OBJECT = 4, /* only creates or destroys an object */
 	VS_CLASS_LAUNCH = 5,
 };
 
 enum vs_name_flag {
-	VS_NAME_CUT = 1,     /* it is longer than what follows */
-	VS_NAME_GUESSED = 2, /* found where drivers keep it, not told by a call */
+	VS_NAME_TRUNCATED = 1, /* the name is longer than the bytes that follow */
+	VS_NAME_FROM_MEMORY =
+		2, /* read from the driver's object, not passed to or returned by a call */
 };
 
 enum vs_call_flag {
-	VS_CONTEXT_KNOWN = 1,  /* context is the calling thread's current one (0: it has none) */
+	VS_CONTEXT_KNOWN = 1,  /* context is the calling thread's current one (0: none) */
 	VS_DEVICE_KNOWN = 2,   /* device is the calling thread's current one */
 	VS_OUT_UNREADABLE = 4, /* an out value or descriptor could not be read */
-	VS_STACK_KNOWN = 8,    /* stack is a number that user space gave, not a token */
-	VS_STACK_LOST = 16,    /* there was no room for the stack */
-	VS_PYTHON_LOST = 32,   /* there was no room for the Python stack */
-	VS_CAPTURE_OVER = 64,  /* the capture that the call should end has ended */
+	VS_STACK_KNOWN = 8,    /* stack is a number assigned by user space, not a token */
+	VS_STACK_LOST = 16,    /* the stack did not fit into the ring */
+	VS_PYTHON_LOST = 32,   /* the Python stack did not fit into the ring */
+	VS_CAPTURE_OVER = 64,  /* the call ended the capture */
 };
 
 enum vs_filter {
 	VS_FILTER_NONE = 0,    /* every process */
-	VS_FILTER_TARGETS = 1, /* only processes in the map `targets` */
-	VS_FILTER_FOLLOW = 2,  /* those and the children they make */
+	VS_FILTER_TARGETS = 1, /* processes in the map `targets` */
+	VS_FILTER_FOLLOW = 2,  /* those and their future children */
 };
 
-/* A row of the hook table, as the probes need it. */
+/* A row of the hook table in the form that the probes use. */
 struct vs_hook {
 	__u8 action;
 	__u8 loss_class;
-	__u8 size_argument;   /* bytes asked for, for counting what a lost record would have said */
-	__u8 size_factor;     /* a second argument to multiply with */
-	__u8 out_argument[2]; /* pointers whose targets are read at return */
-	__u8 out_bytes[2];    /* 4 or 8 */
-	__u8 descriptor_argument;
+	__u8 size_argument; /* requested bytes, counted if the record is lost; or a kernel's name */
+	__u8 size_factor;   /* argument to multiply the size by */
+	__u8 out_argument[2];	  /* pointers whose targets are read at return */
+	__u8 out_bytes[2];	  /* 4 or 8 */
+	__u8 descriptor_argument; /* or a context, for VS_ACTION_CONTEXT_DEVICE */
 	__u8 descriptor_bytes;
 	__u8 flags;
 	__u8 measure;
 	__u8 direction;
 	__u8 asynchronous;
-	__u8 element;	      /* bytes that the size argument counts in */
+	__u8 element;	      /* bytes per unit of the size argument */
 	__u8 stream_argument; /* of an asynchronous copy */
 };
 VS_SIZE(vs_hook, 16);
 
+/* Start of every record. */
 struct vs_head {
 	__u16 kind;
-	__u16 hook;
-	__s32 result;
+	__u16 hook;   /* row of the hook table; in struct vs_tensor an enum vs_tensor_call */
+	__s32 result; /* of the call; exec generation in VS_PROCESS, VS_EXEC, names, stacks */
 	__u32 pid;
 	__u32 tid;
 	__u64 at;
@@ -211,8 +213,8 @@ struct vs_call {
 	__u64 outs[2];
 	__s32 device;
 	__u32 flags;
-	__u64 stack;  /* token of a record of the stack, or its number; 0: none */
-	__u64 python; /* token of a record of the Python stack; 0: none */
+	__u64 stack;  /* token of the stack record, or number of the stack; 0: none */
+	__u64 python; /* token of the Python stack record; 0: none */
 };
 VS_SIZE(vs_call, 128);
 
@@ -237,36 +239,36 @@ struct vs_thread_name {
 };
 VS_SIZE(vs_thread_name, 40);
 
-struct vs_learned {
+struct vs_context_device {
 	struct vs_head head;
 	__u64 context;
 	__s32 device;
 	__u32 reserved;
 };
-VS_SIZE(vs_learned, 40);
+VS_SIZE(vs_context_device, 40);
 
-struct vs_named {
+struct vs_kernel_name {
 	struct vs_head head;
 	__u64 kernel;
-	__u64 text;   /* where the name is, in the process */
-	__u32 length; /* bytes of it that follow, without the zero; 0: it could not be read */
+	__u64 text;   /* address of the name in the process */
+	__u32 length; /* bytes that follow, without the zero; 0: the name could not be read */
 	__u32 flags;  /* enum vs_name_flag */
-	/* launches under this handle so far: of whatever had it before */
+	/* earlier launches under this handle, of the kernel that had it before */
 	__u64 calls;
 	__u64 captured;
 	__u64 checked;
 	__u64 failed;
-	__u64 start; /* of the process, nanoseconds since boot */
+	__u64 start; /* start time of the process, nanoseconds since boot */
 };
-VS_SIZE(vs_named, 88);
+VS_SIZE(vs_kernel_name, 88);
 
-/* Which launches are added up in one place. */
+/* Key of the launch counters. */
 struct vs_launch_key {
-	__u64 target; /* a kernel, or a graph that can be launched */
+	__u64 target; /* a kernel, or a graph exec */
 	__u32 pid;
 	__u16 graph;
-	__u16 program; /* which of those that the process has run */
-	__u64 start;   /* of the process, nanoseconds since boot: its pid may be used again */
+	__u16 exec_gen; /* exec generation of the process */
+	__u64 start;	/* start time of the process, since boot: pids are reused */
 };
 VS_SIZE(vs_launch_key, 24);
 
@@ -278,99 +280,99 @@ struct vs_shape {
 };
 VS_SIZE(vs_shape, 32);
 
-/* Launches of one key on one CPU; only ever grows. */
+/* Launches of one key on one CPU; counts never decrease. */
 struct vs_launches {
 	__u64 calls;
-	__u64 captured; /* of those: recorded into a graph, and not launched yet */
-	__u64 checked;	/* of those: whose result was looked at */
-	__u64 failed;	/* of those: that failed */
-	__u64 last_at;	/* in jiffies: cheap, and good enough to compare CPUs */
-	__u32 last;	/* the place of the last shape */
-	__u32 trust;	/* checked launches in a row that were fine */
-	__u32 busy;	/* the shapes are being written */
-	__u32 other;	/* launches whose shape could not be kept */
+	__u64 captured;	 /* of those: captured into a graph, not launched */
+	__u64 checked;	 /* of those: result was checked */
+	__u64 failed;	 /* of the checked ones: failed */
+	__u64 last_at;	 /* in jiffies: cheap, and precise enough to compare CPUs */
+	__u32 last;	 /* index of the last shape */
+	__u32 ok_streak; /* consecutive checked launches that succeeded */
+	__u32 busy;	 /* the shapes are being written */
+	__u32 other;	 /* launches whose shape is not kept */
 	struct vs_shape shapes[4];
 };
 VS_SIZE(vs_launches, 184);
 
-/* Which copies are added up in one place. */
+/* Key of the copy counters. */
 struct vs_copy_key {
 	__u32 pid;
 	__u8 direction;
 	__u8 asynchronous;
-	__u16 program;
-	/* the neighbourhoods of the pointers, where they decide the direction; else 0 */
+	__u16 exec_gen; /* exec generation of the process */
+	/* regions of the pointers if they decide the direction, else 0 */
 	__u64 to;
 	__u64 from;
-	__u64 start; /* of the process, nanoseconds since boot */
+	__u64 start; /* start time of the process, nanoseconds since boot */
 };
 VS_SIZE(vs_copy_key, 32);
 
-/* Copies of one key; only ever grows. */
+/* Copies of one key; counts never decrease. */
 struct vs_copies {
 	__u64 calls;
 	__u64 bytes;
 	__u64 nanos;
-	__u64 to; /* one pair of pointers */
+	__u64 to; /* pointers of the last copy */
 	__u64 from;
 	__u64 bandwidths[128];
 };
 VS_SIZE(vs_copies, 1064);
 
-/* A return address that a probe of somebody has replaced on the stack. */
-struct vs_pending {
-	__u64 at;      /* where on the stack */
-	__u64 address; /* what belongs there */
+/* A return address on the stack that a uretprobe, of this or another tracer, has replaced. */
+struct vs_hijacked_return {
+	__u64 at;      /* stack address of the slot */
+	__u64 address; /* original return address */
 };
-VS_SIZE(vs_pending, 16);
+VS_SIZE(vs_hijacked_return, 16);
 
-/* The stack below the caller of a driver function, when that has returned. */
+/* Copy of the stack of the caller of a driver function, after the function has returned. */
 struct vs_stack {
-	struct vs_head head; /* result: the number of the process's program */
+	struct vs_head head; /* result: exec generation */
 	__u64 token;
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u32 bytes;   /* of the stack, from sp upwards; they follow */
-	__u32 pending; /* entries of the list */
-	struct vs_pending list[8];
+	__u32 bytes; /* of the stack, from sp upwards, that follow */
+	__u32 hijacked_count;
+	struct vs_hijacked_return hijacked[8];
 };
 VS_SIZE(vs_stack, 192);
 
-/* Return addresses along the frame pointers, innermost first. */
+/* Return addresses of a frame-pointer walk, innermost first. */
 struct vs_addresses {
-	struct vs_head head; /* result: the number of the process's program */
+	struct vs_head head; /* result: exec generation */
 	__u64 token;
 	__u32 count;
-	__u32 pending;
-	struct vs_pending list[8];
+	__u32 hijacked_count;
+	struct vs_hijacked_return hijacked[8];
 	__u64 addresses[128];
 };
 VS_SIZE(vs_addresses, 1192);
 
-/* How to find the Python stack of a thread of one process. Offsets are in bytes, those of frames
- * and code in words of 8 bytes from the beginning of what is read of them. */
+/* Where to find the Python stack of a thread of one process. Offsets are in bytes. Offsets into
+ * frames and code objects are in units of 8 bytes, from the start of what is read of them. */
 struct vs_python {
-	__u64 interpreters;	/* where the pointer to the first interpreter is */
-	__u16 interpreter_next; /* in an interpreter */
-	__u16 threads;		/* the first thread */
-	__u16 thread_next;	/* in a thread */
-	__u16 thread_id;	/* pthread_self() */
-	__u16 thread_frame;	/* the frame, or what has it */
-	__u16 frame_of;		/* in what has it; VS_NO_FIELD: it is there itself */
-	__u16 code_from;	/* what is read of a code object begins there */
+	__u64 interpreters;	/* address of the pointer to the first interpreter */
+	__u16 interpreter_next; /* in an interpreter: the next one */
+	__u16 threads;		/* in an interpreter: the first thread */
+	__u16 thread_next;	/* in a thread: the next one */
+	__u16 thread_id;	/* in a thread: pthread_self() */
+	__u16 thread_frame;	/* in a thread: the frame, or a structure with it */
+	__u16 frame_of;		/* in that structure; VS_NO_FIELD: none, it is the frame */
+	__u16 code_from;	/* offset at which the read of a code object starts */
 	__u16 version;		/* 0x030b: 3.11 */
-	__u8 frame_code; /* word of a frame: its code object, with marks in the lowest bits */
-	__u8 frame_instruction; /* word: the instruction, or the number of it */
-	__u8 frame_previous;	/* word: the frame that called */
-	__u8 frame_owner;	/* byte: who the frame belongs to */
-	__u8 owner_entry;	/* from that owner on the frame is the interpreter's own */
-	__u8 frame_is_entry;	/* byte: 1 where the interpreter was called anew; or VS_NONE */
-	__u8 every_is_entry;	/* the interpreter is called anew for each frame */
-	__u8 code_name;		/* word of the code: the qualified name, or the name */
-	__u8 code_lines;	/* word: the table of lines */
-	__u8 code_first_line;	/* half word: the first line */
-	__u16 program;		/* which of those that the process has run */
+	__u8 frame_code;	/* word of a frame: its code object, tagged in the lowest bits */
+	__u8 frame_instruction; /* word: the instruction, or its index */
+	__u8 frame_previous;	/* word: the calling frame */
+	__u8 frame_owner;	/* byte: owner of the frame */
+	__u8 owner_entry;     /* frames with this owner or a higher one are the interpreter's own */
+	__u8 frame_is_entry;  /* byte: 1 if the frame entered the interpreter; or VS_NONE */
+	__u8 every_is_entry;  /* every frame enters the interpreter */
+	__u8 code_name;	      /* word of a code object: the qualified name, or the name */
+	__u8 code_lines;      /* word: the line table */
+	__u8 code_first_line; /* 4-byte unit: the first line */
+	__u16 exec_gen;	      /* exec generation of the process */
 	__u8 reserved[4];
 };
 VS_SIZE(vs_python, 40);
@@ -381,30 +383,30 @@ struct vs_python_frame {
 	__u64 name;
 	__u64 lines;
 	__u32 first_line;
-	/* The interpreter was called anew for this frame; without code: for the one before it. */
+	/* This frame entered the interpreter; without code: the frame before it did. */
 	__u32 entry;
 };
 VS_SIZE(vs_python_frame, 40);
 
-/* The Python frames of a thread, innermost first. */
+/* Python frames of a thread, innermost first. */
 struct vs_python_stack {
-	struct vs_head head; /* result: the number of the process's program */
+	struct vs_head head; /* result: exec generation */
 	__u64 token;
 	__u32 count;
-	__u32 cut; /* there are more */
+	__u32 truncated; /* there are more frames */
 	struct vs_python_frame frames[128];
 };
 VS_SIZE(vs_python_stack, 5160);
 
-/* Stacks that user space knows are recognised by their return addresses. */
-struct vs_known_key {
+/* Stacks that user space already has, identified by their return addresses. */
+struct vs_known_stack_key {
 	__u64 ip;
 	__u64 sp;
 	__u32 pid;
-	__u16 program;
-	__u16 turn; /* several stacks can have the rest of the key */
+	__u16 exec_gen;
+	__u16 index; /* several stacks can share the rest of the key */
 };
-VS_SIZE(vs_known_key, 24);
+VS_SIZE(vs_known_stack_key, 24);
 
 struct vs_slot {
 	__u64 offset; /* from sp */
@@ -412,30 +414,30 @@ struct vs_slot {
 };
 VS_SIZE(vs_slot, 16);
 
-struct vs_known {
+struct vs_known_stack {
 	__u64 number;
 	__u32 count;
-	__u32 bytes;		   /* of the stack, up to the end of the last slot */
+	__u32 bytes;		   /* of the stack, from sp to the end of the last slot */
 	struct vs_slot slots[128]; /* ascending */
 };
-VS_SIZE(vs_known, 2064);
+VS_SIZE(vs_known_stack, 2064);
 
-/* Lists of frames that user space was told of. */
-struct vs_told_key {
+/* A list of frames that was sent to user space. */
+struct vs_sent_frames_key {
 	__u64 token;
 	__u32 pid;
-	__u16 program;
+	__u16 exec_gen;
 	__u16 kind;
 };
-VS_SIZE(vs_told_key, 16);
+VS_SIZE(vs_sent_frames_key, 16);
 
-/* PyTorch's cache gave out a block, took one back, or had none. */
+/* PyTorch's caching allocator allocated or freed a block, or failed to. */
 struct vs_tensor {
 	struct vs_head head; /* hook: enum vs_tensor_call */
 	__u64 address;
-	__u64 bytes;	 /* with a sign: below zero where it was taken back */
-	__u64 allocated; /* all that is given out on the device after that */
-	__u64 reserved;	 /* all that it holds of the device */
+	__u64 bytes;	 /* signed: negative for a free */
+	__u64 allocated; /* allocated bytes on the device after the call */
+	__u64 reserved;	 /* bytes of the device that the allocator holds */
 	__u64 stack;
 	__u64 python;
 	__s32 device;
@@ -443,16 +445,16 @@ struct vs_tensor {
 };
 VS_SIZE(vs_tensor, 80);
 
-/* A program that a process ran. All zero: unknown processes. */
+/* A program image of a process. All zero: unknown processes. */
 struct vs_lost_key {
 	__u32 pid;
-	__u16 program; /* which of those that the process has run */
+	__u16 exec_gen; /* exec generation of the process */
 	__u16 reserved;
-	__u64 start; /* of the process, nanoseconds since boot */
+	__u64 start; /* start time of the process, nanoseconds since boot */
 };
 VS_SIZE(vs_lost_key, 16);
 
-/* Records that could not be delivered, per program; only ever grows. */
+/* Lost records of one program image; counts never decrease. */
 struct vs_lost {
 	__u64 allocations;
 	__u64 allocated_bytes;
@@ -461,35 +463,34 @@ struct vs_lost {
 	__u64 other;
 	__u64 launches;
 	__u64 copies;
-	__u64 stacks;  /* of delivered calls */
-	__u64 objects; /* that began or ended; those that matter to memory are among other, too */
+	__u64 stacks;  /* stacks of delivered calls */
+	__u64 objects; /* created or destroyed; those that affect memory also count as other */
 	__u64 tensors;
-	__u64 processes; /* 1 once the program has ended without having been announced */
-	__u32 replaced;	 /* 1 if that was by an exec */
-	__u32 announced; /* 1 once it was, although the table of processes has no room for it */
+	__u64 processes; /* 1 if the program ended without having been announced */
+	__u32 replaced;	 /* 1 if it ended by an exec */
+	__u32 announced; /* 1 if it was announced although the map `processes` was full */
 };
 VS_SIZE(vs_lost, 96);
 
-/* What user space changes while the probes run. */
-struct vs_now {
-	/* When the newest library was attached (boot clock): a thread that started later began
-	 * without a context, so its context is known from its first call. */
+/* Configuration that user space changes while the probes run. */
+struct vs_runtime_config {
+	/* When the newest library was attached (boot clock). A thread that started later started
+	 * without a context, so its context is known from its first call on. */
 	__u64 attached_at;
-	/* enum vs_stacks: the most that is taken now, which is not more than `stacks`; as a
-	 * difference, so that zero is what was asked for. */
-	__u32 stacks_less;
+	/* Subtracted from the configured enum vs_stacks, so that zero means as configured. */
+	__u32 stack_mode_reduction;
 	__u32 unused;
 };
-VS_SIZE(vs_now, 16);
+VS_SIZE(vs_runtime_config, 16);
 
 /* Counters of the probes themselves. */
 struct vs_counters {
-	__u64 lost;	 /* records of any class that could not be delivered */
+	__u64 lost;	 /* lost records of any class */
 	__u64 records;	 /* records delivered */
 	__u64 calls;	 /* hooked calls seen at return */
-	__u64 unmatched; /* returns without an entry (attached in the middle of the call) */
+	__u64 unmatched; /* returns without an entry (attached during the call) */
 	__u64 no_state;	 /* threads for which no state could be kept */
-	__u64 canary;	 /* hits of the self-test */
+	__u64 self_test; /* hits of the self-test */
 };
 VS_SIZE(vs_counters, 48);
 
