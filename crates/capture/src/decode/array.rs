@@ -1,9 +1,9 @@
-//! How many bytes a described array has. The driver may take more for its tiles; it tells nobody.
+//! Sizes of arrays from their descriptors. The driver may use more for tiling; it does not report it.
 
 use super::call::Seen;
 use crate::wire;
 
-/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory until it is mapped.
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory until the array is mapped.
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
 /// `CUDA_ARRAY_DESCRIPTOR`: width 0, height 8, format 16, channels 20.
@@ -36,12 +36,12 @@ fn level(shape: [u64; 3], element: u64) -> u64 {
     shape.iter().fold(element, |bytes, &size| bytes.saturating_mul(size.max(1)))
 }
 
-/// Whether a format says the number of channels itself.
+/// Returns whether a format implies the number of channels.
 const fn is_whole(format: u32) -> bool {
     format >= 0xc0
 }
 
-/// Bytes by format, for the probes: of a channel, or with [`wire::VS_WHOLE`] of all of them.
+/// Element sizes by format, for the probes: of one channel, or with [`wire::VS_WHOLE`] of all.
 pub(crate) fn element_table() -> [u8; 256] {
     std::array::from_fn(|format| {
         let whole = if is_whole(format as u32) { wire::VS_WHOLE as u8 } else { 0 };

@@ -1,4 +1,4 @@
-//! What a call means, by its row of the hook table.
+//! Decodes a call by its row of the hook table.
 
 use engine::event::{
     Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
@@ -16,7 +16,7 @@ use super::{Unreadable, array, device};
 use crate::hooks::{Descriptor, DevicePool, HOOKS, InstantiateFlags, Meaning, Pointer, Size};
 use crate::wire::{self, Call};
 
-/// A call with the structure it was given, where its row asks for one.
+/// A call, with the structure that was passed to it if its row requests one.
 pub(super) struct Seen<'a> {
     pub(super) call: &'a Call,
     pub(super) descriptor: &'a [u8],
@@ -26,10 +26,10 @@ pub(super) struct Seen<'a> {
 const POOL_RESERVED: u64 = 5;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT` of `cuDeviceGetGraphMemAttribute`.
 const GRAPH_RESERVED: u64 = 2;
-/// Node types of the generic form.
+/// Node types in `CUgraphNodeParams`.
 const NODE_ALLOC: u32 = 10;
 const NODE_FREE: u32 = 11;
-/// Where the parameters of a node begin in the generic form.
+/// Offset of the parameters in `CUgraphNodeParams`.
 const NODE_UNION: usize = 16;
 
 impl Seen<'_> {
@@ -42,7 +42,7 @@ impl Seen<'_> {
             _ => Some(self.failure(hook.meaning)),
         };
         Ok(what.map(|what| match hook.meaning {
-            // The end of an older graph of that name, up to now.
+            // It ends an older graph with the same handle, at the latest now.
             Meaning::GraphCreate => Event { entered: Moment(call.head.at), ..self.at(what) },
             _ => self.at(what),
         }))
@@ -54,8 +54,8 @@ impl Seen<'_> {
         Event { pid, tid, entered: Moment(*entered), at: Moment(head.at), what }
     }
 
-    /// The end of a capture, where the call says nothing else of it: it failed, or the graph that it
-    /// gave could not be read.
+    /// Returns the end of a capture that the decoded call does not imply: the call failed, or the
+    /// graph that it returned could not be read.
     pub(super) fn capture_end(&self) -> Option<Event> {
         let over = self.call.flags & wire::VS_CAPTURE_OVER != 0;
         let silent = self.call.head.result != 0 || self.unreadable();
@@ -68,7 +68,7 @@ impl Seen<'_> {
         self.call.args.get(usize::from(index)).copied().unwrap_or(0)
     }
 
-    /// An int in a 64-bit register: its upper half is not defined.
+    /// Reads an int in a 64-bit register, whose upper half is undefined.
     fn device_argument(&self, index: u8) -> Option<DeviceId> {
         device(self.argument(index) as u32 as i32)
     }
@@ -90,14 +90,14 @@ impl Seen<'_> {
         known.then_some(ContextId(self.call.context))
     }
 
-    /// The device that a query told for a thread whose context is not known.
+    /// Returns the device that a query returned for a thread whose context is unknown.
     fn thread_device(&self) -> Option<DeviceId> {
-        let told = self.call.flags & wire::VS_DEVICE_KNOWN != 0;
+        let known = self.call.flags & wire::VS_DEVICE_KNOWN != 0;
         let needed = self.call.flags & wire::VS_CONTEXT_KNOWN == 0;
-        if told && needed { device(self.call.device) } else { None }
+        if known && needed { device(self.call.device) } else { None }
     }
 
-    /// A location: type and id, at an offset of the structure.
+    /// Reads a `CUmemLocation`, type and id, at an offset of the structure.
     fn place(&self, offset: usize) -> Option<Place> {
         match self.half(offset)? {
             1 => device(self.half(offset + 4)?.cast_signed()).map(Place::Device),
@@ -105,8 +105,8 @@ impl Seen<'_> {
         }
     }
 
-    /// What was asked for, which is what a failed or lost call would have given at the least.
-    fn asked(&self, size: Size) -> u64 {
+    /// Returns the requested bytes, a lower bound of what a failed or lost call would allocate.
+    fn requested(&self, size: Size) -> u64 {
         match size {
             Size::Argument(index) => self.argument(index),
             Size::Narrow(index) => u64::from(self.argument(index) as u32),
@@ -127,19 +127,20 @@ impl Seen<'_> {
         }
     }
 
-    fn given(&self, size: Size) -> u64 {
+    /// Returns the allocated bytes, which exceed the requested ones if rows are padded.
+    fn allocated(&self, size: Size) -> u64 {
         match size {
             Size::Pitch { height, .. } => self.call.outs[1].saturating_mul(self.argument(height)),
-            other => self.asked(other),
+            other => self.requested(other),
         }
     }
 
     fn failure(&self, meaning: Meaning) -> What {
         let size = Size::Argument(1);
         let asked = match meaning {
-            Meaning::Allocate { kind, size, .. } => Some((kind, self.asked(size))),
-            Meaning::AllocateAsync { .. } => Some((Kind::Async, self.asked(size))),
-            Meaning::VmmCreate => Some((Kind::Physical, self.asked(size))),
+            Meaning::Allocate { kind, size, .. } => Some((kind, self.requested(size))),
+            Meaning::AllocateAsync { .. } => Some((Kind::Async, self.requested(size))),
+            Meaning::VmmCreate => Some((Kind::Physical, self.requested(size))),
             Meaning::VmmImport => Some((Kind::Imported, 0)),
             _ => None,
         };
@@ -188,7 +189,7 @@ impl Seen<'_> {
             | Meaning::PoolTrim
             | Meaning::PoolGet
             | Meaning::PoolOfDevice(_) => self.pool(meaning).map(What::Pool),
-            // Kept inside the probes; they send no record.
+            // Handled by the probes, which send no record.
             Meaning::ContextSet
             | Meaning::ContextPush
             | Meaning::ContextPop
@@ -206,7 +207,7 @@ impl Seen<'_> {
             | Meaning::KernelName
             | Meaning::Launch { .. }
             | Meaning::Copy(_)
-            // Told by themselves, besides what the call means to memory.
+            // Decoded separately, by `object`.
             | Meaning::ObjectCreate { .. }
             | Meaning::ObjectDestroy(_) => None,
             Meaning::KernelFunction => {
@@ -220,8 +221,8 @@ impl Seen<'_> {
         }
     }
 
-    /// A call that succeeded, and whose results or structures could not be read: a loss, unless it only
-    /// asked for something.
+    /// Decodes a successful call whose results or structures could not be read: a loss, unless the
+    /// call was only a query.
     fn unread(&self, meaning: Meaning) -> Option<What> {
         match meaning {
             Meaning::Allocate { size, .. } => Some(self.lost(size)),
@@ -239,11 +240,11 @@ impl Seen<'_> {
         }
     }
 
-    /// Memory that began, and of which the driver's name could not be read.
+    /// Returns the loss of an allocation whose address or handle could not be read.
     fn lost(&self, size: Size) -> What {
         let allocated_bytes = match size {
             Size::Descriptor(_) if self.unreadable() => wire::VS_UNKNOWN_BYTES as u64,
-            size => self.asked(size),
+            size => self.requested(size),
         };
         What::Lost(Lost { allocations: 1, allocated_bytes, ..Lost::default() })
     }
@@ -253,8 +254,8 @@ impl Seen<'_> {
             Pointer::Out | Pointer::NarrowOut => self.call.outs[0],
             Pointer::Argument => self.argument(0),
         };
-        if value == 0 && self.asked(size) == 0 {
-            return None; // nothing was asked for and nothing was given
+        if value == 0 && self.requested(size) == 0 {
+            return None; // nothing requested, nothing allocated
         }
         if value == 0 {
             return Some(self.lost(size));
@@ -262,7 +263,7 @@ impl Seen<'_> {
         Some(What::Allocate(Allocate {
             key: Key { space, value },
             kind,
-            bytes: self.given(size),
+            bytes: self.allocated(size),
             context: self.context(),
             device: self.thread_device(),
             pool: None,
@@ -274,7 +275,7 @@ impl Seen<'_> {
     fn allocate_async(&self, pool: Option<u8>, stream: u8) -> Option<What> {
         let value = self.call.outs[0];
         if value == 0 && self.argument(1) == 0 {
-            return None; // nothing was asked for and nothing was given
+            return None; // nothing requested, nothing allocated
         }
         if value == 0 {
             return Some(self.lost(Size::Argument(1)));
@@ -297,16 +298,16 @@ impl Seen<'_> {
     }
 
     fn context_change(&self, meaning: Meaning) -> Option<ContextChange> {
-        let told = ContextId(self.call.outs[0]);
+        let out = ContextId(self.call.outs[0]);
         Some(match meaning {
             Meaning::ContextCreate { device } => {
-                ContextChange::Created { context: told, device: self.device_argument(device)? }
+                ContextChange::Created { context: out, device: self.device_argument(device)? }
             }
             Meaning::ContextDestroy => {
                 ContextChange::Destroyed { context: ContextId(self.argument(0)) }
             }
             Meaning::PrimaryRetain => {
-                ContextChange::PrimaryRetained { context: told, device: self.device_argument(1)? }
+                ContextChange::PrimaryRetained { context: out, device: self.device_argument(1)? }
             }
             Meaning::PrimaryRelease => {
                 ContextChange::PrimaryReleased { device: self.device_argument(0)? }
@@ -319,15 +320,15 @@ impl Seen<'_> {
     }
 
     fn vmm(&self, meaning: Meaning) -> Option<VmmCall> {
-        let told = HandleId(self.call.outs[0]);
+        let out = HandleId(self.call.outs[0]);
         let (address, bytes) = (self.argument(0), self.argument(1));
         Some(match meaning {
             Meaning::VmmCreate => {
-                VmmCall::Create { handle: told, bytes, place: self.place(8)?, site: None }
+                VmmCall::Create { handle: out, bytes, place: self.place(8)?, site: None }
             }
-            Meaning::VmmImport => VmmCall::Import { handle: told },
-            Meaning::VmmMulticast => VmmCall::Multicast { handle: told },
-            Meaning::VmmRetain => VmmCall::Retain { handle: told },
+            Meaning::VmmImport => VmmCall::Import { handle: out },
+            Meaning::VmmMulticast => VmmCall::Multicast { handle: out },
+            Meaning::VmmRetain => VmmCall::Retain { handle: out },
             Meaning::VmmRelease => VmmCall::Release { handle: HandleId(address) },
             Meaning::VmmMap => VmmCall::Map { address, bytes, handle: HandleId(self.argument(3)) },
             Meaning::VmmUnmap => VmmCall::Unmap { address, bytes },
@@ -338,15 +339,15 @@ impl Seen<'_> {
     }
 
     fn pool(&self, meaning: Meaning) -> Option<PoolCall> {
-        let told = PoolId(self.call.outs[0]);
-        let named = PoolId(self.argument(0));
+        let out = PoolId(self.call.outs[0]);
+        let pool = PoolId(self.argument(0));
         Some(match meaning {
-            Meaning::PoolCreate => PoolCall::Created { pool: told, place: self.place(8) },
-            Meaning::PoolImport => PoolCall::Created { pool: told, place: None },
-            Meaning::PoolDestroy => PoolCall::Destroyed { pool: named },
-            Meaning::PoolTrim => PoolCall::Trimmed { pool: named, keep: self.argument(1) },
+            Meaning::PoolCreate => PoolCall::Created { pool: out, place: self.place(8) },
+            Meaning::PoolImport => PoolCall::Created { pool: out, place: None },
+            Meaning::PoolDestroy => PoolCall::Destroyed { pool },
+            Meaning::PoolTrim => PoolCall::Trimmed { pool, keep: self.argument(1) },
             Meaning::PoolGet if self.argument(1) as u32 == POOL_RESERVED as u32 => {
-                PoolCall::ToldReserved { pool: named, bytes: self.call.outs[0] }
+                PoolCall::ToldReserved { pool, bytes: self.call.outs[0] }
             }
             Meaning::PoolOfDevice(DevicePool::SetCurrent) => PoolCall::OfDevice {
                 pool: PoolId(self.argument(1)),
@@ -354,7 +355,7 @@ impl Seen<'_> {
                 current: true,
             },
             Meaning::PoolOfDevice(which) => PoolCall::OfDevice {
-                pool: told,
+                pool: out,
                 device: self.device_argument(1)?,
                 current: which == DevicePool::GetCurrent,
             },
@@ -403,7 +404,7 @@ impl Seen<'_> {
         })
     }
 
-    /// `CUDA_MEM_ALLOC_NODE_PARAMS`: pool properties first, the size at 104, the address at 112.
+    /// Reads `CUDA_MEM_ALLOC_NODE_PARAMS`: pool properties first, size at 104, address at 112.
     fn alloc_node(&self, base: usize) -> Option<GraphCall> {
         Some(GraphCall::AllocNode {
             graph: GraphId(self.argument(1)),

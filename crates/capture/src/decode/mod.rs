@@ -1,5 +1,5 @@
-//! Bytes of the ring → events. Total: any bytes give an event, nothing, or [`Unreadable`]; never a
-//! panic.
+//! Decodes records of the ring into events. Any bytes give an event, nothing, or [`DecodeError`];
+//! never a panic.
 
 mod array;
 mod call;
@@ -13,154 +13,155 @@ use engine::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
 use engine::units::Moment;
 
 use crate::hooks::{HOOKS, Meaning};
-use crate::wire::{self, Call, CallDescriptor, Head, Learned, Named, Process, ThreadName, parse};
+use crate::wire::{
+    self, Call, CallDescriptor, ContextDevice, Head, KernelName, Process, ThreadName, parse,
+};
 use call::Seen;
 
 pub(crate) use array::element_table;
 pub use object::{Made, object};
 
-/// A record that this version does not understand: the two sides of the wire disagree.
+/// A record that cannot be decoded: the probes and user space disagree about the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable;
 
-/// What a record tells.
+/// A decoded record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decoded {
-    /// Something that happened.
+    /// An event.
     Event(Event),
-    /// A call, and what it says of its stack.
+    /// A call with its stack.
     Called(Event, Taken),
-    /// An object began or ended.
+    /// An object was created or destroyed.
     Object(Event, Made),
-    /// A process was seen first, with the program that it runs.
+    /// The first record of a process, with its exec generation.
     Began(Event, Program),
-    /// A process replaced its program.
+    /// A process called exec, with the new exec generation.
     Exec(Event, Program),
-    /// Which GPU an ordinal is.
+    /// The GPU behind a device ordinal.
     DeviceUuid(DeviceUuid),
-    /// What a handle stands for.
+    /// A handle was created or destroyed.
     Bound(Bound),
-    /// What a kernel is called.
+    /// The name of a kernel.
     Named(NamedKernel),
 }
 
-/// What a call says of its stack: tokens that records of the stack ring carry, too.
+/// Reference from a call to its stack, by the tokens in the records of the stack ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// The row of the hook table; none of it for a block of a cache.
+    /// The row of the hook table; no valid row for a tensor.
     pub hook: u16,
-    /// The native stack: a token, or a number that the probes were told; 0: none.
+    /// The native stack: a token, or the number of a known stack; 0: none.
     pub stack: u64,
     /// `stack` is a number.
     pub known: bool,
-    /// The Python stack; 0: none.
+    /// Token of the Python stack; 0: none.
     pub python: u64,
 }
 
-/// Which of the programs that a process has run: the number grows with each exec, and starts again
-/// after the largest.
+/// Exec generation of a process: increases with each exec, and wraps around.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Program(pub u16);
 
 impl Program {
-    /// Whether it ran before the other one.
+    /// Returns whether it ran before the other one.
     #[must_use]
     pub const fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i16) < 0
     }
 }
 
-/// A call told the name of a kernel.
+/// The name of a kernel, from a call or from the driver's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedKernel {
     /// The process.
     pub pid: Pid,
-    /// When it started, in nanoseconds since boot.
+    /// Start time of the process, in nanoseconds since boot.
     pub start: u64,
-    /// Its program.
+    /// Exec generation of the process.
     pub program: Program,
-    /// When.
+    /// Time of the call.
     pub at: Moment,
     /// The handle.
     pub kernel: KernelId,
     /// The name, as far as the probe could read it.
     pub name: Option<Box<str>>,
-    /// Where the name is in the process's memory.
+    /// Address of the name in the process.
     pub text: u64,
-    /// The name is longer than that.
+    /// The name is longer than `name`.
     pub cut: bool,
-    /// No call told it: it stands where drivers keep names.
+    /// Read from the driver's memory, not from a call.
     pub guessed: bool,
-    /// What was launched under this handle so far.
+    /// Earlier launches under this handle.
     pub before: LaunchCounts,
 }
 
-/// Launches under one handle, from the beginning.
+/// Cumulative launches under one handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LaunchCounts {
     /// Calls.
     pub calls: u64,
-    /// Of those: recorded into a graph.
+    /// Of those: captured into a graph.
     pub captured: u64,
-    /// Of those: whose result was looked at.
+    /// Of those: result was checked.
     pub checked: u64,
-    /// Of those: that failed.
+    /// Of those: failed.
     pub failed: u64,
 }
 
-/// A process learned what one of its handles stands for.
+/// A change of one of a process's handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bound {
     /// The process.
     pub pid: Pid,
-    /// The handle.
+    /// The change.
     pub binding: Binding,
 }
 
-/// What a handle stands for.
+/// A stream or green context that was created or destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Binding {
-    /// A stream was made in a context.
+    /// A stream was created in a context.
     StreamCreated {
         /// The stream.
         stream: StreamId,
         /// The calling thread's context.
         context: ContextId,
     },
-    /// A stream was made in a green context.
+    /// A stream was created in a green context.
     GreenStreamCreated {
         /// The stream.
         stream: StreamId,
         /// The green context.
         green: u64,
     },
-    /// A stream ended.
+    /// A stream was destroyed.
     StreamDestroyed {
         /// The stream.
         stream: StreamId,
     },
-    /// A green context was made.
+    /// A green context was created.
     GreenCreated {
-        /// Its own handle.
+        /// Its handle.
         green: u64,
         /// Its device.
         device: DeviceId,
     },
-    /// A green context ended.
+    /// A green context was destroyed.
     GreenDestroyed {
-        /// Its own handle.
+        /// Its handle.
         green: u64,
     },
-    /// The context that is a green one.
+    /// A context was derived from a green context.
     FromGreen {
         /// The context.
         context: ContextId,
-        /// The green context's own handle.
+        /// The handle of the green context.
         green: u64,
     },
 }
 
-/// The driver told a process the UUID of a device.
+/// The UUID of a device, as the driver returned it to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceUuid {
     /// The process.
@@ -171,10 +172,10 @@ pub struct DeviceUuid {
     pub uuid: [u8; 16],
 }
 
-/// Translates one record. `Ok(None)` is a call without consequence, such as a free of null.
+/// Decodes one record. Returns `Ok(None)` for a call without effect, such as a free of null.
 pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
-    if let Some(told) = device_uuid(bytes) {
-        return Ok(Some(Decoded::DeviceUuid(told)));
+    if let Some(uuid) = device_uuid(bytes) {
+        return Ok(Some(Decoded::DeviceUuid(uuid)));
     }
     if let Some(bound) = bound(bytes) {
         return Ok(Some(Decoded::Bound(bound)));
@@ -202,7 +203,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
     }))
 }
 
-/// The end of a capture in a record that [`decode`] has another meaning for.
+/// Returns the end of a capture in a record that [`decode`] decodes as something else.
 pub fn capture_end(bytes: &[u8]) -> Option<Decoded> {
     let head: Head = parse(bytes)?;
     let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
@@ -221,13 +222,13 @@ fn taken(bytes: &[u8]) -> Option<Taken> {
 }
 
 fn named(bytes: &[u8]) -> Option<NamedKernel> {
-    // Most records are something else: look before reading all of it.
-    if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_NAMED {
+    // Most records are of another kind: check before parsing all of it.
+    if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_KERNEL_NAME {
         return None;
     }
-    let Named { head, kernel, text, length, flags, calls, captured, checked, failed, start } =
+    let KernelName { head, kernel, text, length, flags, calls, captured, checked, failed, start } =
         parse(bytes)?;
-    let name = bytes.get(size_of::<Named>()..)?.get(..length as usize)?;
+    let name = bytes.get(size_of::<KernelName>()..)?.get(..length as usize)?;
     Some(NamedKernel {
         pid: Pid(head.pid),
         start,
@@ -236,8 +237,8 @@ fn named(bytes: &[u8]) -> Option<NamedKernel> {
         kernel: KernelId(kernel),
         name: (length > 0).then(|| String::from_utf8_lossy(name).into()),
         text,
-        cut: flags & wire::VS_NAME_CUT != 0,
-        guessed: flags & wire::VS_NAME_GUESSED != 0,
+        cut: flags & wire::VS_NAME_TRUNCATED != 0,
+        guessed: flags & wire::VS_NAME_FROM_MEMORY != 0,
         before: LaunchCounts { calls, captured, checked, failed },
     })
 }
@@ -272,21 +273,21 @@ fn bound(bytes: &[u8]) -> Option<Bound> {
     if call.flags & wire::VS_OUT_UNREADABLE != 0 {
         return None;
     }
-    let told = call.outs[0];
+    let out = call.outs[0];
     let binding = match meaning {
         Meaning::StreamCreate => {
-            Binding::StreamCreated { stream: StreamId(told), context: ContextId(call.context) }
+            Binding::StreamCreated { stream: StreamId(out), context: ContextId(call.context) }
         }
         Meaning::GreenStreamCreate => {
-            Binding::GreenStreamCreated { stream: StreamId(told), green: call.args[1] }
+            Binding::GreenStreamCreated { stream: StreamId(out), green: call.args[1] }
         }
         Meaning::StreamDestroy => Binding::StreamDestroyed { stream: StreamId(call.args[0]) },
         Meaning::GreenCreate => {
             let device = device(call.args[2] as u32 as i32)?;
-            Binding::GreenCreated { green: told, device }
+            Binding::GreenCreated { green: out, device }
         }
         Meaning::GreenDestroy => Binding::GreenDestroyed { green: call.args[0] },
-        _ => Binding::FromGreen { context: ContextId(told), green: call.args[1] },
+        _ => Binding::FromGreen { context: ContextId(out), green: call.args[1] },
     };
     Some(Bound { pid: Pid(head.pid), binding })
 }
@@ -316,8 +317,8 @@ fn event(bytes: &[u8]) -> Result<Option<Event>, Unreadable> {
         wire::VS_EXEC => Ok(Some(life(&head, What::Exec))),
         wire::VS_EXIT => Ok(Some(life(&head, What::Exit))),
         wire::VS_THREAD_EXIT => Ok(Some(life(&head, What::ThreadExit))),
-        wire::VS_LEARNED => {
-            let record: Learned = parse(bytes).ok_or(Unreadable)?;
+        wire::VS_CONTEXT_DEVICE => {
+            let record: ContextDevice = parse(bytes).ok_or(Unreadable)?;
             let context = ContextId(record.context);
             let learned = |device| ContextChange::Learned { context, device };
             Ok(device(record.device).map(|device| life(&head, What::Context(learned(device)))))
@@ -326,7 +327,7 @@ fn event(bytes: &[u8]) -> Result<Option<Event>, Unreadable> {
     }
 }
 
-/// A name of the kernel: zero-terminated, any bytes.
+/// Converts a name from the kernel: zero-terminated, any bytes.
 fn text(name: &[u8]) -> Box<str> {
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).into()
@@ -337,7 +338,7 @@ fn life(head: &Head, what: What) -> Event {
     Event { pid: Pid(head.pid), tid: Tid(head.tid), entered: at, at, what }
 }
 
-/// The driver's `CUdevice` is an int; negative values (`CU_DEVICE_CPU`) are no device.
+/// Converts a `CUdevice`, an int; negative values (`CU_DEVICE_CPU`) are not GPUs.
 fn device(ordinal: i32) -> Option<DeviceId> {
     u16::try_from(ordinal).ok().map(DeviceId)
 }

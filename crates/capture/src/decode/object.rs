@@ -1,4 +1,4 @@
-//! What a call does to an object. Such a call can mean something to memory, too: then its record
+//! Decodes the effect of a call on CUDA objects. A call can also affect memory; its record then
 //! gives two events.
 
 use engine::event::{Event, Lost, What};
@@ -10,16 +10,16 @@ use super::{Decoded, Taken, taken};
 use crate::hooks::{HOOKS, Meaning, ObjectUse};
 use crate::wire::{self, Call, Head, parse};
 
-/// What a call that makes an object says besides.
+/// Details of a call that creates an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Made {
     /// The stack.
     pub taken: Option<Taken>,
-    /// A capture on this stream gave the graph.
+    /// The stream whose capture created the graph.
     pub captured_on: Option<StreamId>,
 }
 
-/// What a record says of an object; `None` for all calls that have nothing to do with one.
+/// Decodes the effect of a record on an object; `None` if it has none.
 pub fn object(bytes: &[u8]) -> Option<Decoded> {
     let head: Head = parse(bytes)?;
     if !matches!(u32::from(head.kind), wire::VS_CALL | wire::VS_CALL_DESCRIPTOR) || head.result != 0
@@ -31,7 +31,7 @@ pub fn object(bytes: &[u8]) -> Option<Decoded> {
     let call: Call = parse(bytes)?;
     let [handle, graph, ..] = call.args;
     if meaning == Meaning::CaptureEnd && graph == 0 {
-        return None; // the program did not want the graph, and has none
+        return None; // the caller did not request the graph, so it has none
     }
     let (what, made) = match what {
         ObjectUse::Creates(kind) => (
@@ -54,7 +54,7 @@ fn created(call: &Call, kind: ObjectKind) -> What {
     // Textures and surfaces are numbers, all others pointers.
     let any = matches!(kind, ObjectKind::Texture | ObjectKind::Surface);
     if call.flags & wire::VS_OUT_UNREADABLE != 0 || (handle == 0 && !any) {
-        // It happened, but to what nobody can tell.
+        // An object was created, but its handle is unknown.
         return What::Lost(Lost { objects: 1, ..Lost::default() });
     }
     let known = call.flags & wire::VS_CONTEXT_KNOWN != 0 && call.context != 0;

@@ -1,4 +1,4 @@
-//! Records of PyTorch's cache.
+//! Decodes records of PyTorch's caching allocator.
 
 use engine::event::{Event, What};
 use engine::ids::{DeviceId, Pid, Tid};
@@ -8,24 +8,24 @@ use engine::units::Moment;
 use super::{Decoded, Taken, Unreadable};
 use crate::wire::{self, Tensor, parse};
 
-/// No row of the hook table.
+/// The hook of a tensor record: not a row of the hook table.
 const NO_HOOK: u16 = u16::MAX;
 
-/// A block of no bytes is of no consequence.
+/// Decodes a tensor record; `Ok(None)` for a block of zero bytes.
 pub(super) fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
     let record: Tensor = parse(bytes).ok_or(Unreadable)?;
     let Tensor { head, address, allocated, reserved, stack, python, .. } = record;
     let device = u16::try_from(record.device).map_err(|_| Unreadable)?;
     let length = record.bytes.cast_signed();
     let what = match u32::from(head.hook) {
-        wire::VS_TENSOR_REFUSED => TensorTurn::Refused { bytes: record.bytes, site: None },
-        wire::VS_TENSOR_CHANGED if length > 0 => {
+        wire::VS_TENSOR_OOM => TensorTurn::Refused { bytes: record.bytes, site: None },
+        wire::VS_TENSOR_ALLOC_FREE if length > 0 => {
             TensorTurn::Began { address, bytes: record.bytes, site: None }
         }
-        wire::VS_TENSOR_CHANGED if length < 0 => {
+        wire::VS_TENSOR_ALLOC_FREE if length < 0 => {
             TensorTurn::Ended { address, bytes: length.unsigned_abs() }
         }
-        wire::VS_TENSOR_CHANGED => return Ok(None),
+        wire::VS_TENSOR_ALLOC_FREE => return Ok(None),
         _ => return Err(Unreadable),
     };
     let call = TensorCall { what, device: DeviceId(device), allocated, reserved };
@@ -68,36 +68,40 @@ mod tests {
     }
 
     #[test]
-    fn a_block_begins_ends_or_is_refused() {
+    fn blocks_are_allocated_freed_or_out_of_memory() {
         let address = 0x1000;
         for (call, bytes, expected) in [
-            (wire::VS_TENSOR_CHANGED, 512, TensorTurn::Began { address, bytes: 512, site: None }),
-            (wire::VS_TENSOR_CHANGED, -512, TensorTurn::Ended { address, bytes: 512 }),
-            (wire::VS_TENSOR_REFUSED, 512, TensorTurn::Refused { bytes: 512, site: None }),
-            (wire::VS_TENSOR_CHANGED, i64::MIN, TensorTurn::Ended { address, bytes: 1 << 63 }),
+            (
+                wire::VS_TENSOR_ALLOC_FREE,
+                512,
+                TensorTurn::Began { address, bytes: 512, site: None },
+            ),
+            (wire::VS_TENSOR_ALLOC_FREE, -512, TensorTurn::Ended { address, bytes: 512 }),
+            (wire::VS_TENSOR_OOM, 512, TensorTurn::Refused { bytes: 512, site: None }),
+            (wire::VS_TENSOR_ALLOC_FREE, i64::MIN, TensorTurn::Ended { address, bytes: 1 << 63 }),
         ] {
             let call = what(&record(call, bytes, 3, 0)).unwrap();
             assert_eq!(call.what, expected);
             assert_eq!((call.device, call.allocated, call.reserved), (DeviceId(3), 5000, 9000));
         }
-        assert_eq!(what(&record(wire::VS_TENSOR_CHANGED, 0, 3, 0)), None);
+        assert_eq!(what(&record(wire::VS_TENSOR_ALLOC_FREE, 0, 3, 0)), None);
     }
 
     #[test]
-    fn a_stack_belongs_to_no_driver_function() {
-        let decoded = decode(&record(wire::VS_TENSOR_CHANGED, 512, 0, 44)).unwrap();
+    fn stack_of_a_tensor_has_no_hook() {
+        let decoded = decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 44)).unwrap();
         let Some(Decoded::Called(_, taken)) = decoded else { panic!("{decoded:?}") };
         assert_eq!((taken.hook, taken.stack, taken.known), (NO_HOOK, 44, false));
         assert!(crate::hooks::HOOKS.get(usize::from(NO_HOOK)).is_none());
     }
 
     #[test]
-    fn records_that_are_cut_or_impossible_are_refused() {
-        let whole = record(wire::VS_TENSOR_CHANGED, 512, 0, 0);
+    fn truncated_or_invalid_records_are_rejected() {
+        let whole = record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 0);
         for length in 0..whole.len() {
             assert_eq!(decode(&whole[..length]), Err(Unreadable), "{length}");
         }
         assert_eq!(decode(&record(2, 512, 0, 0)), Err(Unreadable));
-        assert_eq!(decode(&record(wire::VS_TENSOR_CHANGED, 512, -1, 0)), Err(Unreadable));
+        assert_eq!(decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, -1, 0)), Err(Unreadable));
     }
 }

@@ -1,4 +1,4 @@
-//! Golden records: bytes as the probes write them, and what they mean; and records of any bytes.
+//! Golden records, as the probes write them, and random bytes.
 
 mod fuzz;
 
@@ -127,11 +127,11 @@ fn plain_allocations_and_frees() {
     let free = Record::of("cuMemFree_v2").args(&[0x7f00]);
     let freed = Free { key: Key::address(0x7f00), by: FreeBy::Free, stream: None };
     assert_eq!(free.what(), What::Free(freed));
-    assert_eq!(Record::of("cuMemFree_v2").event(), None, "a free of null means nothing");
+    assert_eq!(Record::of("cuMemFree_v2").event(), None, "a free of null has no effect");
 }
 
 #[test]
-fn the_device_of_a_thread_whose_context_is_not_known() {
+fn device_is_used_only_if_context_is_unknown() {
     let mut record = Record::of("cuMemAlloc_v2").args(&[1, 1]).out(1);
     record.flags = wire::VS_DEVICE_KNOWN;
     record.device = 3;
@@ -143,7 +143,7 @@ fn the_device_of_a_thread_whose_context_is_not_known() {
 }
 
 #[test]
-fn failures_say_what_was_asked_or_freed() {
+fn failures_carry_requested_bytes_or_freed_key() {
     let What::Failed(failed) = Record::of("cuMemAlloc_v2").args(&[1, 1 << 42]).result(2).what()
     else {
         panic!()
@@ -156,7 +156,7 @@ fn failures_say_what_was_asked_or_freed() {
 }
 
 #[test]
-fn capture_end_is_what_the_probe_says() {
+fn capture_end_follows_the_flag_of_the_probe() {
     let second = |record: &Record| match capture_end(&record.bytes()) {
         Some(Decoded::Event(event)) => Some(event.what),
         Some(other) => panic!("{other:?}"),
@@ -164,10 +164,10 @@ fn capture_end_is_what_the_probe_says() {
     };
     let ended = |graph| What::Graph(GraphCall::CaptureEnded { stream: StreamId(5), graph });
     for result in [1, 900, 908] {
-        let refused = Record::of("cuStreamEndCapture").args(&[5, 1]).result(result);
-        assert!(matches!(refused.what(), What::Failed(failed) if failed.code == result));
-        assert_eq!(second(&refused), None, "{result}");
-        let over = Record { flags: wire::VS_CAPTURE_OVER, ..refused };
+        let failed = Record::of("cuStreamEndCapture").args(&[5, 1]).result(result);
+        assert!(matches!(failed.what(), What::Failed(failed) if failed.code == result));
+        assert_eq!(second(&failed), None, "{result}");
+        let over = Record { flags: wire::VS_CAPTURE_OVER, ..failed };
         assert!(matches!(over.what(), What::Failed(failed) if failed.code == result));
         assert_eq!(second(&over), Some(ended(None)), "{result}");
     }
@@ -180,7 +180,7 @@ fn capture_end_is_what_the_probe_says() {
 }
 
 #[test]
-fn results_that_could_not_be_read_are_losses() {
+fn unreadable_results_are_losses() {
     let unread = |symbol: &str| {
         let record = Record { flags: wire::VS_OUT_UNREADABLE, ..Record::of(symbol) };
         record.args(&[1, 4096]).event().map(|event| event.what)
@@ -200,7 +200,7 @@ fn results_that_could_not_be_read_are_losses() {
         assert_eq!(unread(symbol), Some(lost), "{symbol}");
     }
     for symbol in ["cuMemPoolGetAttribute", "cuDeviceGetDefaultMemPool", "cuKernelGetFunction"] {
-        assert_eq!(unread(symbol), None, "{symbol} only asks");
+        assert_eq!(unread(symbol), None, "{symbol} is only a query");
     }
     let array = Record::of("cuArrayCreate_v2").out(0x77).descriptor(&[]);
     let array = Record { flags: wire::VS_OUT_UNREADABLE, ..array };
@@ -210,7 +210,7 @@ fn results_that_could_not_be_read_are_losses() {
 }
 
 #[test]
-fn an_address_that_could_not_be_read_is_a_loss() {
+fn allocation_with_unreadable_address_is_a_loss() {
     let mut record = Record::of("cuMemAlloc_v2").args(&[1, 4096]);
     record.flags |= wire::VS_OUT_UNREADABLE;
     let lost = Lost { allocations: 1, allocated_bytes: 4096, ..Lost::default() };
@@ -218,7 +218,7 @@ fn an_address_that_could_not_be_read_is_a_loss() {
 }
 
 #[test]
-fn stream_ordered_memory_names_its_pool_and_stream() {
+fn stream_ordered_allocation_has_pool_and_stream() {
     let What::Allocate(allocate) =
         Record::of("cuMemAllocFromPoolAsync").args(&[1, 512, 0x9, 0x5]).out(0x7f00).what()
     else {
@@ -249,7 +249,7 @@ fn virtual_memory_management() {
 }
 
 #[test]
-fn arrays_are_as_large_as_their_description() {
+fn array_size_follows_from_the_descriptor() {
     let key = Key { space: Space::Array, value: 0xa };
     let array = |symbol: &str, fields: &[(usize, u64, usize)], levels: u64| {
         Record::of(symbol).args(&[1, 2, levels]).out(0xa).descriptor(fields).what()
@@ -270,8 +270,8 @@ fn arrays_are_as_large_as_their_description() {
 #[test]
 fn pools_and_graphs() {
     let reserved = Record::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).what();
-    let told = PoolCall::ToldReserved { pool: PoolId(9), bytes: 64 << 20 };
-    assert_eq!(reserved, What::Pool(told));
+    let expected = PoolCall::ToldReserved { pool: PoolId(9), bytes: 64 << 20 };
+    assert_eq!(reserved, What::Pool(expected));
     assert_eq!(Record::of("cuMemPoolGetAttribute").args(&[9, 4]).event(), None);
     let node = |symbol: &str, base: usize| {
         let fields =
@@ -298,7 +298,7 @@ fn pools_and_graphs() {
 }
 
 #[test]
-fn contexts_take_their_device_from_a_half_register() {
+fn device_is_the_lower_half_of_the_register() {
     let mut record = Record::of("cuDevicePrimaryCtxRetain").args(&[1, 0xdead_beef_0000_0001]);
     record.outs[0] = 0xc1;
     let (context, device) = (ContextId(0xc1), DeviceId(1));
@@ -307,23 +307,23 @@ fn contexts_take_their_device_from_a_half_register() {
 }
 
 #[test]
-fn a_uuid_is_told_apart() {
+fn device_uuid_is_decoded() {
     let fields = [(0, 0x0706_0504_0302_0100, 8), (8, 0x0f0e_0d0c_0b0a_0908, 8)];
     let record = Record::of("cuDeviceGetUuid_v2").args(&[1, 1]).descriptor(&fields);
-    let Ok(Some(Decoded::DeviceUuid(told))) = decode(&record.bytes()) else { panic!() };
-    assert_eq!(told.device, DeviceId(1));
-    assert_eq!(told.uuid, std::array::from_fn(|i| i as u8));
+    let Ok(Some(Decoded::DeviceUuid(uuid))) = decode(&record.bytes()) else { panic!() };
+    assert_eq!(uuid.device, DeviceId(1));
+    assert_eq!(uuid.uuid, std::array::from_fn(|i| i as u8));
 }
 
 #[test]
-fn any_bytes_give_an_answer() {
+fn decode_never_panics_on_random_records() {
     let reached = fuzz::run(crate::random::seed());
-    // Every kind of `wire.h`, whole, cut by a byte and longer than it is.
+    // Every kind of `wire.h`: complete, one byte shorter and one byte longer.
     let sizes = fuzz::kinds().into_iter().map(|kind| (kind, fuzz::size(kind)));
     let lengths = sizes.flat_map(|(kind, size)| [(kind, size - 1), (kind, size), (kind, size + 1)]);
     let missed: Vec<_> = lengths.filter(|length| !reached.lengths.contains(length)).collect();
     assert_eq!(missed, []);
-    // Every row, when its call succeeded and when it failed. Some the probes keep to themselves.
+    // Every row, for a successful and a failed call. Some are handled inside the probes.
     let rows = 0..HOOKS.len();
     let sent = rows.clone().filter(|row| !fuzz::is_kept_by_probes(&HOOKS[*row]));
     assert_eq!(reached.successes, sent.collect());
@@ -335,7 +335,7 @@ fn any_bytes_give_an_answer() {
 }
 
 #[test]
-fn a_call_says_what_its_stack_is() {
+fn call_references_its_stack() {
     let mut record = Record::of("cuMemAlloc_v2");
     record.args[1] = 100;
     record.outs[0] = 0x1000;
@@ -348,12 +348,12 @@ fn a_call_says_what_its_stack_is() {
         let Ok(Some(Decoded::Called(_, found))) = decode(&record.bytes()) else { panic!() };
         assert_eq!(found, taken);
     }
-    // A call that failed has a stack, too: where memory ran out.
+    // A failed call also has a stack: it shows where memory ran out.
     record.result = 2;
     assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Called(_, _)))));
 }
 
-/// What a record says of an object.
+/// Decodes the effect of a record on an object.
 fn of_object(record: &Record) -> Option<(What, Made)> {
     match object(&record.bytes())? {
         Decoded::Object(event, made) => {
@@ -370,7 +370,7 @@ fn created(kind: ObjectKind, context: Option<u64>) -> What {
 }
 
 #[test]
-fn what_ends_with_a_context_names_it() {
+fn objects_that_end_with_a_context_carry_it() {
     for (symbol, kind) in [
         ("cuStreamCreate", ObjectKind::Stream),
         ("cuStreamCreateWithPriority", ObjectKind::Stream),
@@ -394,7 +394,7 @@ fn what_ends_with_a_context_names_it() {
 }
 
 #[test]
-fn what_does_not_end_with_a_context_names_none() {
+fn objects_that_outlive_a_context_carry_none() {
     for (symbol, kind) in [
         ("cuGraphCreate", ObjectKind::Graph),
         ("cuGraphClone", ObjectKind::Graph),
@@ -419,7 +419,7 @@ fn what_does_not_end_with_a_context_names_none() {
 }
 
 #[test]
-fn what_is_destroyed_is_argument_0() {
+fn destroyed_object_is_argument_0() {
     for (symbol, kind) in [
         ("cuStreamDestroy_v2", ObjectKind::Stream),
         ("cuStreamDestroy", ObjectKind::Stream),
@@ -443,7 +443,7 @@ fn what_is_destroyed_is_argument_0() {
 }
 
 #[test]
-fn an_object_that_cannot_be_told_is_lost_and_one_that_failed_is_none() {
+fn unreadable_object_is_lost_and_failed_call_gives_none() {
     let lost = What::Lost(Lost { objects: 1, ..Lost::default() });
     let unreadable =
         Record { flags: wire::VS_OUT_UNREADABLE, ..Record::of("cuEventCreate").out(0x77) };
@@ -458,7 +458,7 @@ fn an_object_that_cannot_be_told_is_lost_and_one_that_failed_is_none() {
 }
 
 #[test]
-fn an_object_has_the_stack_of_its_call() {
+fn object_has_the_stack_of_its_call() {
     let record = Record { stack: [9, 4], ..Record::of("cuModuleLoadData").out(0x77) };
     let hook = record.hook;
     let taken = Taken { hook, stack: 9, known: false, python: 4 };

@@ -156,7 +156,7 @@ impl Hook {
             Meaning::StreamCreate | Meaning::GreenStreamCreate => plain.out(0, 0, 8),
             Meaning::GreenCreate | Meaning::ContextFromGreen => plain.out(0, 0, 8),
             Meaning::KernelByName => plain.action(wire::VS_ACTION_NAME).out(0, 0, 8).size(2),
-            Meaning::KernelName => plain.action(wire::VS_ACTION_TOLD_NAME).out(0, 0, 8),
+            Meaning::KernelName => plain.action(wire::VS_ACTION_GET_NAME).out(0, 0, 8),
             Meaning::KernelFunction => plain.out(0, 0, 8),
             Meaning::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
             Meaning::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
@@ -217,13 +217,13 @@ const fn copy(copy: Copy) -> WireHook {
 
 const fn direction_number(direction: Direction) -> u8 {
     (match direction {
-        Direction::HostToDevice => wire::VS_TO_DEVICE,
-        Direction::DeviceToHost => wire::VS_TO_HOST,
-        Direction::DeviceToDevice => wire::VS_ON_DEVICE,
-        Direction::HostToHost => wire::VS_ON_HOST,
+        Direction::HostToDevice => wire::VS_H2D,
+        Direction::DeviceToHost => wire::VS_D2H,
+        Direction::DeviceToDevice => wire::VS_D2D,
+        Direction::HostToHost => wire::VS_H2H,
         Direction::Peer => wire::VS_PEER,
         Direction::Array => wire::VS_ARRAY,
-        Direction::Fill => wire::VS_FILL,
+        Direction::Fill => wire::VS_MEMSET,
         Direction::Unknown => wire::VS_UNIFIED,
     }) as u8
 }
@@ -231,13 +231,13 @@ const fn direction_number(direction: Direction) -> u8 {
 /// The reverse of what rows say.
 pub(crate) const fn direction(number: u8) -> Direction {
     match number as u32 {
-        wire::VS_TO_DEVICE => Direction::HostToDevice,
-        wire::VS_TO_HOST => Direction::DeviceToHost,
-        wire::VS_ON_DEVICE => Direction::DeviceToDevice,
-        wire::VS_ON_HOST => Direction::HostToHost,
+        wire::VS_H2D => Direction::HostToDevice,
+        wire::VS_D2H => Direction::DeviceToHost,
+        wire::VS_D2D => Direction::DeviceToDevice,
+        wire::VS_H2H => Direction::HostToHost,
         wire::VS_PEER => Direction::Peer,
         wire::VS_ARRAY => Direction::Array,
-        wire::VS_FILL => Direction::Fill,
+        wire::VS_MEMSET => Direction::Fill,
         _ => Direction::Unknown,
     }
 }

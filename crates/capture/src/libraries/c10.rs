@@ -16,10 +16,10 @@ use crate::wire;
 
 /// The functions, by the names that compilers gave them: PyTorch 1 has the sums with a sign.
 const FUNCTIONS: [(&[u8], u32); 4] = [
-    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", wire::VS_TENSOR_CHANGED),
-    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE", wire::VS_TENSOR_CHANGED),
-    (b"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", wire::VS_TENSOR_REFUSED),
-    (b"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE", wire::VS_TENSOR_REFUSED),
+    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
+    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
+    (b"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", wire::VS_TENSOR_OOM),
+    (b"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE", wire::VS_TENSOR_OOM),
 ];
 
 /// A library of PyTorch that matters here.
@@ -104,7 +104,7 @@ impl C10 {
             let point = attach_point(code.get(..read).unwrap_or_default());
             places.push((entry + point.offset, *call));
         }
-        if places.iter().all(|(_, call)| *call != wire::VS_TENSOR_CHANGED) {
+        if places.iter().all(|(_, call)| *call != wire::VS_TENSOR_ALLOC_FREE) {
             return Err(C10Error::NoFunction);
         }
         drop(elf);

@@ -1,4 +1,4 @@
-//! Joins the driver's own account and the host's GPUs with the processes of the trace.
+//! Joins driver-reported usage and the host's GPUs with the traced processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,23 +13,24 @@ use crate::decode::DeviceUuid;
 use crate::gpus::{Account, Gpu, Sample, Surroundings, Use, by_uuid, uuid_text, visible};
 use crate::life::{Living, start_of};
 
+/// Driver-reported usage of processes and GPUs, as events.
 pub(crate) struct Accounts {
     account: Option<Account>,
     ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
-    /// Who was in the last answer: who is no longer in it holds nothing.
+    /// Processes in the last sample; one that is missing from the next sample holds nothing.
     holders: HashSet<(Pid, GpuId)>,
-    /// What was told last to be free.
+    /// Free bytes as last reported.
     free: HashMap<GpuId, u64>,
-    /// When the last good answer came; none while nothing is known.
+    /// When the last sample came; `None` while usage is unknown.
     answered: Option<Instant>,
-    /// Failed questions since then.
+    /// Failed queries since then.
     failures: u32,
     /// Why driver-reported usage is unknown, until that is reported.
     failure: Option<String>,
 }
 
-/// Failed questions in a row, and silence, after which the last answer is not believed any more. One failure
-/// is no reason: an old answer is better than none.
+/// Consecutive failed queries, and time without a response, after which the last sample is dropped.
+/// A single failure is tolerated: an old sample is better than none.
 const MAX_FAILURES: u32 = 3;
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 
@@ -50,11 +51,11 @@ impl Accounts {
         self.account.as_ref().map_or(&[], Account::gpus)
     }
 
-    /// Which GPUs a new process sees.
+    /// Returns the GPUs that a new process sees.
     pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
         let gpus = self.account.as_ref()?.gpus();
         if gpus.is_empty() {
-            // It is told when there is somebody to ask.
+            // Reported once a source of GPUs is found.
             self.ordinals.insert(pid, Vec::new());
             return None;
         }
@@ -68,23 +69,24 @@ impl Accounts {
         self.holders.retain(|(holder, _)| *holder != pid);
     }
 
-    /// The driver told a process which GPU one of its ordinals is: better than any guess.
-    pub(crate) fn told(&mut self, told: &DeviceUuid, now: Moment) -> Option<Event> {
+    /// Applies a UUID that the driver returned for a device of a process: more reliable than the
+    /// environment.
+    pub(crate) fn told(&mut self, reported: &DeviceUuid, now: Moment) -> Option<Event> {
         let gpus = self.account.as_ref()?.gpus();
-        let gpu = by_uuid(gpus, &uuid_text(&told.uuid, "GPU"))
-            .or_else(|| by_uuid(gpus, &uuid_text(&told.uuid, "MIG")))?;
-        let ordinals = self.ordinals.entry(told.pid).or_default();
-        let DeviceId(ordinal) = told.device;
-        let place = usize::from(ordinal);
-        if ordinals.get(place) == Some(&Some(gpu)) || place >= 1024 {
+        let gpu = by_uuid(gpus, &uuid_text(&reported.uuid, "GPU"))
+            .or_else(|| by_uuid(gpus, &uuid_text(&reported.uuid, "MIG")))?;
+        let ordinals = self.ordinals.entry(reported.pid).or_default();
+        let DeviceId(ordinal) = reported.device;
+        let index = usize::from(ordinal);
+        if ordinals.get(index) == Some(&Some(gpu)) || index >= 1024 {
             return None;
         }
-        ordinals.resize(ordinals.len().max(place + 1), None);
-        ordinals[place] = Some(gpu);
-        Some(event(told.pid, now, What::Gpus(ordinals.clone().into())))
+        ordinals.resize(ordinals.len().max(index + 1), None);
+        ordinals[index] = Some(gpu);
+        Some(event(reported.pid, now, What::Gpus(ordinals.clone().into())))
     }
 
-    /// What is free of GPUs, where it is not what it was.
+    /// Returns the free bytes of GPUs that changed.
     fn changed(&mut self, sample: &Sample, now: Moment) -> Vec<Event> {
         let mut events = Vec::new();
         for &(gpu, bytes) in &sample.free {
@@ -95,8 +97,8 @@ impl Accounts {
         events
     }
 
-    /// A good answer, and whether the last one is not believed any more.
-    fn judge(&mut self, answer: Option<Result<Sample, String>>) -> (Option<Sample>, bool) {
+    /// Returns the sample of a successful query, and whether usage has just become unknown.
+    fn check_answer(&mut self, answer: Option<Result<Sample, String>>) -> (Option<Sample>, bool) {
         let why = match answer {
             Some(Ok(sample)) => {
                 (self.answered, self.failures) = (Some(Instant::now()), 0);
@@ -120,13 +122,13 @@ impl Accounts {
         (None, lost)
     }
 
-    /// Why nothing is known any more, once.
+    /// Returns once why usage has become unknown.
     pub(crate) fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    /// The newest account, for processes of the trace. `wanted` decides about those that are known
-    /// from the account alone: they hold memory from before the trace.
+    /// Returns the newest usage of traced processes. `wanted` selects processes that are known from
+    /// the driver only: they hold memory from before the trace.
     pub(crate) fn take(
         &mut self,
         now: Moment,
@@ -139,7 +141,7 @@ impl Accounts {
             events.extend(known.into_iter().filter_map(|pid| self.began(pid, now)));
         }
         let answer = self.account.as_ref().and_then(Account::take);
-        let (sample, lost) = self.judge(answer);
+        let (sample, lost) = self.check_answer(answer);
         if lost {
             events.push(event(NOBODY, now, What::DriverAccountLost));
         }
@@ -172,7 +174,7 @@ impl Accounts {
     }
 }
 
-/// On how many GPUs the driver lists each process.
+/// Counts the GPUs on which the driver lists each process.
 fn counts(uses: &[Use]) -> HashMap<Pid, usize> {
     let listed: HashSet<_> = uses.iter().map(|one| (one.pid, one.gpu)).collect();
     let mut counts = HashMap::new();
@@ -180,15 +182,15 @@ fn counts(uses: &[Use]) -> HashMap<Pid, usize> {
     counts
 }
 
-/// The pid of what is of no process.
+/// The pid in events that belong to no process.
 const NOBODY: Pid = Pid(0);
 
 fn event(pid: Pid, now: Moment, what: What) -> Event {
     Event { pid, tid: Tid(pid.0), entered: now, at: now, what }
 }
 
-/// What `/proc` says of a process that never called the driver since the trace began. Its start is
-/// left open: `/proc` rounds it, and the probes will tell it exactly.
+/// Reads `/proc` for a process that has not called the driver since the trace began. The start time
+/// stays 0: `/proc` rounds it, and the probes report it exactly.
 fn facts(pid: Pid) -> Option<ProcessFacts> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(&name);

@@ -1,4 +1,4 @@
-//! Links between functions of a library and the programs.
+//! Attaches the BPF programs to functions of a library.
 
 use std::path::Path;
 
@@ -9,33 +9,33 @@ use super::object::{Loaded, Serves, programs};
 use crate::error::Error;
 use crate::plan::Tier;
 
-/// A place to probe: offset in the file and cookie.
+/// A probe point: offset in the file and attach cookie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) offset: u64,
     pub(crate) cookie: u64,
 }
 
-/// What keeps probes in place; dropping it removes them.
+/// Attached probes; dropping it detaches them.
 pub(crate) struct Attachment {
     _links: Vec<Link>,
-    // On kernels without cookies each function has its own programs.
+    // Without attach cookies each function has its own programs.
     _programs: Vec<Loaded>,
 }
 
-/// Every process.
+/// The pid argument that means every process.
 const ANY: i32 = -1;
 
-/// Attaches to all places of a file, for one process or for all.
+/// Attaches to probe points of a file, for one process or for all.
 pub(crate) fn attach(
     loaded: &Loaded,
     file: &Path,
     name: &Path,
-    places: &[Place],
+    points: &[Place],
     serves: Serves,
     only: Option<Pid>,
 ) -> Result<Attachment, Error> {
-    let tier = loaded.knobs.tier;
+    let tier = loaded.config.tier;
     let pid = only.map_or(ANY, |pid| pid.0.cast_signed());
     let failed = |error: libbpf_rs::Error| Error::Attach {
         path: name.to_owned(),
@@ -44,7 +44,7 @@ pub(crate) fn attach(
     };
     let (enter, leave) = programs(tier, serves);
     let mut attachment = Attachment { _links: Vec::new(), _programs: Vec::new() };
-    if places.is_empty() {
+    if points.is_empty() {
         return Ok(attachment);
     }
     match tier {
@@ -52,8 +52,8 @@ pub(crate) fn attach(
             for (program, retprobe) in [(Some(enter), false), (leave, true)] {
                 let Some(program) = program else { continue };
                 let options = UprobeMultiOpts {
-                    offsets: places.iter().map(|place| place.offset as usize).collect(),
-                    cookies: places.iter().map(|place| place.cookie).collect(),
+                    offsets: points.iter().map(|point| point.offset as usize).collect(),
+                    cookies: points.iter().map(|point| point.cookie).collect(),
                     retprobe,
                     session: tier == Tier::Session && serves.both_sides(),
                     ..UprobeMultiOpts::default()
@@ -66,15 +66,15 @@ pub(crate) fn attach(
             }
         }
         Tier::Single => {
-            for place in places {
-                attachment._links.extend(pair(loaded, file, *place, serves, &failed)?);
+            for point in points {
+                attachment._links.extend(pair(loaded, file, *point, serves, &failed)?);
             }
         }
         Tier::Constant => {
-            for place in places {
-                let programs = loaded.for_hook(place.cookie as usize, serves)?;
-                let place = Place { cookie: 0, ..*place };
-                attachment._links.extend(pair(&programs, file, place, serves, &failed)?);
+            for point in points {
+                let programs = loaded.for_hook(point.cookie as usize, serves)?;
+                let point = Place { cookie: 0, ..*point };
+                attachment._links.extend(pair(&programs, file, point, serves, &failed)?);
                 attachment._programs.push(programs);
             }
         }
@@ -82,23 +82,23 @@ pub(crate) fn attach(
     Ok(attachment)
 }
 
-/// A single probe on each side of one function. The return side is attached first, so that no
-/// entry goes without its return.
+/// Attaches a single probe to each side of one function. The return side is attached first, so that
+/// every entry has its return.
 fn pair(
     loaded: &Loaded,
     file: &Path,
-    place: Place,
+    point: Place,
     serves: Serves,
     failed: &impl Fn(libbpf_rs::Error) -> Error,
 ) -> Result<Vec<Link>, Error> {
-    let (enter, leave) = programs(loaded.knobs.tier, serves);
+    let (enter, leave) = programs(loaded.config.tier, serves);
     let mut links = Vec::new();
     for (program, retprobe) in [(leave, true), (Some(enter), false)] {
         let Some(program) = program else { continue };
-        let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
+        let options = UprobeOpts { cookie: point.cookie, retprobe, ..UprobeOpts::default() };
         let link = loaded
             .program(program)?
-            .attach_uprobe_with_opts(ANY, file, place.offset as usize, options)
+            .attach_uprobe_with_opts(ANY, file, point.offset as usize, options)
             .map_err(failed)?;
         links.push(link);
     }

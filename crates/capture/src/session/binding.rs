@@ -1,6 +1,6 @@
-//! What a handle stands for: streams are made in a context, and green contexts are views of a
-//! primary one. Events name the context that owns the memory, so both are looked up here, call by
-//! call, before the ledger sees them.
+//! Maps handles to contexts: a stream belongs to a context, and a green context is a view of a
+//! primary context. Events name the context that owns the memory, so both are resolved here, call
+//! by call, before the ledger sees them.
 
 use engine::event::{ContextChange, Event, GraphCall, What};
 use engine::ids::{ContextId, DeviceId, GraphId, Pid, StreamId};
@@ -9,28 +9,27 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::decode::{Binding, Bound};
 
-/// Streams remembered per process. In a program that has more, those that are not remembered are in a
-/// context that is not known.
+/// Maximum number of streams kept per process. The context of further streams is unknown.
 const STREAMS: usize = 65_536;
 
-/// The default streams are up to this one: they are of the calling thread's context.
+/// Highest handle of a default stream; default streams belong to the calling thread's context.
 const LAST_DEFAULT_STREAM: u64 = 2;
 
 #[derive(Default)]
 struct Process {
     streams: HashMap<StreamId, ContextId>,
-    /// Some stream is not remembered for lack of room.
+    /// The limit was reached, so some streams are missing.
     full: bool,
     /// Green contexts, by their own handle.
     greens: HashMap<u64, DeviceId>,
-    /// Contexts that are a view of a device's primary one.
+    /// Contexts that are views of a device's primary context.
     views: HashMap<ContextId, DeviceId>,
     primaries: HashMap<DeviceId, ContextId>,
-    /// Users of the primary contexts.
+    /// Reference counts of the primary contexts.
     users: HashMap<DeviceId, u64>,
-    /// Streams that capture. The ledger follows fewer, and counts the others as lost.
+    /// Capturing streams. The ledger tracks fewer and counts the others as lost.
     capturing: HashSet<StreamId>,
-    /// Streams that capture into a graph that was there before.
+    /// Streams that capture into an existing graph.
     captures: HashMap<StreamId, GraphId>,
 }
 
@@ -40,21 +39,21 @@ impl Process {
         device.and_then(|device| self.primaries.get(device)).copied().unwrap_or(context)
     }
 
-    /// The context of a stream; `None` where it is that of the calling thread, and
-    /// `Some(None)` where it is not known.
-    fn of_stream(&self, stream: StreamId) -> Option<Option<ContextId>> {
+    /// Returns the context of a stream; `None` if it is that of the calling thread, `Some(None)` if
+    /// it is unknown.
+    fn stream_context(&self, stream: StreamId) -> Option<Option<ContextId>> {
         let known = self.streams.get(&stream).copied();
-        let forgotten = self.full && stream.0 > LAST_DEFAULT_STREAM;
-        known.map(Some).or(forgotten.then_some(None))
+        let dropped = self.full && stream.0 > LAST_DEFAULT_STREAM;
+        known.map(Some).or(dropped.then_some(None))
     }
 
-    fn create_stream(&mut self, stream: StreamId, owner: ContextId, most: usize) -> Option<What> {
-        if self.streams.len() < most || self.streams.contains_key(&stream) {
+    fn create_stream(&mut self, stream: StreamId, owner: ContextId, max: usize) -> Option<What> {
+        if self.streams.len() < max || self.streams.contains_key(&stream) {
             self.streams.insert(stream, owner);
         } else {
             self.full = true;
         }
-        // An older stream of that name is gone.
+        // An older stream with this handle has ended.
         self.end_capture(stream)
     }
 
@@ -71,7 +70,7 @@ impl Process {
         gone.into_iter().filter_map(|stream| self.end_capture(stream)).collect()
     }
 
-    /// The context that ends with a change.
+    /// Returns the context that a change ends.
     fn ended(&mut self, change: ContextChange) -> Option<ContextId> {
         match change {
             ContextChange::Destroyed { context } => Some(context),
@@ -88,33 +87,32 @@ impl Process {
     }
 }
 
-/// The bindings of all processes.
+/// Handles of all processes.
 pub(crate) struct Bindings {
     processes: HashMap<Pid, Process>,
-    /// Streams remembered per process.
-    most: usize,
+    max_streams: usize,
 }
 
 impl Default for Bindings {
     fn default() -> Self {
-        Self { processes: HashMap::new(), most: STREAMS }
+        Self { processes: HashMap::new(), max_streams: STREAMS }
     }
 }
 
 impl Bindings {
-    /// Takes note of what a handle stands for; what a context's device is may follow from it, or that
-    /// a capture has ended.
+    /// Applies a change of a handle. Returns what follows from it: the device of a context, or the
+    /// end of a capture.
     pub(crate) fn note(&mut self, bound: &Bound) -> Option<What> {
         let process = self.processes.entry(bound.pid).or_default();
         match bound.binding {
             Binding::StreamCreated { stream, context } => {
                 let owner = process.owner(context);
-                return process.create_stream(stream, owner, self.most);
+                return process.create_stream(stream, owner, self.max_streams);
             }
             Binding::GreenStreamCreated { stream, green } => {
                 let device = process.greens.get(&green)?;
                 let owner = *process.primaries.get(device)?;
-                return process.create_stream(stream, owner, self.most);
+                return process.create_stream(stream, owner, self.max_streams);
             }
             Binding::StreamDestroyed { stream } => {
                 process.streams.remove(&stream);
@@ -137,19 +135,19 @@ impl Bindings {
         None
     }
 
-    /// A capture on a stream gave a graph: whether that was there before the capture.
+    /// Returns whether the graph that a capture returned existed before the capture.
     pub(crate) fn keeps_graph(&mut self, pid: Pid, stream: StreamId, graph: u64) -> bool {
         let process = self.processes.get_mut(&pid);
         let into = process.and_then(|process| process.captures.remove(&stream));
         into == Some(GraphId(graph))
     }
 
-    /// A process ended, or runs another program.
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    /// Drops the handles of a process that exited or called exec.
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.processes.remove(&pid);
     }
 
-    /// What ends with the context that an event ends: captures on its streams.
+    /// Returns the ends of captures that follow from the end of a context.
     pub(crate) fn ended_with(&mut self, event: &Event) -> Vec<Event> {
         let What::Context(change) = event.what else { return Vec::new() };
         let Some(process) = self.processes.get_mut(&event.pid) else { return Vec::new() };
@@ -158,7 +156,7 @@ impl Bindings {
         ended.map(|what| Event { what, ..event.clone() }).collect()
     }
 
-    /// Replaces handles by what they stand for.
+    /// Replaces contexts in an event by the context that owns the memory.
     pub(crate) fn resolve(&mut self, event: &mut Event) {
         match &mut event.what {
             What::Context(ContextChange::PrimaryRetained { context, device }) => {
@@ -167,7 +165,7 @@ impl Bindings {
                 *process.users.entry(*device).or_default() += 1;
                 process.views.remove(context);
             }
-            // The name of a view that is gone was given to a context of its own.
+            // The handle of a destroyed view was reused for another context.
             What::Context(ContextChange::Created { context, .. }) => {
                 if let Some(process) = self.processes.get_mut(&event.pid) {
                     process.views.remove(context);
@@ -175,14 +173,14 @@ impl Bindings {
             }
             What::Allocate(allocate) => {
                 let Some(process) = self.processes.get(&event.pid) else { return };
-                match allocate.stream.and_then(|stream| process.of_stream(stream)) {
+                match allocate.stream.and_then(|stream| process.stream_context(stream)) {
                     Some(owner) => (allocate.context, allocate.device) = (owner, None),
                     None => allocate.context = allocate.context.map(|id| process.owner(id)),
                 }
             }
             What::Object(ObjectCall::Created { kind, handle, context, .. }) => {
                 let Some(process) = self.processes.get(&event.pid) else { return };
-                let stream = process.of_stream(StreamId(*handle));
+                let stream = process.stream_context(StreamId(*handle));
                 *context = match stream.filter(|_| *kind == ObjectKind::Stream) {
                     Some(owner) => owner.filter(|owner| owner.0 != 0),
                     None => context.map(|context| process.owner(context)),
@@ -191,7 +189,7 @@ impl Bindings {
             What::Graph(GraphCall::CaptureBegan { stream, graph }) => {
                 let process = self.processes.entry(event.pid).or_default();
                 process.captures.remove(stream);
-                if process.capturing.len() < self.most && process.capturing.insert(*stream) {
+                if process.capturing.len() < self.max_streams && process.capturing.insert(*stream) {
                     process.captures.extend(graph.map(|graph| (*stream, graph)));
                 }
             }
@@ -243,26 +241,26 @@ mod tests {
         allocate.context.map(|context| context.0)
     }
 
-    fn note(bindings: &mut Bindings, binding: Binding) -> Option<What> {
+    fn apply(bindings: &mut Bindings, binding: Binding) -> Option<What> {
         bindings.note(&Bound { pid: PID, binding })
     }
 
     #[test]
-    fn stream_ordered_memory_belongs_to_the_streams_context() {
+    fn stream_ordered_memory_belongs_to_stream_context() {
         let mut bindings = Bindings::default();
         let (stream, context) = (StreamId(5), ContextId(0xc0));
-        note(&mut bindings, Binding::StreamCreated { stream, context });
+        apply(&mut bindings, Binding::StreamCreated { stream, context });
         assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc0));
         assert_eq!(owner(&mut bindings, allocation(0xc1, Some(6))), Some(0xc1));
-        note(&mut bindings, Binding::StreamDestroyed { stream });
+        apply(&mut bindings, Binding::StreamDestroyed { stream });
         assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc1));
     }
 
     #[test]
-    fn a_stream_is_an_object_of_its_own_context_and_others_of_the_threads() {
+    fn stream_object_belongs_to_stream_context() {
         let mut bindings = Bindings::default();
         let (stream, context) = (StreamId(5), ContextId(0xc0));
-        note(&mut bindings, Binding::StreamCreated { stream, context });
+        apply(&mut bindings, Binding::StreamCreated { stream, context });
         let mut context_of = |kind, handle| {
             let context = Some(ContextId(0xc1));
             let call = ObjectCall::Created { kind, handle, context, site: None };
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_into_a_graph_makes_no_graph() {
+    fn capture_into_existing_graph_creates_no_graph() {
         let mut bindings = Bindings::default();
         let stream = StreamId(5);
         let mut begin = |graph| {
@@ -290,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn a_green_context_is_a_view_of_the_primary_one() {
+    fn green_context_resolves_to_primary_context() {
         let mut bindings = Bindings::default();
         let device = DeviceId(1);
-        note(&mut bindings, Binding::GreenCreated { green: 9, device });
+        apply(&mut bindings, Binding::GreenCreated { green: 9, device });
         let from = Binding::FromGreen { context: ContextId(0x90), green: 9 };
         let learned = ContextChange::Learned { context: ContextId(0x90), device };
-        assert_eq!(note(&mut bindings, from), Some(What::Context(learned)));
+        assert_eq!(apply(&mut bindings, from), Some(What::Context(learned)));
         assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
         let context = ContextId(0xc0);
         let retained = ContextChange::PrimaryRetained { context, device };
@@ -305,11 +303,11 @@ mod tests {
         let created = ContextChange::Created { context: ContextId(0x90), device };
         bindings.resolve(&mut event(What::Context(created)));
         assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
-        bindings.forget(PID);
+        bindings.process_exited(PID);
         assert!(bindings.processes.is_empty());
     }
 
-    fn began(stream: u64) -> Event {
+    fn begin(stream: u64) -> Event {
         let stream = StreamId(stream);
         event(What::Graph(GraphCall::CaptureBegan { stream, graph: None }))
     }
@@ -320,17 +318,17 @@ mod tests {
 
     #[test]
     fn streams_beyond_the_limit_have_no_known_context() {
-        let mut bindings = Bindings { most: 2, ..Bindings::default() };
+        let mut bindings = Bindings { max_streams: 2, ..Bindings::default() };
         for stream in [5, 6, 7] {
             let (stream, context) = (StreamId(stream), ContextId(0xc0 + stream));
-            note(&mut bindings, Binding::StreamCreated { stream, context });
+            apply(&mut bindings, Binding::StreamCreated { stream, context });
         }
         let mut owner = |stream| owner(&mut bindings, allocation(0xff, stream));
         assert_eq!([Some(5), Some(6), Some(7)].map(&mut owner), [Some(0xc5), Some(0xc6), None]);
         assert_eq!([None, Some(0), Some(2)].map(owner), [Some(0xff); 3], "of the thread");
-        // The handle of a stream that is remembered may be given out again.
+        // The handle of a known stream may be reused.
         let (stream, context) = (StreamId(6), ContextId(0xd6));
-        note(&mut bindings, Binding::StreamCreated { stream, context });
+        apply(&mut bindings, Binding::StreamCreated { stream, context });
         assert_eq!(super::tests::owner(&mut bindings, allocation(0xff, Some(6))), Some(0xd6));
     }
 
@@ -338,15 +336,15 @@ mod tests {
     fn capture_ends_with_its_stream() {
         let mut bindings = Bindings::default();
         let (stream, context) = (StreamId(5), ContextId(0xc0));
-        note(&mut bindings, Binding::StreamCreated { stream, context });
-        assert_eq!(note(&mut bindings, Binding::StreamDestroyed { stream }), None);
+        apply(&mut bindings, Binding::StreamCreated { stream, context });
+        assert_eq!(apply(&mut bindings, Binding::StreamDestroyed { stream }), None);
         for end in [Binding::StreamDestroyed { stream }, Binding::StreamCreated { stream, context }]
         {
-            bindings.resolve(&mut began(5));
-            assert_eq!(note(&mut bindings, end), Some(ended(5)));
-            bindings.resolve(&mut began(5));
+            bindings.resolve(&mut begin(5));
+            assert_eq!(apply(&mut bindings, end), Some(ended(5)));
+            bindings.resolve(&mut begin(5));
             bindings.resolve(&mut event(ended(5)));
-            assert_eq!(note(&mut bindings, end), None, "ended by a call");
+            assert_eq!(apply(&mut bindings, end), None, "ended by a call");
         }
     }
 
@@ -364,9 +362,9 @@ mod tests {
             bindings.resolve(&mut event(What::Context(retained)));
             for (stream, context) in [(5, 0xc0), (6, 0xc0), (7, 0xc1)] {
                 let (stream, context) = (StreamId(stream), ContextId(context));
-                note(&mut bindings, Binding::StreamCreated { stream, context });
+                apply(&mut bindings, Binding::StreamCreated { stream, context });
             }
-            [5, 7].into_iter().for_each(|stream| bindings.resolve(&mut began(stream)));
+            [5, 7].into_iter().for_each(|stream| bindings.resolve(&mut begin(stream)));
             let ends = bindings.ended_with(&event(What::Context(change)));
             let ends: Vec<_> = ends.into_iter().map(|event| event.what).collect();
             if matches!(change, ContextChange::PrimaryReleased { .. }) {

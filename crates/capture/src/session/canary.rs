@@ -1,4 +1,4 @@
-//! A function of this program that is probed to learn whether a tier really works here.
+//! Self-test: probes a function of this program to find out whether an attach mode works here.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -18,15 +18,16 @@ use crate::wire;
 /// Small enough for any kernel's limits.
 const RING: u32 = 64 * 1024;
 
-/// Called by the self-test; its address is what is probed.
+/// The function that the self-test probes and calls.
 #[inline(never)]
-extern "C" fn canary(value: u64) -> u64 {
+extern "C" fn self_test_target(value: u64) -> u64 {
     black_box(value) + 1
 }
 
-/// Tries one tier with a throw-away object: loads it, probes the canary, calls it, counts.
+/// Tries one attach mode with a temporary object: loads it, probes the target, calls it and counts
+/// the hits.
 pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
-    let knobs = Knobs {
+    let config = Knobs {
         tier,
         task_storage: plan::task_storage(host),
         filter: Filter::Everybody,
@@ -41,16 +42,16 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
         stack_ring_bytes: RING,
         empty_probes: false,
     };
-    let loaded = Loaded::new(knobs).map_err(|error| reason(&error))?;
-    drop(loaded.attach_life().map_err(|error| reason(&error))?);
-    let place = Place { offset: own_offset()?, cookie: wire::VS_CANARY as u64 };
+    let loaded = Loaded::new(config).map_err(|error| reason(&error))?;
+    drop(loaded.attach_lifecycle().map_err(|error| reason(&error))?);
+    let point = Place { offset: own_offset()?, cookie: wire::VS_SELF_TEST as u64 };
     let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
     let exe = Path::new("/proc/self/exe");
     let attachment =
-        attach(&loaded, exe, exe, &[place], Serves::Calls, me).map_err(|error| reason(&error))?;
-    let before = Counters::read(&loaded).map_err(|error| reason(&error))?.canary;
-    black_box(canary(black_box(1)));
-    let hits = Counters::read(&loaded).map_err(|error| reason(&error))?.canary - before;
+        attach(&loaded, exe, exe, &[point], Serves::Calls, me).map_err(|error| reason(&error))?;
+    let before = Counters::read(&loaded).map_err(|error| reason(&error))?.self_test;
+    black_box(self_test_target(black_box(1)));
+    let hits = Counters::read(&loaded).map_err(|error| reason(&error))?.self_test - before;
     drop(attachment);
     match hits {
         2 => Ok(()),
@@ -58,7 +59,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
     }
 }
 
-/// The innermost cause: the outer ones speak to users who did not ask for one tier.
+/// Returns the innermost cause: the outer messages are for users who did not select an attach mode.
 fn reason(error: &Error) -> String {
     match error {
         Error::Prepare(cause) => format!("prepare: {}", cause.reason()),
@@ -69,9 +70,9 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// Where the canary lies in this program's file.
+/// Offset of the target in this program's file.
 fn own_offset() -> Result<u64, String> {
-    let address = canary as *const () as u64;
+    let address = self_test_target as *const () as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
     maps.lines()
         .find_map(|line| {

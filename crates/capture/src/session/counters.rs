@@ -1,4 +1,4 @@
-//! The probes' own counters, and what they could not deliver.
+//! Counters of the probes, and the records that they lost.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::life::is_same_start;
 use crate::wire::{self, ToWire};
 
-/// Counters of the probes, over all CPUs.
+/// Counters of the probes, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Records that could not be delivered.
@@ -22,12 +22,12 @@ pub struct Counters {
     pub records: u64,
     /// Hooked calls seen at return.
     pub calls: u64,
-    /// Returns without an entry: the probes came in the middle of the call.
+    /// Returns without an entry: the probes were attached during the call.
     pub unmatched: u64,
     /// Calls for which no state could be kept.
     pub no_state: u64,
     /// Hits of the self-test.
-    pub canary: u64,
+    pub self_test: u64,
 }
 
 impl Counters {
@@ -47,13 +47,13 @@ impl Counters {
             sum.calls += value.calls;
             sum.unmatched += value.unmatched;
             sum.no_state += value.no_state;
-            sum.canary += value.canary;
+            sum.self_test += value.self_test;
         }
         Ok(sum)
     }
 }
 
-/// A program of a process that lost records.
+/// A program image of a process that lost records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct LostKey {
     pid: Pid,
@@ -71,28 +71,28 @@ impl LostKey {
 
     fn wire(&self) -> wire::LostKey {
         let Self { pid, start, program } = *self;
-        wire::LostKey { pid: pid.0, program: program.0, reserved: 0, start }
+        wire::LostKey { pid: pid.0, exec_gen: program.0, reserved: 0, start }
     }
 }
 
-/// A program that ended without having been announced.
+/// A program image that ended without having been announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unannounced {
     pub(crate) pid: Pid,
     pub(crate) start: u64,
-    /// The process runs another program now.
+    /// It ended by an exec.
     pub(crate) replaced: bool,
-    /// The program after it.
+    /// The exec generation after it.
     pub(crate) next: Program,
-    /// Its losses, with those of programs before it.
+    /// Its losses and those of earlier exec generations.
     pub(crate) lost: Lost,
 }
 
-/// Records that were lost since the last reading, by program.
+/// Records lost since the last read, by program image.
 #[derive(Debug, Default)]
 pub(crate) struct LostNews {
     lost: Vec<(LostKey, Lost)>,
-    /// Programs that an exec ended before they were announced.
+    /// Program images that ended by an exec before they were announced.
     replaced: HashSet<LostKey>,
 }
 
@@ -102,12 +102,12 @@ impl LostNews {
         self.remove(|key| key.is_of(pid, start))
     }
 
-    /// Removes and returns the losses of the programs that a process ran before this one.
+    /// Removes and returns the losses of the exec generations before this one.
     pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Lost {
         self.remove(|key| key.is_of(pid, start) && key.program.is_before(program))
     }
 
-    /// Removes and returns the losses of programs that ended without having been announced.
+    /// Removes and returns the losses of program images that ended without having been announced.
     pub(crate) fn unannounced(&mut self) -> Vec<Unannounced> {
         let ended = |(key, lost): &(LostKey, Lost)| (lost.processes > 0).then_some(*key);
         let mut ended: Vec<_> = self.lost.iter().filter_map(ended).collect();
@@ -120,12 +120,12 @@ impl LostNews {
         ended.into_iter().map(of).filter(|ended| ended.lost != Lost::default()).collect()
     }
 
-    /// The rest, by process.
+    /// Returns the remaining losses, by process.
     pub(crate) fn rest(self) -> impl Iterator<Item = (Pid, Lost)> {
         self.lost.into_iter().map(|(key, lost)| (key.pid, lost))
     }
 
-    /// Whether the record of an exit can be among the losses.
+    /// Returns whether the record of an exit can be among the losses.
     pub(crate) fn may_hide_exits(&self) -> bool {
         self.lost.iter().any(|(_, lost)| lost.other > 0)
     }
@@ -143,20 +143,20 @@ impl LostNews {
     }
 }
 
-/// Turns the growing counts of lost records into what is new.
+/// Turns the cumulative counts of lost records into deltas.
 pub(crate) struct Losses {
     counters: MapHandle,
     by_program: MapHandle,
     seen: HashMap<LostKey, Lost>,
     total: u64,
-    /// Something was new at the last reading. A probe may have been between its two counts then.
+    /// The last read found something new; a probe may have been between its two updates.
     read_again: bool,
 }
 
 impl Losses {
     pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
         let by_program = loaded.map("lost_records")?;
-        // The entry for what no longer fits must exist before the table can be full.
+        // The entry for losses that do not fit must exist before the map can be full.
         let none = [0; size_of::<wire::Lost>()];
         by_program
             .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
@@ -165,7 +165,8 @@ impl Losses {
         Ok(Self { counters, by_program, seen, total: 0, read_again: false })
     }
 
-    /// What was lost since the last call. Cheap while nothing is. `last`: nothing is read after it.
+    /// Returns the losses since the last call; cheap if there are none. `last`: this is the final
+    /// read.
     pub(crate) fn take(&mut self, last: bool) -> Result<LostNews, Error> {
         let total = Counters::from_map(&self.counters)?.lost;
         let is_new = total != self.total;
@@ -190,7 +191,7 @@ impl Losses {
         Ok(news)
     }
 
-    /// A process ended, or runs another program now: what it ran before loses nothing any more.
+    /// Deletes the entries of a process that exited, or of exec generations before `now_runs`.
     pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
         let table = &self.by_program;
         self.seen.retain(|key, _| {
@@ -207,7 +208,7 @@ impl Losses {
 
 impl From<wire::LostKey> for LostKey {
     fn from(key: wire::LostKey) -> Self {
-        Self { pid: Pid(key.pid), start: key.start, program: Program(key.program) }
+        Self { pid: Pid(key.pid), start: key.start, program: Program(key.exec_gen) }
     }
 }
 
@@ -229,7 +230,7 @@ impl From<wire::Lost> for Lost {
     }
 }
 
-/// Combines each count of two.
+/// Combines the counts of two one by one.
 fn combined(one: &Lost, other: &Lost, with: fn(u64, u64) -> u64) -> Lost {
     Lost {
         allocations: with(one.allocations, other.allocations),
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_belong_to_the_program_that_made_them() {
+    fn losses_are_split_by_exec_generation() {
         let mut news = news(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
         assert_eq!(news.before(PID, SECOND, Program(3)), frees(3));
         assert_eq!(news.of(Pid(8), SECOND), Lost::default());
@@ -274,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_a_reused_pid_are_told_apart_by_start_time() {
+    fn losses_of_a_reused_pid_are_split_by_start_time() {
         let mut news = news(&[(SECOND, 1, frees(1)), (9 * SECOND, 1, frees(2))]);
         assert_eq!(news.of(PID, 9 * SECOND), frees(2));
         assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(1))]);
     }
 
     #[test]
-    fn unannounced_programs_are_taken_with_those_before_them() {
+    fn unannounced_losses_include_earlier_exec_generations() {
         let last = Lost { processes: 1, ..frees(2) };
         let mut news = news(&[
             (SECOND, 1, frees(1)),

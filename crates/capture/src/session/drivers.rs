@@ -1,4 +1,4 @@
-//! The driver libraries of this trace: found, attached once each, and let go when nobody uses them.
+//! Driver libraries of the trace: finds them, attaches to each once, and detaches unused ones.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -20,60 +20,60 @@ use crate::libraries::{
 use crate::life::{is_alive, is_same_start, start_of};
 use crate::plan::Plan;
 
-/// Something the user should know.
+/// A message for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// Probes are on a library.
+    /// Probes were attached to a library.
     Attached {
         /// The library.
         path: PathBuf,
-        /// How many functions.
+        /// Number of probed functions.
         functions: usize,
-        /// How many of them have to be single-stepped.
+        /// Number of those that the kernel has to single-step.
         stepped: usize,
     },
     /// A library could not be probed.
     NotAttached {
-        /// Why, with its path.
+        /// The path and the reason.
         reason: String,
     },
-    /// Nobody has a driver, none is installed: waiting for one.
+    /// No process has a driver mapped and none is installed: waiting for one.
     NoDriver,
-    /// New copies are found only by looking every few seconds.
+    /// New copies of the driver are found only by a scan every few seconds.
     SlowWatch {
-        /// Why.
+        /// The error.
         reason: String,
     },
-    /// Python stacks of a process are not told.
+    /// Python stacks of a process cannot be read.
     NoPython {
         /// The process.
         pid: Pid,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
-    /// Names of code could not be found: something panicked.
+    /// Symbolization failed with a panic.
     NoNames {
-        /// What.
+        /// The panic message.
         reason: String,
     },
-    /// What the driver reports of processes and GPUs cannot be read any more.
+    /// Driver-reported usage can no longer be read.
     NoAccount {
-        /// Why.
+        /// The error.
         reason: String,
     },
-    /// The cache of PyTorch is watched.
+    /// PyTorch's caching allocator is traced.
     Tensors {
-        /// The library that it tells of its blocks.
+        /// The probed library.
         path: PathBuf,
     },
-    /// Tensors of a process are not told.
+    /// Tensors of a process cannot be traced.
     NoTensors {
         /// The process.
         pid: Pid,
-        /// Why.
+        /// The reason.
         reason: NoTensors,
     },
-    /// A library that nobody uses any more was let go.
+    /// An unused library was detached.
     Released {
         /// The library.
         path: PathBuf,
@@ -81,17 +81,17 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whether something does not work as it should.
+    /// Returns whether the notice is a warning.
     #[must_use]
     pub const fn is_trouble(&self) -> bool {
         !matches!(self, Self::Attached { .. } | Self::Tensors { .. } | Self::Released { .. })
     }
 }
 
-/// How long an unused copy stays attached: an inode of a container that is gone should not be held.
+/// How long an unused copy stays attached, so that files of removed containers do not stay open.
 pub(super) const LINGER: Duration = Duration::from_secs(30);
 
-/// Failures that are remembered, so that each is reported once.
+/// Maximum number of failures kept, so that each is reported once.
 const REPORTED: usize = 1024;
 
 struct Attached {
@@ -101,26 +101,28 @@ struct Attached {
     _attachments: Vec<Attachment>,
 }
 
+/// Probes of all driver libraries.
 pub(crate) struct Drivers {
+    /// Libraries given by `--driver`.
     named: Vec<PathBuf>,
-    /// Limits links to these processes, where the kernel can.
+    /// Attach only to these processes, if the kernel supports links per process.
     only: Option<Vec<Pid>>,
-    /// Whose mappings matter; `None`: everybody's.
-    of: Option<Vec<Pid>>,
+    /// Processes whose mappings are scanned; `None`: all.
+    targets: Option<Vec<Pid>>,
     attached: HashMap<Identity, Attached>,
-    /// Files that processes have mapped, and what became of them.
+    /// Mapped files and the result of attaching to them.
     tried: Tried<Identity, ()>,
-    /// Why files could not be probed, as far as that was reported.
+    /// Failures that were already reported.
     reported: HashSet<String>,
-    /// Processes that had the driver before their calls could be seen, with their start times.
-    before: HashMap<Pid, u64>,
+    /// Processes that mapped the driver before it was probed, with their start times.
+    preexisting: HashMap<Pid, u64>,
     learning: Learning,
     watch: Option<Watch>,
-    /// Who mapped a driver since somebody asked.
+    /// Processes that mapped a driver since the last drain.
     newcomers: Vec<Pid>,
-    /// Who mapped code since somebody asked.
+    /// Executable mappings since the last drain.
     mapped: Vec<MappedCode>,
-    /// Who mapped a part of PyTorch since somebody asked; and whether that may not be all.
+    /// Processes that mapped a PyTorch library since the last drain; true if some may be missing.
     torch: (Vec<Pid>, bool),
     notices: Vec<Notice>,
 }
@@ -131,7 +133,7 @@ impl Drivers {
         let watch = Watch::new()
             .map_err(|error| notices.push(Notice::SlowWatch { reason: error.to_string() }))
             .ok();
-        let (only, of) = match &options.target {
+        let (only, targets) = match &options.target {
             Target::Everybody => (None, None),
             Target::Processes { follow: true, .. } => (None, None),
             Target::Processes { pids, follow: false } => {
@@ -141,11 +143,11 @@ impl Drivers {
         Self {
             named: options.drivers.clone(),
             only,
-            of,
+            targets,
             attached: HashMap::new(),
             tried: Tried::new(),
             reported: HashSet::new(),
-            before: HashMap::new(),
+            preexisting: HashMap::new(),
             learning: Learning::new(plan.link_per_process),
             watch,
             newcomers: Vec::new(),
@@ -155,7 +157,7 @@ impl Drivers {
         }
     }
 
-    /// The first round: drivers named by hand must work, those that are found should.
+    /// Attaches to all drivers at the start. Only failures of drivers given by option are errors.
     pub(crate) fn attach_all(&mut self, loaded: &Loaded) -> Result<(), Error> {
         for path in self.named.clone() {
             let image = Image::open(&path, &path)?;
@@ -165,7 +167,7 @@ impl Drivers {
             self.try_path(loaded, &path, &path, true)?;
         }
         self.scan(loaded)?;
-        // Scanned after attaching: whoever has the driver now may have called it before.
+        // Scanned after attaching: a process that has the driver now may have called it before.
         for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
             self.had_driver(pid);
         }
@@ -176,7 +178,7 @@ impl Drivers {
         Ok(())
     }
 
-    /// Looks for copies that came up since the last time. True when one was attached.
+    /// Scans for new copies of the driver. Returns whether one was attached.
     pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
         let before: HashSet<Identity> = self.attached.keys().cloned().collect();
         let mut seen = self.watch.as_ref().map(Watch::look).unwrap_or_default();
@@ -186,11 +188,11 @@ impl Drivers {
         self.torch.1 |= seen.overflowed;
         if rescan || seen.overflowed {
             self.scan(loaded)?;
-            self.let_go();
-            self.before.retain(|pid, start| is_alive(*pid, *start));
+            self.detach_unused();
+            self.preexisting.retain(|pid, start| is_alive(*pid, *start));
         } else {
-            let concerned = |pid: &Pid| self.of.as_ref().is_none_or(|of| of.contains(pid));
-            let pids = unique(seen.pids.into_iter().filter(concerned));
+            let is_target = |pid: &Pid| self.targets.as_ref().is_none_or(|all| all.contains(pid));
+            let pids = unique(seen.pids.into_iter().filter(is_target));
             for mapping in pids.into_iter().flat_map(scan_process) {
                 self.try_mapping(loaded, &mapping)?;
             }
@@ -198,7 +200,7 @@ impl Drivers {
         let new = self.attached.keys().filter(|identity| !before.contains(identity)).cloned();
         let new: HashSet<Identity> = new.collect();
         if !new.is_empty() {
-            // They could call the driver before the probes were there.
+            // These processes could call the driver before it was probed.
             for mapping in self.scan(loaded)? {
                 let file = self.tried.outcome(&mapping.device_inode, Instant::now());
                 if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
@@ -210,50 +212,51 @@ impl Drivers {
         Ok(!new.is_empty())
     }
 
-    /// A thread of a process allocated, and its context is not known.
+    /// Requests the context of a thread that allocated in an unknown context.
     pub(crate) fn want_context(&mut self, pid: Pid) {
-        if self.before.contains_key(&pid) {
+        if self.preexisting.contains_key(&pid) {
             self.learning.want(pid);
         }
     }
 
-    /// Notes that a running process could call the driver before the probes were there.
+    /// Records that a running process could call the driver before it was probed.
     fn had_driver(&mut self, pid: Pid) {
-        // One that has ended makes no calls.
+        // A process that has exited makes no more calls.
         let Some(start) = start_of(pid) else { return };
-        self.before.insert(pid, start);
+        self.preexisting.insert(pid, start);
         self.learning.want(pid);
     }
 
-    /// Whether the process of that pid and start time had the driver before its calls could be seen.
+    /// Returns whether the process with this start time mapped the driver before it was probed.
     pub(crate) fn was_there_before(&self, pid: Pid, start: u64) -> bool {
-        self.before.get(&pid).is_some_and(|known| is_same_start(*known, start))
+        self.preexisting.get(&pid).is_some_and(|known| is_same_start(*known, start))
     }
 
-    /// Processes that had the driver before their calls could be seen.
+    /// Returns the processes that mapped the driver before it was probed.
     pub(crate) fn users(&self) -> impl Iterator<Item = Pid> {
-        self.before.keys().copied()
+        self.preexisting.keys().copied()
     }
 
-    /// A process ended or changed its program.
+    /// Handles a process that exited or called exec.
     pub(crate) fn forget(&mut self, pid: Pid, start: u64) {
         if self.was_there_before(pid, start) {
-            self.before.remove(&pid);
+            self.preexisting.remove(&pid);
         }
     }
 
-    /// Processes that mapped a driver since the last call: long before they are announced, with
-    /// their first call.
+    /// Returns processes that mapped a driver since the last call; they are announced only with
+    /// their first call, much later.
     pub(crate) fn take_newcomers(&mut self) -> Vec<Pid> {
         std::mem::take(&mut self.newcomers)
     }
 
-    /// Code of files that processes mapped since the last call.
+    /// Returns executable mappings of files since the last call.
     pub(crate) fn take_mapped(&mut self) -> Vec<MappedCode> {
         std::mem::take(&mut self.mapped)
     }
 
-    /// Processes that mapped a part of PyTorch since the last call; and whether there may be more.
+    /// Returns processes that mapped a PyTorch library since the last call, and whether some may be
+    /// missing.
     pub(crate) fn take_torch(&mut self) -> (Vec<Pid>, bool) {
         std::mem::take(&mut self.torch)
     }
@@ -263,7 +266,7 @@ impl Drivers {
     }
 
     fn mappings(&self) -> Vec<Mapping> {
-        match &self.of {
+        match &self.targets {
             None => scan_all(),
             Some(pids) => pids.iter().copied().flat_map(scan_process).collect(),
         }
@@ -297,7 +300,7 @@ impl Drivers {
         Ok(())
     }
 
-    /// Attaches to a file that was found. What is wrong with it is told, not fatal.
+    /// Attaches to a file that was found. A failure is reported, not fatal.
     fn try_path(
         &mut self,
         loaded: &Loaded,
@@ -340,10 +343,10 @@ impl Drivers {
             attached.last_used = Instant::now();
             return Ok(());
         }
-        let works = loaded.knobs.work.is_some();
+        let works = loaded.config.work.is_some();
         let mut groups = vec![Group::Memory];
         groups.extend(works.then_some(Group::Work));
-        groups.extend(loaded.knobs.objects.then_some(Group::Objects));
+        groups.extend(loaded.config.objects.then_some(Group::Objects));
         let calls = places(&image, &groups);
         let launches = if works { places(&image, &[Group::Launches]) } else { Vec::new() };
         let scopes: Vec<Option<Pid>> = match &self.only {
@@ -353,9 +356,9 @@ impl Drivers {
         let file = image.attach_path();
         let mut attachments = Vec::new();
         for scope in scopes {
-            let launched = Serves::launches(loaded.knobs.work.unwrap_or_default());
-            for (places, serves) in [(&calls, loaded.knobs.calls()), (&launches, launched)] {
-                let outcome = attach(loaded, &file, &image.path, places, serves, scope);
+            let launched = Serves::launches(loaded.config.work.unwrap_or_default());
+            for (points, serves) in [(&calls, loaded.config.calls()), (&launches, launched)] {
+                let outcome = attach(loaded, &file, &image.path, points, serves, scope);
                 attachments.push(outcome.map_err(|error| gone(error, scope))?);
             }
         }
@@ -371,7 +374,7 @@ impl Drivers {
         Ok(())
     }
 
-    fn let_go(&mut self) {
+    fn detach_unused(&mut self) {
         let notices = &mut self.notices;
         self.attached.retain(|_, library| {
             let keep = library.installed || library.last_used.elapsed() < LINGER;
@@ -383,7 +386,7 @@ impl Drivers {
     }
 }
 
-/// Where to probe a library for some groups of functions.
+/// Returns the probe points of a library for some groups of functions.
 pub(super) fn places(image: &Image, groups: &[Group]) -> Vec<Place> {
     let functions = image.functions.iter();
     functions
@@ -392,7 +395,7 @@ pub(super) fn places(image: &Image, groups: &[Group]) -> Vec<Place> {
         .collect()
 }
 
-/// The kernel's word for a process that is no more.
+/// Turns the kernel's error for a process that has exited into [`Error::ProcessGone`].
 fn gone(error: Error, scope: Option<Pid>) -> Error {
     match (&error, scope) {
         (Error::Attach { cause, .. }, Some(pid))

@@ -1,5 +1,5 @@
-//! What libbpf and the verifier have to say. It goes to nobody's terminal; the last lines are kept
-//! for whoever asks why something failed.
+//! Messages of libbpf and the verifier. They are not printed; the last lines are kept for error
+//! messages.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ const LINES: usize = 40;
 
 static LAST: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
-/// Takes over libbpf's messages.
+/// Installs the callback for libbpf's messages.
 pub(crate) fn listen() {
     libbpf_rs::set_print(Some((PrintLevel::Info, keep)));
 }
@@ -26,23 +26,23 @@ fn keep(_level: PrintLevel, text: String) {
     }
 }
 
-/// The last messages, oldest first.
+/// Returns the last messages, oldest first.
 #[must_use]
 pub fn last_messages() -> Vec<String> {
     LAST.lock().map(|last| last.iter().cloned().collect()).unwrap_or_default()
 }
 
-/// Why the verifier refused a program, to be put behind an error.
+/// Returns why the verifier rejected a program, as a suffix for an error message.
 pub(crate) fn said() -> String {
-    refusal(&last_messages()).map_or_else(String::new, |why| format!(" (the kernel says: {why})"))
+    rejection(&last_messages()).map_or_else(String::new, |why| format!(" (the kernel says: {why})"))
 }
 
-/// The last line of a log that is not about the log itself.
-fn refusal(messages: &[String]) -> Option<&str> {
+/// Returns the last line of the last verifier log, without its statistics.
+fn rejection(messages: &[String]) -> Option<&str> {
     let end = messages.iter().rposition(|line| line.starts_with("-- END PROG LOAD LOG"))?;
-    let told = messages.get(..end)?.iter().rev().map(|line| line.trim());
-    let mut told = told.take_while(|line| !line.contains("-- BEGIN PROG LOAD LOG"));
-    told.find(|line| !line.starts_with("processed ") && !line.starts_with("verification time"))
+    let lines = messages.get(..end)?.iter().rev().map(|line| line.trim());
+    let mut lines = lines.take_while(|line| !line.contains("-- BEGIN PROG LOAD LOG"));
+    lines.find(|line| !line.starts_with("processed ") && !line.starts_with("verification time"))
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_the_last_line_of_the_last_log() {
+    fn reason_is_last_line_of_last_log() {
         let log = lines(
             "libbpf: prog 'a': -- BEGIN PROG LOAD LOG --\nold\n-- END PROG LOAD LOG --\n\
              libbpf: prog 'call_multi_return': BPF program load failed: -EACCES\n\
@@ -63,13 +63,13 @@ mod tests {
              processed 369129 insns (limit 1000000) max_states_per_insn 52\n\
              -- END PROG LOAD LOG --\nlibbpf: failed to load object 'vramscope'",
         );
-        assert_eq!(refusal(&log), Some("combined stack size of 6 calls is 528. Too large"));
+        assert_eq!(rejection(&log), Some("combined stack size of 6 calls is 528. Too large"));
     }
 
     #[test]
-    fn without_a_log_there_is_no_reason() {
-        assert_eq!(refusal(&lines("libbpf: Error in bpf_create_map_xattr(x): -EPERM")), None);
+    fn missing_or_empty_log_has_no_reason() {
+        assert_eq!(rejection(&lines("libbpf: Error in bpf_create_map_xattr(x): -EPERM")), None);
         let empty = "libbpf: prog 'a': -- BEGIN PROG LOAD LOG --\n-- END PROG LOAD LOG --";
-        assert_eq!(refusal(&lines(empty)), None);
+        assert_eq!(rejection(&lines(empty)), None);
     }
 }

@@ -1,5 +1,5 @@
-//! A running trace: probes attached, records flowing. Owned by one thread; dropping it (or dying)
-//! leaves nothing attached.
+//! A running trace: attaches the probes and turns records into events. Owned by one thread;
+//! dropping it, or the exit of the process, detaches everything.
 
 mod account;
 mod attach;
@@ -56,10 +56,10 @@ use ring::Ring;
 use torch::Torch;
 use work::{News, WorkSums};
 
-/// How often processes are looked at for new copies of the driver, besides being told of them.
+/// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN: Duration = Duration::from_secs(5);
 
-/// The facts about this host with each tier tried, for `doctor`.
+/// Gathers facts about this host and tries each attach mode, for `doctor`.
 #[must_use]
 pub fn examine() -> Host {
     let mut host = Host::read();
@@ -69,7 +69,7 @@ pub fn examine() -> Host {
     host
 }
 
-/// Finds the best way to attach that works, trying no more than needed.
+/// Finds the best attach mode that works, trying no more than needed.
 fn choose(only: Option<Tier>) -> Result<Plan, Error> {
     let mut host = Host::read();
     plan::preconditions(&host)?;
@@ -85,14 +85,14 @@ fn choose(only: Option<Tier>) -> Result<Plan, Error> {
     Ok(plan::plan(&host)?)
 }
 
-/// Sums and losses that were read and are not events yet.
+/// Activity and losses that were read and are not events yet.
 struct Pending {
     work: News,
     lost: LostNews,
 }
 
 impl Pending {
-    /// Those of a process that ended, or of the programs before the one that it runs now.
+    /// Removes and returns those of an exited process, or of exec generations before `now_runs`.
     fn take(
         &mut self,
         pid: Pid,
@@ -165,7 +165,7 @@ impl Session {
                 add_target(&targets, *pid)?;
             }
         }
-        let life = loaded.attach_life()?;
+        let life = loaded.attach_lifecycle()?;
         let ring = Ring::new(&loaded)?;
         let mut drivers = Drivers::new(options, &plan);
         drivers.attach_all(&loaded)?;
@@ -175,11 +175,11 @@ impl Session {
         }
         let now = Changing { attached_at: clock::boot(), ..Changing::default() };
         loaded.set(now)?;
-        let mut desk = options.stacks.are_taken().then(|| desk(&loaded)).transpose()?;
-        if let Some(desk) = &mut desk {
+        let mut sites = options.stacks.are_taken().then(|| site_resolver(&loaded)).transpose()?;
+        if let Some(sites) = &mut sites {
             // Their stacks are readable from the first call on.
             for pid in drivers.users() {
-                desk.began(pid, None);
+                sites.began(pid, None);
             }
         }
         Ok(Self {
@@ -191,7 +191,7 @@ impl Session {
             bindings: Bindings::default(),
             work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
             torch,
-            desk,
+            desk: sites,
             target: options.target.clone(),
             now,
             last_scan: Instant::now(),
@@ -203,28 +203,28 @@ impl Session {
         })
     }
 
-    /// How it is attached.
+    /// Returns how the probes are attached.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The GPUs of this host; none where nobody could be asked.
+    /// Returns the GPUs of this host; empty if neither NVML nor nvidia-smi is available.
     #[must_use]
     pub fn gpus(&self) -> &[Gpu] {
         self.accounts.gpus()
     }
 
-    /// Waits for records at most this long, and hands over what happened, in order.
+    /// Waits for records, at most this long, and returns the events in order.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<Event>, Error> {
         self.ring.wait(timeout);
         self.collect(false)
     }
 
-    /// What happened up to now, with the last word on everything that is added up.
+    /// Returns the events up to now, with the final values of all counters.
     pub fn finish(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
-        // Not until the ring is empty: processes may write into it all the time.
+        // A bounded number of batches: processes may keep writing into the ring.
         for _ in 0..self.ring.batches() {
             events.extend(self.collect(false)?);
             if self.ring.is_drained() {
@@ -236,7 +236,7 @@ impl Session {
     }
 
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
-        self.look_for_drivers()?;
+        self.scan_libraries()?;
         let mapped = self.drivers.take_mapped();
         self.containers.expect(self.drivers.take_newcomers());
         let records = self.ring.take();
@@ -247,14 +247,14 @@ impl Session {
         let work = self.take_work(&records, last, now)?;
         let mut pending = Pending { work, lost };
         let mut events = Vec::with_capacity(records.len());
-        if let Some(desk) = &mut self.desk {
-            mapped.into_iter().for_each(|code| desk.mapped(code));
-            stacks.into_iter().for_each(|stack| desk.take(stack));
+        if let Some(sites) = &mut self.desk {
+            mapped.into_iter().for_each(|code| sites.mapped(code));
+            stacks.into_iter().for_each(|stack| sites.take(stack));
         }
         for record in records {
             self.take(record, now, &mut pending, &mut events);
         }
-        // A process that got the driver under the probes announces itself with its first call.
+        // A process that mapped the driver after it was probed is announced with its first call.
         let (target, drivers) = (&self.target, &self.drivers);
         let wanted = |pid, start| match target {
             _ if !drivers.was_there_before(pid, start) => false,
@@ -264,14 +264,14 @@ impl Session {
         let account = self.accounts.take(now, &mut self.living, wanted);
         events.extend(self.containers.beside(account, now));
         events.extend(self.containers.news(now));
-        // A record that cannot be read is as good as lost, and nobody knows whose it was.
+        // A record that cannot be decoded is lost, and its process is unknown.
         let other = self.ring.take_unreadable();
         events.extend(lost_event(Pid(0), Lost { other, ..Lost::default() }, now));
         self.take_losses(now, &mut pending, &mut events);
-        // What is still in the ring may be of those that are dead.
+        // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.ring.is_drained();
         let dead = if is_drained { self.living.take_dead(now) } else { Vec::new() };
-        // Whoever died unseen has its last sums here, and they are forgotten with it.
+        // Read the counters of these processes a last time before they are dropped.
         if !dead.is_empty()
             && let Some(sums) = &mut self.work
         {
@@ -288,12 +288,12 @@ impl Session {
         if let Some(torch) = &mut self.torch {
             events.extend(torch.told(now, &self.living));
         }
-        if let Some(desk) = &mut self.desk {
+        if let Some(sites) = &mut self.desk {
             let event = |facts| {
                 let what = What::Site(facts);
                 Event { pid: Pid(0), tid: Tid(0), entered: now, at: now, what }
             };
-            events.extend(desk.named(last).into_iter().map(event));
+            events.extend(sites.named(last).into_iter().map(event));
         }
         if is_drained && (may_have_missed_deaths || self.living.is_due(now)) {
             self.living.sweep(now);
@@ -301,32 +301,33 @@ impl Session {
         Ok(events)
     }
 
-    /// What the user should know, since the last call.
+    /// Returns the notices since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = self.drivers.take_notices();
         notices.extend(self.torch.as_mut().map(Torch::take_notices).unwrap_or_default());
-        let refusals = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
-        notices.extend(refusals.into_iter().map(|(pid, reason)| Notice::NoPython { pid, reason }));
+        let unsupported = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
+        let unsupported = unsupported.into_iter();
+        notices.extend(unsupported.map(|(pid, reason)| Notice::NoPython { pid, reason }));
         let no_names = self.desk.as_mut().and_then(Desk::no_names);
         notices.extend(no_names.map(|reason| Notice::NoNames { reason }));
         notices.extend(self.accounts.take_failure().map(|reason| Notice::NoAccount { reason }));
         notices
     }
 
-    /// Takes cheaper stacks than were asked for from now on, or none; or again what was asked for.
-    /// Calls are seen all the same.
-    pub fn limit_stacks(&mut self, most: Stacks) -> Result<(), Error> {
-        let asked = self.loaded.knobs.stacks.wire();
-        self.now.stacks_less = asked.saturating_sub(most.wire());
+    /// Limits the stack mode: captures cheaper stacks than configured, or none, from now on. Calls
+    /// are still recorded.
+    pub fn limit_stacks(&mut self, max: Stacks) -> Result<(), Error> {
+        let configured = self.loaded.config.stacks.wire();
+        self.now.stacks_less = configured.saturating_sub(max.wire());
         self.loaded.set(self.now)
     }
 
-    /// The probes' own counters.
+    /// Returns the counters of the probes.
     pub fn counters(&self) -> Result<Counters, Error> {
         Counters::from_map(&self.counters)
     }
 
-    /// What the probes added up: from time to time, and when somebody's sums are the last ones.
+    /// Reads the activity counters: periodically, and when a process exits or calls exec.
     fn take_work(&mut self, records: &[Decoded], last: bool, now: Moment) -> Result<News, Error> {
         let ends = |record: &Decoded| {
             matches!(record, Decoded::Exec(..) | Decoded::Event(Event { what: What::Exit, .. }))
@@ -342,7 +343,7 @@ impl Session {
         Ok(news)
     }
 
-    /// What a record tells becomes an event, or is kept for those that come.
+    /// Turns a record into events, or keeps its content for later events.
     fn take(
         &mut self,
         record: Decoded,
@@ -363,10 +364,10 @@ impl Session {
                 events.extend(more);
             }
             Decoded::Called(mut event, taken) => {
-                let site = self.desk.as_mut().and_then(|desk| desk.site(event.pid, taken));
+                let site = self.desk.as_mut().and_then(|sites| sites.site(event.pid, taken));
                 match &mut event.what {
                     What::Allocate(allocate) => allocate.site = site,
-                    What::Vmm(VmmCall::Create { site: place, .. }) => *place = site,
+                    What::Vmm(VmmCall::Create { site: target, .. }) => *target = site,
                     What::Failed(failed) => failed.site = site,
                     What::Tensor(call) => call.set_site(site),
                     _ => {}
@@ -383,16 +384,16 @@ impl Session {
                     if made.captured_on.is_some_and(keeps) {
                         return;
                     }
-                    let desk = self.desk.as_mut().zip(made.taken);
-                    *site = desk.and_then(|(desk, taken)| desk.site(pid, taken));
+                    let sites = self.desk.as_mut().zip(made.taken);
+                    *site = sites.and_then(|(sites, taken)| sites.site(pid, taken));
                 }
                 self.bindings.resolve(&mut event);
                 events.push(event);
             }
             Decoded::Began(mut event, program) => {
                 events.extend(self.reused(&event, program, &mut pending.lost));
-                if let Some(desk) = &mut self.desk {
-                    desk.began(event.pid, Some(program));
+                if let Some(sites) = &mut self.desk {
+                    sites.began(event.pid, Some(program));
                 }
                 let more = self.follow(&mut event, None, now);
                 events.push(event);
@@ -412,22 +413,22 @@ impl Session {
             }
             Decoded::Named(named) => {
                 let NamedKernel { pid, at, .. } = named;
-                let told = self.work.as_mut().map(|work| work.name(named)).unwrap_or_default();
+                let work = self.work.as_mut().map(|work| work.name(named)).unwrap_or_default();
                 let event = |work| {
                     let what = What::Work(work);
                     Event { pid, tid: Tid(pid.0), entered: at, at, what }
                 };
-                events.extend(told.into_iter().map(event));
+                events.extend(work.into_iter().map(event));
             }
-            Decoded::DeviceUuid(told) if self.living.knows(told.pid) => {
-                events.extend(self.accounts.told(&told, now));
+            Decoded::DeviceUuid(uuid) if self.living.knows(uuid.pid) => {
+                events.extend(self.accounts.told(&uuid, now));
             }
             Decoded::DeviceUuid(_) => {}
         }
     }
 
-    /// Keeps what has to be known of processes; events more where one began. `program`: the one
-    /// that runs after an exec.
+    /// Updates the state of processes; returns further events if a process began. `program`: the
+    /// exec generation after an exec.
     fn follow(
         &mut self,
         event: &mut Event,
@@ -448,15 +449,15 @@ impl Session {
             What::Exit | What::Exec => {
                 let start = self.living.start(event.pid).unwrap_or(0);
                 self.losses.forget(event.pid, start, program);
-                self.forget(event.pid, start, program);
+                self.drop_process(event.pid, start, program);
             }
             _ => {}
         }
         container.into_iter().chain(gpus)
     }
 
-    /// The exit of the process that had the pid of a process that begins, where it was not seen.
-    /// Nothing that is known of the older one is true of the newer one.
+    /// Returns the exit of the previous process with this pid if it was not seen. The new process
+    /// starts without any state of the old one.
     fn reused(&mut self, event: &Event, program: Program, lost: &mut LostNews) -> Vec<Event> {
         let What::Process(facts) = &event.what else { return Vec::new() };
         let Event { pid, at, .. } = *event;
@@ -464,22 +465,22 @@ impl Session {
         let Some(start) = older else { return Vec::new() };
         let lost = lost_event(pid, lost.of(pid, start), at);
         self.losses.forget(pid, start, None);
-        self.forget(pid, start, Some(program));
+        self.drop_process(pid, start, Some(program));
         lost.into_iter().chain([Event { what: What::Exit, ..event.clone() }]).collect()
     }
 
-    /// What was lost, of processes that run and of those that ended without having been announced.
+    /// Adds the losses of running processes and of those that ended without being announced.
     fn take_losses(&mut self, now: Moment, pending: &mut Pending, events: &mut Vec<Event>) {
         for Unannounced { pid, start, replaced, next, lost } in pending.lost.unannounced() {
             self.losses.forget(pid, start, Some(next));
-            // What is listed under that pid is another process, or another program.
+            // The known process with this pid is another process, or another exec generation.
             if self.living.knows(pid) {
                 events.extend(lost_event(Pid(0), lost, now));
                 continue;
             }
             events.extend(pending.work.before(pid, start, next));
             events.extend(lost_event(pid, lost, now));
-            self.forget(pid, start, Some(next));
+            self.drop_process(pid, start, Some(next));
             let (tid, what) = (Tid(pid.0), if replaced { What::Exec } else { What::Exit });
             events.push(Event { pid, tid, entered: now, at: now, what });
         }
@@ -487,13 +488,13 @@ impl Session {
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
-    /// The process that started then ended, or runs another `program` now.
-    fn forget(&mut self, pid: Pid, start: u64, program: Option<Program>) {
+    /// Drops the state of a process that exited, or that runs another exec generation now.
+    fn drop_process(&mut self, pid: Pid, start: u64, program: Option<Program>) {
         self.drivers.forget(pid, start);
         self.living.ended(pid);
-        self.bindings.forget(pid);
-        if let Some(desk) = &mut self.desk {
-            desk.forget(pid);
+        self.bindings.process_exited(pid);
+        if let Some(sites) = &mut self.desk {
+            sites.forget(pid);
         }
         if let Some(work) = &mut self.work {
             work.forget(pid, start, program);
@@ -508,7 +509,7 @@ impl Session {
         }
     }
 
-    fn look_for_drivers(&mut self) -> Result<(), Error> {
+    fn scan_libraries(&mut self) -> Result<(), Error> {
         let rescan = self.last_scan.elapsed() >= RESCAN;
         if rescan {
             self.last_scan = Instant::now();
@@ -525,20 +526,19 @@ impl Session {
     }
 }
 
-/// An event of lost records, if there are any.
+/// Returns an event for lost records, if there are any.
 fn lost_event(pid: Pid, lost: Lost, now: Moment) -> Option<Event> {
     let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Lost(lost) };
     (lost != Lost::default()).then_some(event)
 }
 
-/// The desk for stacks, with its maps.
-fn desk(loaded: &Loaded) -> Result<Desk, Error> {
+fn site_resolver(loaded: &Loaded) -> Result<Desk, Error> {
     let maps = Maps {
         known: loaded.map("known_stacks")?,
-        told: loaded.map("told_frames")?,
+        sent: loaded.map("sent_frames")?,
         pythons: loaded.map("pythons")?,
     };
-    Desk::new(maps, loaded.knobs.loops).map_err(Error::Names)
+    Desk::new(maps, loaded.config.loops).map_err(Error::Names)
 }
 
 fn require(pid: Pid) -> Result<(), Error> {
@@ -553,7 +553,7 @@ fn add_target(targets: &MapHandle, pid: Pid) -> Result<(), Error> {
     targets.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY).map_err(map_error("targets"))
 }
 
-/// Pids, each once.
+/// Removes duplicate pids.
 fn unique(pids: impl IntoIterator<Item = Pid>) -> HashSet<Pid> {
     pids.into_iter().collect()
 }

@@ -1,8 +1,8 @@
-//! Names of kernels that no call told while tracing: read where the driver keeps them.
+//! Names of kernels that no traced call names: read from the driver's memory.
 //!
 //! A handle (`CUfunction`, `CUkernel`) is the address of an object of the driver. In the drivers
-//! that were looked at, a pointer to the kernel's name stands near its beginning. That is no
-//! promise, so what is found there counts only when it could be the name of a kernel.
+//! that were inspected, a pointer to the kernel's name is near its start. The layout is not
+//! documented, so a name is used only if it is plausible.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,23 +14,24 @@ use engine::work::{NamedBy, NoName, Work};
 
 use crate::decode::{Decoded, NamedKernel};
 
-/// The longest name that is read.
+/// Maximum length of a name.
 const LONGEST: usize = 1 << 16;
 
-/// Where in a driver's object the pointer to the name is: seen in driver 580.
+/// Offset of the pointer to the name in the driver's object, as observed in driver 580.
 const NAME: u64 = 8;
 
-/// Names that are remembered of a process, so that a hostile one cannot fill the memory.
+/// Maximum number of names kept per process, so that a hostile process cannot exhaust memory.
 const MOST: usize = 1 << 20;
 
-/// Which kernels were looked at, and have names.
+/// Kernels whose name was reported or is known to be missing.
 #[derive(Default)]
 pub(crate) struct Names {
-    told: HashMap<Pid, HashMap<KernelId, bool>>,
+    /// Whether each kernel has a name.
+    named: HashMap<Pid, HashMap<KernelId, bool>>,
 }
 
 impl Names {
-    /// Takes note of what a record tells of names.
+    /// Observes the kernel name in a record, if any.
     pub(crate) fn note(&mut self, record: &Decoded) {
         let (pid, kernel) = match record {
             Decoded::Named(named) if !named.guessed => (named.pid, named.kernel),
@@ -38,40 +39,40 @@ impl Names {
                 pid,
                 what: What::Work(Work::Alias { function, kernel }),
                 ..
-            }) if self.told.get(pid).and_then(|told| told.get(kernel)) == Some(&true) => {
+            }) if self.named.get(pid).and_then(|kernels| kernels.get(kernel)) == Some(&true) => {
                 (*pid, *function)
             }
             _ => return,
         };
-        let told = self.told.entry(pid).or_default();
-        if told.len() < MOST {
-            told.insert(kernel, true);
+        let kernels = self.named.entry(pid).or_default();
+        if kernels.len() < MOST {
+            kernels.insert(kernel, true);
         }
     }
 
-    /// What a record says of a name, unless more is known already.
+    /// Returns the name in a record, unless a better one is known.
     pub(crate) fn resolve(&mut self, named: NamedKernel) -> Option<Work> {
-        let told = self.told.entry(named.pid).or_default();
-        // What a call told is better than what was found.
-        if named.guessed && (told.len() >= MOST || told.get(&named.kernel) == Some(&true)) {
+        let kernels = self.named.entry(named.pid).or_default();
+        // A name from a call takes precedence over one read from memory.
+        if named.guessed && (kernels.len() >= MOST || kernels.get(&named.kernel) == Some(&true)) {
             return None;
         }
         let kernel = named.kernel;
-        let work = self::told(named);
-        if told.len() < MOST {
-            told.insert(kernel, matches!(work, Work::Named { .. }));
+        let work = from_record(named);
+        if kernels.len() < MOST {
+            kernels.insert(kernel, matches!(work, Work::Named { .. }));
         }
         Some(work)
     }
 
-    /// A kernel was launched: its name or the lack of it, unless that is known.
+    /// Returns the name of a launched kernel, or that it has none, unless that is known.
     pub(crate) fn look_up(&mut self, pid: Pid, kernel: KernelId) -> Option<Work> {
-        let told = self.told.entry(pid).or_default();
-        if told.len() >= MOST || told.contains_key(&kernel) {
+        let kernels = self.named.entry(pid).or_default();
+        if kernels.len() >= MOST || kernels.contains_key(&kernel) {
             return None;
         }
-        let name = name_of(pid, kernel);
-        told.insert(kernel, name.is_some());
+        let name = read_name(pid, kernel);
+        kernels.insert(kernel, name.is_some());
         Some(match name {
             Some(name) => Work::Named { kernel, name, by: NamedBy::Memory },
             None => Work::Nameless { kernel, why: NoName::BeforeTrace },
@@ -79,13 +80,12 @@ impl Names {
     }
 
     pub(crate) fn forget(&mut self, pid: Pid) {
-        self.told.remove(&pid);
+        self.named.remove(&pid);
     }
 }
 
-/// What a call told, or what a probe found. A name that it could not read, or not all of it, is read
-/// again here.
-fn told(named: NamedKernel) -> Work {
+/// Returns the name in a record. A name that the probe could not read in full is read again here.
+fn from_record(named: NamedKernel) -> Work {
     let NamedKernel { pid, kernel, name, text: address, cut, guessed, .. } = named;
     let again = || {
         let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
@@ -105,7 +105,7 @@ fn told(named: NamedKernel) -> Work {
     }
 }
 
-fn name_of(pid: Pid, kernel: KernelId) -> Option<Box<str>> {
+fn read_name(pid: Pid, kernel: KernelId) -> Option<Box<str>> {
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let mut pointer = [0; 8];
     memory.read_exact_at(&mut pointer, kernel.0.checked_add(NAME)?).ok()?;
@@ -114,7 +114,7 @@ fn name_of(pid: Pid, kernel: KernelId) -> Option<Box<str>> {
 
 fn text(memory: &File, address: u64) -> Option<Box<str>> {
     let mut bytes = Vec::new();
-    // In pieces that do not cross a page, for the next page may not be there.
+    // In pieces that do not cross a page: the next page may not be mapped.
     while bytes.len() < LONGEST {
         let at = address.checked_add(bytes.len() as u64)?;
         let mut piece = [0; 256];
@@ -130,7 +130,7 @@ fn text(memory: &File, address: u64) -> Option<Box<str>> {
     None
 }
 
-/// Symbols of GPU code: those of C, and what compilers add.
+/// Returns whether a name can be a symbol of GPU code: a C identifier with compiler additions.
 fn is_plausible(name: &str) -> bool {
     let first = name.bytes().next();
     let starts = first.is_some_and(|byte| byte.is_ascii_alphabetic() || b"_$.".contains(&byte));
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_symbols_can_be_names() {
+    fn only_symbols_are_plausible_names() {
         for name in ["_Z10vector_addPfS_S_i", "triton_poi_fused_add_0", "$L__x", "f.kernel.7"] {
             assert!(is_plausible(name), "{name}");
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_where_the_handle_leads() {
+    fn name_is_read_through_kernel_handle() {
         let name = c"_Z6kernelPf";
         let object: [u64; 2] = [1, name.as_ptr() as u64];
         let (pid, kernel) = (Pid(std::process::id()), KernelId(object.as_ptr() as u64));

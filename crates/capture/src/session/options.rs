@@ -1,4 +1,4 @@
-//! How to trace, and which processes.
+//! Options of a trace.
 
 use std::path::PathBuf;
 
@@ -7,59 +7,58 @@ use engine::ids::Pid;
 use super::{Stacks, Tensors, Work};
 use crate::plan::Tier;
 
-/// Which processes to trace.
+/// Processes to trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// Every process, also those that start later.
+    /// All processes, including those that start later.
     Everybody,
-    /// These processes; with `follow` also the children they make from now on.
+    /// A list of processes.
     Processes {
         /// The processes.
         pids: Vec<Pid>,
-        /// Children too.
+        /// Also trace children forked from now on.
         follow: bool,
     },
 }
 
-/// How to trace.
+/// Options of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Processes to trace.
     pub target: Target,
-    /// Driver libraries named by hand, besides those that are found.
+    /// Driver libraries to probe in addition to those that are found.
     pub drivers: Vec<PathBuf>,
-    /// Bytes of the kernel ring, a power of two and a multiple of the page size.
+    /// Size of the ring buffer, a power of two and a multiple of the page size.
     pub ring_bytes: u32,
-    /// Entries of the tables of processes; `None`: 65,536.
+    /// Entries of the per-process maps; `None`: 65,536.
     pub table_entries: Option<u32>,
-    /// Keep the state of threads in a table of this many entries; `None`: in the tasks, where the
-    /// kernel can do that, else in a table of 16,384.
+    /// Keep thread state in a map with this many entries; `None`: in task storage if the kernel has
+    /// it, else in a map of 16,384.
     pub thread_entries: Option<u32>,
-    /// Use this way to attach and no other.
+    /// Use only this attach mode.
     pub tier: Option<Tier>,
-    /// Count launches and copies, too.
+    /// Count launches and copies.
     pub work: Option<Work>,
-    /// Follow objects that are no memory: streams, events, modules and the like.
+    /// Track CUDA objects that are not memory: streams, events, modules and others.
     pub objects: bool,
-    /// Take stacks of calls that allocate, or make an object.
+    /// Capture stacks of calls that allocate memory or create an object.
     pub stacks: Stacks,
-    /// Blocks of PyTorch's cache, too.
+    /// Record blocks of PyTorch's caching allocator.
     pub tensors: Tensors,
-    /// Bytes of the kernel ring for stacks, like the other.
+    /// Size of the ring buffer for stacks, with the same constraints.
     pub stack_ring_bytes: u32,
-    /// The folder of the node's logs: names of pods are read off the names of its `pods` and
+    /// The node's log directory: names of pods are taken from the entries of its `pods` and
     /// `containers`.
     pub logs: PathBuf,
-    /// For measurements: probes that do nothing, on kernels with session probes.
+    /// For measurements: attach empty programs, on kernels with session probes.
     pub empty_probes: bool,
 }
 
 impl Options {
-    /// The default size of the ring: 130,000 calls, against a reader that comes by every
-    /// few milliseconds.
+    /// Default size of the ring: holds 130,000 calls, and the reader polls every few milliseconds.
     pub const RING_BYTES: u32 = 16 * 1024 * 1024;
-    /// The same for stacks, which come once each.
+    /// Default size of the ring for stacks; each stack is sent once.
     pub const STACK_RING_BYTES: u32 = 16 * 1024 * 1024;
-    /// Where nodes have their logs.
+    /// Default log directory of a node.
     pub const LOGS: &str = "/var/log";
 }

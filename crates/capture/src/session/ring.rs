@@ -1,4 +1,4 @@
-//! The kernel rings: bytes out of them, in batches of bounded size.
+//! Reads the BPF ring buffers in batches of bounded size.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,11 +11,11 @@ use crate::decode::{Decoded, capture_end, decode, object};
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
-/// Bytes of records that are read at once: 8000 calls. Batches queue up behind a slow reader, so their
-/// size bounds its memory.
+/// Maximum bytes of records per batch: 8000 calls. Batches queue up behind a slow consumer, so
+/// their size bounds its memory.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// How a callback stops the reading of a ring, after the record that it got.
+/// Return value of a callback that stops reading after the current record.
 const STOP: i32 = -1;
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Batch {
     stack_bytes: usize,
 }
 
-/// Takes a record off the bytes that may be read; says whether to go on.
+/// Subtracts a record from the bytes that may be read; returns whether to continue.
 const fn consume(left: &mut usize, bytes: usize) -> i32 {
     *left = left.saturating_sub(bytes);
     if *left == 0 { STOP } else { 0 }
@@ -41,26 +41,27 @@ pub(crate) struct Ring {
     record_ring_bytes: usize,
     stack_ring_bytes: usize,
     /// The last batch left records in the ring.
-    is_cut: bool,
+    has_more: bool,
 }
 
 impl Ring {
     pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
         let batch = Rc::new(RefCell::new(Batch::default()));
-        let stacks = loaded.knobs.stacks.are_taken();
+        let stacks = loaded.config.stacks.are_taken();
         Ok(Self {
-            records: open(loaded, "records", on_record(&batch, loaded.knobs.objects))?,
+            records: open(loaded, "records", on_record(&batch, loaded.config.objects))?,
             stacks: stacks.then(|| open(loaded, "stack_records", on_stack(&batch))).transpose()?,
             batch,
-            record_ring_bytes: loaded.knobs.ring_bytes as usize,
-            stack_ring_bytes: loaded.knobs.stack_ring_bytes as usize,
-            is_cut: false,
+            record_ring_bytes: loaded.config.ring_bytes as usize,
+            stack_ring_bytes: loaded.config.stack_ring_bytes as usize,
+            has_more: false,
         })
     }
 
-    /// Sleeps until the time is over or a ring fills; not at all while the last batch left records.
+    /// Sleeps until the timeout or until a ring fills; returns at once if the last batch left
+    /// records.
     pub(crate) fn wait(&self, timeout: Duration) {
-        if self.is_cut {
+        if self.has_more {
             return;
         }
         let rings = std::iter::once(&self.records).chain(&self.stacks);
@@ -68,9 +69,9 @@ impl Ring {
             .map(|ring| libc::pollfd { fd: ring.epoll_fd(), events: libc::POLLIN, revents: 0 })
             .collect();
         let timeout = timeout.as_millis().try_into().unwrap_or(i32::MAX);
-        // An interrupted wait is a short one.
-        // SAFETY: the list has as many entries as are stated, and lives through the call. The
-        // descriptors belong to the rings, which self keeps.
+        // An interrupted wait just ends early.
+        // SAFETY: the list has the stated number of entries and outlives the call. The
+        // descriptors belong to the rings, which self owns.
         unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, timeout) };
     }
 
@@ -79,32 +80,32 @@ impl Ring {
         self.batch.borrow_mut().record_bytes = BATCH_BYTES;
         self.batch.borrow_mut().stack_bytes = self.stack_ring_bytes;
         let _ = self.records.consume_raw();
-        // After the calls: a stack is sent before its call, so whatever calls were read, their
-        // stacks are read with them. As much as the ring holds is all that was in it by then.
+        // After the calls: a stack is sent before its call, so the stacks of all calls that were
+        // read are read with them. Reading the size of the ring covers everything in it by then.
         let _ = self.stacks.as_ref().map(RingBuffer::consume_raw);
         let mut batch = self.batch.borrow_mut();
-        self.is_cut = batch.record_bytes == 0;
+        self.has_more = batch.record_bytes == 0;
         // The next batch is likely to be as long.
         let next = Vec::with_capacity(batch.records.len());
         std::mem::replace(&mut batch.records, next)
     }
 
-    /// Whether the last batch had everything that was in the ring.
+    /// Returns whether the last batch emptied the ring.
     pub(crate) const fn is_drained(&self) -> bool {
-        !self.is_cut
+        !self.has_more
     }
 
-    /// Batches after which everything was read that is in the ring now.
+    /// Returns the number of batches after which everything now in the ring was read.
     pub(crate) const fn batches(&self) -> usize {
         self.record_ring_bytes / BATCH_BYTES + 1
     }
 
-    /// Stacks that came with the records taken last, or before them.
+    /// Returns the stacks that were read with the last batch of records.
     pub(crate) fn take_stacks(&mut self) -> Vec<StackRecord> {
         std::mem::take(&mut self.batch.borrow_mut().stacks)
     }
 
-    /// Records since the last call that this version could not read; any is a bug.
+    /// Returns the number of records since the last call that could not be decoded; any is a bug.
     pub(crate) fn take_unreadable(&mut self) -> u64 {
         std::mem::take(&mut self.batch.borrow_mut().unreadable)
     }
@@ -132,7 +133,7 @@ fn on_record(batch: &Rc<RefCell<Batch>>, objects: bool) -> impl FnMut(&[u8]) -> 
             Err(_) => batch.unreadable += 1,
         }
         batch.records.extend(capture_end(bytes));
-        // After what the call means to memory: a stream's context is known by then.
+        // After the memory event of the call: the context of a new stream is known by then.
         batch.records.extend(objects.then(|| object(bytes)).flatten());
         consume(&mut batch.record_bytes, bytes.len())
     }
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batch_ends_with_the_record_that_fills_it() {
+    fn full_batch_stops_the_reader() {
         let mut left = 300;
         assert_eq!([128, 128, 128].map(|bytes| consume(&mut left, bytes)), [0, 0, STOP]);
         assert_eq!(left, 0);

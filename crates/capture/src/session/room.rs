@@ -1,5 +1,5 @@
-//! How much stack the probes take: kernels before 6.13 give all functions that call each other 512 bytes
-//! together, and newer ones do not tell when that is too little.
+//! Stack usage of the probes. Kernels before 6.13 limit a chain of calls to 512 bytes in total;
+//! newer ones accept more and would hide a violation.
 
 use std::collections::HashMap;
 
@@ -7,26 +7,26 @@ use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex
 
 use super::object::OBJECT;
 
-/// What the kernel allows, and to what the oldest round up what each function takes.
+/// The limit of the kernel, and the multiple to which the oldest kernels round up each frame.
 const MOST: u32 = 512;
 const STEP: u32 = 32;
 
-/// The register of the frame, and the operations that are looked for.
+/// The frame register and the opcodes that matter here.
 const FRAME: u8 = 10;
 const MOVE: u8 = 0xbf;
 const ADD: u8 = 0x07;
 const CALL: u8 = 0x85;
 const LOAD_WIDE: u8 = 0x18;
-/// A call of another function of the object, in the place of a register.
+/// Value of the source register in a call of another function of the object.
 const OWN_FUNCTION: u8 = 1;
 
-/// Where a function begins.
+/// Section and offset of a function.
 type Place = (SectionIndex, u64);
 
 struct Function {
     name: String,
     is_program: bool,
-    takes: u32,
+    stack_bytes: u32,
     calls: Vec<Place>,
 }
 
@@ -49,14 +49,14 @@ impl Instruction {
         }
     }
 
-    /// How far below the frame it loads or stores.
-    fn touches(&self) -> u32 {
-        let of_frame = match self.operation & 7 {
+    /// Distance below the frame register at which it loads or stores.
+    fn stack_bytes(&self) -> u32 {
+        let uses_frame = match self.operation & 7 {
             1 => self.source == FRAME,
             2 | 3 => self.target == FRAME,
             _ => false,
         };
-        if of_frame { u32::from(self.offset.unsigned_abs()) } else { 0 }
+        if uses_frame { u32::from(self.offset.unsigned_abs()) } else { 0 }
     }
 }
 
@@ -85,18 +85,18 @@ fn function(
         RelocationTarget::Symbol(index) => file.symbol_by_index(index).ok(),
         _ => None,
     };
-    let (mut takes, mut calls, mut of_frame) = (0, Vec::new(), [false; 16]);
+    let (mut stack_bytes, mut calls, mut is_frame) = (0, Vec::new(), [false; 16]);
     for (number, bytes) in code.chunks_exact(8).enumerate() {
         let at = begin + number as u64 * 8;
         let one = Instruction::read(bytes);
-        takes = takes.max(one.touches());
+        stack_bytes = stack_bytes.max(one.stack_bytes());
         match one.operation {
-            MOVE => of_frame[usize::from(one.target)] = one.source == FRAME,
-            ADD if of_frame[usize::from(one.target)] => {
-                takes = takes.max(one.number.unsigned_abs())
+            MOVE => is_frame[usize::from(one.target)] = one.source == FRAME,
+            ADD if is_frame[usize::from(one.target)] => {
+                stack_bytes = stack_bytes.max(one.number.unsigned_abs())
             }
             CALL if one.source == OWN_FUNCTION => calls.extend(match target(at) {
-                // A function of the kernel is in no section.
+                // Kernel functions have no section.
                 Some(symbol) => symbol.section_index().map(|index| match symbol.kind() {
                     SymbolKind::Section => (index, (i64::from(one.number) + 1) as u64 * 8),
                     _ => (index, symbol.address()),
@@ -106,7 +106,7 @@ fn function(
                     Some((section.index(), there))
                 }
             }),
-            // Loops call a function that they are given.
+            // bpf_loop() gets the address of a function.
             LOAD_WIDE => calls.extend(target(at).and_then(|symbol| {
                 let address = match symbol.kind() {
                     SymbolKind::Section => u64::from(one.number.unsigned_abs()),
@@ -117,27 +117,27 @@ fn function(
             _ => (),
         }
     }
-    Function { name: String::new(), is_program: false, takes, calls }
+    Function { name: String::new(), is_program: false, stack_bytes, calls }
 }
 
-/// What a function and all that it calls take, and the names of those.
-fn depth(all: &HashMap<Place, Function>, place: Place) -> (u32, String) {
-    let Some(function) = all.get(&place) else { return (0, String::new()) };
+/// Returns the stack usage of a function and its deepest chain of calls, with their names.
+fn depth(all: &HashMap<Place, Function>, offset: Place) -> (u32, String) {
+    let Some(function) = all.get(&offset) else { return (0, String::new()) };
     let (below, names) =
         function.calls.iter().map(|call| depth(all, *call)).max().unwrap_or_default();
-    let own = function.takes.max(1).next_multiple_of(STEP);
-    (own + below, format!("{} {}, {names}", function.name, function.takes))
+    let own = function.stack_bytes.max(1).next_multiple_of(STEP);
+    (own + below, format!("{} {}, {names}", function.name, function.stack_bytes))
 }
 
 #[test]
-fn the_probes_fit_on_the_stack_of_every_kernel() {
+fn probes_fit_into_the_bpf_stack_limit() {
     let file = object::File::parse(OBJECT).unwrap();
     let all = functions(&file);
     let programs = all.iter().filter(|(_, function)| function.is_program);
-    let depths: Vec<_> = programs.map(|(place, _)| depth(&all, *place)).collect();
+    let depths: Vec<_> = programs.map(|(offset, _)| depth(&all, *offset)).collect();
     assert!(depths.len() >= 15, "{depths:?}");
-    let (most, names) = depths.iter().max().unwrap();
-    // The deepest one reads frames of Python, in a function that a loop calls.
-    assert!(*most > 300 && names.contains("next_frame"), "{most}: {names}");
-    assert!(*most <= MOST, "{most} bytes: {names}");
+    let (max, names) = depths.iter().max().unwrap();
+    // The deepest chain reads Python frames in a bpf_loop() callback.
+    assert!(*max > 300 && names.contains("next_frame"), "{max}: {names}");
+    assert!(*max <= MOST, "{max} bytes: {names}");
 }

@@ -1,4 +1,4 @@
-//! Whole maps of the kernel in few system calls.
+//! Reads whole BPF maps with few system calls.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,24 +7,24 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use super::object::map_error;
 use crate::error::Error;
 
-/// Entries that are asked for at once.
+/// Entries requested per system call.
 const BATCH: u32 = 256;
 
-/// A key, and its values, one after the other where each CPU has one.
+/// A key and its value; in per-CPU maps the values of all CPUs, one after the other.
 pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
-/// Every entry of a hash map.
+/// Reads every entry of a hash map.
 ///
-/// Entries that are added meanwhile may be in it or not; none is in it twice.
+/// Entries that are added at the same time may be missing; no entry is returned twice.
 pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<Entry>, Error> {
     match in_batches(map) {
         Some(entries) => Ok(entries),
-        // Kernels before 5.6 have no batches.
+        // Kernels before 5.6 have no batch lookup.
         None => one_by_one(map),
     }
 }
 
-/// The bytes of an entry's values, with those of all CPUs where each has one.
+/// Returns the size of an entry's value; in per-CPU maps of the values of all CPUs.
 fn value_bytes(map: &MapHandle) -> Option<usize> {
     let value = usize::try_from(map.value_size()).ok()?;
     if map.map_type().is_percpu() {
@@ -46,7 +46,7 @@ fn in_batches(map: &MapHandle) -> Option<Vec<Entry>> {
         let (mut next, mut count) = ([0_u8; 64], room);
         let from = if started { position.as_mut_ptr().cast() } else { std::ptr::null_mut() };
         // SAFETY: keys and values have room for `count` entries of the map's sizes, the position
-        // is at least as large as any key, and nothing is kept after the call.
+        // is at least as large as any key, and the call keeps no pointer.
         let outcome = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 fd,
@@ -59,15 +59,15 @@ fn in_batches(map: &MapHandle) -> Option<Vec<Entry>> {
             )
         };
         if outcome == -libc::ENOSPC {
-            // One bucket has more entries than fit; nothing was taken.
+            // A bucket has more entries than fit; nothing was read.
             room = room.checked_mul(2).filter(|room| *room <= 1 << 20)?;
             continue;
         }
         if outcome != 0 && outcome != -libc::ENOENT {
             return None;
         }
-        let taken = count.min(room) as usize;
-        let keys = keys.chunks_exact(key_bytes).take(taken);
+        let returned = count.min(room) as usize;
+        let keys = keys.chunks_exact(key_bytes).take(returned);
         let values = values.chunks_exact(value_bytes);
         entries.extend(keys.zip(values).map(|(key, value)| (key.to_vec(), value.to_vec())));
         if outcome == -libc::ENOENT {
@@ -93,7 +93,7 @@ fn one_by_one(map: &MapHandle) -> Result<Vec<Entry>, Error> {
         } else {
             map.lookup(&key, MapFlags::ANY).map_err(&load)?
         };
-        // An entry that is gone was of a process that is gone.
+        // A deleted entry belonged to a process that has exited.
         entries.extend(value.map(|value| (key, value)));
     }
     Ok(entries)

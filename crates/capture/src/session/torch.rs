@@ -1,5 +1,5 @@
-//! PyTorch's cache: each copy of the library that it tells of its blocks is probed once, where a
-//! process has the cache for CUDA too; and which processes cannot be watched, and why.
+//! Probes PyTorch's caching allocator: attaches once to each copy of the library that the allocator
+//! reports its blocks to, and reports which processes cannot be traced and why.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -25,25 +25,25 @@ struct Attached {
     _attachments: Vec<Attachment>,
 }
 
-/// See the module.
+/// Probes of all PyTorch libraries.
 pub(crate) struct Torch {
-    /// Limits links to these processes, where the kernel can.
+    /// Attach only to these processes, if the kernel supports links per process.
     only: Option<Vec<Pid>>,
-    /// Whose mappings matter; `None`: everybody's.
-    of: Option<Vec<Pid>>,
+    /// Processes whose mappings are scanned; `None`: all.
+    targets: Option<Vec<Pid>>,
     attached: HashMap<Identity, Attached>,
-    /// Files that processes have mapped, and what became of them.
+    /// Mapped files and the result of attaching to them.
     tried: Tried<Identity, NoTensors>,
-    /// What is known of processes, with their start times.
+    /// States of processes, with their start times.
     states: HashMap<Pid, (u64, TensorWatch)>,
-    /// Of whom the ledger does not know yet.
-    untold: HashSet<Pid>,
+    /// Processes whose state was not sent to the ledger yet.
+    unreported: HashSet<Pid>,
     notices: Vec<Notice>,
 }
 
 impl Torch {
     pub(crate) fn new(options: &Options, plan: &Plan) -> Self {
-        let (only, of) = match &options.target {
+        let (only, targets) = match &options.target {
             Target::Everybody | Target::Processes { follow: true, .. } => (None, None),
             Target::Processes { pids, follow: false } => {
                 (plan.link_per_process.then(|| pids.clone()), Some(pids.clone()))
@@ -51,29 +51,29 @@ impl Torch {
         };
         Self {
             only,
-            of,
+            targets,
             attached: HashMap::new(),
             tried: Tried::new(),
             states: HashMap::new(),
-            untold: HashSet::new(),
+            unreported: HashSet::new(),
             notices: Vec::new(),
         }
     }
 
-    /// Looks at processes that mapped a part of PyTorch; or at all there are.
+    /// Scans the processes that mapped a PyTorch library, or all processes.
     pub(crate) fn look(&mut self, loaded: &Loaded, mapped: &[Pid], all: bool) {
         if !all {
             for pid in mapped {
-                if self.of.as_ref().is_none_or(|of| of.contains(pid)) {
-                    self.look_at(loaded, *pid, false);
+                if self.targets.as_ref().is_none_or(|targets| targets.contains(pid)) {
+                    self.scan_process(loaded, *pid, false);
                 }
             }
             return;
         }
-        let pids = self.of.clone().unwrap_or_else(all_processes);
+        let pids = self.targets.clone().unwrap_or_else(all_processes);
         let mut mapped = HashSet::new();
         for pid in &pids {
-            let found = self.look_at(loaded, *pid, true);
+            let found = self.scan_process(loaded, *pid, true);
             mapped.extend(found.into_iter().map(|mapping| mapping.device_inode));
         }
         self.tried.keep(&mapped);
@@ -89,8 +89,9 @@ impl Torch {
         });
     }
 
-    /// Returns the files that it found. `settled`: it is not just about to map the rest.
-    fn look_at(&mut self, loaded: &Loaded, pid: Pid, settled: bool) -> Vec<Mapping> {
+    /// Returns the libraries that were found. `settled`: the process is not still mapping its
+    /// libraries.
+    fn scan_process(&mut self, loaded: &Loaded, pid: Pid, settled: bool) -> Vec<Mapping> {
         let found = scan_torch(pid);
         let Some(start) = start_of(pid).filter(|_| found.cuda) else {
             self.forget(pid);
@@ -99,7 +100,7 @@ impl Torch {
         let mut outcome = Err(NoTensors::NoLibrary);
         for mapping in &found.c10 {
             let one = self.try_mapping(loaded, mapping);
-            // One copy that tells is enough: the others are not the cache's.
+            // One probed copy is enough: the allocator does not use the others.
             outcome = if outcome.is_ok() { outcome } else { one };
         }
         let state = match outcome {
@@ -108,7 +109,7 @@ impl Torch {
             Err(reason) => TensorWatch::Impossible(reason),
         };
         if self.states.insert(pid, (start, state)) != Some((start, state)) {
-            self.untold.insert(pid);
+            self.unreported.insert(pid);
         }
         found.c10
     }
@@ -151,8 +152,8 @@ impl Torch {
     }
 
     fn links(&self, loaded: &Loaded, image: &C10) -> Result<Vec<Attachment>, Error> {
-        let places = image.places.iter();
-        let places: Vec<_> = places
+        let points = image.points.iter();
+        let points: Vec<_> = points
             .map(|(offset, call)| Place { offset: *offset, cookie: u64::from(*call) })
             .collect();
         let scopes: Vec<Option<Pid>> = match &self.only {
@@ -161,15 +162,15 @@ impl Torch {
         };
         let file = image.attach_path();
         let link =
-            |scope| attach(loaded, &file, &image.path, &places, loaded.knobs.tensors(), scope);
+            |scope| attach(loaded, &file, &image.path, &points, loaded.config.tensors(), scope);
         scopes.into_iter().map(link).collect()
     }
 
-    /// What the ledger does not know yet of processes that it knows.
+    /// Returns the unreported states of processes that the ledger knows.
     pub(crate) fn told(&mut self, now: Moment, living: &Living) -> Vec<Event> {
-        let Self { untold, states, notices, .. } = self;
+        let Self { unreported, states, notices, .. } = self;
         let mut events = Vec::new();
-        untold.retain(|pid| {
+        unreported.retain(|pid| {
             let Some((_, state)) = states.get(pid) else { return false };
             if !living.knows(*pid) {
                 return true;
@@ -184,10 +185,10 @@ impl Torch {
         events
     }
 
-    /// A process ended or changed its program.
+    /// Drops the state of a process that exited or called exec.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.states.remove(&pid);
-        self.untold.remove(&pid);
+        self.unreported.remove(&pid);
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {

@@ -1,4 +1,4 @@
-//! Files that were tried: what became of each, and when a failure is worth another try.
+//! Results of attaching to files, and when a failure is retried.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 /// Device and inode of a file, as one process sees it.
 pub(super) type FileId = (String, u64);
 
-/// Time after which a failure is tried again, and the longest such time. A shortage passes, and the
-/// content of a file or the file of an inode can change.
-const FIRST_RETRY: Duration = Duration::from_secs(5);
-const LONGEST_RETRY: Duration = Duration::from_secs(600);
+/// Minimum and maximum time until a failure is retried. A shortage can pass, and the content of a
+/// file or the file of an inode can change.
+const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What became of one file.
+/// The last attempt for one file.
 struct Attempt<T, E> {
     outcome: Result<T, E>,
     at: Instant,
-    /// How long a failure is believed.
-    believed: Duration,
+    /// Time until a failure is retried.
+    retry_after: Duration,
 }
 
-/// What became of the files that processes have mapped.
+/// Attempts by mapped file.
 pub(super) struct Tried<T, E>(HashMap<FileId, Attempt<T, E>>);
 
 impl<T, E: Clone> Tried<T, E> {
@@ -27,25 +27,26 @@ impl<T, E: Clone> Tried<T, E> {
         Self(HashMap::new())
     }
 
-    /// What became of a file; `None` if it has to be tried, for the first time or again.
+    /// Returns the outcome for a file; `None` if it has to be tried, for the first time or again.
     pub(super) fn outcome(&self, file: &FileId, now: Instant) -> Option<Result<&T, E>> {
-        let Attempt { outcome, at, believed } = self.0.get(file)?;
+        let Attempt { outcome, at, retry_after } = self.0.get(file)?;
         match outcome {
             Ok(value) => Some(Ok(value)),
-            Err(error) if now.duration_since(*at) < *believed => Some(Err(error.clone())),
+            Err(error) if now.duration_since(*at) < *retry_after => Some(Err(error.clone())),
             Err(_) => None,
         }
     }
 
-    /// Notes what became of a file.
+    /// Stores the outcome for a file.
     pub(super) fn insert(&mut self, file: &FileId, outcome: Result<T, E>, now: Instant) {
         let failed = self.0.get(file).filter(|attempt| attempt.outcome.is_err());
-        let believed =
-            failed.map_or(FIRST_RETRY, |attempt| (attempt.believed * 2).min(LONGEST_RETRY));
-        self.0.insert(file.clone(), Attempt { outcome, at: now, believed });
+        let retry_after = failed.map_or(MIN_RETRY_INTERVAL, |attempt| {
+            (attempt.retry_after * 2).min(MAX_RETRY_INTERVAL)
+        });
+        self.0.insert(file.clone(), Attempt { outcome, at: now, retry_after });
     }
 
-    /// Forgets all files but those that are mapped.
+    /// Drops all files but the mapped ones.
     pub(super) fn keep(&mut self, mapped: &HashSet<FileId>) {
         self.0.retain(|file, _| mapped.contains(file));
     }
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_mapped_are_forgotten() {
+    fn unmapped_files_are_dropped() {
         let (mut tried, now) = (Tried::<u8, &str>::new(), Instant::now());
         tried.insert(&file(1), Ok(1), now);
         tried.insert(&file(2), Err("no memory"), now);

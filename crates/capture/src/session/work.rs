@@ -1,4 +1,4 @@
-//! Launches and copies: what the probes added up becomes events.
+//! Turns the launch and copy counters of the probes into events.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,51 +17,52 @@ use crate::error::Error;
 use crate::hooks::row::direction;
 use crate::wire::{self, parse};
 
-/// How often the sums are read.
+/// How often the counters are read.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Reading them may take this part of the time, where there are very many.
+/// The interval is at least this many times the duration of a read, for very large maps.
 const SHARE: u32 = 50;
 
-/// The sums of the probes, and what of them was told already.
+/// The counters of the probes, and the values that were already reported.
 pub(crate) struct WorkSums {
     launches: MapHandle,
     copies: MapHandle,
-    launches_told: HashMap<LaunchKey, LaunchCounts>,
-    copies_told: HashMap<CopyKey, CopiesTold>,
+    reported_launches: HashMap<LaunchKey, LaunchCounts>,
+    reported_copies: HashMap<CopyKey, CopiesTold>,
     names: Names,
-    /// News of processes whose first record was not read yet.
+    /// Deltas of processes whose first record was not read yet.
     deferred: News,
-    /// Launches of what had a handle before it got the name that a record tells, by the moment of
-    /// the record.
-    settled: HashMap<(Pid, KernelId, Moment), Launches>,
+    /// Launches under a handle before it got the name in a record, by the time of the record.
+    prior_launches: HashMap<(Pid, KernelId, Moment), Launches>,
     next: Instant,
 }
 
-/// A process: its pid, and when it started.
+/// A process: its pid and start time.
 type Instance = (Pid, u64);
 
-/// What was added since the last time, by process and program.
+/// Activity since the last read, by process and exec generation.
 #[derive(Default)]
 pub(crate) struct News(HashMap<Instance, Vec<(Program, Event)>>);
 
 impl News {
-    /// All of a process; without a start, of every process that had the pid.
+    /// Removes and returns the activity of a process; without a start time, of every process with
+    /// that pid.
     pub(crate) fn of(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
         let is_it = |of: &Instance| of.0 == pid && start.is_none_or(|start| of.1 == start);
         let all = self.0.extract_if(|of, _| is_it(of));
         all.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
     }
 
-    /// That of the programs that a process ran before this one.
+    /// Removes and returns the activity of the exec generations before this one.
     pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Vec<Event> {
         let Some(news) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
         let old = news.extract_if(.., |(of, _)| of.is_before(program));
         old.map(|(_, event)| event).collect()
     }
 
-    /// That of all processes. What is of a process that has its pid from another one, and whose record
-    /// was not read yet, stays: `started` says when the known process of a pid started.
+    /// Removes and returns the activity of all processes, except of one that reuses a pid and whose
+    /// first record was not read yet. `started` returns the start time of the known process of a
+    /// pid.
     pub(crate) fn rest(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
         let is_known = |pid, start| started(pid).is_none_or(|known| start <= known);
         let ready = self.0.extract_if(|(pid, start), _| is_known(*pid, *start));
@@ -101,11 +102,11 @@ impl WorkSums {
         Ok(Self {
             launches: loaded.map("launches")?,
             copies: loaded.map("copies")?,
-            launches_told: HashMap::new(),
-            copies_told: HashMap::new(),
+            reported_launches: HashMap::new(),
+            reported_copies: HashMap::new(),
             names: Names::default(),
             deferred: News::default(),
-            settled: HashMap::new(),
+            prior_launches: HashMap::new(),
             next: Instant::now() + PERIOD,
         })
     }
@@ -114,20 +115,20 @@ impl WorkSums {
         Instant::now() >= self.next
     }
 
-    /// Keeps news for the next time.
+    /// Keeps activity for the next read.
     pub(crate) fn defer(&mut self, news: News) {
         self.deferred = news;
     }
 
-    /// What was kept.
+    /// Returns the activity that was kept.
     pub(crate) fn take_deferred(&mut self) -> News {
         std::mem::take(&mut self.deferred)
     }
 
-    /// Takes note of names before the sums are read: what is launched under a name that is still in
-    /// the ring must not be taken for nameless, nor for what had the handle before.
+    /// Observes kernel names before the counters are read: launches under a name that is still in
+    /// the ring must not count as unnamed, nor for the kernel that had the handle before.
     pub(crate) fn note(&mut self, records: &[Decoded]) {
-        self.settled.clear();
+        self.prior_launches.clear();
         for record in records {
             self.names.note(record);
             let Decoded::Named(named @ NamedKernel { guessed: false, .. }) = record else {
@@ -136,26 +137,26 @@ impl WorkSums {
             let NamedKernel { pid, start, program, kernel, at, before, .. } = named;
             let launched = Launched::Kernel(*kernel);
             let key = LaunchKey { pid: *pid, start: *start, program: *program, launched };
-            let told = self.launches_told.entry(key).or_default();
-            if before.calls > told.calls {
-                let launches = since(key.launched, before, told);
-                *told = *before;
-                self.settled.insert((*pid, *kernel, *at), launches);
+            let reported = self.reported_launches.entry(key).or_default();
+            if before.calls > reported.calls {
+                let launches = since(key.launched, before, reported);
+                *reported = *before;
+                self.prior_launches.insert((*pid, *kernel, *at), launches);
             }
         }
     }
 
-    /// What a record says of a name, and the launches before it.
+    /// Returns the kernel name in a record and the launches before it.
     pub(crate) fn name(&mut self, named: NamedKernel) -> Vec<Work> {
-        let settled = self.settled.remove(&(named.pid, named.kernel, named.at));
-        let settled = settled.map(Work::Launches);
-        settled.into_iter().chain(self.names.resolve(named)).collect()
+        let prior = self.prior_launches.remove(&(named.pid, named.kernel, named.at));
+        let prior = prior.map(Work::Launches);
+        prior.into_iter().chain(self.names.resolve(named)).collect()
     }
 
-    /// What was added since the last time is added to the news.
+    /// Reads the counters and adds the activity since the last read to `news`.
     pub(crate) fn take(&mut self, now: Moment, news: &mut News) -> Result<(), Error> {
         let start = Instant::now();
-        let mut tell = |pid: Pid, start: u64, program, work| {
+        let mut push = |pid: Pid, start: u64, program, work| {
             let what = What::Work(work);
             let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
             news.0.entry((pid, start)).or_default().push((program, event));
@@ -164,33 +165,33 @@ impl WorkSums {
             let Some((key, launches)) = self.launched(&key, &values) else { continue };
             if let Launched::Kernel(kernel) = key.launched {
                 let name = self.names.look_up(key.pid, kernel);
-                name.into_iter().for_each(|work| tell(key.pid, key.start, key.program, work));
+                name.into_iter().for_each(|work| push(key.pid, key.start, key.program, work));
             }
-            tell(key.pid, key.start, key.program, Work::Launches(launches));
+            push(key.pid, key.start, key.program, Work::Launches(launches));
         }
         for (key, value) in read_all(&self.copies)? {
             let Some((key, copies)) = self.copied(&key, &value) else { continue };
-            tell(key.pid, key.start, key.program, Work::Copies(Box::new(copies)));
+            push(key.pid, key.start, key.program, Work::Copies(Box::new(copies)));
         }
         self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
         Ok(())
     }
 
-    /// A process ended, or runs another program now: handles of those before mean nothing any more.
+    /// Drops the counters of a process that exited, or of exec generations before `now_runs`.
     pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
         self.names.forget(pid);
         let is_over = |of: u64, program: Program| {
             of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
         };
-        self.launches_told.retain(|key, _| {
+        self.reported_launches.retain(|key, _| {
             let keep = key.pid != pid || !is_over(key.start, key.program);
             if !keep {
-                // Absent is as good as deleted.
+                // An entry that does not exist needs no deletion.
                 let _ = self.launches.delete(&key.bytes());
             }
             keep
         });
-        self.copies_told.retain(|key, _| {
+        self.reported_copies.retain(|key, _| {
             let keep = key.pid != pid || !is_over(key.start, key.program);
             if !keep {
                 let _ = self.copies.delete(&key.bytes());
@@ -199,7 +200,7 @@ impl WorkSums {
         });
     }
 
-    /// The launches of one kernel, added up over all CPUs, less what was told.
+    /// Returns the launches of one kernel, summed over all CPUs, since the last read.
     fn launched(&mut self, key: &[u8], values: &[u8]) -> Option<(LaunchKey, Launches)> {
         let key = LaunchKey::from(parse::<wire::LaunchKey>(key)?);
         let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
@@ -211,9 +212,9 @@ impl WorkSums {
             checked: sum(|cpu| cpu.checked),
             failed: sum(|cpu| cpu.failed),
         };
-        let told = self.launches_told.entry(key).or_default();
-        let before = std::mem::replace(told, now);
-        // A launch may be counted by its entry now and by its result the next time.
+        let reported = self.reported_launches.entry(key).or_default();
+        let before = std::mem::replace(reported, now);
+        // Not only the calls: the result of a launch may be counted after its entry was read.
         if now == before {
             return None;
         }
@@ -228,12 +229,12 @@ impl WorkSums {
     fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(CopyKey, Copies)> {
         let key = CopyKey::from(parse::<wire::CopyKey>(key)?);
         let now: wire::Copies = parse(value)?;
-        let told = self.copies_told.entry(key).or_default();
-        if now.calls == told.calls {
+        let reported = self.reported_copies.entry(key).or_default();
+        if now.calls == reported.calls {
             return None;
         }
-        told.bandwidths.resize(now.bandwidths.len(), 0);
-        let buckets = now.bandwidths.iter().zip(&told.bandwidths).zip(0..);
+        reported.bandwidths.resize(now.bandwidths.len(), 0);
+        let buckets = now.bandwidths.iter().zip(&reported.bandwidths).zip(0..);
         let bandwidths = buckets
             .filter(|((now, before), _)| now > before)
             .map(|((now, before), bucket)| (bucket, now - before))
@@ -243,12 +244,12 @@ impl WorkSums {
             direction,
             pointers: (direction == Direction::Unknown).then_some((now.to, now.from)),
             asynchronous: key.asynchronous,
-            calls: now.calls.saturating_sub(told.calls),
-            bytes: now.bytes.saturating_sub(told.bytes),
-            nanos: now.nanos.saturating_sub(told.nanos),
+            calls: now.calls.saturating_sub(reported.calls),
+            bytes: now.bytes.saturating_sub(reported.bytes),
+            nanos: now.nanos.saturating_sub(reported.nanos),
             bandwidths,
         };
-        *told = CopiesTold {
+        *reported = CopiesTold {
             calls: now.calls,
             bytes: now.bytes,
             nanos: now.nanos,
@@ -258,7 +259,7 @@ impl WorkSums {
     }
 }
 
-/// What came between two counts; of no shape.
+/// Returns the launches between two counts, without shapes.
 fn since(target: Launched, now: &LaunchCounts, before: &LaunchCounts) -> Launches {
     Launches {
         target,
@@ -270,7 +271,7 @@ fn since(target: Launched, now: &LaunchCounts, before: &LaunchCounts) -> Launche
     }
 }
 
-/// Calls by shape, most frequent first; the last shape; calls whose shape was not kept.
+/// Returns calls by shape, most frequent first; the last shape; calls whose shape was not kept.
 fn shapes(sums: &[wire::Launches]) -> (Vec<(Shape, u64)>, Option<Shape>, u64) {
     let mut counts: HashMap<Shape, u64> = HashMap::new();
     for shape in sums.iter().flat_map(|cpu| cpu.shapes).filter(|shape| shape.count > 0) {
@@ -297,7 +298,7 @@ impl From<wire::LaunchKey> for LaunchKey {
             0 => Launched::Kernel(KernelId(key.target)),
             _ => Launched::Graph(ExecId(key.target)),
         };
-        let (pid, program) = (Pid(key.pid), Program(key.program));
+        let (pid, program) = (Pid(key.pid), Program(key.exec_gen));
         Self { pid, start: key.start, program, launched }
     }
 }
@@ -324,7 +325,7 @@ impl From<wire::CopyKey> for CopyKey {
         Self {
             pid: Pid(key.pid),
             start: key.start,
-            program: Program(key.program),
+            program: Program(key.exec_gen),
             direction: key.direction,
             asynchronous: key.asynchronous != 0,
             to: key.to,
@@ -352,13 +353,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_are_of_the_program_that_made_them() {
+    fn activity_is_split_by_exec_generation() {
         let event = |at| {
             let (pid, at) = (Pid(1), Moment(at));
             Event { pid, tid: Tid(1), entered: at, at, what: What::Exit }
         };
         let mut news = News::default();
-        // The number starts again after the largest.
+        // The number wraps around.
         let all = [(65_534, 1), (65_535, 2), (0, 3)];
         let all = all.map(|(program, at)| (Program(program), event(at)));
         news.0.insert((Pid(1), 7), all.to_vec());
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_a_process_wait_until_its_pid_is_known_to_be_reused() {
+    fn activity_of_a_reused_pid_waits_for_its_process() {
         let (pid, at) = (Pid(1), Moment(1));
         let event = Event { pid, tid: Tid(1), entered: at, at, what: What::Exit };
         let mut news = News::default();

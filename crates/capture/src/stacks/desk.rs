@@ -101,7 +101,7 @@ impl Desk {
     pub(crate) fn began(&mut self, pid: Pid, program: Option<Program>) {
         let wire = self.pythons.look(pid);
         let Some(mut wire) = wire else { return };
-        wire.program = program.map_or(wire::VS_ANY_PROGRAM as u16, |program| program.0);
+        wire.program = program.map_or(wire::VS_ANY_EXEC_GEN as u16, |program| program.0);
         let added = self.maps.pythons.update(&pid.0.to_ne_bytes(), &wire.bytes(), MapFlags::ANY);
         self.processes.entry(pid).or_default().is_python = added.is_ok();
     }

@@ -33,7 +33,7 @@ pub(crate) struct KnownStacks {
 impl KnownStacks {
     /// `loops`: the probes can go through many that begin at the same place.
     pub(crate) fn new(map: MapHandle, loops: bool) -> Self {
-        let turns = if loops { wire::VS_TURNS } else { wire::VS_FEW_TURNS } as u16;
+        let turns = if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP } as u16;
         Self { map, turns, places: HashMap::new(), entries: 0 }
     }
 

@@ -46,7 +46,7 @@ impl Stacks {
     pub(crate) const fn wire(self) -> u32 {
         match self {
             Self::Off => wire::VS_STACKS_OFF,
-            Self::Pointers => wire::VS_STACKS_POINTERS,
+            Self::Pointers => wire::VS_STACKS_FRAME_POINTER,
             Self::Full => wire::VS_STACKS_COPY,
         }
     }

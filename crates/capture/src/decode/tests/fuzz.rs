@@ -1,4 +1,4 @@
-//! Records of every kind, row and length, with random bytes in them, and what they reached.
+//! Decodes records of every kind, row and length with random bytes, and collects what was reached.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,20 @@ use crate::hooks::{HOOKS, Hook, Meaning};
 use crate::stacks::{StackRecord, read};
 use crate::wire::{self, Call, CallDescriptor, Head};
 
-/// Results of calls: success, ordinary failures, and those that matter to a capture.
+/// Results of calls: success, ordinary failures, and capture errors.
 const RESULTS: [i32; 5] = [0, 1, 2, 900, 908];
 
 /// Random bodies of each kind, row, length and result.
 const BODIES: usize = 6;
 
-/// More of them for a row that gave no event yet: some need a certain attribute or type.
+/// Additional ones for a row that gave no event yet: some need a certain attribute or type.
 const MORE_BODIES: usize = 20_000;
 
-/// What decoding can give, by name.
+/// Names of all results of decoding.
 pub(super) const DECODED: [&str; 8] =
     ["began", "bound", "called", "event", "exec", "kernel name", "object", "uuid"];
 
-/// Events that records can give.
+/// Names of all events that records can give.
 pub(super) const EVENTS: [&str; 16] = [
     "allocate",
     "context",
@@ -42,10 +42,10 @@ pub(super) const EVENTS: [&str; 16] = [
     "work",
 ];
 
-/// What a run came to.
+/// Coverage of a run.
 #[derive(Default)]
 pub(super) struct Reached {
-    /// Kinds, and bytes of records of them.
+    /// Kinds and lengths of records.
     pub(super) lengths: BTreeSet<(u16, usize)>,
     /// Rows of calls that succeeded and gave an event.
     pub(super) successes: BTreeSet<usize>,
@@ -56,7 +56,7 @@ pub(super) struct Reached {
     pub(super) stacks: BTreeSet<&'static str>,
 }
 
-/// The kinds in `wire.h`: one that is added there is tried, too.
+/// Reads the record kinds from `wire.h`, so that new ones are covered.
 pub(super) fn kinds() -> Vec<u16> {
     let header = include_str!("../../bpf/wire.h");
     let (_, list) = header.split_once("enum vs_record_kind {").unwrap();
@@ -65,7 +65,7 @@ pub(super) fn kinds() -> Vec<u16> {
     values.map(|(_, value)| value.split(',').next().unwrap().parse().unwrap()).collect()
 }
 
-/// Bytes of a whole record of a kind, without what may follow.
+/// Returns the size of a record of a kind, without a variable tail.
 pub(super) fn size(kind: u16) -> usize {
     match u32::from(kind) {
         wire::VS_CALL => size_of::<Call>(),
@@ -73,18 +73,18 @@ pub(super) fn size(kind: u16) -> usize {
         wire::VS_PROCESS => size_of::<wire::Process>(),
         wire::VS_THREAD => size_of::<wire::ThreadName>(),
         wire::VS_EXEC | wire::VS_EXIT | wire::VS_THREAD_EXIT => size_of::<Head>(),
-        wire::VS_LEARNED => size_of::<wire::Learned>(),
-        wire::VS_NAMED => size_of::<wire::Named>(),
+        wire::VS_CONTEXT_DEVICE => size_of::<wire::ContextDevice>(),
+        wire::VS_KERNEL_NAME => size_of::<wire::KernelName>(),
         wire::VS_STACK => size_of::<wire::Stack>(),
         wire::VS_ADDRESSES => size_of::<wire::Addresses>(),
-        // Its frames follow, as many as there are.
+        // Followed by a variable number of frames.
         wire::VS_PYTHON => size_of::<Head>() + 16,
         wire::VS_TENSOR => size_of::<wire::Tensor>(),
         other => panic!("kind {other} has no size here"),
     }
 }
 
-/// Random numbers, of which many are small: handles, attributes and types are.
+/// Random numbers, many of them small, as handles, attributes and types are.
 struct Dice(u64);
 
 impl Dice {
@@ -94,7 +94,7 @@ impl Dice {
         (self.0 >> 32) as u32
     }
 
-    /// A record with this head.
+    /// Returns a random record with this head.
     fn record(&mut self, kind: u16, row: u16, result: i32, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 4);
         bytes.extend(kind.to_ne_bytes());
@@ -127,7 +127,7 @@ pub(super) fn run(seed: u64) -> Reached {
         let whole = if known { size(kind) } else { size_of::<Call>() };
         let head = size_of::<Head>();
         let rows = if calls { HOOKS.len() as u16 } else { 3 };
-        for row in (0..rows).chain([HOOKS.len() as u16, wire::VS_CANARY as u16, u16::MAX]) {
+        for row in (0..rows).chain([HOOKS.len() as u16, wire::VS_SELF_TEST as u16, u16::MAX]) {
             for length in
                 [0, 4, head - 1, head, whole - 1, whole, whole + 1, whole + 8, whole + 400]
             {
@@ -140,13 +140,13 @@ pub(super) fn run(seed: u64) -> Reached {
             }
         }
     }
-    reached.insist(&mut dice);
+    reached.retry_missing(&mut dice);
     reached
 }
 
 impl Reached {
     /// Tries rows again that gave no event yet.
-    fn insist(&mut self, dice: &mut Dice) {
+    fn retry_missing(&mut self, dice: &mut Dice) {
         for (row, hook) in HOOKS.iter().enumerate() {
             let mut left = if is_kept_by_probes(hook) { 0 } else { MORE_BODIES };
             while left > 0 && !self.successes.contains(&row) {
@@ -174,7 +174,7 @@ impl Reached {
         for decoded in found.iter().chain(&made) {
             let rows = if result == 0 { &mut self.successes } else { &mut self.failures };
             let (name, event) = name(decoded);
-            // A call whose results cannot be read is a loss, whatever it is.
+            // Any call whose results cannot be read is a loss.
             if is_call && event != Some("lost") {
                 rows.insert(row);
             }
@@ -224,9 +224,9 @@ fn event_name(what: &What) -> &'static str {
     }
 }
 
-/// Whether a call that succeeds gives no event: the probes keep what it does, or add it up.
+/// Returns whether a successful call gives no event: the probes track or count it.
 pub(super) const fn is_kept_by_probes(hook: &Hook) -> bool {
-    // Its record shows a process, and means nothing else.
+    // The record only announces the process.
     let announces = matches!(hook.meaning, Meaning::Initialise);
     announces
         || matches!(
@@ -237,7 +237,7 @@ pub(super) const fn is_kept_by_probes(hook: &Hook) -> bool {
                 | wire::VS_ACTION_CONTEXT_GET
                 | wire::VS_ACTION_CONTEXT_DEVICE
                 | wire::VS_ACTION_NAME
-                | wire::VS_ACTION_TOLD_NAME
+                | wire::VS_ACTION_GET_NAME
                 | wire::VS_ACTION_LAUNCH
                 | wire::VS_ACTION_LAUNCH_CONFIG
                 | wire::VS_ACTION_COPY
