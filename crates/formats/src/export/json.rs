@@ -273,7 +273,7 @@ impl Report {
         let bounded = Certainty {
             live_at_least: snapshot.certainty.live_at_least,
             live_at_most: snapshot.certainty.live_at_most,
-            ..certainty.clone()
+            ..listed.clone()
         };
         let (ended, running): (Vec<_>, Vec<_>) =
             snapshot.processes.iter().partition(|process| process.ended.is_some());

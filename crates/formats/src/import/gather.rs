@@ -178,7 +178,7 @@ impl Sink for Gather<'_> {
         }
     }
 
-    fn verdict(&mut self, verdict: Judgement) {
+    fn judged(&mut self, verdict: Judgement) {
         if self.only.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
             self.facts.judged.push(verdict);
         }

@@ -1,5 +1,5 @@
-//! Which reader a file is for: by its first bytes, never by its name. Files that are nearly right
-//! are told what to do about it.
+//! Detection of a file's format by its first bytes, never by its name. Errors for similar formats
+//! say how to convert the file.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,22 +11,22 @@ use super::nsys::database::Database;
 use super::{Error, Imported, Sink, Source, nsys, recording, sanitizer, smi, torch};
 use crate::plain::plain;
 
-/// How much of a file is looked at. Reports may begin with output of the program.
+/// Bytes of a file that are inspected. Reports may begin with output of the program.
 const HEAD: u64 = 1 << 18;
 
-/// What would be accepted.
-const ACCEPTED: &str = "recordings of this program, SQLite exports of Nsight Systems, memory \
+/// Supported formats.
+const ACCEPTED: &str = "recordings of vramscope, SQLite exports of Nsight Systems, memory \
                         snapshots of PyTorch, and leak reports of compute-sanitizer are read";
 
-/// An empty file, or one that the kernel makes.
+/// An empty file, or one of procfs.
 const NO_LENGTH: &str = "the file is empty or has no length (as in /proc); wait for the program that writes it, \
                          or save its content first";
 
-/// Reads a file, whatever it is. `function` knows the driver functions by name.
+/// Reads a file of any supported format. `function` looks up driver functions by name.
 ///
 /// # Errors
 ///
-/// The file cannot be read, is of no known sort, or is broken.
+/// The file cannot be read, has an unknown format, or is damaged.
 pub fn open(
     path: &Path,
     sink: &mut dyn Sink,
@@ -40,68 +40,69 @@ pub fn open(
     }
 }
 
-/// Who made a file, from what it begins with.
+/// Detects the format of a file by its first bytes.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or is of no known sort; the error says what it looks like and what to
+/// The file cannot be read, or has an unknown format; the error says what it looks like and what to
 /// do next.
 pub fn recognise(path: &Path) -> Result<Source, Error> {
     check_file(path)?;
     let io = |source| Error::Io { path: path.into(), source };
     let mut head = Vec::new();
     File::open(path).map_err(io)?.take(HEAD).read_to_end(&mut head).map_err(io)?;
-    match of_head(&head) {
+    match detect_head(&head) {
         Guess::Is(source) => Ok(source),
-        Guess::Database => of_database(path),
+        Guess::Database => detect_database(path),
         Guess::No(why) => Err(Error::NotRecognised { path: path.into(), why }),
     }
 }
 
-/// Refuses what is not a regular file with content, without opening it: a pipe or a device might never end.
+/// Rejects anything but a regular file with content, without opening it: reading a pipe or a device
+/// might never end.
 ///
 /// # Errors
 ///
-/// The path cannot be found, or is a folder, pipe, device, or file without length.
+/// The path does not exist, or is a directory, pipe, device, or file without length.
 pub fn check_file(path: &Path) -> Result<(), Error> {
-    let about =
+    let metadata =
         std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;
-    let why = if about.is_dir() {
+    let reason = if metadata.is_dir() {
         "it is a directory; name a file in it"
-    } else if !about.is_file() {
+    } else if !metadata.is_file() {
         "not a regular file; save it to disk first"
-    } else if about.len() == 0 {
-        // Files of procfs are made while they are read, and some wait for what comes next.
+    } else if metadata.len() == 0 {
+        // Files of procfs are generated when they are read, and some wait for the next event.
         NO_LENGTH
     } else {
         return Ok(());
     };
-    Err(Error::NotRecognised { path: path.into(), why: why.into() })
+    Err(Error::NotRecognised { path: path.into(), why: reason.into() })
 }
 
 #[derive(PartialEq, Eq, Debug)]
 enum Guess {
     Is(Source),
-    /// SQLite: its tables tell.
+    /// SQLite: its tables have to be checked.
     Database,
-    /// Why not.
+    /// Unsupported, with the reason.
     No(String),
 }
 
-fn of_head(head: &[u8]) -> Guess {
+fn detect_head(head: &[u8]) -> Guess {
     if head.is_empty() {
         return Guess::No(NO_LENGTH.into());
     }
-    of_binary(head).or_else(|| of_text(head)).unwrap_or_else(|| {
-        let begin = String::from_utf8_lossy(head.get(..16).unwrap_or(head)).into_owned();
-        Guess::No(format!("unknown file format (starts with \"{}\"); {ACCEPTED}", plain(&begin)))
+    detect_binary(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
+        let start = String::from_utf8_lossy(head.get(..16).unwrap_or(head)).into_owned();
+        Guess::No(format!("unknown file format (starts with \"{}\"); {ACCEPTED}", plain(&start)))
     })
 }
 
-fn of_binary(head: &[u8]) -> Option<Guess> {
-    let no = |why: &str| Some(Guess::No(why.into()));
-    let packed = |how: &str, unpack: &str| {
-        Some(Guess::No(format!("it is compressed with {how}; unpack it first: {unpack} FILE")))
+fn detect_binary(head: &[u8]) -> Option<Guess> {
+    let no = |reason: &str| Some(Guess::No(reason.into()));
+    let packed = |format: &str, unpack: &str| {
+        Some(Guess::No(format!("it is compressed with {format}; unpack it first: {unpack} FILE")))
     };
     match head {
         [b'S', b'Q', b'L', b'i', b't', b'e', b' ', ..]
@@ -124,8 +125,8 @@ fn of_binary(head: &[u8]) -> Option<Guess> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => packed("zstd", "unzstd"),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => packed("xz", "unxz"),
         [b'B', b'Z', b'h', ..] => packed("bzip2", "bunzip2"),
-        [b'P', b'K', 3, 4, ..] => Some(of_zip(head)),
-        // The opcode that begins a pickle, and its protocol.
+        [b'P', b'K', 3, 4, ..] => Some(detect_zip(head)),
+        // The opcode that starts a pickle, and its protocol.
         [0x80, 0..=5, ..] => Some(Guess::Is(Source::Torch)),
         _ if contains(head.get(..512).unwrap_or(head), b"QuadD") => {
             no("it is a report of Nsight Systems; export it: nsys export --type sqlite FILE")
@@ -138,12 +139,12 @@ fn of_binary(head: &[u8]) -> Option<Guess> {
     }
 }
 
-/// `torch.save` writes zip archives of a pickle: mostly of models, sometimes of a snapshot.
-fn of_zip(head: &[u8]) -> Guess {
+/// Detects archives of `torch.save`: mostly models, sometimes a snapshot.
+fn detect_zip(head: &[u8]) -> Guess {
     match (contains(head, b"data.pkl"), contains(head, b"segments")) {
         (true, true) => Guess::Is(Source::Torch),
         (true, false) => Guess::No(
-            "it is an archive of torch.save and no memory snapshot; make one with \
+            "a torch.save archive, but not a memory snapshot; make one with \
              torch.cuda.memory._dump_snapshot(FILE)"
                 .into(),
         ),
@@ -151,11 +152,12 @@ fn of_zip(head: &[u8]) -> Guess {
     }
 }
 
-fn of_text(head: &[u8]) -> Option<Guess> {
+fn detect_text(head: &[u8]) -> Option<Guess> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
-    let begin = head.trim_ascii_start();
-    let starts =
-        |with: &[u8]| begin.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
+    let start = head.trim_ascii_start();
+    let starts = |prefix: &[u8]| {
+        start.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
     if starts(b"<!doctype html") || starts(b"<html") || starts(b"<head") {
         return Some(Guess::Is(Source::Torch));
     }
@@ -181,18 +183,18 @@ fn of_text(head: &[u8]) -> Option<Guess> {
     None
 }
 
-fn of_database(path: &Path) -> Result<Source, Error> {
+fn detect_database(path: &Path) -> Result<Source, Error> {
     let tables = Database::open(path)?.tables()?;
     let has = |name: &str| tables.iter().any(|table| table.eq_ignore_ascii_case(name));
-    let begins = |with: &str| tables.iter().any(|table| table.starts_with(with));
+    let has_prefix = |prefix: &str| tables.iter().any(|table| table.starts_with(prefix));
     if has(nsys::EVENTS)
         || has("META_DATA_EXPORT")
         || has("EXPORT_META_DATA")
-        || has("StringIds") && begins("TARGET_INFO_")
+        || has("StringIds") && has_prefix("TARGET_INFO_")
     {
         return Ok(Source::Nsys);
     }
-    let why = if begins("CUPTI_ACTIVITY_KIND_") {
+    let reason = if has_prefix("CUPTI_ACTIVITY_KIND_") {
         "it is a SQLite file of nvprof, which has no memory events; profile with nsys profile \
          --cuda-memory-usage=true"
             .into()
@@ -201,7 +203,7 @@ fn of_database(path: &Path) -> Result<Source, Error> {
         let names = if names.is_empty() { "none".into() } else { names.join(", ") };
         format!("it is a SQLite file, but not of Nsight Systems (its tables: {names}); {ACCEPTED}")
     };
-    Err(Error::NotRecognised { path: path.into(), why })
+    Err(Error::NotRecognised { path: path.into(), why: reason })
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! A recording: its events go through the ledger again, which tells what began and ended.
+//! Recordings: the events are replayed through the ledger, whose change log has the changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -20,10 +20,10 @@ use super::{Error, Imported, Refused, Sink, Source, Warning};
 use crate::export::{GpuName, listed};
 use crate::recording::{Reader, Resolver, Row};
 
-/// Rows between two signs of progress.
+/// Rows between two progress updates.
 const STEP: u64 = 16_384;
 
-/// Pools of ended processes that are kept at most.
+/// Maximum number of pools of ended processes.
 const POOLS_KEPT: usize = 65_536;
 
 /// Reads a recording. `known` finds driver functions in this version's hook table.
@@ -37,7 +37,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         names: HashMap::new(),
         gpus: Vec::new(),
         devices: BTreeMap::new(),
-        differing: 0,
+        differently_numbered: 0,
         pools: Vec::new(),
         last: Moment(0),
         before_trace: 0,
@@ -45,12 +45,12 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         events: 0,
         producer: None,
     };
-    if path.metadata().is_ok_and(|facts| facts.is_file()) {
-        import.look_ahead(Reader::open(path, known)?.only_sites());
+    if path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        import.read_sites(Reader::open(path, known)?.only_sites());
     }
     let mut rows = 0_u64;
     while let Some(row) = reader.next_row()? {
-        import.take(row);
+        import.read_row(row);
         rows += 1;
         if rows.is_multiple_of(STEP) {
             let (done, total) = reader.progress();
@@ -68,36 +68,36 @@ struct Import<'a> {
     sink: &'a mut dyn Sink,
     ledger: Ledger,
     changes: Vec<Change>,
-    /// The recording's numbers of stacks, and those of the sink.
+    /// Sites of the sink by the recording's site ids.
     sites: HashMap<SiteId, SiteId>,
-    /// The same by the names of the ledger.
+    /// Sites of the sink by the ledger's site names.
     names: HashMap<u64, SiteId>,
     gpus: Vec<GpuName>,
-    /// Which GPUs the devices are, by the first process that told.
+    /// GPUs of the devices, by the first process that reported them.
     devices: BTreeMap<DeviceId, GpuId>,
-    /// Processes that count the GPUs otherwise.
-    differing: u64,
+    /// Number of processes that number the GPUs differently.
+    differently_numbered: u64,
     pools: Vec<PoolSums>,
     last: Moment,
     before_trace: u64,
-    /// Allocations of processes that ended that may have been released with a context.
+    /// Allocations of ended processes that may have been released with a context.
     unknown_context: u64,
     events: u64,
     producer: Option<String>,
 }
 
 impl Import<'_> {
-    /// Names of frames take time to find, so that sites may be told after their first events: they
-    /// are all read before. What is wrong with the file is told when it is read as a whole.
-    fn look_ahead(&mut self, mut reader: Reader<impl Read>) {
+    /// Reads all sites in advance, because symbolization takes time and sites may follow their
+    /// first events. Errors of the file are reported when it is read completely.
+    fn read_sites(&mut self, mut reader: Reader<impl Read>) {
         while let Ok(Some(row)) = reader.next_row() {
             if let Row::Event(Event { what: What::Site(facts), .. }) = row {
-                self.tell(&facts);
+                self.add_site(&facts);
             }
         }
     }
 
-    fn take(&mut self, row: Row) {
+    fn read_row(&mut self, row: Row) {
         match row {
             Row::About { key, value } if &*key == "vramscope" => {
                 self.producer = Some(format!("vramscope {value}"));
@@ -109,8 +109,8 @@ impl Import<'_> {
                 self.last = self.last.max(at);
                 let snapshot = self.ledger.snapshot(at, &VIEW);
                 let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
-                let doubtful = ended.clone().map(|process| process.certainty.unknown_context);
-                self.unknown_context += doubtful.sum::<u64>();
+                let counts = ended.clone().map(|process| process.certainty.unknown_context);
+                self.unknown_context += counts.sum::<u64>();
                 self.keep_pools(ended, at);
             }
             Row::End(at) => self.last = self.last.max(at),
@@ -126,7 +126,7 @@ impl Import<'_> {
                 self.before_trace += u64::from(facts.before_trace);
                 self.sink.process(event.pid, &facts.name);
             }
-            What::Site(facts) => self.tell(facts),
+            What::Site(facts) => self.add_site(facts),
             What::Gpus(gpus) => self.name_devices(gpus),
             _ => {}
         }
@@ -139,9 +139,9 @@ impl Import<'_> {
         self.ledger.apply(event);
         self.ledger.take_changes(&mut self.changes);
         for mut change in self.changes.drain(..) {
-            // The ledger keeps the recording's numbers: its verdicts are those of the trace.
+            // The ledger keeps the recording's site ids, so its verdicts are those of the trace.
             change.site = change.site.and_then(|site| self.sites.get(&site).copied());
-            // Host memory has the context of the thread that took it, and lies on no device.
+            // Host memory has the context of the allocating thread, but no device.
             if is_host(change.kind) {
                 change.device = None;
                 if let Turn::Learned { before, .. } = &mut change.what {
@@ -158,8 +158,8 @@ impl Import<'_> {
         self.sink.refused(&Refused { at, pid, device, bytes, free_bytes: None, site });
     }
 
-    /// What was told first of a site stands.
-    fn tell(&mut self, facts: &SiteFacts) {
+    /// Adds a site; the first definition counts.
+    fn add_site(&mut self, facts: &SiteFacts) {
         if self.sites.contains_key(&facts.site) {
             return;
         }
@@ -174,7 +174,7 @@ impl Import<'_> {
         self.sites.get(&recorded?).copied()
     }
 
-    /// The sink's stack of a site that the ledger names.
+    /// Returns the sink's site for a site name of the ledger.
     fn named(&self, site: SiteName) -> Option<SiteId> {
         match site {
             SiteName::Told(name) => self.names.get(&name).copied(),
@@ -183,18 +183,19 @@ impl Import<'_> {
         }
     }
 
-    /// Verdicts and anomalies of the whole recording, as its live report has them.
-    fn judge(&mut self, anomalies: &[Anomaly]) {
+    /// Reports verdicts and anomalies of the whole recording, as in its live report.
+    fn report_verdicts(&mut self, anomalies: &[Anomaly]) {
         let (suspects, others) = self.ledger.verdicts(self.last);
         let mut findings = Findings {
             unusual: anomalies.iter().map(|one| Odd::of(one, self.named(one.site))).collect(),
             ..Findings::default()
         };
-        for (judged, into) in [(suspects, &mut findings.suspects), (others, &mut findings.others)] {
-            for one in judged {
+        let lists = [(suspects, &mut findings.suspects), (others, &mut findings.others)];
+        for (verdicts, list) in lists {
+            for one in verdicts {
                 if matches!(one.subject, Subject::Memory(_)) {
                     let site = self.named(one.site);
-                    into.extend(Judged::of(one, site));
+                    list.extend(Judged::of(one, site));
                 } else {
                     self.sink.judged(one);
                 }
@@ -218,7 +219,7 @@ impl Import<'_> {
                 self.sink.device(device, &named.name, total);
             }
         }
-        self.differing += u64::from(differs);
+        self.differently_numbered += u64::from(differs);
     }
 
     fn keep_pools<'a>(&mut self, of: impl Iterator<Item = &'a ProcessView>, at: Moment) {
@@ -227,18 +228,18 @@ impl Import<'_> {
             pid,
             device: pool.device,
             pool: pool.pool.map_or(0, |pool| pool.0),
-            reserved: pool.reserved.map(|told| told.bytes.0),
+            reserved: pool.reserved.map(|reported| reported.bytes.0),
             used: pool.used.0,
             at,
         });
         self.pools.extend(sums.take(POOLS_KEPT.saturating_sub(self.pools.len())));
     }
 
-    /// The last snapshot, and what makes figures inexact.
+    /// Takes the last snapshot, and reports what makes values inexact.
     fn finish(&mut self) {
         let view = View { ended_sites: true, ..VIEW };
         let last = self.ledger.snapshot(self.last, &view);
-        self.judge(&last.anomalies);
+        self.report_verdicts(&last.anomalies);
         self.keep_pools(last.processes.iter(), self.last);
         for pool in &self.pools {
             self.sink.pool(pool);
@@ -250,13 +251,13 @@ impl Import<'_> {
                 self.before_trace,
             ),
             (
-                "allocations are in contexts that are not known and may have ended with one",
+                "allocations are in unknown contexts and may have been released",
                 self.unknown_context + listed(&last).unknown_context,
             ),
             (
-                "processes count the GPUs otherwise than the first one; names of devices are those \
+                "processes number the GPUs differently than the first one; device names are those \
                  of the first",
-                self.differing,
+                self.differently_numbered,
             ),
         ] {
             if count > 0 {
@@ -266,7 +267,7 @@ impl Import<'_> {
     }
 }
 
-/// Sums alone.
+/// Totals only.
 const VIEW: View = View {
     top: 0,
     min_size: engine::units::Bytes(0),

@@ -18,7 +18,7 @@ const MOST: usize = 65_536;
 /// Calls `each` with the rows of a small table; a missing table or column has no rows.
 fn small(database: &Database, query: &str, mut each: impl FnMut(&Row<'_>)) -> Result<(), Error> {
     let Ok(mut statement) = database.connection.prepare(query) else { return Ok(()) };
-    let failed = |error| database.complaint("a table of names", &error);
+    let failed = |error| database.sqlite_error("a table of names", &error);
     let mut rows = statement.query([]).map_err(failed)?;
     let mut left = MOST;
     while let Some(row) = rows.next().map_err(failed)? {

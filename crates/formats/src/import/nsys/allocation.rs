@@ -55,7 +55,7 @@ pub(super) struct Live {
 
 /// Returns whether a second row describes the same managed memory: once when a library loads it and
 /// again in its context, or as a variable.
-pub(super) fn is_told_again(older: &Live, newer: &Live) -> bool {
+pub(super) fn is_same_memory(older: &Live, newer: &Live) -> bool {
     let variable = Kind::ManagedStatic;
     older.class == newer.class
         && older.bytes == newer.bytes

@@ -54,7 +54,7 @@ pub(super) struct Calls {
 impl Calls {
     /// Adds a call that an allocation refers to.
     #[inline]
-    pub(super) fn want(&mut self, correlation: u32) {
+    pub(super) fn request(&mut self, correlation: u32) {
         self.ids.push(correlation);
     }
 
@@ -208,7 +208,7 @@ pub(super) fn resolve(
                 let name = *slot & !NAME;
                 *sites.entry(name).or_insert_with(|| {
                     let name = strings.get(i64::from(name));
-                    name.map_or(NOTHING, |name| remark(api_name(&name), sink).0)
+                    name.map_or(NOTHING, |name| synthetic_site(api_name(&name), sink).0)
                 })
             };
         }
@@ -216,7 +216,7 @@ pub(super) fn resolve(
 }
 
 /// Returns a site with one synthetic frame.
-pub(super) fn remark(text: &str, sink: &mut dyn Sink) -> SiteId {
+pub(super) fn synthetic_site(text: &str, sink: &mut dyn Sink) -> SiteId {
     let frame = Frame { function: text.into(), language: Language::Remark, ..Frame::default() };
     let stacks = sink.stacks();
     let frame = stacks.frame(frame);
@@ -237,7 +237,7 @@ pub(super) fn api_name(name: &str) -> &str {
 
 impl Heard {
     /// Adds warnings about failed allocations and invalid rows.
-    pub(super) fn note(&self, strings: &mut Strings<'_>, notes: &mut Notes) {
+    pub(super) fn add_warnings(&self, strings: &mut Strings<'_>, notes: &mut Notes) {
         for (&name, &count) in &self.failed {
             let name = strings.get(name).unwrap_or_default();
             let name = api_name(&name);

@@ -1,4 +1,4 @@
-//! Call chains become sites. The frames of the tool that took the backtrace are dropped.
+//! Call chains as sites. Frames of the tool that took the backtrace are dropped.
 
 use std::sync::Arc;
 
@@ -15,37 +15,37 @@ use super::strings::Strings;
 use super::table::{Order, Reader, Table};
 use crate::import::{Error, Sink};
 
-/// Frames of one chain that are kept, the innermost ones.
+/// Maximum number of frames of a chain; the innermost ones are kept.
 const DEEPEST: usize = 512;
 
-/// Chains without a site.
+/// A chain without a site.
 const NOTHING: u32 = u32::MAX;
 
 const TABLE: &str = "CUDA_CALLCHAINS";
 const COLUMNS: [&str; 5] = ["id", "symbol", "module", "unresolved", "stackDepth"];
 
-/// The sites of the chains that allocations need.
+/// Sites of the chains that allocations refer to.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     ids: Lookup,
     sites: Vec<u32>,
-    /// What to add to the number that a call has for its chain.
+    /// Offset between the number that a call has for its chain and the chain's id.
     shift: u32,
 }
 
 impl Chains {
-    /// The site of the chain that a call names.
-    pub(super) fn site(&mut self, named: u32) -> Option<SiteId> {
-        let at = self.ids.find(named.checked_add(self.shift)?)?;
+    /// Returns the site of the chain that a call refers to.
+    pub(super) fn site(&mut self, number: u32) -> Option<SiteId> {
+        let at = self.ids.find(number.checked_add(self.shift)?)?;
         self.sites.get(at).copied().filter(|&site| site != NOTHING).map(SiteId)
     }
 }
 
-/// Reads the chains that calls of `processes` name.
+/// Reads the chains that calls of `processes` refer to.
 pub(super) fn read(
     database: &Database,
     processes: &mut super::processes::Processes,
-    heard: &Heard,
+    stats: &Heard,
     strings: &mut Strings<'_>,
     notes: &mut Notes,
     sink: &mut dyn Sink,
@@ -55,7 +55,7 @@ pub(super) fn read(
         notes.mention("call chains lack columns; allocations have no stacks", 1);
         return Ok(Chains::default());
     }
-    let shift = shift(database, heard, strings)?;
+    let shift = shift(database, stats, strings)?;
     let ids = calls::chains(processes, shift);
     let sites = vec![NOTHING; ids.len()];
     let mut reader = ChainReader {
@@ -63,7 +63,7 @@ pub(super) fn read(
         frames: HashMap::new(),
         current: None,
         scattered: false,
-        odd: 0,
+        invalid: 0,
         strings,
         sink,
     };
@@ -73,15 +73,16 @@ pub(super) fn read(
         table.rows(database, Order::By("id, stackDepth"), &mut reader)?;
         reader.finish();
     }
-    notes.mention("call chains have values that cannot be used", reader.odd);
+    notes.mention("call chains have values that cannot be used", reader.invalid);
     Ok(reader.chains)
 }
 
-/// Exports of 2022.2 number chains from 1 and let calls name them from 0. Whether that is so is seen
-/// from both, and believed if the functions of calls then agree with their chains.
-fn shift(database: &Database, heard: &Heard, strings: &mut Strings<'_>) -> Result<u32, Error> {
-    let failed = |error| database.complaint("table CUDA_CALLCHAINS", &error);
-    if heard.lowest_chain != Some(0) {
+/// Returns the offset of chain numbers. Exports of 2022.2 number chains from 1, but calls refer to
+/// them from 0. That is detected from the lowest numbers of both, and confirmed by comparing
+/// functions of calls with their chains.
+fn shift(database: &Database, stats: &Heard, strings: &mut Strings<'_>) -> Result<u32, Error> {
+    let failed = |error| database.sqlite_error("table CUDA_CALLCHAINS", &error);
+    if stats.lowest_chain != Some(0) {
         return Ok(0);
     }
     let lowest: Option<i64> = database
@@ -95,19 +96,19 @@ fn shift(database: &Database, heard: &Heard, strings: &mut Strings<'_>) -> Resul
         .connection
         .prepare("SELECT symbol FROM CUDA_CALLCHAINS WHERE id = ?1 LIMIT 1000")
         .map_err(failed)?;
-    let mut agree = [0, 0];
-    for &(chain, name) in &heard.samples {
+    let mut matches = [0, 0];
+    for &(chain, name) in &stats.samples {
         let Some(name) = strings.get(name) else { continue };
-        for (shift, agree) in (0_i64..).zip(&mut agree) {
+        for (shift, matches) in (0_i64..).zip(&mut matches) {
             let symbols: Result<Vec<i64>, _> = statement
                 .query_map([i64::from(chain) + shift], |row| row.get(0))
                 .and_then(Iterator::collect);
             let symbols = symbols.unwrap_or_default();
             let same = |&id: &i64| strings.get(id).is_some_and(|symbol| symbol == name);
-            *agree += usize::from(symbols.iter().any(same));
+            *matches += usize::from(symbols.iter().any(same));
         }
     }
-    Ok(u32::from(agree[1] > agree[0]))
+    Ok(u32::from(matches[1] > matches[0]))
 }
 
 struct ChainReader<'a, 'd> {
@@ -115,9 +116,9 @@ struct ChainReader<'a, 'd> {
     /// Frames by symbol, module and whether the symbol is only an address.
     frames: HashMap<(i64, i64, bool), (FrameId, Sort)>,
     current: Option<Current>,
-    /// Rows of one chain do not follow each other.
+    /// Whether rows of one chain are not consecutive.
     scattered: bool,
-    odd: u64,
+    invalid: u64,
     strings: &'a mut Strings<'d>,
     sink: &'a mut dyn Sink,
 }
@@ -125,33 +126,33 @@ struct ChainReader<'a, 'd> {
 /// The chain whose rows are being read.
 struct Current {
     id: i64,
-    /// Where its site goes, if an allocation needs it.
+    /// Index of its site, if an allocation refers to it.
     at: Option<usize>,
-    /// Depth and frame.
+    /// Depth, frame and relevance.
     frames: Vec<(i64, FrameId, Sort)>,
 }
 
-/// Whether a frame is of interest.
+/// Relevance of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sort {
     /// Code of the tool that took the backtrace.
     Tool,
-    /// A place without a name.
-    Nameless,
-    /// Code with a name.
+    /// An address without a symbol.
+    Unnamed,
+    /// Code with a symbol.
     Named,
 }
 
 impl Reader<5> for ChainReader<'_, '_> {
     fn begin(&mut self) -> Result<(), Error> {
         self.chains.sites.fill(NOTHING);
-        (self.current, self.scattered, self.odd) = (None, false, 0);
+        (self.current, self.scattered, self.invalid) = (None, false, 0);
         Ok(())
     }
 
     fn row(&mut self, row: &Row<'_, 5>) -> Result<(), Error> {
         let (Some(id), Some(symbol), Some(depth)) = (row.int(0), row.int(1), row.int(4)) else {
-            self.odd += 1;
+            self.invalid += 1;
             return Ok(());
         };
         if self.current.as_ref().is_none_or(|current| current.id != id) {
@@ -161,15 +162,15 @@ impl Reader<5> for ChainReader<'_, '_> {
             self.scattered |= known;
             self.current = Some(Current { id, at, frames: Vec::new() });
         }
-        let wanted = self
+        let is_needed = self
             .current
             .as_ref()
             .is_some_and(|current| current.at.is_some() && current.frames.len() < DEEPEST);
-        if wanted {
+        if is_needed {
             let unresolved = row.int(3).is_some_and(|flag| flag != 0);
-            let (frame, sort) = self.frame(symbol, row.int(2).unwrap_or(-1), unresolved);
+            let (frame, relevance) = self.frame(symbol, row.int(2).unwrap_or(-1), unresolved);
             if let Some(current) = &mut self.current {
-                current.frames.push((depth, frame, sort));
+                current.frames.push((depth, frame, relevance));
             }
         }
         Ok(())
@@ -182,44 +183,44 @@ impl ChainReader<'_, '_> {
         if let Some(&known) = self.frames.get(&key) {
             return known;
         }
-        let module = self.strings.get(module).filter(|name| is_told(name));
-        let symbol = self.strings.get(symbol).filter(|name| is_told(name));
+        let module = self.strings.get(module).filter(|name| is_named(name));
+        let symbol = self.strings.get(symbol).filter(|name| is_named(name));
         let address = symbol.as_deref().is_some_and(is_address);
         let function = symbol.filter(|_| !unresolved && !address);
-        let sort = match (&function, &module) {
+        let relevance = match (&function, &module) {
             (_, Some(module)) if is_tool(module) => Sort::Tool,
             (Some(_), _) => Sort::Named,
-            (None, _) => Sort::Nameless,
+            (None, _) => Sort::Unnamed,
         };
-        // `[Max depth]` and its like stand for frames that are not there.
-        let remark = function.as_deref().is_some_and(|name| name.starts_with('['));
+        // `[Max depth]` and similar entries stand for missing frames.
+        let synthetic = function.as_deref().is_some_and(|name| name.starts_with('['));
         let frame = Frame {
             unknown: function.is_none().then_some(Unknown::NotTold),
             function: function.map_or_else(|| Arc::from(""), Arc::from),
             module: module.map(Arc::from),
-            language: if remark { Language::Remark } else { Language::Native },
+            language: if synthetic { Language::Remark } else { Language::Native },
             ..Frame::default()
         };
-        let known = (self.sink.stacks().frame(frame), sort);
+        let known = (self.sink.stacks().frame(frame), relevance);
         self.frames.insert(key, known);
         known
     }
 
-    /// The chain is complete.
+    /// Stores the site of the completed chain.
     fn finish(&mut self) {
         let Some(mut current) = self.current.take() else { return };
         let Some(slot) = current.at.and_then(|at| self.chains.sites.get_mut(at)) else { return };
         current.frames.sort_by_key(|&(depth, ..)| depth);
         let first = current.frames.iter().position(|&(_, _, sort)| sort == Sort::Named);
         let first = first
-            .or_else(|| current.frames.iter().position(|&(_, _, sort)| sort == Sort::Nameless));
+            .or_else(|| current.frames.iter().position(|&(_, _, sort)| sort == Sort::Unnamed));
         let frames: Vec<_> =
             current.frames.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
         *slot = self.sink.stacks().site(&frames).0;
     }
 }
 
-fn is_told(name: &str) -> bool {
+fn is_named(name: &str) -> bool {
     !name.is_empty() && name != "[Unknown]"
 }
 
@@ -228,10 +229,10 @@ fn is_address(name: &str) -> bool {
         .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Libraries that a profiler puts into the program.
+/// Returns whether a module is a library that a profiler injects into the program.
 fn is_tool(module: &str) -> bool {
     let file = module.rsplit('/').next().unwrap_or(module);
     ["libcupti", "libToolsInjection", "libnvperf", "libInterceptor"]
         .iter()
-        .any(|begin| file.starts_with(begin))
+        .any(|prefix| file.starts_with(prefix))
 }

@@ -1,5 +1,5 @@
-//! A SQLite file, opened so that nothing is written and nothing hostile is run; and SQLite's
-//! complaints in words that help.
+//! A SQLite file, opened so that nothing is written and nothing hostile is run; and SQLite errors
+//! with advice.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::import::Error;
 
-/// An open file.
+/// An open database.
 #[derive(Debug)]
 pub(in crate::import) struct Database {
     path: PathBuf,
@@ -17,67 +17,67 @@ pub(in crate::import) struct Database {
 }
 
 impl Database {
-    /// Opens a file for reading. Without a write-ahead log nobody is writing, so no lock is taken
-    /// and the file may lie where nothing can be written.
+    /// Opens a file for reading. Without a write-ahead log no process is writing, so no lock is
+    /// taken and the directory of the file may be read-only.
     pub(in crate::import) fn open(path: &Path) -> Result<Self, Error> {
         check_length(path)?;
-        if has_content(&beside(path, "-journal")) {
+        if has_content(&with_suffix(path, "-journal")) {
             return Err(Error::Broken {
                 path: path.into(),
                 what: "another program is writing it, or died while it did".into(),
-                place: "the file ending in -journal beside it".into(),
+                place: "its -journal file".into(),
                 advice: "wait for the export to end, or export it again".into(),
             });
         }
-        let logged = has_content(&beside(path, "-wal"));
-        let address = address(path, !logged)?;
+        let logged = has_content(&with_suffix(path, "-wal"));
+        let uri = uri(path, !logged)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_URI
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(address, flags)
-            .map_err(|error| complaint(path, "the file", &error))?;
+        let connection = Connection::open_with_flags(uri, flags)
+            .map_err(|error| sqlite_error(path, "the file", &error))?;
         let database = Self { path: path.into(), connection };
-        // Expressions of a hostile schema may use no function with effects, and no value of the
-        // file is worth more memory than this.
+        // Expressions of a hostile schema must not call functions with side effects, and no value
+        // of the file needs more memory than this.
         database
             .connection
             .execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")
-            .map_err(|error| database.complaint("the header", &error))?;
+            .map_err(|error| database.sqlite_error("the header", &error))?;
         database
             .connection
             .set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_LENGTH, 16 << 20)
-            .map_err(|error| database.complaint("the header", &error))?;
+            .map_err(|error| database.sqlite_error("the header", &error))?;
         Ok(database)
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Names of tables, at most a thousand.
+    /// Returns the names of tables, at most a thousand.
     pub(in crate::import) fn tables(&self) -> Result<Vec<String>, Error> {
-        let place = "the schema";
+        let location = "the schema";
         let mut names = Vec::new();
         let mut statement = self
             .connection
             .prepare("SELECT CAST(name AS BLOB) FROM sqlite_master WHERE type = 'table' LIMIT 1000")
-            .map_err(|error| self.complaint(place, &error))?;
-        let mut rows = statement.query([]).map_err(|error| self.complaint(place, &error))?;
-        while let Some(row) = rows.next().map_err(|error| self.complaint(place, &error))? {
+            .map_err(|error| self.sqlite_error(location, &error))?;
+        let mut rows = statement.query([]).map_err(|error| self.sqlite_error(location, &error))?;
+        while let Some(row) = rows.next().map_err(|error| self.sqlite_error(location, &error))? {
             let name = row.get_ref(0).ok().and_then(|value| value.as_bytes().ok());
             names.push(String::from_utf8_lossy(name.unwrap_or_default()).into_owned());
         }
         Ok(names)
     }
 
-    /// What SQLite complains of, as an error of this program.
-    pub(super) fn complaint(&self, place: &str, error: &rusqlite::Error) -> Error {
-        complaint(&self.path, place, error)
+    /// Converts a SQLite error.
+    pub(super) fn sqlite_error(&self, location: &str, error: &rusqlite::Error) -> Error {
+        sqlite_error(&self.path, location, error)
     }
 }
 
-/// A cut file is told before SQLite stumbles over it.
+/// Detects a truncated file before SQLite reads it.
 fn check_length(path: &Path) -> Result<(), Error> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = File::open(path).map_err(io)?;
@@ -92,12 +92,12 @@ fn check_length(path: &Path) -> Result<(), Error> {
         1 => 65536,
         size => u64::from(size),
     };
-    // The count of pages holds only if its version is that of the last change.
-    let promised = if number(24) == number(92) { number(28) * page } else { 0 };
-    if length < 100 || length < promised {
+    // The page count is valid only if its version is that of the last change.
+    let expected = if number(24) == number(92) { number(28) * page } else { 0 };
+    if length < 100 || length < expected {
         return Err(Error::Broken {
             path: path.into(),
-            what: format!("the file is cut: it has {length} of {} bytes", promised.max(100)),
+            what: format!("the file is cut: it has {length} of {} bytes", expected.max(100)),
             place: "its end".into(),
             advice: "copy or export it again".into(),
         });
@@ -105,53 +105,53 @@ fn check_length(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(ending);
+    name.push(suffix);
     name.into()
 }
 
 fn has_content(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|about| about.len() > 0)
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0)
 }
 
-/// The path as SQLite's own kind of address: nothing in it has a meaning.
-fn address(path: &Path, immutable: bool) -> Result<String, Error> {
+/// Returns the path as a SQLite URI, with all special characters escaped.
+fn uri(path: &Path, immutable: bool) -> Result<String, Error> {
     let io = |source| Error::Io { path: path.into(), source };
     let path = std::path::absolute(path).map_err(io)?;
-    let mut address = String::from("file://");
+    let mut uri = String::from("file://");
     for &byte in path.as_os_str().as_encoded_bytes() {
         if byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte) {
-            address.push(char::from(byte));
+            uri.push(char::from(byte));
         } else {
-            address.push_str(&format!("%{byte:02X}"));
+            uri.push_str(&format!("%{byte:02X}"));
         }
     }
-    address.push_str(if immutable { "?mode=ro&immutable=1" } else { "?mode=ro" });
-    Ok(address)
+    uri.push_str(if immutable { "?mode=ro&immutable=1" } else { "?mode=ro" });
+    Ok(uri)
 }
 
-fn complaint(path: &Path, place: &str, error: &rusqlite::Error) -> Error {
-    let (what, advice) = match error.sqlite_error_code() {
+fn sqlite_error(path: &Path, location: &str, error: &rusqlite::Error) -> Error {
+    let (problem, advice) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             ("another program has locked it", "wait until that is done, or copy the file")
         }
         Some(ErrorCode::NotADatabase) => {
-            ("it is encrypted, or no SQLite file", "export it again: nsys export --type sqlite")
+            ("encrypted, or not a SQLite file", "export it again: nsys export --type sqlite")
         }
         Some(ErrorCode::DatabaseCorrupt) => {
             ("the file is damaged", "copy it again, or export it again: nsys export --type sqlite")
         }
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => (
-            "it cannot be opened with its write-ahead log (the file ending in -wal)",
+            "it cannot be opened with its write-ahead log (-wal file)",
             "copy both to a writable directory",
         ),
         _ => ("SQLite cannot read it", "export it again: nsys export --type sqlite"),
     };
     Error::Broken {
         path: path.into(),
-        what: format!("{what} (SQLite says: {error})"),
-        place: place.into(),
+        what: format!("{problem} (SQLite says: {error})"),
+        place: location.into(),
         advice: advice.into(),
     }
 }

@@ -1,24 +1,24 @@
-//! A set of numbers with a value for each, in as few bytes as that takes. Files name calls and call
-//! chains by numbers that mostly grow, so a search goes on from where the last one ended.
+//! A compact set of numbers with a position for each. Files refer to calls and call chains by
+//! numbers that mostly increase, so a search continues from where the last one ended.
 
-/// Numbers in order, and their values.
+/// Sorted numbers.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
     keys: Vec<u32>,
     sorted: bool,
     last: usize,
-    /// Where numbers are close together: the position of each, counted from the first.
+    /// If the range of numbers is small: the position of each, counted from the first.
     near: Vec<u32>,
 }
 
-/// The widest range of numbers with positions of their own.
+/// Maximum range of numbers with direct positions.
 const NEAR: u32 = 1 << 16;
 
-/// A number that is not there.
+/// A number that is not in the set.
 const NOTHING: u32 = u32::MAX;
 
 impl Lookup {
-    /// One more number; repeated ones are dropped when it is done.
+    /// Adds a number; duplicates are dropped by [`Lookup::done`].
     #[inline]
     pub(super) fn push(&mut self, key: u32) {
         if self.keys.last() != Some(&key) {
@@ -27,7 +27,7 @@ impl Lookup {
         }
     }
 
-    /// All numbers are there: sorts them.
+    /// Sorts the numbers. Called once after all were added.
     pub(super) fn done(&mut self) {
         if !self.sorted {
             if !self.keys.is_sorted() {
@@ -53,12 +53,12 @@ impl Lookup {
         }
     }
 
-    /// How many numbers there are.
+    /// Returns the number of distinct numbers.
     pub(super) const fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// The position of a number, after [`Lookup::done`].
+    /// Returns the position of a number, after [`Lookup::done`].
     #[inline]
     pub(super) fn find(&mut self, key: u32) -> Option<usize> {
         if !self.near.is_empty() {
@@ -72,13 +72,13 @@ impl Lookup {
         }
         let (low, high) = if key >= here { self.upwards(key, at) } else { self.downwards(key, at) };
         let found = self.keys.get(low..high)?.binary_search(&key);
-        // The end is no position to go on from.
+        // The search must not continue from the end.
         let (Ok(near) | Err(near)) = found;
         self.last = (low + near).min(self.keys.len() - 1);
         found.ok().map(|near| low + near)
     }
 
-    /// A range from `at` upwards that has the number, if any has.
+    /// Returns a range from `at` upwards that contains the number, if any does.
     fn upwards(&self, key: u32, at: usize) -> (usize, usize) {
         let (mut low, mut step) = (at, 1);
         loop {
@@ -112,9 +112,9 @@ mod tests {
         #![proptest_config(crate::random::config(crate::random::CASES))]
 
         #[test]
-        fn it_finds_what_was_put_in_and_nothing_else(
+        fn lookup_finds_exactly_the_inserted_keys(
             keys: Vec<u8>,
-            asked: Vec<u8>,
+            queried: Vec<u8>,
             step in proptest::sample::select(vec![1_u32, 1000]),
         ) {
             let mut lookup = Lookup::default();
@@ -122,7 +122,7 @@ mod tests {
             lookup.done();
             let set: BTreeSet<_> = keys.iter().copied().collect();
             proptest::prop_assert_eq!(lookup.len(), set.len());
-            for key in asked {
+            for key in queried {
                 let expected = set.contains(&key).then(|| set.range(..key).count());
                 proptest::prop_assert_eq!(lookup.find(7 + step * u32::from(key)), expected);
                 proptest::prop_assert_eq!(lookup.find(6 + step * u32::from(key)), None::<usize>.or_else(|| {

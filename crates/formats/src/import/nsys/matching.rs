@@ -1,4 +1,4 @@
-//! Rows of the memory table become changes: each allocation is matched with its free.
+//! Rows of the memory table as changes: each allocation is matched with its free.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,8 +11,8 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
 use super::about::{Operation, Words};
-use super::allocation::{Class, Live, Name, class, graph_key, is_told_again};
-use super::calls::remark;
+use super::allocation::{Class, Live, Name, class, graph_key, is_same_memory};
+use super::calls::synthetic_site;
 use super::notes::Notes;
 use super::pools::{Pools, State};
 use super::processes::Processes;
@@ -40,16 +40,16 @@ pub(super) const COLUMNS: [&str; 15] = [
     "name",
 ];
 
-/// Columns without which a row says nothing.
+/// Columns that every row needs.
 pub(super) const REQUIRED: [usize; 6] = [0, 1, 2, 3, 4, 5];
 
-/// The context of events that happen outside of any: libraries are loaded in none.
+/// Context id of events outside of any context: libraries are loaded without one.
 const NO_CONTEXT: i64 = 0xffff_ffff;
 
-/// Rows between two calls of [`Sink::progress`].
+/// Rows between two calls of [`ImportSink::progress`].
 const STEP: u64 = 1 << 18;
 
-/// What was odd about rows.
+/// Counts of rows with problems.
 #[derive(Debug, Default)]
 struct Odd {
     types: u64,
@@ -65,7 +65,7 @@ struct Odd {
 /// Matches rows, in the order of time.
 pub(super) struct Matching<'a> {
     pub(super) path: &'a Path,
-    pub(super) words: &'a Words,
+    pub(super) enums: &'a Words,
     pub(super) processes: &'a mut Processes,
     pub(super) variables: HashMap<(u32, i64), Vec<Variable>>,
     pub(super) zero: i64,
@@ -74,21 +74,21 @@ pub(super) struct Matching<'a> {
     pub(super) state: Progress,
 }
 
-/// What matching knows so far.
+/// State of the matching.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     live: HashMap<Name, Live>,
-    /// Memory of graphs, which has no address: live ones by process, the oldest first.
+    /// Memory of graphs, which has no address: live allocations by process, oldest first.
     graphs: HashMap<u32, VecDeque<(u64, Live)>>,
     serial: u64,
     pub(super) pools: Pools,
-    odd: Odd,
+    warnings: Odd,
     seen: u64,
-    /// Rows that were used.
+    /// Number of rows that were used.
     pub(super) used: u64,
 }
 
-/// A row whose values make sense.
+/// A row with valid values.
 struct Event {
     start: i64,
     process: u32,
@@ -103,7 +103,7 @@ impl Reader<15> for Matching<'_> {
         if self.state.seen == 0 {
             return Ok(());
         }
-        // Changes that were told cannot be taken back.
+        // Changes that were passed on cannot be withdrawn.
         Err(Error::Broken {
             path: self.path.into(),
             what: "the file is damaged".into(),
@@ -118,10 +118,10 @@ impl Reader<15> for Matching<'_> {
         if self.state.seen.is_multiple_of(STEP) {
             self.sink.progress(self.state.seen, self.rows);
         }
-        let Some((event, operation)) = self.understand(row) else { return Ok(()) };
+        let Some((event, operation)) = self.parse(row) else { return Ok(()) };
         self.state.used += 1;
         if let Some(pool) = row.int(10) {
-            self.tell_pool(&event, pool, operation, row);
+            self.update_pool(&event, pool, operation, row);
         }
         match (event.kind == Kind::Graph, operation) {
             (false, Operation::Allocation) => self.allocated(&event, row),
@@ -131,7 +131,7 @@ impl Reader<15> for Matching<'_> {
                 self.state.serial += 1;
                 let serial = self.state.serial;
                 self.state.graphs.entry(event.process).or_default().push_back((serial, live));
-                self.tell(event.process, graph_key(serial), &live, event.start, Turn::Began);
+                self.emit(event.process, graph_key(serial), &live, event.start, Turn::Began);
             }
             (true, Operation::Free) => self.graph_freed(&event),
         }
@@ -141,28 +141,28 @@ impl Reader<15> for Matching<'_> {
 
 impl Matching<'_> {
     #[inline]
-    fn understand(&mut self, row: &Row<'_, 15>) -> Option<(Event, Operation)> {
-        let odd = &mut self.state.odd;
+    fn parse(&mut self, row: &Row<'_, 15>) -> Option<(Event, Operation)> {
+        let warnings = &mut self.state.warnings;
         let (Some(start), Some(global), Some(address), Some(bytes), Some(kind), Some(operation)) =
             (row.int(0), row.int(1), row.int(2), row.int(3), row.int(4), row.int(5))
         else {
-            odd.types += 1;
+            warnings.types += 1;
             return None;
         };
-        let Some(operation) = self.words.operation(operation) else {
-            odd.operations += 1;
+        let Some(operation) = self.enums.operation(operation) else {
+            warnings.operations += 1;
             return None;
         };
         if bytes < 0 {
-            odd.sizes += 1;
+            warnings.sizes += 1;
             return None;
         }
         let Some(process) = self.processes.number(global) else {
-            odd.processes += 1;
+            warnings.processes += 1;
             return None;
         };
-        let kind = self.words.kind(kind).unwrap_or_else(|| {
-            odd.unknown_kinds += 1;
+        let kind = self.enums.kind(kind).unwrap_or_else(|| {
+            warnings.unknown_kinds += 1;
             Kind::Unknown
         });
         let class = class(kind);
@@ -176,12 +176,12 @@ impl Matching<'_> {
         Some((Event { start, process, address, bytes, kind, class }, operation))
     }
 
-    fn tell_pool(&mut self, event: &Event, pool: i64, operation: Operation, row: &Row<'_, 15>) {
-        let utilised = row.int(12).unwrap_or(0);
-        // A free tells what was used before it.
+    fn update_pool(&mut self, event: &Event, pool: i64, operation: Operation, row: &Row<'_, 15>) {
+        let utilized = row.int(12).unwrap_or(0);
+        // The row of a free has the usage before it.
         let used = match operation {
-            Operation::Allocation => utilised,
-            Operation::Free => utilised.saturating_sub(event.bytes),
+            Operation::Allocation => utilized,
+            Operation::Free => utilized.saturating_sub(event.bytes),
         };
         let state = State { start: event.start, device: device(row), reserved: row.int(11), used };
         self.state.pools.tell(event.process, pool, state);
@@ -195,10 +195,10 @@ impl Matching<'_> {
             _ => (None, Tid(0)),
         };
         if event.kind.is_static() && !row.text.is_empty() {
-            site = Some(remark(&text(row.text), self.sink));
+            site = Some(synthetic_site(&text(row.text), self.sink));
         }
         let pooled = event.kind.is_pooled();
-        // The device of host memory means nothing.
+        // The device of host memory has no meaning.
         let device =
             device(row).filter(|_| !matches!(event.class, Class::Pinned | Class::Pageable));
         Live {
@@ -216,31 +216,32 @@ impl Matching<'_> {
     }
 
     fn allocated(&mut self, event: &Event, row: &Row<'_, 15>) {
-        let name = event.name();
+        let key = event.name();
         let mut live = self.live(event, row);
         if event.class == Class::Managed {
-            if let Some(older) = self.state.live.get(&name)
-                && is_told_again(older, &live)
+            if let Some(older) = self.state.live.get(&key)
+                && is_same_memory(older, &live)
             {
                 return;
             }
             self.name_variable(event, &mut live);
         }
-        match self.state.live.entry(name) {
+        match self.state.live.entry(key) {
             Entry::Vacant(entry) => {
                 entry.insert(live);
             }
             Entry::Occupied(mut entry) => {
                 let older = entry.insert(live);
-                self.state.odd.replaced += 1;
-                let turn = Turn::Ended { began: self.moment(older.began), how: How::Replaced };
-                self.tell(event.process, event.key(), &older, event.start, turn);
+                self.state.warnings.replaced += 1;
+                let ended = Turn::Ended { began: self.moment(older.began), how: How::Replaced };
+                self.emit(event.process, event.key(), &older, event.start, ended);
             }
         }
-        self.tell(event.process, event.key(), &live, event.start, Turn::Began);
+        self.emit(event.process, event.key(), &live, event.start, Turn::Began);
     }
 
-    /// A `__managed__` variable is told as managed memory before it is told by its name.
+    /// Names a `__managed__` variable: the row of its managed memory comes before the row with its
+    /// name.
     fn name_variable(&mut self, event: &Event, live: &mut Live) {
         let known = self.variables.get(&(event.process, event.address));
         let variable = known.and_then(|variables| {
@@ -251,47 +252,47 @@ impl Matching<'_> {
         if let Some(variable) = variable {
             live.kind = Kind::ManagedStatic;
             if !variable.name.is_empty() {
-                live.site = Some(remark(&variable.name, self.sink));
+                live.site = Some(synthetic_site(&variable.name, self.sink));
             }
         }
     }
 
     fn freed(&mut self, event: &Event) {
         let Entry::Occupied(entry) = self.state.live.entry(event.name()) else {
-            self.state.odd.unmatched += 1;
+            self.state.warnings.unmatched += 1;
             return;
         };
         if entry.get().class != event.class {
-            self.state.odd.unmatched += 1;
+            self.state.warnings.unmatched += 1;
             return;
         }
         let live = entry.remove();
-        self.state.odd.other_size += u64::from(live.bytes != event.bytes);
-        let turn = Turn::Ended { began: self.moment(live.began), how: How::Freed };
-        self.tell(event.process, event.key(), &live, event.start, turn);
+        self.state.warnings.other_size += u64::from(live.bytes != event.bytes);
+        let ended = Turn::Ended { began: self.moment(live.began), how: How::Freed };
+        self.emit(event.process, event.key(), &live, event.start, ended);
     }
 
-    /// A trim gives back what launches took, without saying which: the oldest of the same size, or
-    /// else as many of the oldest as the size has room for.
+    /// Matches a trim, which frees memory of launches without saying which: the oldest allocation
+    /// of the same size, or else as many of the oldest as fit into the size.
     fn graph_freed(&mut self, event: &Event) {
-        let mut ended = Vec::new();
+        let mut freed = Vec::new();
         if let Some(list) = self.state.graphs.get_mut(&event.process) {
             if let Some(at) = list.iter().position(|(_, live)| live.bytes == event.bytes) {
-                ended.extend(list.remove(at));
+                freed.extend(list.remove(at));
             } else {
                 let mut left = event.bytes;
                 while let Some((_, live)) = list.front()
                     && live.bytes <= left
                 {
                     left -= live.bytes;
-                    ended.extend(list.pop_front());
+                    freed.extend(list.pop_front());
                 }
             }
         }
-        self.state.odd.unmatched += u64::from(ended.is_empty());
-        for (serial, live) in ended {
-            let turn = Turn::Ended { began: self.moment(live.began), how: How::Freed };
-            self.tell(event.process, graph_key(serial), &live, event.start, turn);
+        self.state.warnings.unmatched += u64::from(freed.is_empty());
+        for (serial, live) in freed {
+            let ended = Turn::Ended { began: self.moment(live.began), how: How::Freed };
+            self.emit(event.process, graph_key(serial), &live, event.start, ended);
         }
     }
 
@@ -301,7 +302,7 @@ impl Matching<'_> {
     }
 
     #[inline]
-    fn tell(&mut self, process: u32, key: Key, live: &Live, start: i64, what: Turn) {
+    fn emit(&mut self, process: u32, key: Key, live: &Live, start: i64, what: Turn) {
         let at = self.moment(start);
         let Some(process) = self.processes.get(process) else { return };
         self.sink.change(&Change {
@@ -333,27 +334,29 @@ impl Event {
 }
 
 impl Progress {
-    /// Notes about all rows.
-    pub(super) fn note(&self, notes: &mut Notes) {
-        let odd = &self.odd;
-        notes
-            .inexact("memory events have values that are not numbers and were left out", odd.types);
-        notes.inexact("memory events have negative sizes and were left out", odd.sizes);
+    /// Adds warnings about all rows.
+    pub(super) fn add_warnings(&self, notes: &mut Notes) {
+        let warnings = &self.warnings;
+        notes.inexact(
+            "memory events have values that are not numbers and were left out",
+            warnings.types,
+        );
+        notes.inexact("memory events have negative sizes and were left out", warnings.sizes);
         notes.inexact(
             "memory events are neither allocation nor free and were left out",
-            odd.operations,
+            warnings.operations,
         );
-        notes.inexact("memory events of too many processes were left out", odd.processes);
+        notes.inexact("memory events of too many processes were left out", warnings.processes);
         notes.mention(
             "memory events have a kind that is not known; it counts as unknown",
-            odd.unknown_kinds,
+            warnings.unknown_kinds,
         );
-        notes.inexact("frees of memory whose allocation is not in the file", odd.unmatched);
+        notes.inexact("frees of memory whose allocation is not in the file", warnings.unmatched);
         notes.mention(
             "frees have another size than their allocation, whose size is used",
-            odd.other_size,
+            warnings.other_size,
         );
-        notes.inexact("allocations ended without a free (address reused)", odd.replaced);
+        notes.inexact("allocations ended without a free (address reused)", warnings.replaced);
     }
 }
 

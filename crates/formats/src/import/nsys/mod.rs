@@ -1,9 +1,9 @@
 //! Nsight Systems: the SQLite export of a capture with `--cuda-memory-usage=true`.
 //!
-//! The memory events are read twice: `survey` finds out whether they are in order and which API
-//! calls they name, then `matching` tells the changes. In between `calls` and `chains` find the
-//! stacks. Large tables are read straight from the pages of the file where that is safe
-//! (`pages`), else by SQLite; `table` hides the difference.
+//! The memory events are read twice: `survey` checks their order and collects the API calls they
+//! refer to, then `matching` emits the changes. In between, `calls` and `chains` find the stacks.
+//! Large tables are read directly from the pages of the file if that is safe (`pages`), or else by
+//! SQLite; `table` hides the difference.
 
 mod about;
 mod allocation;
@@ -32,22 +32,22 @@ use self::survey::Survey;
 use self::table::{Order, Table};
 use super::{Error, Imported, Sink, Source};
 
-/// The table that all of this is about.
+/// The table of memory events.
 pub(super) const EVENTS: &str = "CUDA_GPU_MEMORY_USAGE_EVENTS";
 
-/// Reads an export. Memory grows with what is live, and by some 20 bytes for each allocation that
-/// names an API call; not with the other tables.
+/// Reads an export. Memory use grows with live allocations, and by about 20 bytes for each
+/// allocation that refers to an API call; not with the other tables.
 ///
 /// # Errors
 ///
-/// The file cannot be read, is damaged or locked, or lacks columns that nothing goes without.
+/// The file cannot be read, is damaged or locked, or lacks required columns.
 pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
     let database = Database::open(path)?;
     let mut notes = Notes::default();
     let export = Export::read(&database)?;
-    let words = Words::read(&database, &mut notes)?;
+    let enums = Words::read(&database, &mut notes)?;
     let events = match Table::find(&database, EVENTS, survey::COLUMNS)? {
-        Some(table) => read_events(&database, &table, &words, &export, &mut notes, sink)?,
+        Some(table) => read_events(&database, &table, &enums, &export, &mut notes, sink)?,
         None => {
             export.tell_clock(&database, 0, sink)?;
             notes.inexact(
@@ -65,24 +65,25 @@ pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
 fn read_events(
     database: &Database,
     table: &Table<8>,
-    words: &Words,
+    enums: &Words,
     export: &Export,
     notes: &mut Notes,
     sink: &mut dyn Sink,
 ) -> Result<u64, Error> {
     table.require(database, &matching::REQUIRED)?;
-    let mut survey = Survey::new(words);
+    let mut survey = Survey::new(enums);
     table.rows(database, Order::Stored, &mut survey)?;
     let Survey { mut processes, variables, rows, late, span, .. } = survey;
-    // Moments are not negative, times of a file may be: then the earliest is moment 0.
+    // Timestamps are unsigned, but times of a file may be negative: then the earliest is timestamp
+    // 0.
     let zero = span.map_or(0, |(first, _)| first.min(0));
     export.tell_clock(database, zero, sink)?;
     notes.mention("memory events were out of order and have been sorted", late);
 
     let mut strings = Strings::new(database)?;
-    let heard = calls::read(database, &mut processes)?;
-    heard.note(&mut strings, notes);
-    let mut chains = chains::read(database, &mut processes, &heard, &mut strings, notes, sink)?;
+    let stats = calls::read(database, &mut processes)?;
+    stats.add_warnings(&mut strings, notes);
+    let mut chains = chains::read(database, &mut processes, &stats, &mut strings, notes, sink)?;
     calls::resolve(&mut processes, |chain| chains.site(chain), &mut strings, sink);
     drop(chains);
 
@@ -90,13 +91,13 @@ fn read_events(
         let order = if late > 0 { Order::By("start") } else { Order::Stored };
         let state = Progress::default();
         let (processes, path) = (&mut processes, database.path());
-        let mut matching = Matching { path, words, processes, variables, zero, rows, sink, state };
+        let mut matching = Matching { path, enums, processes, variables, zero, rows, sink, state };
         if let Some(table) = Table::find(database, EVENTS, matching::COLUMNS)? {
             table.rows(database, order, &mut matching)?;
         }
         matching.state
     };
-    state.note(notes);
+    state.add_warnings(notes);
     let Progress { mut pools, used, .. } = state;
     pools.read(database, &mut processes)?;
     pools.finish(&processes, zero, sink);

@@ -1,23 +1,23 @@
-//! Warnings are collected and told once, with a count.
+//! Collects warnings, and reports each once with a count.
 
 use std::collections::BTreeMap;
 
 use crate::import::{Sink, Warning};
 
-/// What a user should know of the file, by text.
+/// Warnings about the file, by text.
 #[derive(Debug, Default)]
 pub(super) struct Notes(BTreeMap<String, (u64, bool)>);
 
 impl Notes {
-    /// Different texts that are kept: a hostile file could make up any number of them.
+    /// Maximum number of distinct texts: a hostile file could produce any number of them.
     const MOST: usize = 100;
 
-    /// `count` more of something that makes figures inexact.
+    /// Adds `count` occurrences of something that makes values inexact.
     pub(super) fn inexact(&mut self, text: impl Into<String>, count: u64) {
         self.add(text.into(), count, true);
     }
 
-    /// `count` more of something that leaves the figures as they are.
+    /// Adds `count` occurrences of something that does not affect the values.
     pub(super) fn mention(&mut self, text: impl Into<String>, count: u64) {
         self.add(text.into(), count, false);
     }
@@ -31,7 +31,7 @@ impl Notes {
         entry.1 |= inexact;
     }
 
-    /// Tells all of them.
+    /// Reports all warnings.
     pub(super) fn tell(self, sink: &mut dyn Sink) {
         for (text, (count, inexact)) in self.0 {
             sink.warn(Warning { text, count, inexact });

@@ -1,6 +1,6 @@
-//! The rows of a table straight from SQLite's pages, several times as fast as through SQLite. It
-//! knows the plain case: a rowid table in a file that nobody writes. Anything else is [`Unusual`],
-//! and the caller asks SQLite instead.
+//! Rows of a table read directly from SQLite's pages, several times as fast as through SQLite. Only
+//! the common case is supported: a rowid table in a file that is not being written. Anything else
+//! is [`UnsupportedLayout`], and the caller uses SQLite instead.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -8,14 +8,14 @@ use std::os::unix::fs::FileExt;
 
 use super::record::{Layouts, Row, varint};
 
-/// The file is not what this reader knows.
+/// The file has an unsupported layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unusual;
 
-/// Why rows were not read from the pages.
+/// Error of reading rows from the pages.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// SQLite may be able to.
+    /// SQLite may be able to read the file.
     Unusual,
     /// The file cannot be read at all.
     Io(io::Error),
@@ -29,21 +29,21 @@ impl From<Unusual> for Failed {
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
-        // SQLite reports where a file is cut.
+        // SQLite reports where a file is truncated.
         if error.kind() == ErrorKind::UnexpectedEof { Self::Unusual } else { Self::Io(error) }
     }
 }
 
-/// Deeper trees do not fit into a file.
+/// Maximum depth of a tree; deeper ones do not fit into a file.
 const DEEPEST: usize = 20;
 
-/// No row of an export is longer.
+/// Maximum size of a row of an export.
 const LONGEST_RECORD: u64 = 1 << 24;
 
-/// Pages read at once when they follow each other, in bytes.
+/// Bytes that are read at once if pages are consecutive.
 const WINDOW: usize = 1 << 18;
 
-/// A database file, page by page.
+/// A database file, read by page.
 #[derive(Debug)]
 pub(super) struct Pages {
     file: File,
@@ -53,7 +53,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Looks at the header of a file.
+    /// Reads and checks the header of a file.
     pub(super) fn open(file: File) -> Result<Self, Failed> {
         let mut header = [0; 100];
         file.read_exact_at(&mut header, 0)?;
@@ -68,27 +68,27 @@ impl Pages {
         };
         let usable = page.checked_sub(header[20] as usize).ok_or(Unusual)?;
         let count = u32::try_from(length / page as u64).ok().ok_or(Unusual)?;
-        // Neither write-ahead logging, nor another encoding than UTF-8.
-        let plain = header[18] == 1 && header[19] == 1 && number(56) == 1;
-        if &header[..16] != b"SQLite format 3\0" || usable < 480 || !plain {
+        // Neither write-ahead logging, nor an encoding other than UTF-8.
+        let is_supported = header[18] == 1 && header[19] == 1 && number(56) == 1;
+        if &header[..16] != b"SQLite format 3\0" || usable < 480 || !is_supported {
             return Err(Failed::Unusual);
         }
         Ok(Self { file, page, usable, count })
     }
 
-    /// Calls `each` with the rows of the table whose tree begins at page `root`, by rowid.
+    /// Calls `each` with the rows of the table whose tree has its root at page `root`, by rowid.
     pub(super) fn rows<const N: usize, E>(
         &self,
         root: u32,
-        places: &[u8],
+        positions: &[u8],
         mut each: impl FnMut(&Row<'_, N>) -> Result<(), E>,
     ) -> Result<Result<(), E>, Failed> {
         let mut window = Window::default();
-        let mut layouts = Layouts::new(places);
+        let mut layouts = Layouts::new(positions);
         let mut visited = 0_u32;
-        // Pages still to be visited, with the depth they are at; the next one last.
-        let mut ahead = vec![(root, 0_usize)];
-        while let Some((number, depth)) = ahead.pop() {
+        // Pages to visit, with their depth; the next one last.
+        let mut pending = vec![(root, 0_usize)];
+        while let Some((number, depth)) = pending.pop() {
             visited += 1;
             if visited > self.count || depth > DEEPEST {
                 return Err(Failed::Unusual);
@@ -118,10 +118,10 @@ impl Pages {
                     }
                 }
                 Some(0x05) => {
-                    ahead.push((four(page, header + 8).ok_or(Unusual)?, depth + 1));
+                    pending.push((four(page, header + 8).ok_or(Unusual)?, depth + 1));
                     for cell in (0..cells).rev() {
                         let at = short(page, header + 12 + 2 * cell).ok_or(Unusual)?;
-                        ahead.push((four(page, usize::from(at)).ok_or(Unusual)?, depth + 1));
+                        pending.push((four(page, usize::from(at)).ok_or(Unusual)?, depth + 1));
                     }
                 }
                 _ => return Err(Failed::Unusual),
@@ -130,29 +130,29 @@ impl Pages {
         Ok(Ok(()))
     }
 
-    /// The record of a cell, unless it spreads over several pages.
+    /// Returns the record of a cell, unless it spans several pages.
     #[inline]
     fn record<'a>(&self, cell: &'a [u8]) -> Result<Option<&'a [u8]>, Unusual> {
-        let (payload, begin) = beginning(cell).ok_or(Unusual)?;
+        let (payload, begin) = record_start(cell).ok_or(Unusual)?;
         if payload > self.usable as u64 - 35 {
             return Ok(None);
         }
         cell.get(begin..begin + payload as usize).map(Some).ok_or(Unusual)
     }
 
-    /// A record that spreads over several pages.
+    /// Returns a record that spans several pages.
     #[cold]
     fn long_record(&self, cell: &[u8]) -> Result<Vec<u8>, Failed> {
-        let (payload, begin) = beginning(cell).ok_or(Unusual)?;
+        let (payload, begin) = record_start(cell).ok_or(Unusual)?;
         if payload > LONGEST_RECORD {
             return Err(Failed::Unusual);
         }
         let (payload, usable) = (payload as usize, self.usable);
-        let least = (usable - 12) * 32 / 255 - 23;
-        let kept = least + (payload - least) % (usable - 4);
-        let kept = if kept <= usable - 35 { kept } else { least };
-        let mut record = cell.get(begin..begin + kept).ok_or(Unusual)?.to_vec();
-        let mut next = four(cell, begin + kept).ok_or(Unusual)?;
+        let min = (usable - 12) * 32 / 255 - 23;
+        let local = min + (payload - min) % (usable - 4);
+        let local = if local <= usable - 35 { local } else { min };
+        let mut record = cell.get(begin..begin + local).ok_or(Unusual)?.to_vec();
+        let mut next = four(cell, begin + local).ok_or(Unusual)?;
         let mut buffer = vec![0; usable];
         while record.len() < payload {
             self.read(next, &mut buffer)?;
@@ -170,8 +170,8 @@ impl Pages {
     }
 }
 
-/// Pages that were read together. Tables are mostly written page after page, so it reads further
-/// ahead the longer that is true.
+/// Pages that were read together. Tables are mostly written in page order, so it reads further
+/// ahead the longer that holds.
 #[derive(Default)]
 struct Window {
     bytes: Vec<u8>,
@@ -181,11 +181,11 @@ struct Window {
 
 impl Window {
     fn page(&mut self, file: &Pages, number: u32) -> Result<&[u8], Failed> {
-        let ahead = number.wrapping_sub(self.first);
-        if ahead >= self.pages {
-            let most = (WINDOW / file.page).max(1) as u32;
-            let near = ahead <= self.pages.saturating_mul(2);
-            let pages = if near { self.pages * 2 } else { self.pages / 2 }.clamp(1, most);
+        let distance = number.wrapping_sub(self.first);
+        if distance >= self.pages {
+            let max = (WINDOW / file.page).max(1) as u32;
+            let near = distance <= self.pages.saturating_mul(2);
+            let pages = if near { self.pages * 2 } else { self.pages / 2 }.clamp(1, max);
             let left = file.count.checked_sub(number).ok_or(Unusual)?.saturating_add(1);
             let pages = pages.min(left);
             let length = pages as usize * file.page;
@@ -201,15 +201,15 @@ impl Window {
     }
 }
 
-/// The length of a cell's record, and where it begins: behind that length and the rowid.
+/// Returns the length of a cell's record, and its offset: after that length and the rowid.
 #[inline(always)]
-fn beginning(cell: &[u8]) -> Option<(u64, usize)> {
+fn record_start(cell: &[u8]) -> Option<(u64, usize)> {
     let (payload, mut begin) = varint(cell)?;
-    let most = begin + 9;
+    let max = begin + 9;
     loop {
         let byte = *cell.get(begin)?;
         begin += 1;
-        if byte < 0x80 || begin == most {
+        if byte < 0x80 || begin == max {
             return Some((payload, begin));
         }
     }

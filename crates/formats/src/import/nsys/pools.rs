@@ -1,4 +1,4 @@
-//! What pools hold and give out. Only the last state of each is told: it is the one at the end.
+//! Sizes of pools. Only the last state of each is reported: it is the one at the end of the file.
 
 use engine::cache::PoolSums;
 use engine::ids::{DeviceId, Pid};
@@ -11,7 +11,7 @@ use super::record::Row;
 use super::table::{Order, Reader, Table};
 use crate::import::{Error, Sink};
 
-/// The last that is known of a pool, and the time of the file when it was so.
+/// Last known state of a pool, and its time in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct State {
     pub(super) start: i64,
@@ -25,7 +25,7 @@ pub(super) struct State {
 pub(super) struct Pools(HashMap<(u32, i64), State>);
 
 impl Pools {
-    /// News of a pool; older ones than those known are not.
+    /// Updates the state of a pool, unless a newer one is known.
     pub(super) fn tell(&mut self, process: u32, pool: i64, state: State) {
         let known = self.0.entry((process, pool)).or_insert(state);
         if state.start >= known.start {
@@ -33,7 +33,7 @@ impl Pools {
         }
     }
 
-    /// Reads the events of pools themselves.
+    /// Reads the table of pool events.
     pub(super) fn read(
         &mut self,
         database: &Database,
@@ -50,13 +50,13 @@ impl Pools {
         Ok(())
     }
 
-    /// Tells the state of all pools at the end, by time.
+    /// Reports the state of all pools at the end, by time.
     pub(super) fn finish(self, processes: &Processes, zero: i64, sink: &mut dyn Sink) {
         let mut pools: Vec<_> = self.0.into_iter().collect();
         pools.sort_by_key(|&((process, pool), state)| (state.start, process, pool));
         for ((process, pool), state) in pools {
             sink.pool(&PoolSums {
-                pid: processes.shown(process).unwrap_or(Pid(0)),
+                pid: processes.pid_of(process).unwrap_or(Pid(0)),
                 device: state.device,
                 pool: pool as u64,
                 reserved: state.reserved.map(|reserved| u64::try_from(reserved).unwrap_or(0)),
@@ -77,7 +77,7 @@ const COLUMNS: [&str; 7] = [
     "localMemoryPoolUtilizedSize",
 ];
 
-/// The pool is gone.
+/// Operation type of a destroyed pool.
 const DESTROYED: i64 = 2;
 
 struct PoolReader<'a> {
@@ -97,9 +97,9 @@ impl Reader<7> for PoolReader<'_> {
         };
         let Some(process) = self.processes.number(global) else { return Ok(()) };
         let device = row.int(2).and_then(|id| u16::try_from(id).ok()).map(DeviceId);
-        let gone = row.int(4) == Some(DESTROYED);
-        let reserved = if gone { Some(0) } else { row.int(5) };
-        let used = if gone { 0 } else { row.int(6).unwrap_or(0) };
+        let destroyed = row.int(4) == Some(DESTROYED);
+        let reserved = if destroyed { Some(0) } else { row.int(5) };
+        let used = if destroyed { 0 } else { row.int(6).unwrap_or(0) };
         self.found.tell(process, pool, State { start, device, reserved, used });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The processes that have memory events, by a small number.
+//! Processes with memory events, numbered from 0.
 
 use engine::ids::Pid;
 use hashbrown::HashMap;
@@ -9,28 +9,28 @@ use super::calls::Calls;
 /// One process.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// The pid as the system had it.
+    /// Pid, made unique across hosts.
     pub(super) pid: Pid,
-    /// The calls that its allocations name.
+    /// Calls that its allocations refer to.
     pub(super) calls: Calls,
 }
 
-/// All of them.
+/// All processes with memory events.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     numbers: HashMap<i64, u32>,
     list: Vec<Process>,
-    /// How many processes had this pid so far.
+    /// Number of processes with this pid so far.
     same: HashMap<Pid, u32>,
-    /// The last ones that were looked for, by the last bits of their pid.
+    /// Recently used processes, by the last bits of their pid.
     recent: [Option<(i64, u32)>; 16],
 }
 
 impl Processes {
-    /// More processes than a capture can have; rows of others are not used.
+    /// Maximum number of processes; rows of others are skipped.
     const MOST: usize = 65_536;
 
-    /// The number of a process by its packed id; a new one gets the next number.
+    /// Returns the number of a process by its packed id; a new one gets the next number.
     #[inline]
     pub(super) fn number(&mut self, global: i64) -> Option<u32> {
         if let Some(number) = self.recent(global) {
@@ -40,7 +40,7 @@ impl Processes {
             Some(&number) => number,
             None if self.list.len() < Self::MOST => {
                 let number = u32::try_from(self.list.len()).ok()?;
-                // Processes of several machines can have one pid, and a process must not be another.
+                // Processes of different hosts can have the same pid, and must stay distinct.
                 let pid = about::pid(global);
                 let before = self.same.entry(pid).or_default();
                 let pid = Pid(pid.0 | before.checked_mul(1 << 24)?);
@@ -67,13 +67,13 @@ impl Processes {
         }
     }
 
-    /// A process by its number.
+    /// Returns a process by its number.
     #[inline]
     pub(super) fn get(&mut self, number: u32) -> Option<&mut Process> {
         self.list.get_mut(number as usize)
     }
 
-    /// A process by its packed id, if it has memory events.
+    /// Returns a process by its packed id, if it has memory events.
     #[inline]
     pub(super) fn known(&mut self, global: i64) -> Option<&mut Process> {
         let number = match self.recent(global) {
@@ -87,23 +87,23 @@ impl Processes {
         self.get(number)
     }
 
-    /// The pid that a process is shown with, if it has memory events.
+    /// Returns the pid of a process by its packed id, if it has memory events.
     pub(super) fn pid(&self, global: i64) -> Option<Pid> {
         let number = *self.numbers.get(&global)?;
         self.list.get(number as usize).map(|process| process.pid)
     }
 
-    /// The pid that the process of a number is shown with.
-    pub(super) fn shown(&self, number: u32) -> Option<Pid> {
+    /// Returns the pid of a process by its number.
+    pub(super) fn pid_of(&self, number: u32) -> Option<Pid> {
         self.list.get(number as usize).map(|process| process.pid)
     }
 
-    /// Calls `each` with all of them.
+    /// Calls `each` with every process.
     pub(super) fn each(&mut self, each: impl FnMut(&mut Process)) {
         self.list.iter_mut().for_each(each);
     }
 
-    /// How many have the pid of another one and got a larger one.
+    /// Returns how many processes got another pid because of a duplicate.
     pub(super) fn same_pids(&self) -> usize {
         self.list.len() - self.same.len()
     }

@@ -1,16 +1,16 @@
 //! Records of SQLite's file format: a header of serial types, then the values. Every offset is
-//! checked; what does not add up is `None`, and the caller leaves the file to SQLite.
+//! checked; inconsistent records are `None`, and the caller falls back to SQLite.
 
-/// The values of one row that were asked for.
+/// Requested values of one row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a, const N: usize> {
-    /// The integers; 0 where there is none.
+    /// Integers; 0 if there is none.
     pub(super) values: [i64; N],
-    /// A bit for each column that has no value.
+    /// Bit set of columns without a value.
     pub(super) null: u32,
-    /// A bit for each column that holds something else than an integer.
+    /// Bit set of columns with a value that is not an integer.
     pub(super) wrong: u32,
-    /// The text of the last column that was asked for, if it holds one.
+    /// Text of the last requested column, if it contains one.
     pub(super) text: &'a [u8],
 }
 
@@ -18,7 +18,7 @@ impl<const N: usize> Row<'_, N> {
     /// A row without values.
     pub(super) const EMPTY: Self = Self { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
 
-    /// The integer of a column; `None` when there is none.
+    /// Returns the integer of a column; `None` if there is none.
     #[inline]
     pub(super) fn int(&self, column: usize) -> Option<i64> {
         let absent = (self.null | self.wrong) & (1 << column) != 0;
@@ -26,10 +26,10 @@ impl<const N: usize> Row<'_, N> {
     }
 }
 
-/// A column of the table that nobody asked for.
+/// A column of the table that was not requested.
 pub(super) const UNWANTED: u8 = u8::MAX;
 
-/// A variable-length integer: its value and its length.
+/// Returns the value and the length of a variable-length integer.
 #[inline]
 pub(super) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
@@ -51,7 +51,7 @@ fn long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((value << 8 | u64::from(*bytes.get(8)?), 9))
 }
 
-/// How long a value is in the body of a record.
+/// Returns the length of a value in the body of a record.
 #[inline]
 fn length(serial: u64) -> Option<usize> {
     const SHORT: [u8; 10] = [0, 1, 2, 3, 4, 6, 8, 8, 0, 0];
@@ -62,7 +62,7 @@ fn length(serial: u64) -> Option<usize> {
     }
 }
 
-/// A big-endian integer of `length` (1 to 8) bytes at `at`.
+/// Returns the big-endian integer of `length` (1 to 8) bytes at `at`.
 #[inline]
 fn integer(record: &[u8], at: usize, length: usize) -> Option<i64> {
     let rest = record.get(at..)?;
@@ -77,24 +77,25 @@ fn integer(record: &[u8], at: usize, length: usize) -> Option<i64> {
     Some(value)
 }
 
-/// Takes from a record what `places` asks for: for each column of the table, the place in the row.
+/// Decodes the requested values of a record; `positions` has the position in the row for each
+/// column of the table.
 #[inline]
-pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Option<Row<'a, N>> {
+pub(super) fn decode<'a, const N: usize>(record: &'a [u8], positions: &[u8]) -> Option<Row<'a, N>> {
     let (header, mut at) = varint(record)?;
     let header = usize::try_from(header).ok()?;
     let serials = record.get(..header)?;
     let mut body = header;
     let mut row = Row { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
-    for &place in places {
+    for &position in positions {
         // A row from before a column was added has fewer values.
         let Some(&short) = serials.get(at) else { break };
         let (serial, width) =
             if short < 0x80 { (u64::from(short), 1) } else { varint(serials.get(at..)?)? };
         at += width;
         let length = length(serial)?;
-        if place != UNWANTED {
-            let bit = 1_u32 << place;
-            let slot = row.values.get_mut(place as usize)?;
+        if position != UNWANTED {
+            let bit = 1_u32 << position;
+            let slot = row.values.get_mut(position as usize)?;
             match serial {
                 0 => {}
                 1..=6 => {
@@ -109,7 +110,7 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Opt
                     row.null &= !bit;
                     row.wrong |= bit;
                     let bytes = record.get(body..body.checked_add(length)?)?;
-                    if serial >= 13 && serial % 2 == 1 && usize::from(place) + 1 == N {
+                    if serial >= 13 && serial % 2 == 1 && usize::from(position) + 1 == N {
                         row.text = bytes;
                     }
                 }
@@ -120,55 +121,55 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], places: &[u8]) -> Opt
     Some(row)
 }
 
-/// Where values lie in records with one and the same header. Rows of a table have few different
-/// headers, so most need no more than this.
+/// Positions of values in records with the same header. Rows of a table have few different headers,
+/// so most rows need only this.
 #[derive(Clone, Copy, Debug)]
 struct Layout<const N: usize> {
-    /// The header, which begins with its own length; all ones in an unused layout.
+    /// Header, which starts with its own length; all ones in an unused layout.
     header: Header,
-    /// The length of the part of the record that is needed.
+    /// Length of the needed part of the record.
     needed: usize,
-    /// Columns whose value is in the header already: a bit for each, and for each 1.
-    told: u32,
+    /// Columns whose value is encoded in the header: a bit for each, and a bit for each 1.
+    constant: u32,
     ones: u32,
     null: u32,
-    /// The integers: column, where the eight bytes begin that it ends with, and bits to be cut off.
+    /// Integers: column, offset of the eight bytes that end with it, and number of bits to cut off.
     integers: [(u8, u16, u8); N],
     count: usize,
 }
 
-/// Longer headers are decoded one by one.
+/// Maximum length of a cached header; longer ones are decoded without a layout.
 const LONGEST_HEADER: usize = 32;
 
-/// A header as numbers, which are compared faster than bytes.
+/// Header as numbers, which are faster to compare than bytes.
 type Header = [u64; LONGEST_HEADER / 8];
 
-/// Layouts that are kept.
+/// Maximum number of cached layouts.
 const LAYOUTS: usize = 256;
 
-/// The layouts of a table.
+/// Cached layouts of a table.
 #[derive(Debug)]
 pub(super) struct Layouts<'p, const N: usize> {
-    places: &'p [u8],
+    positions: &'p [u8],
     known: Vec<Layout<N>>,
 }
 
 impl<'p, const N: usize> Layouts<'p, N> {
-    pub(super) fn new(places: &'p [u8]) -> Self {
+    pub(super) fn new(positions: &'p [u8]) -> Self {
         let unused = Layout {
             header: [u64::MAX; 4],
             needed: 0,
-            told: 0,
+            constant: 0,
             ones: 0,
             null: 0,
             integers: [(0, 0, 0); N],
             count: 0,
         };
-        Self { places, known: vec![unused; LAYOUTS] }
+        Self { positions, known: vec![unused; LAYOUTS] }
     }
 
-    /// Takes from a record what was asked for, as [`decode`] does. Values of columns without one
-    /// are left as they are.
+    /// Decodes the requested values of a record, like [`decode`]. Values of columns without one are
+    /// left unchanged.
     #[inline]
     pub(super) fn decode<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
         let length = usize::from(*record.first()?);
@@ -180,26 +181,26 @@ impl<'p, const N: usize> Layouts<'p, N> {
         }
         let body = record.get(..layout.needed)?;
         (row.null, row.wrong, row.text) = (layout.null, 0, &[]);
-        for &(place, begin, cut) in layout.integers.get(..layout.count)? {
+        for &(position, begin, cut) in layout.integers.get(..layout.count)? {
             let eight = body.get(usize::from(begin)..)?.first_chunk()?;
-            *row.values.get_mut(usize::from(place))? = i64::from_be_bytes(*eight) << cut >> cut;
+            *row.values.get_mut(usize::from(position))? = i64::from_be_bytes(*eight) << cut >> cut;
         }
-        let mut told = layout.told;
-        while told != 0 {
-            let place = told.trailing_zeros();
-            *row.values.get_mut(place as usize)? = i64::from(layout.ones >> place & 1);
-            told &= told - 1;
+        let mut constant = layout.constant;
+        while constant != 0 {
+            let position = constant.trailing_zeros();
+            *row.values.get_mut(position as usize)? = i64::from(layout.ones >> position & 1);
+            constant &= constant - 1;
         }
         Some(())
     }
 
-    /// A header that was not there before, or only long ago.
+    /// Decodes a record whose header is not cached, and caches its layout.
     #[cold]
     fn decode_new<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
-        *row = decode(record, self.places)?;
+        *row = decode(record, self.positions)?;
         let length = usize::from(*record.first()?);
         if (2..MASKS.len()).contains(&length)
-            && let Some(new) = layout_of(record.get(..length)?, self.places)
+            && let Some(new) = layout_of(record.get(..length)?, self.positions)
         {
             *self.known.get_mut(slot(&new.header))? = new;
         }
@@ -207,7 +208,7 @@ impl<'p, const N: usize> Layouts<'p, N> {
     }
 }
 
-/// For each length of a header, the bits that belong to it.
+/// Masks of headers, by length.
 const MASKS: [Header; LONGEST_HEADER + 1] = masks();
 
 const fn masks() -> [Header; LONGEST_HEADER + 1] {
@@ -224,7 +225,7 @@ const fn masks() -> [Header; LONGEST_HEADER + 1] {
     masks
 }
 
-/// The header of a record, then zeros.
+/// Returns the header of a record, padded with zeros.
 #[inline]
 fn header(record: &[u8], mask: &Header) -> Header {
     let bytes: [u8; LONGEST_HEADER] = match record.first_chunk() {
@@ -252,42 +253,43 @@ const fn slot(header: &Header) -> usize {
     (hash >> 56) as usize
 }
 
-/// The layout of records with this header, if it holds only integers where something is asked for,
-/// and each has eight bytes before its end.
-fn layout_of<const N: usize>(header: &[u8], places: &[u8]) -> Option<Layout<N>> {
+/// Returns the layout of records with this header, if all requested values are integers that have
+/// eight bytes before their end.
+fn layout_of<const N: usize>(header: &[u8], positions: &[u8]) -> Option<Layout<N>> {
     let mut layout = Layout {
         header: self::header(header, MASKS.get(header.len())?),
         needed: header.len(),
-        told: 0,
+        constant: 0,
         ones: 0,
         null: u32::MAX,
         integers: [(0, 0, 0); N],
         count: 0,
     };
-    for (at, &place) in (1..).zip(places) {
+    for (at, &position) in (1..).zip(positions) {
         let Some(&serial) = header.get(at) else { break };
         if serial >= 0x80 {
             return None;
         }
         let length = length(u64::from(serial))?;
         let end = layout.needed.checked_add(length)?;
-        if place != UNWANTED && serial != 0 {
-            // Two columns of one place are in no real file; `decode` says which of them counts.
-            if layout.null & (1 << place) == 0 {
+        if position != UNWANTED && serial != 0 {
+            // Two columns with one position do not occur in real files; `decode` defines which one
+            // counts.
+            if layout.null & (1 << position) == 0 {
                 return None;
             }
-            layout.null &= !(1 << place);
+            layout.null &= !(1 << position);
             match serial {
                 1..=6 => {
                     let begin = u16::try_from(end.checked_sub(8)?).ok()?;
                     let cut = 64 - 8 * u8::try_from(length).ok()?;
-                    let integer = (place, begin, cut);
+                    let integer = (position, begin, cut);
                     *layout.integers.get_mut(layout.count)? = integer;
                     layout.count += 1;
                 }
                 8 | 9 => {
-                    layout.told |= 1 << place;
-                    layout.ones |= u32::from(serial == 9) << place;
+                    layout.constant |= 1 << position;
+                    layout.ones |= u32::from(serial == 9) << position;
                 }
                 _ => return None,
             }
@@ -303,7 +305,7 @@ mod tests {
     use proptest::strategy::Strategy;
 
     #[test]
-    fn variable_length_integers_have_up_to_nine_bytes() {
+    fn varint_has_up_to_nine_bytes() {
         assert_eq!(varint(&[0x7f]), Some((127, 1)));
         assert_eq!(varint(&[0x81, 0x00]), Some((128, 2)));
         assert_eq!(varint(&[0xff; 9]), Some((u64::MAX, 9)));
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_integer_is_told_apart() {
+    fn other_types_are_not_integers() {
         let record = [4, 7, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'h', b'i'];
         let row: Row<'_, 3> = decode(&record, &[0, 2, 1]).unwrap();
         assert_eq!(row.wrong, 0b101);
@@ -341,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn of_two_columns_with_one_place_the_last_counts_however_often_they_are_read() {
-        let (record, places) = ([7, 8, 1, 0, 0, 0, 0, 1], [5, 5]);
-        let mut layouts = Layouts::<8>::new(&places);
+    fn last_of_two_columns_with_one_position_counts() {
+        let (record, positions) = ([7, 8, 1, 0, 0, 0, 0, 1], [5, 5]);
+        let mut layouts = Layouts::<8>::new(&positions);
         for _ in 0..2 {
             let mut row = Row::EMPTY;
             layouts.decode(&record, &mut row).unwrap();
@@ -355,25 +357,29 @@ mod tests {
     fn record() -> impl Strategy<Value = Vec<u8>> {
         let serials = proptest::collection::vec(0_u8..20, 0..12);
         let body = proptest::collection::vec(proptest::num::u8::ANY, 0..60);
-        let like = (serials, body)
+        let similar = (serials, body)
             .prop_map(|(serials, body)| [vec![serials.len() as u8 + 1], serials, body].concat());
-        proptest::prop_oneof![like, proptest::collection::vec(proptest::num::u8::ANY, 0..40)]
+        proptest::prop_oneof![similar, proptest::collection::vec(proptest::num::u8::ANY, 0..40)]
     }
 
     proptest::proptest! {
         #![proptest_config(crate::random::config(crate::random::CASES))]
 
         #[test]
-        fn any_bytes_are_survived_and_layouts_change_nothing(record in record(), places in proptest::collection::vec(0_u8..8, 0..9)) {
-            let mut layouts = Layouts::<8>::new(&places);
+        fn any_bytes_decode_the_same_with_layouts(
+            record in record(),
+            positions in proptest::collection::vec(0_u8..8, 0..9),
+        ) {
+            let mut layouts = Layouts::<8>::new(&positions);
             for _ in 0..2 {
                 let mut row = Row::EMPTY;
                 let fast = layouts.decode(&record, &mut row).map(|()| row);
-                let what = |row: Row<'_, 8>| {
+                let content = |row: Row<'_, 8>| {
                     let values: Vec<_> = (0..8).map(|column| row.int(column)).collect();
                     (values, row.null, row.wrong, row.text.to_vec())
                 };
-                proptest::prop_assert_eq!(decode::<8>(&record, &places).map(what), fast.map(what));
+                let slow = decode::<8>(&record, &positions);
+                proptest::prop_assert_eq!(slow.map(content), fast.map(content));
             }
         }
     }

@@ -1,18 +1,18 @@
-//! Texts of the table `StringIds`. It also holds whole environments of processes, so a text is read
-//! only if something that is shown refers to it, and only to its first NUL.
+//! Strings of the table `StringIds`. It also contains environments of processes, so a string is
+//! read only if something that is shown refers to it, and only up to its first NUL.
 
 use rusqlite::Statement;
 
 use super::database::Database;
 use crate::import::Error;
 
-/// The longest text that is kept, in bytes.
+/// Maximum length of a string, in bytes.
 const LONGEST: usize = 4096;
 
-/// Looked-up texts when the table has no key, so that each is a search through all of it.
+/// Maximum number of lookups if the table has no key, so that each scans all of it.
 const SLOW_LOOKUPS: u32 = 1000;
 
-/// The texts of a file.
+/// Strings of a file.
 #[derive(Debug)]
 pub(super) struct Strings<'d> {
     statement: Option<Statement<'d>>,
@@ -20,9 +20,9 @@ pub(super) struct Strings<'d> {
 }
 
 impl<'d> Strings<'d> {
-    /// A file without the table has no texts.
+    /// Prepares the lookup; a file without the table has no strings.
     pub(super) fn new(database: &'d Database) -> Result<Self, Error> {
-        let failed = |error| database.complaint("table StringIds", &error);
+        let failed = |error| database.sqlite_error("table StringIds", &error);
         let columns: Result<Vec<i64>, _> = database
             .connection
             .prepare("SELECT pk FROM pragma_table_info('StringIds') WHERE name IN ('id', 'value')")
@@ -39,7 +39,7 @@ impl<'d> Strings<'d> {
         Ok(Self { statement, left: (!keyed).then_some(SLOW_LOOKUPS) })
     }
 
-    /// The text of an id, where there is one.
+    /// Returns the string of an id, if it exists.
     pub(super) fn get(&mut self, id: i64) -> Option<String> {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(1)?;
@@ -49,7 +49,7 @@ impl<'d> Strings<'d> {
     }
 }
 
-/// Bytes of a file as text: to the first NUL, and not too long.
+/// Converts bytes of a file to text: up to the first NUL, and at most `MAX_STRING_BYTES`.
 pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(LONGEST);
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()

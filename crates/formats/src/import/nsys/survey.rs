@@ -1,5 +1,5 @@
-//! The first look at the memory events: whether they are in order, which calls they name, and what
-//! has to be known of them before the first one is told.
+//! Prescan of the memory events: their order, the calls they refer to, and variables that have to
+//! be known before the first change.
 
 use hashbrown::HashMap;
 
@@ -23,38 +23,37 @@ pub(super) const COLUMNS: [&str; 8] = [
     "name",
 ];
 
-/// What was found.
+/// Result of the prescan.
 #[derive(Debug)]
 pub(super) struct Survey<'a> {
-    words: &'a Words,
-    /// The processes, with the calls that their allocations name.
+    enums: &'a Words,
+    /// Processes, with the calls that their allocations refer to.
     pub(super) processes: Processes,
-    /// `__managed__` variables: the process and address of each, then when it was told, its bytes
-    /// and its name.
+    /// `__managed__` variables by process and address.
     pub(super) variables: HashMap<(u32, i64), Vec<Variable>>,
-    /// Rows in all.
+    /// Total number of rows.
     pub(super) rows: u64,
-    /// Rows that begin before one that lies further ahead in the file.
+    /// Number of rows that start before an earlier row of the file.
     pub(super) late: u64,
-    /// The earliest and the latest time.
+    /// Earliest and latest time.
     pub(super) span: Option<(i64, i64)>,
 }
 
 /// A `__managed__` variable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Variable {
-    /// The time of the row that names it.
+    /// Time of the row with its name.
     pub(super) start: i64,
-    /// Its size.
+    /// Size.
     pub(super) bytes: i64,
-    /// Its name.
+    /// Name.
     pub(super) name: String,
 }
 
 impl<'a> Survey<'a> {
-    pub(super) fn new(words: &'a Words) -> Self {
+    pub(super) fn new(enums: &'a Words) -> Self {
         Self {
-            words,
+            enums,
             processes: Processes::default(),
             variables: HashMap::new(),
             rows: 0,
@@ -66,7 +65,7 @@ impl<'a> Survey<'a> {
 
 impl Reader<8> for Survey<'_> {
     fn begin(&mut self) -> Result<(), Error> {
-        *self = Survey::new(self.words);
+        *self = Survey::new(self.enums);
         Ok(())
     }
 
@@ -81,22 +80,22 @@ impl Reader<8> for Survey<'_> {
                 Some((first.min(start), last.max(start)))
             }
         };
-        let operation = row.int(5).and_then(|id| self.words.operation(id));
+        let operation = row.int(5).and_then(|id| self.enums.operation(id));
         if operation != Some(Operation::Allocation) {
             return Ok(());
         }
         let Some(process) = self.processes.number(global) else { return Ok(()) };
         let correlation = row.int(6).and_then(|id| u32::try_from(id).ok()).filter(|&id| id != 0);
         if let (Some(correlation), Some(process)) = (correlation, self.processes.get(process)) {
-            process.calls.want(correlation);
+            process.calls.request(correlation);
         }
-        let kind = row.int(4).and_then(|id| self.words.kind(id));
+        let kind = row.int(4).and_then(|id| self.enums.kind(id));
         if let (Some(Kind::ManagedStatic), Some(address), Some(bytes)) =
             (kind, row.int(2), row.int(3))
         {
             let name = text(row.text);
-            let found = self.variables.entry((process, address)).or_default();
-            found.push(Variable { start, bytes, name });
+            let variables = self.variables.entry((process, address)).or_default();
+            variables.push(Variable { start, bytes, name });
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A table of the file, by columns that may or may not be there, read in one of two ways: straight
-//! from the pages, or by SQLite. Both give the same rows.
+//! A table of the file, by columns that may be missing, read either directly from the pages or by
+//! SQLite. Both return the same rows.
 
 use std::fs::File;
 
@@ -10,38 +10,39 @@ use super::pages::{Failed, Pages};
 use super::record::{Row, UNWANTED};
 use crate::import::Error;
 
-/// The order of rows.
+/// Order of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// As they lie in the file.
+    /// The order of the file.
     Stored,
-    /// By the columns of this list, then as they lie in the file.
+    /// By these columns, then in the order of the file.
     By(&'static str),
 }
 
-/// A table that is there, and where its columns are.
+/// An existing table, and the positions of its columns.
 #[derive(Debug)]
 pub(super) struct Table<const N: usize> {
     name: &'static str,
     columns: [&'static str; N],
-    /// A bit for each column that the table has.
+    /// Bit set of the columns that the table has.
     present: u32,
-    /// For each column of the table, its place in a row.
-    places: Vec<u8>,
+    /// Position in a row for each column of the table.
+    positions: Vec<u8>,
     root: u32,
-    plain: bool,
+    /// Whether the rows can be read directly from the pages.
+    direct: bool,
     rowid: bool,
 }
 
 impl<const N: usize> Table<N> {
-    /// Looks for a table; `None` when the file has none of that name.
+    /// Finds a table; `None` if the file has none of that name.
     pub(super) fn find(
         database: &Database,
         name: &'static str,
         columns: [&'static str; N],
     ) -> Result<Option<Self>, Error> {
-        let failed = |error| database.complaint(name, &error);
-        let about = database.connection.query_row(
+        let failed = |error| database.sqlite_error(name, &error);
+        let schema = database.connection.query_row(
             "SELECT rootpage, sql FROM sqlite_master WHERE type = 'table' AND name = ?1",
             [name],
             |row| {
@@ -49,7 +50,7 @@ impl<const N: usize> Table<N> {
                 Ok((row.get::<_, i64>(0)?, sql.to_ascii_uppercase().contains("ROWID")))
             },
         );
-        let (root, odd) = match about {
+        let (root, has_rowid_clause) = match schema {
             Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(None),
             other => other.map_err(failed)?,
         };
@@ -58,10 +59,10 @@ impl<const N: usize> Table<N> {
             name,
             columns,
             present: 0,
-            places: Vec::new(),
+            positions: Vec::new(),
             root,
-            plain: root > 0 && !odd,
-            rowid: !odd,
+            direct: root > 0 && !has_rowid_clause,
+            rowid: !has_rowid_clause,
         };
         let mut statement = database
             .connection
@@ -71,38 +72,38 @@ impl<const N: usize> Table<N> {
         let mut keys = (0, false);
         while let Some(row) = rows.next().map_err(failed)? {
             let text = |at| row.get_ref(at).ok().and_then(|value| value.as_str().ok());
-            let integer = text(1).is_some_and(|kind| kind.eq_ignore_ascii_case("INTEGER"));
-            let words = text(1).is_some_and(|kind| kind.eq_ignore_ascii_case("TEXT"));
+            let is_integer = text(1).is_some_and(|kind| kind.eq_ignore_ascii_case("INTEGER"));
+            let is_text = text(1).is_some_and(|kind| kind.eq_ignore_ascii_case("TEXT"));
             let number = |at| row.get::<_, i64>(at).unwrap_or(1);
-            let own = text(0).and_then(|name| {
+            let position = text(0).and_then(|name| {
                 columns.iter().position(|column| column.eq_ignore_ascii_case(name))
             });
-            if let Some(place) = own {
-                table.present |= 1 << place;
-                // Other affinities change values while they are read, and so does a default.
-                table.plain &= (integer || words) && row.get_ref(2) == Ok(ValueRef::Null);
+            if let Some(position) = position {
+                table.present |= 1 << position;
+                // Other affinities convert values when they are read, and so does a default.
+                table.direct &= (is_integer || is_text) && row.get_ref(2) == Ok(ValueRef::Null);
             }
             if number(3) > 0 {
-                keys = (keys.0 + 1, integer);
+                keys = (keys.0 + 1, is_integer);
             }
-            // A computed column need not be in the record.
-            table.plain &= number(4) == 0;
-            table.places.push(own.map_or(UNWANTED, |place| place as u8));
+            // A computed column may be missing in the record.
+            table.direct &= number(4) == 0;
+            table.positions.push(position.map_or(UNWANTED, |position| position as u8));
         }
-        // A lone integer key is the rowid, and not in the record.
-        table.plain &= keys != (1, true);
-        while table.places.last() == Some(&UNWANTED) {
-            table.places.pop();
+        // A single integer key is the rowid, and not in the record.
+        table.direct &= keys != (1, true);
+        while table.positions.last() == Some(&UNWANTED) {
+            table.positions.pop();
         }
         Ok(Some(table))
     }
 
-    /// Whether the table has a column.
+    /// Returns whether the table has a column.
     pub(super) const fn has(&self, column: usize) -> bool {
         self.present & (1 << column) != 0
     }
 
-    /// An error if one of the columns is missing that nothing goes without.
+    /// Returns an error if a required column is missing.
     pub(super) fn require(&self, database: &Database, columns: &[usize]) -> Result<(), Error> {
         let Some(&missing) = columns.iter().find(|&&column| !self.has(column)) else {
             return Ok(());
@@ -115,18 +116,19 @@ impl<const N: usize> Table<N> {
         })
     }
 
-    /// Gives all rows to a reader.
+    /// Passes all rows to a reader.
     pub(super) fn rows(
         &self,
         database: &Database,
         order: Order,
         reader: &mut impl Reader<N>,
     ) -> Result<(), Error> {
-        if self.plain && order == Order::Stored {
+        if self.direct && order == Order::Stored {
             reader.begin()?;
             let io = |source| Error::Io { path: database.path().into(), source };
             let pages = Pages::open(File::open(database.path()).map_err(io)?);
-            match pages.and_then(|pages| pages.rows(self.root, &self.places, |row| reader.row(row)))
+            match pages
+                .and_then(|pages| pages.rows(self.root, &self.positions, |row| reader.row(row)))
             {
                 Ok(done) => return done,
                 Err(Failed::Io(source)) => return Err(io(source)),
@@ -143,20 +145,20 @@ impl<const N: usize> Table<N> {
         order: Order,
         reader: &mut impl Reader<N>,
     ) -> Result<(), Error> {
-        let failed = |error| database.complaint(&format!("table {}", self.name), &error);
+        let failed = |error| database.sqlite_error(&format!("table {}", self.name), &error);
         let mut statement = database.connection.prepare(&self.query(order)).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
-        while let Some(found) = rows.next().map_err(failed)? {
+        while let Some(values) = rows.next().map_err(failed)? {
             let mut row = Row { values: [0; N], null: 0, wrong: 0, text: &[] };
-            for (place, slot) in row.values.iter_mut().enumerate() {
-                match found.get_ref(place).map_err(failed)? {
-                    ValueRef::Null => row.null |= 1 << place,
+            for (position, slot) in row.values.iter_mut().enumerate() {
+                match values.get_ref(position).map_err(failed)? {
+                    ValueRef::Null => row.null |= 1 << position,
                     ValueRef::Integer(value) => *slot = value,
                     ValueRef::Text(text) => {
-                        row.wrong |= 1 << place;
-                        row.text = if place + 1 == N { text } else { &[] };
+                        row.wrong |= 1 << position;
+                        row.text = if position + 1 == N { text } else { &[] };
                     }
-                    ValueRef::Real(_) | ValueRef::Blob(_) => row.wrong |= 1 << place,
+                    ValueRef::Real(_) | ValueRef::Blob(_) => row.wrong |= 1 << position,
                 }
             }
             reader.row(&row)?;
@@ -164,11 +166,11 @@ impl<const N: usize> Table<N> {
         Ok(())
     }
 
-    /// Names are those of this program, never those of the file.
+    /// Returns the query. Names in it are constants, never from the file.
     fn query(&self, order: Order) -> String {
         let mut columns = Vec::new();
-        for (place, column) in self.columns.iter().enumerate() {
-            columns.push(if self.has(place) { format!("\"{column}\"") } else { "NULL".into() });
+        for (position, column) in self.columns.iter().enumerate() {
+            columns.push(if self.has(position) { format!("\"{column}\"") } else { "NULL".into() });
         }
         let mut by = Vec::new();
         if let Order::By(first) = order {
@@ -182,11 +184,11 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Who gets the rows of a table.
+/// Receiver of the rows of a table.
 pub(super) trait Reader<const N: usize> {
-    /// Rows come from the first one on. It may come again: then what was read so far is void.
+    /// Called before the first row. If it is called again, all rows so far are void.
     fn begin(&mut self) -> Result<(), Error>;
-    /// One row.
+    /// Called for each row.
     fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error>;
 }
 
@@ -215,7 +217,7 @@ mod tests {
         }
     }
 
-    /// The rows of a table read in both ways; whether the fast one could.
+    /// Reads a table in both ways; returns the number of rows and whether the direct way worked.
     fn both<const N: usize>(
         path: &Path,
         name: &'static str,
@@ -229,13 +231,13 @@ mod tests {
         assert_eq!(fast.0, slow.0);
         let pages = Pages::open(File::open(path).unwrap());
         let read = pages.and_then(|pages| {
-            pages.rows(table.root, &table.places, |_: &Row<'_, N>| Ok::<_, Error>(()))
+            pages.rows(table.root, &table.positions, |_: &Row<'_, N>| Ok::<_, Error>(()))
         });
-        Some((slow.0.len(), table.plain && read.is_ok()))
+        Some((slow.0.len(), table.direct && read.is_ok()))
     }
 
     #[test]
-    fn both_ways_give_the_same_rows_of_a_real_file() {
+    fn both_ways_read_the_same_rows_of_a_real_file() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = path.join("tests/import/nsys/h200-2024.2.3.sqlite");
         let found = both(&path, super::super::EVENTS, super::super::matching::COLUMNS);
@@ -244,14 +246,14 @@ mod tests {
         assert_eq!(both(&path, "CUPTI_ACTIVITY_KIND_RUNTIME", calls), Some((96, true)));
         let chains = ["stackDepth", "id", "nothing", "symbol"];
         assert_eq!(both(&path, "CUDA_CALLCHAINS", chains), Some((241, true)));
-        // An integer key is not in the record, so this table is left to SQLite.
+        // An integer key is not in the record, so this table is read by SQLite.
         assert_eq!(both(&path, "StringIds", ["id", "value"]), Some((515, false)));
         assert_eq!(both(&path, "NO_TABLE", ["id"]), None);
     }
 
     #[test]
-    fn io_errors_are_not_left_to_sqlite() {
-        // A directory can be opened and not read.
+    fn io_errors_do_not_fall_back_to_sqlite() {
+        // A directory can be opened but not read.
         let directory = TempDir::new().unwrap();
         let failed = Pages::open(File::open(directory.path()).unwrap()).unwrap_err();
         assert!(matches!(failed, Failed::Io(_)), "{failed:?}");
@@ -262,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_fast_way_does_not_know_is_left_to_sqlite() {
-        let folder = TempDir::new().unwrap();
+    fn unsupported_tables_fall_back_to_sqlite() {
+        let dir = TempDir::new().unwrap();
         for (name, statements) in [
             ("real", "CREATE TABLE t (a REAL, b INTEGER); INSERT INTO t VALUES (1, 2)"),
             (
@@ -289,13 +291,13 @@ mod tests {
                 "PRAGMA encoding = 'UTF-16'; CREATE TABLE t (a TEXT, b INTEGER); INSERT INTO t VALUES ('x', 2)",
             ),
         ] {
-            let path = folder.path().join(name);
+            let path = dir.path().join(name);
             rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
             assert_eq!(both(&path, "t", ["a", "b"]), Some((1, false)), "{name}");
         }
     }
 
-    /// A value, as a statement has it.
+    /// A value in SQL.
     fn value() -> impl Strategy<Value = String> {
         prop_oneof![
             4 => any::<i64>().prop_map(|value| value.to_string()),
@@ -313,13 +315,13 @@ mod tests {
         #![proptest_config(crate::random::config(60))]
 
         #[test]
-        fn both_ways_give_the_same_rows_of_any_table(
+        fn both_ways_read_the_same_rows_of_any_table(
             page in proptest::sample::select(vec![512, 1024, 4096, 65536]),
             rows in proptest::collection::vec((value(), value(), value(), value()), 0..200),
             deleted in 1_usize..20,
         ) {
-            let folder = TempDir::new().unwrap();
-            let path = folder.path().join("any");
+            let dir = TempDir::new().unwrap();
+            let path = dir.path().join("any");
             let database = rusqlite::Connection::open(&path).unwrap();
             let mut statements = format!(
                 "PRAGMA page_size = {page}; BEGIN; \

@@ -1,4 +1,4 @@
-//! What text and XML have in common: a leak with its stack, and sums over all of them.
+//! Common parts of text and XML reports: a leak with its stack, and totals.
 
 use std::sync::Arc;
 
@@ -11,63 +11,64 @@ use hashbrown::HashSet;
 
 use crate::import::{Sink, Warning};
 
-/// Frames of one stack that are kept.
+/// Maximum number of frames of a stack.
 const DEEPEST: usize = 512;
 
 /// One leak of a report.
 #[derive(Debug, Default)]
 pub(super) struct Leak {
-    /// How much.
+    /// Size.
     pub(super) bytes: u64,
-    /// The pointer, or the handle of an array.
+    /// Pointer, or handle of an array.
     pub(super) address: u64,
-    /// What is told of the sort of memory.
+    /// Kind of memory.
     pub(super) sort: Sort,
-    /// The stack, innermost frame first.
+    /// Stack, innermost frame first.
     pub(super) frames: Vec<Place>,
 }
 
 impl Leak {
-    /// One more frame, further out.
-    pub(super) fn push(&mut self, place: Place) {
+    /// Adds the next outer frame.
+    pub(super) fn push(&mut self, frame: Place) {
         if self.frames.len() < DEEPEST {
-            self.frames.push(place);
+            self.frames.push(frame);
         }
     }
 }
 
-/// The sort of memory, as far as the report tells.
+/// Kind of memory, as far as the report has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Sort {
-    /// Device memory, or host memory: only the stack can tell.
+    /// Device or host memory: only the stack shows which.
     #[default]
     Plain,
-    /// An array, or a level of one.
+    /// An array, or a mipmap level of one.
     Array,
-    /// What `malloc` in a kernel gave out of the device heap.
+    /// Memory from `malloc` in a kernel, on the device heap.
     Heap,
 }
 
-/// A frame as the report has it.
+/// A frame of the report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Place {
-    /// The function; empty when it is not told.
+    /// Function; empty if unknown.
     pub(super) function: String,
-    /// The source file.
+    /// Source file.
     pub(super) file: Option<String>,
-    /// The line in it; 0 when it is not told.
+    /// Line; 0 if unknown.
     pub(super) line: u32,
-    /// The library or program.
+    /// Library or program.
     pub(super) module: Option<String>,
 }
 
 impl Place {
-    /// The static runtime has only made-up names for its insides.
+    /// Returns whether the function has a real name: the static runtime has only generated names
+    /// for internal functions.
     fn is_named(&self) -> bool {
         !self.function.is_empty() && !self.function.starts_with("libcudart_static_")
     }
 
-    /// Inside the driver or the runtime.
+    /// Returns whether the frame is inside of the driver or the runtime.
     fn is_inside(&self) -> bool {
         let file = self.module.as_deref().and_then(|module| module.rsplit('/').next());
         !self.is_named() || file.is_some_and(|file| file.starts_with("libcuda.so"))
@@ -86,35 +87,35 @@ impl Place {
     }
 }
 
-/// The leaks of a report, on their way to a sink.
+/// Passes the leaks of a report to a sink.
 pub(super) struct Leaks<'a> {
     sink: &'a mut dyn Sink,
-    names: HashSet<Key>,
+    keys: HashSet<Key>,
     count: u64,
     bytes: u64,
     /// Leaks of the context itself.
     context: u64,
-    /// Errors that are no leaks.
+    /// Errors that are not leaks.
     pub(super) api_errors: u64,
     /// Records that are neither leaks nor API errors.
     pub(super) others: u64,
-    /// Lines or records that look like a leak and cannot be understood.
+    /// Lines or records that look like a leak but cannot be parsed.
     pub(super) unclear: u64,
-    /// What the report's own sums say: bytes and allocations.
+    /// Totals of the report's summary: bytes and allocations.
     pub(super) summary: Option<(u64, u64)>,
-    /// There should be sums, and are none.
+    /// Whether the summary is missing.
     pub(super) without_summary: bool,
-    /// Records that the report says it left out.
+    /// Records that the report omitted, as it says.
     pub(super) left_out: u64,
-    /// The report ends in the middle.
-    pub(super) cut: bool,
+    /// Whether the report is truncated.
+    pub(super) truncated: bool,
 }
 
 impl<'a> Leaks<'a> {
     pub(super) fn new(sink: &'a mut dyn Sink) -> Self {
         Self {
             sink,
-            names: HashSet::new(),
+            keys: HashSet::new(),
             count: 0,
             bytes: 0,
             context: 0,
@@ -124,15 +125,15 @@ impl<'a> Leaks<'a> {
             summary: None,
             without_summary: false,
             left_out: 0,
-            cut: false,
+            truncated: false,
         }
     }
 
-    /// Tells one leak.
+    /// Reports one leak.
     pub(super) fn tell(&mut self, leak: Leak) {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(leak.bytes);
-        let at_free = leak.frames.iter().any(|place| place.function == "cudaFree");
+        let at_free = leak.frames.iter().any(|frame| frame.function == "cudaFree");
         self.context += u64::from(leak.bytes == 4096 && at_free);
         let kind = kind(&leak);
         let key = self.key(&leak);
@@ -153,35 +154,37 @@ impl<'a> Leaks<'a> {
         });
     }
 
-    fn frames(&mut self, places: Vec<Place>, sort: Sort) -> Vec<FrameId> {
-        let inside = places.iter().take_while(|place| place.is_inside()).count();
-        // The call that the program made is kept, be it of the runtime or of the driver.
-        let runtime = places.get(inside).is_some_and(|place| place.function.starts_with("cuda"));
+    fn frames(&mut self, report_frames: Vec<Place>, sort: Sort) -> Vec<FrameId> {
+        let inside = report_frames.iter().take_while(|frame| frame.is_inside()).count();
+        // The call that the program made is kept, whether of the runtime or of the driver.
+        let call = report_frames.get(inside);
+        let runtime = call.is_some_and(|frame| frame.function.starts_with("cuda"));
         let skip = if runtime { inside } else { 0 };
-        let remark = (sort == Sort::Heap).then(|| Frame {
+        let synthetic = (sort == Sort::Heap).then(|| Frame {
             function: "device heap (malloc in a kernel)".into(),
             language: Language::Remark,
             ..Frame::default()
         });
-        let frames = remark.into_iter().chain(places.into_iter().skip(skip).map(Place::frame));
+        let frames = report_frames.into_iter().skip(skip).map(Place::frame);
+        let frames = synthetic.into_iter().chain(frames);
         let stacks = self.sink.stacks();
         frames.map(|frame| stacks.frame(frame)).collect()
     }
 
-    /// Reports can name one address more than once; keys are unique.
+    /// Returns a unique key. Reports can contain an address more than once.
     fn key(&mut self, leak: &Leak) -> Key {
         let space = if leak.sort == Sort::Array { Space::Array } else { Space::Address };
         let mut key = Key { space, value: leak.address };
-        if !self.names.insert(key) {
+        if !self.keys.insert(key) {
             key.space = Space::External;
-            while !self.names.insert(key) {
+            while !self.keys.insert(key) {
                 key.value = key.value.wrapping_add(1);
             }
         }
         key
     }
 
-    /// Tells what there is to know of the whole report; how many leaks there were.
+    /// Reports the warnings about the whole report; returns the number of leaks.
     pub(super) fn finish(self) -> u64 {
         let Self { sink, count, bytes, .. } = self;
         let mut warn = |text: &str, count: u64, inexact: bool| {
@@ -191,7 +194,7 @@ impl<'a> Leaks<'a> {
         };
         warn("calls of the CUDA API failed", self.api_errors, false);
         warn("errors of other sorts are in the report", self.others, false);
-        warn("lines of the report that look like a leak cannot be understood", self.unclear, true);
+        warn("lines that look like a leak cannot be parsed", self.unclear, true);
         warn(
             "leaks of 4096 bytes at cudaFree are the context's own: each program with __managed__ \
              data has them",
@@ -203,9 +206,9 @@ impl<'a> Leaks<'a> {
             self.left_out,
             true,
         );
-        warn("the report ends in the middle", u64::from(self.cut), true);
+        warn("the report ends in the middle", u64::from(self.truncated), true);
         warn(
-            "the report has no LEAK SUMMARY: it is cut, or made without --leak-check full",
+            "the report has no LEAK SUMMARY: it is truncated, or made without --leak-check full",
             u64::from(self.without_summary),
             true,
         );
@@ -219,13 +222,13 @@ impl<'a> Leaks<'a> {
     }
 }
 
-/// The kind, where a function of the stack leaves no doubt.
+/// Returns the kind, if a function of the stack determines it.
 fn kind(leak: &Leak) -> Kind {
     if leak.sort == Sort::Array {
         return Kind::Array;
     }
-    let known = leak.frames.iter().find_map(|place| {
-        let name = place.function.trim_end_matches("_ptsz").trim_end_matches("_v2");
+    let known = leak.frames.iter().find_map(|frame| {
+        let name = frame.function.trim_end_matches("_ptsz").trim_end_matches("_v2");
         match name {
             "cudaHostAlloc" | "cudaMallocHost" | "cuMemHostAlloc" | "cuMemAllocHost" => {
                 Some(Kind::Pinned)

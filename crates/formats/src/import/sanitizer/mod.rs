@@ -1,5 +1,5 @@
-//! compute-sanitizer: leak reports, as text (`--leak-check full`) of any version, or as XML. A leak
-//! is an allocation that began and did not end; when it began is not told.
+//! compute-sanitizer: leak reports as text (`--leak-check full`) of any version, or as XML. A leak
+//! is an allocation without an end; its start time is unknown.
 
 mod leak;
 mod text;
@@ -18,13 +18,13 @@ pub(super) use text::is_text;
 ///
 /// # Errors
 ///
-/// The file cannot be read, or is XML that no report is written in.
+/// The file cannot be read, or is XML that reports do not contain.
 pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(io)?);
-    let begin = file.fill_buf().map_err(io)?;
-    let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
-    let is_xml = begin.trim_ascii_start().starts_with(b"<");
+    let start = file.fill_buf().map_err(io)?;
+    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    let is_xml = start.trim_ascii_start().starts_with(b"<");
     let mut leaks = Leaks::new(sink);
     if is_xml {
         xml::read(path, file, &mut leaks)?;

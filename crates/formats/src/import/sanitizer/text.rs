@@ -1,5 +1,5 @@
-//! The text of a report. Lines of the tool begin with a prefix; what the program prints is between
-//! them. Versions differ in how a frame is written, and how many lines it takes.
+//! Text reports. Lines of the tool begin with a prefix; output of the program is in between.
+//! Versions differ in the format of a frame, and in the number of its lines.
 
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::path::Path;
 use super::leak::{Leak, Leaks, Place, Sort};
 use crate::import::Error;
 
-/// Longer lines are cut.
+/// Maximum length of a line; longer ones are truncated.
 const LONGEST_LINE: u64 = 1 << 16;
 
-/// The prefix, if no other is given.
+/// Default prefix.
 const PREFIX: &str = "=========";
 
-/// The first words of a report.
+/// Titles of a report.
 const TITLES: [&str; 2] = ["COMPUTE-SANITIZER", "CUDA-MEMCHECK"];
 
-/// Whether the beginning of a file is that of a report.
+/// Returns whether the start of a file is that of a report.
 pub(in crate::import) fn is_text(head: &[u8]) -> bool {
     head.split(|&byte| byte == b'\n').any(|line| {
         let line = String::from_utf8_lossy(line.get(..1024).unwrap_or(line));
@@ -24,7 +24,7 @@ pub(in crate::import) fn is_text(head: &[u8]) -> bool {
     })
 }
 
-/// The prefix of a line with a title.
+/// Returns the prefix of a line with a title.
 fn title(line: &str) -> Option<&str> {
     TITLES.iter().find_map(|title| line.trim_end().strip_suffix(title)).map(str::trim_end)
 }
@@ -59,7 +59,7 @@ struct Reader<'r, 'a> {
     prefix: String,
     /// The leak whose lines are being read.
     leak: Option<Leak>,
-    /// Its frame whose module may be on the next line.
+    /// Its last frame, whose module may be on the next line.
     open: Option<Place>,
     leaks: &'r mut Leaks<'a>,
 }
@@ -70,38 +70,38 @@ impl Reader<'_, '_> {
             self.prefix = prefix.into();
             return self.end();
         }
-        // What the program printed without a line end is before the prefix.
+        // Output of the program without a line break is before the prefix.
         let Some(at) = line.rfind(&self.prefix) else { return };
         let content = line.get(at + self.prefix.len()..).unwrap_or_default();
-        let words = content.trim_start();
-        if words.is_empty() {
+        let text = content.trim_start();
+        if text.is_empty() {
             self.end();
-        } else if let Some(frame) = words.strip_prefix("Host Frame:") {
+        } else if let Some(frame) = text.strip_prefix("Host Frame:") {
             self.close();
-            self.open = Some(place(frame));
-        } else if let Some(module) = words.strip_prefix("in ")
+            self.open = Some(parse_frame(frame));
+        } else if let Some(module) = text.strip_prefix("in ")
             && let Some(open) = &mut self.open
         {
             open.module = Some(module.trim().into());
             self.close();
         } else if content.starts_with("   ") {
-            // Headings of stacks, and details of errors that are no leaks.
+            // Headings of stacks, and details of errors that are not leaks.
             self.close();
         } else {
             self.end();
-            self.heading(words);
+            self.heading(text);
         }
     }
 
-    fn heading(&mut self, words: &str) {
-        if let Some(rest) = words.strip_prefix("Leaked ") {
+    fn heading(&mut self, text: &str) {
+        if let Some(rest) = text.strip_prefix("Leaked ") {
             match leak(rest) {
                 Some(leak) => self.leak = Some(leak),
                 None if rest.starts_with("an ") || rest.starts_with("a ") => self.leaks.others += 1,
                 None => self.leaks.unclear += 1,
             }
-        } else if let Some(sums) = words.strip_prefix("LEAK SUMMARY: ") {
-            // Several processes have a summary each.
+        } else if let Some(sums) = text.strip_prefix("LEAK SUMMARY: ") {
+            // Each process has its own summary.
             if let Some((bytes, count)) = summary(sums) {
                 let (all_bytes, all) = self.leaks.summary.unwrap_or_default();
                 let sum = (all_bytes.saturating_add(bytes), all.saturating_add(count));
@@ -109,24 +109,24 @@ impl Reader<'_, '_> {
             } else {
                 self.leaks.unclear += 1;
             }
-        } else if words.contains("not printed") || words.contains("skipped") {
-            let count = words.split_whitespace().find_map(number).unwrap_or(1);
+        } else if text.contains("not printed") || text.contains("skipped") {
+            let count = text.split_whitespace().find_map(number).unwrap_or(1);
             self.leaks.left_out = self.leaks.left_out.saturating_add(count.max(1));
-        } else if words.starts_with("Program hit ") {
+        } else if text.starts_with("Program hit ") {
             self.leaks.api_errors += 1;
-        } else if words.starts_with("Invalid ") || words.starts_with("Error: ") {
+        } else if text.starts_with("Invalid ") || text.starts_with("Error: ") {
             self.leaks.others += 1;
         }
     }
 
-    /// The frame is complete.
+    /// Completes the frame.
     fn close(&mut self) {
-        if let (Some(place), Some(leak)) = (self.open.take(), &mut self.leak) {
-            leak.push(place);
+        if let (Some(frame), Some(leak)) = (self.open.take(), &mut self.leak) {
+            leak.push(frame);
         }
     }
 
-    /// The record is complete.
+    /// Completes the record.
     fn end(&mut self) {
         self.close();
         if let Some(leak) = self.leak.take() {
@@ -135,11 +135,11 @@ impl Reader<'_, '_> {
     }
 }
 
-/// `8,388,608 bytes at 0x7fa51e800000` and its like.
-fn leak(words: &str) -> Option<Leak> {
-    let (bytes, rest) = words.split_once(' ')?;
+/// Parses `8,388,608 bytes at 0x7fa51e800000` and similar lines.
+fn leak(text: &str) -> Option<Leak> {
+    let (bytes, rest) = text.split_once(' ')?;
     let rest = rest.strip_prefix("bytes ").or_else(|| rest.strip_prefix("byte "))?;
-    let (address, sort) = if let Some(rest) = rest.strip_prefix("from CUDA array ") {
+    let (address, kind) = if let Some(rest) = rest.strip_prefix("from CUDA array ") {
         (rest, Sort::Array)
     } else {
         let rest = rest.strip_prefix("at ")?;
@@ -148,30 +148,30 @@ fn leak(words: &str) -> Option<Leak> {
     let address = address.split_whitespace().next()?.strip_prefix("0x")?;
     let digits = address.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
     let address = u64::from_str_radix(digits, 16).ok()?;
-    Some(Leak { bytes: number(bytes)?, address, sort, frames: Vec::new() })
+    Some(Leak { bytes: number(bytes)?, address, sort: kind, frames: Vec::new() })
 }
 
-/// `10498048 bytes leaked in 5 allocations`.
-fn summary(words: &str) -> Option<(u64, u64)> {
-    let mut numbers = words.split_whitespace().filter_map(number);
+/// Parses `10498048 bytes leaked in 5 allocations`.
+fn summary(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text.split_whitespace().filter_map(number);
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// A number, perhaps with commas between thousands.
+/// Parses a number, with or without commas between thousands.
 fn number(word: &str) -> Option<u64> {
     word.replace(',', "").parse().ok()
 }
 
-/// A frame, after `Host Frame:`. From 2025.1 on `FUNC in FILE:LINE [0xOFFSET] in MODULE`; before that
-/// `FILE:LINE:FUNC [0xOFFSET]`, and the module is on the next line.
-fn place(text: &str) -> Place {
+/// Parses a frame, after `Host Frame:`. Since 2025.1 it is `FUNC in FILE:LINE [0xOFFSET] in
+/// MODULE`; before that, `FILE:LINE:FUNC [0xOFFSET]`, with the module on the next line.
+fn parse_frame(text: &str) -> Place {
     let older = !text.starts_with(' ');
-    let (code, behind) = match text.rfind("[0x") {
+    let (code, rest) = match text.rfind("[0x") {
         Some(at) => (text.get(..at).unwrap_or_default(), text.get(at..).unwrap_or_default()),
         None => (text, ""),
     };
     let code = code.trim();
-    let module = behind.split_once("] in ").map(|(_, module)| module.trim().to_owned());
+    let module = rest.split_once("] in ").map(|(_, module)| module.trim().to_owned());
     let source = if older { older_source(code) } else { newer_source(code) };
     let (function, file, line) = source.unwrap_or((code, None, 0));
     Place { function: function.into(), file: file.map(Into::into), line, module }
@@ -183,7 +183,8 @@ fn newer_source(code: &str) -> Option<(&str, Option<&str>, u32)> {
     Some((function, Some(file), line.parse().ok()?))
 }
 
-/// A function may have colons too, so the first number between two of them is the line.
+/// Parses a source location. A function may also contain colons, so the first number between two of
+/// them is the line.
 fn older_source(code: &str) -> Option<(&str, Option<&str>, u32)> {
     code.match_indices(':').find_map(|(at, _)| {
         let (line, function) = code.get(at + 1..)?.split_once(':')?;
@@ -197,37 +198,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_of_all_versions_are_understood() {
-        let of = |text| {
-            let place = place(text);
+    fn frames_of_all_versions_are_parsed() {
+        let parsed = |text| {
+            let frame = parse_frame(text);
             (
-                place.function,
-                place.file.unwrap_or_default(),
-                place.line,
-                place.module.unwrap_or_default(),
+                frame.function,
+                frame.file.unwrap_or_default(),
+                frame.line,
+                frame.module.unwrap_or_default(),
             )
         };
         let expect = |function: &str, file: &str, line, module: &str| {
             (function.to_owned(), file.to_owned(), line, module.to_owned())
         };
-        assert_eq!(of(" cudaMalloc [0x51006] in app"), expect("cudaMalloc", "", 0, "app"));
-        assert_eq!(of(" f(int) in a b.cu:12 [0x9] in app"), expect("f(int)", "a b.cu", 12, "app"));
-        assert_eq!(of("  [0x51006]"), expect("", "", 0, ""));
-        assert_eq!(of(" [0x51006]"), expect("", "", 0, ""));
-        assert_eq!(of("cuMemAlloc_v2 [0x1]"), expect("cuMemAlloc_v2", "", 0, ""));
-        assert_eq!(of("/src/a.cu:12:ns::f(int) [0x1]"), expect("ns::f(int)", "/src/a.cu", 12, ""));
-        assert_eq!(of("ns::f(int) [0x1]"), expect("ns::f(int)", "", 0, ""));
+        assert_eq!(parsed(" cudaMalloc [0x51006] in app"), expect("cudaMalloc", "", 0, "app"));
+        let parsed_cu = parsed(" f(int) in a b.cu:12 [0x9] in app");
+        assert_eq!(parsed_cu, expect("f(int)", "a b.cu", 12, "app"));
+        assert_eq!(parsed("  [0x51006]"), expect("", "", 0, ""));
+        assert_eq!(parsed(" [0x51006]"), expect("", "", 0, ""));
+        assert_eq!(parsed("cuMemAlloc_v2 [0x1]"), expect("cuMemAlloc_v2", "", 0, ""));
+        let parsed_ns = parsed("/src/a.cu:12:ns::f(int) [0x1]");
+        assert_eq!(parsed_ns, expect("ns::f(int)", "/src/a.cu", 12, ""));
+        assert_eq!(parsed("ns::f(int) [0x1]"), expect("ns::f(int)", "", 0, ""));
     }
 
     #[test]
-    fn leaks_of_all_sorts_are_understood() {
-        let of = |text| leak(text).map(|leak| (leak.bytes, leak.address, leak.sort));
-        assert_eq!(of("8,388,608 bytes at 0x7f00"), Some((8 << 20, 0x7f00, Sort::Plain)));
-        assert_eq!(of("64 bytes at 0x10 on the device heap"), Some((64, 0x10, Sort::Heap)));
-        assert_eq!(of("16384 bytes from CUDA array 0x55"), Some((16384, 0x55, Sort::Array)));
-        assert_eq!(of("1 byte at 0x1."), Some((1, 1, Sort::Plain)));
-        assert_eq!(of("an OptixModule with handle 0x5"), None);
-        assert_eq!(of("-1 bytes at 0x5"), None);
-        assert_eq!(of("5 bytes at 0x123456789abcdef01"), None);
+    fn leaks_of_all_kinds_are_parsed() {
+        let parsed = |text| leak(text).map(|leak| (leak.bytes, leak.address, leak.sort));
+        assert_eq!(parsed("8,388,608 bytes at 0x7f00"), Some((8 << 20, 0x7f00, Sort::Plain)));
+        assert_eq!(parsed("64 bytes at 0x10 on the device heap"), Some((64, 0x10, Sort::Heap)));
+        assert_eq!(parsed("16384 bytes from CUDA array 0x55"), Some((16384, 0x55, Sort::Array)));
+        assert_eq!(parsed("1 byte at 0x1."), Some((1, 1, Sort::Plain)));
+        assert_eq!(parsed("an OptixModule with handle 0x5"), None);
+        assert_eq!(parsed("-1 bytes at 0x5"), None);
+        assert_eq!(parsed("5 bytes at 0x123456789abcdef01"), None);
     }
 }

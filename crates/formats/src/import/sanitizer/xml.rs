@@ -1,5 +1,5 @@
-//! The XML of a report, by a reader of its own: elements and text are all there is in it. Entities
-//! stand for one character each; documents that declare others are refused.
+//! XML reports, with a minimal parser: they contain only elements and text. Entities stand for one
+//! character each; documents that declare others are rejected.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::path::Path;
 use super::leak::{Leak, Leaks, Place, Sort};
 use crate::import::Error;
 
-/// The longest text or tag that is kept.
+/// Maximum length of a text or tag.
 const LONGEST: usize = 1 << 14;
 
-/// Elements inside each other.
+/// Maximum nesting of elements.
 const DEEPEST: usize = 32;
 
-/// A piece of a document.
+/// A token of a document.
 #[derive(PartialEq, Eq, Debug)]
 enum Piece {
     Begin(String),
@@ -23,40 +23,40 @@ enum Piece {
 
 /// Reads a report element by element.
 pub(super) fn read(path: &Path, file: impl BufRead, leaks: &mut Leaks<'_>) -> Result<(), Error> {
-    let mut pieces = Pieces { path, file, offset: 0, tag_follows: false, also_end: false };
+    let mut tokens = Pieces { path, file, offset: 0, tag_follows: false, also_end: false };
     let mut record = Record::default();
     let mut inside: Vec<String> = Vec::new();
-    while let Some(piece) = pieces.next()? {
-        match piece {
+    while let Some(token) = tokens.next()? {
+        match token {
             Piece::Begin(name) => {
                 if inside.len() >= DEEPEST {
-                    return Err(pieces.broken("elements are too deep inside each other"));
+                    return Err(tokens.broken("elements are nested too deeply"));
                 }
                 record.begin(&name);
                 inside.push(name);
             }
             Piece::Text(text) => record.text(inside.last().map_or("", |name| name), text),
             Piece::End => match inside.pop().as_deref() {
-                Some("frame") => record.leak.push(std::mem::take(&mut record.place)),
+                Some("frame") => record.leak.push(std::mem::take(&mut record.frame)),
                 Some("record") => std::mem::take(&mut record).finish(leaks),
                 Some(_) => {}
-                None => return Err(pieces.broken("an element ends that did not begin")),
+                None => return Err(tokens.broken("unmatched end tag")),
             },
         }
     }
-    leaks.cut |= !inside.is_empty();
+    leaks.truncated |= !inside.is_empty();
     Ok(())
 }
 
-/// What is known of the record that is being read.
+/// The record that is being read.
 #[derive(Default)]
 struct Record {
     kind: String,
     address: Option<u64>,
     bytes: Option<u64>,
     leak: Leak,
-    place: Place,
-    /// The allocation's stack; others are of frees and launches.
+    frame: Place,
+    /// Whether the stack is not the allocation's: others are of frees and launches.
     other_stack: bool,
 }
 
@@ -64,7 +64,7 @@ impl Record {
     fn begin(&mut self, name: &str) {
         match name {
             "record" => *self = Self::default(),
-            "frame" => self.place = Place::default(),
+            "frame" => self.frame = Place::default(),
             _ => {}
         }
     }
@@ -83,10 +83,10 @@ impl Record {
                 }
             }
             "saveLocation" => self.other_stack = !text.contains("allocation"),
-            "func" => self.place.function = text,
-            "path" => self.place.file = Some(text),
-            "line" => self.place.line = text.parse().unwrap_or(0),
-            "module" => self.place.module = Some(text),
+            "func" => self.frame.function = text,
+            "path" => self.frame.file = Some(text),
+            "line" => self.frame.line = text.parse().unwrap_or(0),
+            "module" => self.frame.module = Some(text),
             _ => {}
         }
     }
@@ -118,9 +118,9 @@ struct Pieces<'p, R> {
     path: &'p Path,
     file: R,
     offset: u64,
-    /// The bracket before a tag is taken already.
+    /// Whether the bracket before a tag was already read.
     tag_follows: bool,
-    /// The last element was empty: it ends where it began.
+    /// Whether the last element was empty: it ends where it started.
     also_end: bool,
 }
 
@@ -140,16 +140,16 @@ impl<R: BufRead> Pieces<'_, R> {
             if !tag {
                 return Ok(None);
             }
-            if let Some(piece) = self.tag()? {
-                return Ok(Some(piece));
+            if let Some(token) = self.tag()? {
+                return Ok(Some(token));
             }
         }
     }
 
-    /// The tag after a bracket; `None` for what is no element.
+    /// Reads the tag after a bracket; `None` if it is not an element.
     fn tag(&mut self) -> Result<Option<Piece>, Error> {
-        let (tag, whole) = self.until(b'>')?;
-        if !whole {
+        let (tag, complete) = self.until(b'>')?;
+        if !complete {
             return Ok(None);
         }
         let tag = String::from_utf8_lossy(&tag).into_owned();
@@ -159,8 +159,8 @@ impl<R: BufRead> Pieces<'_, R> {
         if tag.starts_with("!--") {
             let mut end = tag;
             while !end.ends_with("--") {
-                let (more, whole) = self.until(b'>')?;
-                if !whole {
+                let (more, complete) = self.until(b'>')?;
+                if !complete {
                     return Ok(None);
                 }
                 end = String::from_utf8_lossy(&more).into_owned();
@@ -178,7 +178,8 @@ impl<R: BufRead> Pieces<'_, R> {
         Ok(Some(Piece::Begin(name.into())))
     }
 
-    /// The bytes to a mark, which is taken too; whether it was there. What is too long is cut.
+    /// Reads the bytes up to and including a mark; returns whether the mark was found. Long texts
+    /// are truncated.
     fn until(&mut self, mark: u8) -> Result<(Vec<u8>, bool), Error> {
         let mut bytes = Vec::new();
         loop {
@@ -202,23 +203,23 @@ impl<R: BufRead> Pieces<'_, R> {
         }
     }
 
-    fn broken(&self, what: &str) -> Error {
+    fn broken(&self, problem: &str) -> Error {
         Error::Broken {
             path: self.path.into(),
-            what: what.into(),
+            what: problem.into(),
             place: format!("byte {}", self.offset),
             advice: "save it again with compute-sanitizer --xml --save FILE".into(),
         }
     }
 }
 
-/// Text with its entities replaced: each stands for one character.
+/// Replaces entities in a text: each stands for one character.
 fn characters(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('&') {
         out.push_str(before);
-        let known = after.split_once(';').and_then(|(name, behind)| {
+        let known = after.split_once(';').and_then(|(name, rest_of_text)| {
             let c = match name {
                 "lt" => '<',
                 "gt" => '>',
@@ -234,12 +235,12 @@ fn characters(text: &str) -> String {
                     char::from_u32(code)?
                 }
             };
-            Some((c, behind))
+            Some((c, rest_of_text))
         });
         match known {
-            Some((c, behind)) => {
+            Some((c, rest_of_text)) => {
                 out.push(c);
-                rest = behind;
+                rest = rest_of_text;
             }
             None => {
                 out.push('&');
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entities_stand_for_one_character_each() {
+    fn entities_are_replaced_by_one_character_each() {
         assert_eq!(characters("a&lt;b&gt; &amp;lt; &#65;&#x42;"), "a<b> &lt; AB");
         assert_eq!(characters("&unknown; & &#xffffffff; &"), "&unknown; & &#xffffffff; &");
     }

@@ -1,8 +1,8 @@
-//! What the columns of a log are: told by a header, or by what the values look like.
+//! Columns of a log: from a header, or from the form of the values.
 
 use super::{Row, time};
 
-/// A line in its fields.
+/// A line split into fields.
 pub(super) struct Line<'a> {
     fields: Vec<&'a str>,
 }
@@ -13,43 +13,43 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Where the columns are.
+/// Positions of the columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Columns {
     count: usize,
     time: usize,
     memory: usize,
     gpu: Option<usize>,
-    /// Lines are of processes.
-    parts: bool,
+    /// Whether lines are per process.
+    per_process: bool,
 }
 
-/// What a line says.
+/// Content of a line.
 pub(super) enum Meaning {
     /// Memory at a time.
     Value(Row),
-    /// There is no value: the driver does not tell it.
+    /// No value: the driver does not report it.
     NoValue,
-    /// It is another sort of line.
+    /// Another kind of line.
     Nothing,
 }
 
-/// There are several numbers, and no header says what they are.
+/// There are several numbers, and no header to identify them.
 #[derive(Debug)]
 pub(super) struct Several;
 
-/// Whether a field is the heading of the column that counts.
+/// Returns whether a field is the header of the memory column.
 pub(super) fn is_memory(field: &str) -> bool {
     matches!(name(field), "memory.used" | "used_gpu_memory" | "used_memory")
 }
 
-/// A heading without its unit.
+/// Returns a header without its unit.
 fn name(field: &str) -> &str {
     field.split_once(" [").map_or(field, |(name, _)| name)
 }
 
 impl Columns {
-    /// The columns of a line that is a header with all that is needed.
+    /// Returns the columns of a header line with all required columns.
     pub(super) fn of_header(line: &Line<'_>) -> Option<Self> {
         let at = |names: &[&str]| {
             names
@@ -61,33 +61,34 @@ impl Columns {
             time: at(&["timestamp"])?,
             memory: line.fields.iter().position(|field| is_memory(field))?,
             gpu: at(&["index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial"]),
-            parts: at(&["pid"]).is_some(),
+            per_process: at(&["pid"]).is_some(),
         })
     }
 
-    /// The columns from what is in them; `None` for a line that is something else.
+    /// Returns the columns from their values; `None` for another kind of line.
     pub(super) fn of_values(line: &Line<'_>) -> Result<Option<Self>, Several> {
-        let Some(found) = line.fields.iter().position(|field| time(field).is_some()) else {
+        let Some(time_column) = line.fields.iter().position(|field| time(field).is_some()) else {
             return Ok(None);
         };
-        let with_unit: Vec<_> = places(line, |field| field.ends_with(" MiB"));
-        let numbers: Vec<_> = places(line, |field| field.parse::<u64>().is_ok());
-        let missing: Vec<_> = places(line, |field| field.starts_with('['));
-        let gpu = places(line, |field| field.starts_with("GPU-")).first().copied();
+        let with_unit: Vec<_> = positions(line, |field| field.ends_with(" MiB"));
+        let numbers: Vec<_> = positions(line, |field| field.parse::<u64>().is_ok());
+        let missing: Vec<_> = positions(line, |field| field.starts_with('['));
+        let gpu = positions(line, |field| field.starts_with("GPU-")).first().copied();
         let memory = match (&*with_unit, &*numbers, &*missing) {
             ([one], _, _) | ([], [one], []) | ([], [], [one]) => *one,
             ([], [], []) => return Ok(None),
             _ => return Err(Several),
         };
         let gpu = gpu.or(match (&*with_unit, &*numbers) {
-            // With units a bare number beside them can only be the index.
+            // Next to values with a unit, a bare number can only be the index.
             ([_], [index]) => Some(*index),
             _ => None,
         });
-        Ok(Some(Self { count: line.fields.len(), time: found, memory, gpu, parts: false }))
+        let count = line.fields.len();
+        Ok(Some(Self { count, time: time_column, memory, gpu, per_process: false }))
     }
 
-    /// What a line says in these columns.
+    /// Returns the content of a line in these columns.
     pub(super) fn read(&self, line: &Line<'_>) -> Meaning {
         let field = |at: usize| line.fields.get(at).copied();
         let (Some(time), Some(memory)) = (field(self.time).and_then(time), field(self.memory))
@@ -105,10 +106,10 @@ impl Columns {
             return Meaning::Nothing;
         };
         let gpu = self.gpu.and_then(field).map(str::to_owned);
-        Meaning::Value(Row { time, gpu, part: self.parts, bytes })
+        Meaning::Value(Row { time, gpu, per_process: self.per_process, bytes })
     }
 }
 
-fn places(line: &Line<'_>, is: impl Fn(&str) -> bool) -> Vec<usize> {
-    (0..).zip(&line.fields).filter(|(_, field)| is(field)).map(|(at, _)| at).collect()
+fn positions(line: &Line<'_>, matches: impl Fn(&str) -> bool) -> Vec<usize> {
+    (0..).zip(&line.fields).filter(|(_, field)| matches(field)).map(|(at, _)| at).collect()
 }

@@ -1,9 +1,9 @@
-//! Logs of `nvidia-smi --query-gpu=timestamp,memory.used --format=csv --loop-ms=…`: what the driver
-//! saw, to be laid over what a file tells. They know no allocations, so they are no input by
-//! themselves.
+//! Logs of `nvidia-smi --query-gpu=timestamp,memory.used --format=csv --loop-ms=…`: driver-reported
+//! usage, to overlay on the memory of a file. They contain no allocations, so they are not an input
+//! of their own.
 //!
-//! Times are those of the machine's wall, without a zone: how they relate to moments is told by the
-//! user, or found out by [`align()`].
+//! Times are wall-clock times without a zone: the user gives their offset to timestamps, or
+//! [`align()`] determines it.
 
 mod align;
 mod columns;
@@ -17,50 +17,51 @@ use jiff::tz::TimeZone;
 
 use self::columns::{Columns, Line, Meaning};
 
-/// What a log says of each GPU.
+/// Content of a log by GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Overlay {
-    /// The GPUs, by name.
+    /// GPUs, by name.
     pub gpus: Vec<Series>,
-    /// Lines that could not be used: cut ones, messages, and those of another form.
+    /// Number of unusable lines: truncated lines, messages, and lines of another form.
     pub skipped: u64,
-    /// Lines without a value, such as `[N/A]`.
+    /// Number of lines without a value, such as `[N/A]`.
     pub without_value: u64,
-    /// How often the clock was set back (at the end of summer time); later times were moved.
+    /// Number of times the clock was set back (at the end of daylight saving time); later times
+    /// were shifted.
     pub set_back: u64,
 }
 
-/// The used memory of one GPU over time.
+/// Used memory of one GPU over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Series {
-    /// The index or UUID where the log has one, else the place among the lines of one moment.
+    /// Index or UUID if the log has one, else the position among the lines of one sample.
     pub gpu: String,
-    /// Nanoseconds since 1970 as the log's own clock counts them, and bytes. Of equal values that
-    /// follow each other only the first and the last are kept.
+    /// Nanoseconds since 1970 by the log's own clock, and bytes. Of consecutive equal values only
+    /// the first and the last are kept.
     pub points: Vec<(i64, u64)>,
 }
 
-/// Why a log cannot be used.
+/// Reason why a log cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// It has no line with a time and a value.
+    /// No line has a time and a value.
     #[error(
         "no line has a time and used memory; log with nvidia-smi \
          --query-gpu=timestamp,index,memory.used --format=csv --loop-ms=10"
     )]
     Nothing,
-    /// It has several numbers in a line, and no header.
+    /// A line has several numbers, and there is no header.
     #[error("line {line} has several numbers and no header; log without noheader")]
     NoHeader {
-        /// The line, counted from 1.
+        /// Line number, counted from 1.
         line: usize,
     },
-    /// Lines of several GPUs cannot be told apart.
+    /// Lines of several GPUs cannot be distinguished.
     #[error("several GPUs are in the log and cannot be distinguished; add index to --query-gpu")]
     Mixed,
 }
 
-/// Whether the beginning of a file is that of a log.
+/// Returns whether the start of a file is that of a log.
 pub(super) fn looks_like(head: &[u8]) -> bool {
     let head = String::from_utf8_lossy(head.get(..4096).unwrap_or(head));
     head.lines().take(5).any(|line| {
@@ -70,17 +71,17 @@ pub(super) fn looks_like(head: &[u8]) -> bool {
     })
 }
 
-/// Reads a log. A last line that is cut is skipped, as are messages between the lines.
+/// Reads a log. A truncated last line and messages between the lines are skipped.
 ///
 /// # Errors
 ///
-/// There is nothing to read, or it is not clear what belongs to which GPU.
+/// The log has no values, or lines cannot be assigned to GPUs.
 pub fn parse(text: &str) -> Result<Overlay, Error> {
-    let mut overlay = Overlay::default();
+    let mut log = Overlay::default();
     let mut rows: Vec<Row> = Vec::new();
     let mut columns: Option<Columns> = None;
     let mut shift = 0;
-    let whole = text.ends_with('\n');
+    let complete = text.ends_with('\n');
     let count = text.lines().count();
     for (number, line) in (1..).zip(text.lines()) {
         if line.trim().is_empty() {
@@ -95,31 +96,31 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
             columns = Columns::of_values(&line)
                 .map_err(|columns::Several| Error::NoHeader { line: number })?;
         }
-        let cut = number == count && !whole;
+        let truncated = number == count && !complete;
         match columns.as_ref().map(|columns| columns.read(&line)) {
-            // A number that is cut is a number still.
-            Some(Meaning::Value(mut row)) if !cut => {
+            // A truncated number still parses as a number.
+            Some(Meaning::Value(mut row)) if !truncated => {
                 row.time = row.time.saturating_add(shift);
                 if let Some(last) = rows.last()
                     && row.time < last.time
                 {
-                    overlay.set_back += 1;
-                    // Later than the last line, and not of the same moment.
+                    log.set_back += 1;
+                    // After the last line, and not part of the same sample.
                     let next = last.time.saturating_add(2 * TOGETHER);
                     shift = shift.saturating_add(next.saturating_sub(row.time));
                     row.time = next;
                 }
                 rows.push(row);
             }
-            Some(Meaning::NoValue) => overlay.without_value += 1,
-            _ => overlay.skipped += 1,
+            Some(Meaning::NoValue) => log.without_value += 1,
+            _ => log.skipped += 1,
         }
     }
     if rows.is_empty() {
         return Err(Error::Nothing);
     }
-    overlay.gpus = series(rows)?;
-    Ok(overlay)
+    log.gpus = series(rows)?;
+    Ok(log)
 }
 
 /// One value of a log.
@@ -127,23 +128,23 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
 struct Row {
     time: i64,
     gpu: Option<String>,
-    /// It is the memory of one process of several.
-    part: bool,
+    /// Whether it is the memory of a single process.
+    per_process: bool,
     bytes: u64,
 }
 
-/// Lines of one moment are at most this far apart.
+/// Maximum distance of the lines of one sample.
 const TOGETHER: i64 = 1_000_000;
 
 fn series(mut rows: Vec<Row>) -> Result<Vec<Series>, Error> {
-    if rows.iter().all(|row| row.gpu.is_none() && !row.part) {
+    if rows.iter().all(|row| row.gpu.is_none() && !row.per_process) {
         number_gpus(&mut rows)?;
     }
     let mut all: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
     for row in rows {
         let points = all.entry(row.gpu.unwrap_or_else(|| "0".into())).or_default();
         match points.last_mut() {
-            Some((time, bytes)) if row.part && *time == row.time => {
+            Some((time, bytes)) if row.per_process && *time == row.time => {
                 *bytes = bytes.saturating_add(row.bytes);
             }
             _ => points.push((row.time, row.bytes)),
@@ -152,35 +153,35 @@ fn series(mut rows: Vec<Row>) -> Result<Vec<Series>, Error> {
     Ok(all.into_iter().map(|(gpu, points)| Series { gpu, points: runs(points) }).collect())
 }
 
-/// Without an index the lines of one moment are GPU after GPU.
+/// Assigns lines to GPUs. Without an index, the lines of one sample are in the order of the GPUs.
 fn number_gpus(rows: &mut [Row]) -> Result<(), Error> {
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-    let together = |pair: &[Row]| matches!(pair, [first, second] if second.time.saturating_sub(first.time) <= TOGETHER);
+    let same_sample = |pair: &[Row]| matches!(pair, [first, second] if second.time.saturating_sub(first.time) <= TOGETHER);
     let mut size = 1;
     for pair in rows.windows(2) {
-        if together(pair) {
+        if same_sample(pair) {
             size += 1;
         } else {
             *sizes.entry(size).or_default() += 1;
             size = 1;
         }
     }
-    let most = sizes.iter().max_by_key(|(_, count)| **count).map_or(size, |(size, _)| *size);
-    let (all, same) = (sizes.values().sum::<usize>(), sizes.get(&most).copied().unwrap_or(0));
-    // A line that came late now and then does no harm to one GPU alone.
-    if most == 1 && same * 10 >= all * 9 {
+    let common = sizes.iter().max_by_key(|(_, count)| **count).map_or(size, |(size, _)| *size);
+    let (all, same) = (sizes.values().sum::<usize>(), sizes.get(&common).copied().unwrap_or(0));
+    // With one GPU, an occasional late line does no harm.
+    if common == 1 && same * 10 >= all * 9 {
         return Ok(());
     }
-    if same != all || size > most {
+    if same != all || size > common {
         return Err(Error::Mixed);
     }
     for (at, row) in rows.iter_mut().enumerate() {
-        row.gpu = Some((at % most).to_string());
+        row.gpu = Some((at % common).to_string());
     }
     Ok(())
 }
 
-/// Drops what lies inside of a run of equal values.
+/// Drops the inner points of runs of equal values.
 fn runs(points: Vec<(i64, u64)>) -> Vec<(i64, u64)> {
     let mut kept: Vec<(i64, u64)> = Vec::new();
     for (time, bytes) in points {
@@ -196,7 +197,7 @@ fn runs(points: Vec<(i64, u64)>) -> Vec<(i64, u64)> {
     kept
 }
 
-/// `2026/11/15 00:44:12.728`, as if it were UTC.
+/// Parses `2026/11/15 00:44:12.728`, as if it were UTC.
 fn time(text: &str) -> Option<i64> {
     let (date, clock) = text.split_once(' ')?;
     let [year, month, day] = numbers(date, '/')?;
@@ -219,8 +220,8 @@ fn time(text: &str) -> Option<i64> {
     i64::try_from(time.timestamp().as_nanosecond()).ok()
 }
 
-fn numbers(text: &str, between: char) -> Option<[i16; 3]> {
-    let mut parts = text.split(between).map(|part| part.parse().ok());
+fn numbers(text: &str, separator: char) -> Option<[i16; 3]> {
+    let mut parts = text.split(separator).map(|part| part.parse().ok());
     let found = [parts.next()??, parts.next()??, parts.next()??];
     parts.next().is_none().then_some(found)
 }

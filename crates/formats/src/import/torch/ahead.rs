@@ -1,5 +1,5 @@
-//! Most of a file is entries of traces and lists of frames, written in the same few ways. These are
-//! recognised as a whole, in the bytes ahead; everything else goes opcode by opcode.
+//! Fast path for entries of traces and lists of frames, which are most of a file and written in few
+//! forms. They are matched as a whole in the bytes ahead; everything else is read by opcode.
 
 use super::entry::{self, Entry};
 use super::fault::Fault;
@@ -10,21 +10,21 @@ use super::memo::Memo;
 use super::value::{NOWHERE, Open, Value};
 use super::words::{Word, Words};
 
-/// Values of one entry that are kept for later.
+/// Maximum number of memoized values of one entry.
 const KEPT: usize = 8;
 
-/// What was read ahead of an entry. Nothing of it counts before it is complete.
+/// An entry read in advance. It has no effect before it is complete.
 struct Ahead {
     entry: Entry,
-    /// How many bytes it takes.
+    /// Length in bytes.
     length: usize,
     kept: [Value; KEPT],
     kept_count: usize,
 }
 
 impl Machine<'_, '_> {
-    /// Takes what follows the beginning of a group, if it is known as a whole: the items of a list
-    /// of frames, or an entry. Tells whether it was; else nothing was taken.
+    /// Reads the content of a group as a whole if its form is known: the items of a list of frames,
+    /// or an entry. Returns whether it did; otherwise nothing was consumed.
     #[inline]
     pub(super) fn recognise(&mut self) -> Result<bool, Fault> {
         match self.stack.last() {
@@ -37,7 +37,7 @@ impl Machine<'_, '_> {
     fn known_stack(&mut self, memo: u32) -> Result<bool, Fault> {
         let Some(list) = known::list_of_references(self.input.ahead()) else { return Ok(false) };
         let Some(site) = site_of_list(list, self.meaning, &mut self.memo) else { return Ok(false) };
-        // The list, and what ends it.
+        // The list and its end.
         let length = list.len() + 1;
         self.input.advance(length);
         self.stack.pop();
@@ -73,8 +73,8 @@ fn site_of_list(list: &[u8], meaning: &mut Meaning<'_>, memo: &mut Memo) -> Opti
 }
 
 impl Ahead {
-    /// Reads keys and values up to the end of the entry. None if there is anything that is not
-    /// usual, or the window ends.
+    /// Reads keys and values up to the end of the entry. Returns `None` for any other form, or if
+    /// the window ends.
     fn read(&mut self, bytes: &[u8], meaning: &mut Meaning<'_>, memo: &mut Memo) -> Option<()> {
         loop {
             let rest = bytes.get(self.length..)?;
@@ -84,7 +84,7 @@ impl Ahead {
             }
             let (Value::Text(key), used) = reference(rest, memo)? else { return None };
             let word = Word::of(key);
-            // An entry begins with its action; other dictionaries do not.
+            // An entry starts with its action; other dictionaries do not.
             if self.length == 0 && word != Some(Word::Action) {
                 return None;
             }
@@ -96,7 +96,7 @@ impl Ahead {
         }
     }
 
-    /// A value and how many bytes it takes.
+    /// Returns a value and its length in bytes.
     #[inline]
     fn value(
         &mut self,
@@ -116,7 +116,7 @@ impl Ahead {
             [b']', 0x94, b'(', ref list @ ..] => {
                 let list = known::list_of_references(list)?;
                 let site = Value::Site(site_of_list(list, meaning, memo)?);
-                // A longer list may go on in another batch.
+                // A longer list may continue in another batch.
                 let length = 3 + list.len() + 1;
                 self.keep(site)?;
                 (!matches!(rest.get(length)?, b'(' | b'a')).then_some((site, length))
@@ -125,7 +125,7 @@ impl Ahead {
         }
     }
 
-    /// A short text that is kept.
+    /// Reads a short text that is memoized.
     #[inline]
     fn text(&mut self, rest: &[u8], length: usize, words: &mut Words) -> Option<(Value, usize)> {
         let text = rest.get(2..2 + length)?;
@@ -145,7 +145,7 @@ impl Ahead {
     }
 }
 
-/// A value that was kept, and how many bytes the reference takes.
+/// Returns a memoized value, and the length of the reference in bytes.
 #[inline]
 fn reference(rest: &[u8], memo: &Memo) -> Option<(Value, usize)> {
     let (place, used) = match *rest {
@@ -156,7 +156,7 @@ fn reference(rest: &[u8], memo: &Memo) -> Option<(Value, usize)> {
     memo.get(place).ok().map(|value| (value, used))
 }
 
-/// A number with a sign, of up to eight bytes.
+/// Reads a signed number of up to eight bytes.
 #[inline]
 fn long(bytes: &[u8], length: usize) -> Option<(Value, usize)> {
     let wide = u64::from_le_bytes(*bytes.first_chunk::<8>()?);
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_any_length_have_their_sign() {
+    fn numbers_of_any_length_keep_their_sign() {
         let bytes = |value: i64| value.to_le_bytes();
         for (value, length) in
             [(0, 1), (-1, 1), (127, 1), (-128, 1), (128, 2), (-129, 2), (i64::MIN, 8)]

@@ -1,11 +1,11 @@
-//! One entry of a trace.
+//! Entries of a trace.
 
 use super::events::{Action, COMPLETED, EXPANDABLE, Event, NO_SITE, NO_STREAM, NO_TIME};
 use super::meaning::{Meaning, site_of};
 use super::value::{Run, Thing, Value};
 use super::words::{Word, WordId};
 
-/// What was read of an entry.
+/// Fields of an entry.
 #[derive(Default)]
 pub(super) struct Entry {
     action: Option<WordId>,
@@ -20,7 +20,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes in what a key says.
+    /// Sets the field of a key.
     #[inline]
     pub(super) fn set(&mut self, key: Word, value: Value) {
         match (key, value) {
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-/// Reads an entry and puts it with the others.
+/// Reads an entry and adds it to the others.
 pub(super) fn read(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
     let mut entry = Entry::default();
     for pair in items.chunks_exact(2) {
@@ -50,7 +50,7 @@ pub(super) fn read(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
     keep(meaning, &entry)
 }
 
-/// Puts an entry with the others.
+/// Adds an entry to the others.
 pub(super) fn keep(meaning: &mut Meaning<'_>, entry: &Entry) -> Value {
     let first = meaning.events.len();
     add(meaning, entry);
@@ -58,11 +58,11 @@ pub(super) fn keep(meaning: &mut Meaning<'_>, entry: &Entry) -> Value {
 }
 
 fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
-    let Some(action) = entry.action else {
+    let Some(name) = entry.action else {
         meaning.notes.unusable += 1;
         return;
     };
-    let (what, flags) = match Word::of(action) {
+    let (action, flags) = match Word::of(name) {
         Some(Word::Alloc) => (Action::Alloc, 0),
         Some(Word::FreeRequested) => (Action::FreeRequested, 0),
         // Older files have one entry for both.
@@ -75,17 +75,17 @@ fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
         Some(Word::Oom) => (Action::Oom, 0),
         Some(Word::Snapshot | Word::Annotate) => return,
         _ => {
-            meaning.notes.unknown_action(action);
+            meaning.notes.unknown_action(name);
             return;
         }
     };
-    let address = if what == Action::Oom { entry.free.or(Some(0)) } else { entry.address };
+    let address = if action == Action::Oom { entry.free.or(Some(0)) } else { entry.address };
     let Some(address) = address else {
         meaning.notes.unusable += 1;
         return;
     };
     meaning.used += 1;
-    if what == Action::FreeCompleted
+    if action == Action::FreeCompleted
         && let Some(last) = meaning.events.last_mut()
         && last.action == Action::FreeRequested
         && last.address == address
@@ -98,7 +98,7 @@ fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
     let site = site(meaning, entry);
     let stream = entry.stream.map_or(NO_STREAM, |stream| meaning.streams.place(stream));
     let time = entry.time.unwrap_or(NO_TIME);
-    meaning.events.push(Event { address, size, time, site, stream, action: what, flags });
+    meaning.events.push(Event { address, size, time, site, stream, action, flags });
 }
 
 fn site(meaning: &mut Meaning<'_>, entry: &Entry) -> u32 {
@@ -113,7 +113,7 @@ fn site(meaning: &mut Meaning<'_>, entry: &Entry) -> u32 {
     meaning.frames.remarked(known, category, &meaning.words, stacks).0
 }
 
-/// A size, if memory can have it.
+/// Returns a size, or 0 if it is larger than any address space.
 pub(super) fn size_of_memory(meaning: &mut Meaning<'_>, size: Option<Value>) -> u64 {
     // No machine has more address space than this.
     const MOST: u64 = 1 << 57;

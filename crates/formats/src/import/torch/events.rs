@@ -1,19 +1,19 @@
-//! Entries of traces, 32 bytes each: they are told in the order of time only after the whole file
-//! was seen, because only its end says what was live at the beginning.
+//! Entries of traces, 32 bytes each. They are replayed only after the whole file was read, because
+//! only its end shows what was live at the start.
 
-/// What an entry tells.
+/// Action of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Action {
-    /// A block was given out.
+    /// A block was allocated.
     Alloc,
-    /// A block was given back.
+    /// A block was freed.
     FreeRequested,
-    /// No stream uses it any more.
+    /// No stream uses the block any more.
     FreeCompleted,
-    /// The cache took memory of the device: a segment, or a piece of one that grows.
+    /// The cache reserved memory of the device: a segment, or a part of an expandable one.
     Reserved,
-    /// The cache gave memory back to the device.
+    /// The cache returned memory to the device.
     Returned,
     /// A request failed.
     Oom,
@@ -22,19 +22,19 @@ pub(super) enum Action {
 /// An entry of a trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
-    /// Where; for a failed request, what the device had left.
+    /// Address; for a failed request, the free memory of the device.
     pub(super) address: u64,
-    /// What was asked for. For a free that was paired, the place of its beginning.
+    /// Requested size. For a paired free, the index of its allocation.
     pub(super) size: u64,
-    /// When, in microseconds since 1970, or [`NO_TIME`].
+    /// Time in microseconds since 1970, or [`NO_TIME`].
     pub(super) time: u64,
-    /// The stack, or [`NO_SITE`].
+    /// Stack, or [`NO_SITE`].
     pub(super) site: u32,
-    /// The stream, by its place in the list of streams.
+    /// Stream, as an index into the list of streams.
     pub(super) stream: u16,
-    /// What.
+    /// Action.
     pub(super) action: Action,
-    /// What was found out about it.
+    /// Results of pairing and replay.
     pub(super) flags: u8,
 }
 
@@ -45,11 +45,11 @@ pub(super) const NO_SITE: u32 = u32::MAX;
 /// The entry has no stream, or there are too many.
 pub(super) const NO_STREAM: u16 = u16::MAX;
 
-/// The block of this free was also let go by all streams, at the same time.
+/// The streams released the block of this free at the same time.
 pub(super) const COMPLETED: u8 = 1;
-/// `size` of this free is the place of the block's allocation.
+/// `size` of this free is the index of the block's allocation.
 pub(super) const PAIRED: u8 = 2;
-/// `size` of this free is the place among the blocks from before the trace.
+/// `size` of this free is the index among the blocks from before the trace.
 pub(super) const PAIRED_OLDER: u8 = 4;
 /// The block of this allocation is live at the end.
 pub(super) const LIVE: u8 = 8;
@@ -57,12 +57,12 @@ pub(super) const LIVE: u8 = 8;
 pub(super) const REPLACES: u8 = 16;
 /// The memory grows in place: an expandable segment.
 pub(super) const EXPANDABLE: u8 = 32;
-/// The block is not as large as rounding says; see the table of sizes.
+/// The size of the block differs from the rounded request; see the table of sizes.
 pub(super) const ODD_SIZE: u8 = 64;
 
 const CHUNK: usize = 1 << 16;
 
-/// All entries. It grows by chunks, so that growing copies nothing.
+/// All entries. It grows by chunks, so that growing does not copy.
 #[derive(Default)]
 pub(super) struct Events {
     chunks: Vec<Vec<Event>>,
@@ -70,12 +70,12 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// The place that the next one gets.
+    /// Returns the index of the next entry.
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Adds one; a trace of 4 billion entries is cut.
+    /// Adds an entry; a trace is truncated at 4 billion entries.
     #[inline]
     pub(super) fn push(&mut self, event: Event) {
         if self.len == u32::MAX {
@@ -83,7 +83,7 @@ impl Events {
         }
         match self.chunks.last_mut() {
             Some(chunk) if chunk.len() < CHUNK => chunk.push(event),
-            // The first chunk grows as needed: small files stay small.
+            // The first chunk grows on demand, so that small files use little memory.
             None => self.chunks.push(vec![event]),
             Some(_) => {
                 let mut chunk = Vec::with_capacity(CHUNK);
@@ -106,22 +106,22 @@ impl Events {
         self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
     }
 
-    /// The one that was added last.
+    /// Returns the last entry.
     #[inline]
     pub(super) fn last_mut(&mut self) -> Option<&mut Event> {
         self.chunks.last_mut()?.last_mut()
     }
 }
 
-/// Streams by place.
+/// Streams by index.
 #[derive(Default)]
 pub(super) struct Streams(Vec<u64>);
 
 impl Streams {
-    /// The place of a stream.
+    /// Returns the index of a stream.
     #[inline]
     pub(super) fn place(&mut self, stream: u64) -> u16 {
-        // Programs have a handful, and use the last ones again.
+        // Programs have few streams, and mostly use recent ones.
         if let Some(at) = self.0.iter().rev().take(64).position(|&known| known == stream) {
             return u16::try_from(self.0.len() - 1 - at).unwrap_or(NO_STREAM);
         }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_half_a_cache_line() {
+    fn entry_is_half_a_cache_line() {
         assert_eq!(size_of::<Event>(), 32);
     }
 }

@@ -1,34 +1,34 @@
-//! What stops the reader, before the name of the file is known.
+//! Errors of the reader, without the name of the file.
 
 use std::io;
 
-/// Why reading stops. Boxed: results of single opcodes stay small.
+/// Error of reading. Boxed, so that results of single opcodes stay small.
 #[derive(Debug)]
 pub(super) struct Fault(Box<Kind>);
 
-/// The reason behind a fault.
+/// Kind of an error.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The system's reason.
+    /// Error of the system.
     Io(io::Error),
-    /// The bytes make no sense.
+    /// The pickle is invalid.
     Broken {
-        /// What is wrong.
+        /// Problem.
         what: String,
-        /// Where in the pickle.
+        /// Offset in the pickle.
         at: u64,
-        /// What to do next.
+        /// Next step for the user.
         advice: &'static str,
     },
-    /// A pickle, and no snapshot.
+    /// A pickle, but not a snapshot.
     NotSnapshot(String),
 }
 
-/// For files that a copy or a crash cut short or changed.
+/// For files that were truncated or damaged.
 pub(super) const COPY_AGAIN: &str =
     "the file is damaged or cut short: copy it again, or dump the snapshot again";
 
-/// For pickles that want more than plain data.
+/// For pickles that contain more than plain data.
 pub(super) const NEVER_RUN: &str = "pickles are never executed; only plain data is supported: \
     make the file with torch.cuda.memory._dump_snapshot()";
 

@@ -1,4 +1,4 @@
-//! Frames and stacks of a snapshot become those of the table of sites.
+//! Conversion of a snapshot's frames and stacks to those of the site registry.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use hashbrown::HashMap;
 use super::value::Value;
 use super::words::{Word, WordId, Words};
 
-/// A frame that tells nothing: of the recorder, or of the interpreter beside a Python frame.
+/// An uninformative frame: of the recorder, or of the interpreter next to a Python frame.
 pub(super) const NOISE: u32 = (1 << 29) - 1;
 
-/// Stacks have no more frames than this; the innermost are kept.
+/// Maximum number of frames of a stack; the innermost are kept.
 pub(super) const DEEPEST: usize = 4096;
 
-/// Functions of the recorder and the interpreter, as PyTorch's viewers leave them out.
+/// Functions of the recorder and the interpreter that PyTorch's viewers also hide.
 const NOISY_NAMES: [&str; 7] = [
     "unwind::unwind",
     "CapturedTraceback::gather",
@@ -26,7 +26,7 @@ const NOISY_NAMES: [&str; 7] = [
     "PyFunction_",
 ];
 
-/// Files of the dispatcher and the interpreter, as PyTorch's viewers leave them out.
+/// Files of the dispatcher and the interpreter that PyTorch's viewers also hide.
 const NOISY_FILES: [&str; 10] = [
     "core/boxing",
     "/Register",
@@ -40,7 +40,7 @@ const NOISY_FILES: [&str; 10] = [
     "cpython/abstract.h",
 ];
 
-/// Frames that were met.
+/// Frames read so far.
 #[derive(Default)]
 pub(super) struct Frames {
     known: HashMap<(WordId, WordId, u32), u32>,
@@ -49,7 +49,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// The frame that a dictionary tells; nothing is missing from one that tells less.
+    /// Returns the frame of a dictionary; missing fields are unknown.
     pub(super) fn frame(&mut self, items: &[Value], words: &Words, stacks: &mut Stacks) -> u32 {
         let (mut name, mut file, mut line) = (None, None, 0);
         for pair in items.chunks_exact(2) {
@@ -63,17 +63,17 @@ impl Frames {
                 _ => {}
             }
         }
-        let nothing = WordId(u32::MAX);
-        let key = (name.unwrap_or(nothing), file.unwrap_or(nothing), line);
+        let absent = WordId(u32::MAX);
+        let key = (name.unwrap_or(absent), file.unwrap_or(absent), line);
         if let Some(&known) = self.known.get(&key) {
             return known;
         }
-        let id = self.meet(key, words, stacks);
+        let id = self.add(key, words, stacks);
         self.known.insert(key, id);
         id
     }
 
-    fn meet(
+    fn add(
         &mut self,
         (name, file, line): (WordId, WordId, u32),
         words: &Words,
@@ -103,24 +103,24 @@ impl Frames {
         Some(self.texts.entry(id).or_insert_with(|| text.into()).clone())
     }
 
-    /// The same stack with a remark as its outermost frame.
+    /// Returns a stack with a category as its outermost synthetic frame.
     pub(super) fn remarked(
         &mut self,
         site: Option<u32>,
-        remark: WordId,
+        category: WordId,
         words: &Words,
         stacks: &mut Stacks,
     ) -> SiteId {
-        *self.marked.entry((site.unwrap_or(u32::MAX), remark)).or_insert_with(|| {
+        *self.marked.entry((site.unwrap_or(u32::MAX), category)).or_insert_with(|| {
             let mut frames = site.map_or_else(Vec::new, |site| stacks.ids(SiteId(site)).to_vec());
-            let function = format!("category: {}", words.get(remark)).into();
+            let function = format!("category: {}", words.get(category)).into();
             let language = Language::Remark;
             frames.push(stacks.frame(Frame { function, language, ..Frame::default() }));
             stacks.site(&frames)
         })
     }
 
-    /// Two stacks of one allocation: what it called natively, then who called.
+    /// Returns the joined stack of an allocation: native frames, then those of the caller.
     pub(super) fn joined(inner: u32, outer: u32, stacks: &mut Stacks) -> SiteId {
         let mut frames: Vec<FrameId> = stacks.ids(SiteId(inner)).to_vec();
         frames.extend_from_slice(stacks.ids(SiteId(outer)));

@@ -1,19 +1,19 @@
-//! How large blocks are. An entry tells what was asked for; the allocator's statistics count what
-//! the block takes. Up to 1 MiB that is the rounded request. A larger block also keeps the rest
-//! of the free block that it was cut from, if that is no more than 1 MiB: to know it, what is free
-//! of large segments is followed.
+//! Sizes of blocks. An entry has the requested size; the allocator's statistics count the block
+//! size. Up to 1 MiB that is the rounded request. A larger block also keeps the rest of the free
+//! block that it was split from, if that is at most 1 MiB: so the free blocks of large segments are
+//! tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::cache::CacheSettings;
 
-/// Requests up to this size have segments of their own.
+/// Requests up to this size have separate segments.
 pub(super) const SMALL: u64 = 1 << 20;
 
-/// The size of those segments.
+/// Size of those segments.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
-/// Free memory of segments for large blocks.
+/// Free blocks of segments for large blocks.
 #[derive(Default)]
 pub(super) struct Gaps {
     gaps: BTreeMap<u64, u64>,
@@ -21,7 +21,7 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// A segment came: it is free as a whole.
+    /// Adds a segment, which is completely free.
     pub(super) fn reserve(&mut self, address: u64, bytes: u64) {
         if bytes > SMALL_SEGMENT {
             self.gaps.insert(address, bytes);
@@ -29,15 +29,15 @@ impl Gaps {
         }
     }
 
-    /// A segment went.
+    /// Removes a segment.
     pub(super) fn give_back(&mut self, address: u64) {
         if self.starts.remove(&address) {
             self.gaps.remove(&address);
         }
     }
 
-    /// A block of `bytes` was cut from the beginning of a gap. Tells how large it is; `None` if
-    /// nothing is known to be free there.
+    /// Allocates `bytes` at the start of a free block. Returns the block size; `None` if no free
+    /// block is known there.
     pub(super) fn take(
         &mut self,
         address: u64,
@@ -54,7 +54,7 @@ impl Gaps {
         Some(bytes)
     }
 
-    /// A block whose size is known lies here, and was free before.
+    /// Marks the memory of a block with a known size as used.
     pub(super) fn occupy(&mut self, address: u64, bytes: u64) {
         let Some((&start, &gap)) = self.gaps.range(..=address).next_back() else { return };
         let (end, block_end) = (start.saturating_add(gap), address.saturating_add(bytes));
@@ -70,7 +70,7 @@ impl Gaps {
         }
     }
 
-    /// A block is free: it joins the gaps beside it, inside its segment.
+    /// Frees a block and merges it with adjacent free blocks of its segment.
     pub(super) fn free(&mut self, mut address: u64, mut bytes: u64) {
         let end = address.saturating_add(bytes);
         if !self.starts.contains(&end)
@@ -96,7 +96,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_large_block_keeps_a_rest_of_up_to_one_mib() {
+    fn large_block_keeps_a_rest_of_up_to_one_mib() {
         let settings = CacheSettings::default();
         let mut gaps = Gaps::default();
         gaps.reserve(0, 20 * MIB);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn free_blocks_join_inside_their_segment_only() {
+    fn free_blocks_merge_only_inside_their_segment() {
         let settings = CacheSettings::default();
         let mut gaps = Gaps::default();
         gaps.reserve(0, 20 * MIB);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_beyond_the_limit_are_not_split() {
+    fn blocks_above_the_limit_are_not_split() {
         let settings =
             CacheSettings { max_split_bytes: Some(10 * MIB), ..CacheSettings::default() };
         let mut gaps = Gaps::default();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_no_gap() {
+    fn occupied_memory_is_not_free() {
         let mut gaps = Gaps::default();
         gaps.reserve(0, 20 * MIB);
         gaps.occupy(4 * MIB, 2 * MIB);

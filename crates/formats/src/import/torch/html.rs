@@ -1,27 +1,27 @@
-//! Pages that PyTorch makes to show a snapshot hold the pickle itself, as base64 inside JSON.
+//! HTML pages of PyTorch's viewers, which contain the pickle as base64 inside JSON.
 
 use std::io::{self, BufRead, Read};
 
-/// What stands before the pickle.
+/// Text before the pickle.
 const BEFORE: &[u8] = b"\"base64\":";
 
 /// Reads the bytes of the pickle inside a page.
 pub(super) struct Page<R> {
     page: R,
     state: State,
-    /// Bits that are not a whole byte yet, and how many.
+    /// Bits that are not a whole byte yet, and their count.
     bits: u32,
     count: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// This much of what stands before the pickle was seen.
+    /// This much of the text before the pickle was matched.
     Searching(usize),
     /// The quotation mark comes next.
     Opening,
     Inside,
-    Over,
+    Done,
 }
 
 impl<R: BufRead> Page<R> {
@@ -29,12 +29,12 @@ impl<R: BufRead> Page<R> {
         Self { page, state: State::Searching(0), bits: 0, count: 0 }
     }
 
-    /// Goes on by one byte of the page; perhaps that makes one of the pickle.
+    /// Processes one byte of the page; may return one byte of the pickle.
     fn step(&mut self, byte: u8) -> io::Result<Option<u8>> {
         match self.state {
-            State::Searching(seen) => {
-                let next = match BEFORE.get(seen) {
-                    Some(&wanted) if wanted == byte => seen + 1,
+            State::Searching(matched) => {
+                let next = match BEFORE.get(matched) {
+                    Some(&expected) if expected == byte => matched + 1,
                     _ => usize::from(BEFORE.first() == Some(&byte)),
                 };
                 let found = next == BEFORE.len();
@@ -46,7 +46,7 @@ impl<R: BufRead> Page<R> {
                 _ => self.state = State::Searching(0),
             },
             State::Inside => return self.decode(byte),
-            State::Over => {}
+            State::Done => {}
         }
         Ok(None)
     }
@@ -59,7 +59,7 @@ impl<R: BufRead> Page<R> {
             b'+' => 62,
             b'/' => 63,
             b'"' | b'=' => {
-                self.state = State::Over;
+                self.state = State::Done;
                 return Ok(None);
             }
             _ => {
@@ -84,7 +84,7 @@ impl<R: BufRead> Page<R> {
 impl<R: BufRead> Read for Page<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut written = 0;
-        while written < out.len() && self.state != State::Over {
+        while written < out.len() && self.state != State::Done {
             let Some(byte) = self.page.fill_buf()?.first().copied() else { break };
             self.page.consume(1);
             if let Some(whole) = self.step(byte)?
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pickle_is_found_and_decoded() {
+    fn pickle_is_found_and_decoded() {
         for (page, pickle) in [
             (
                 r#"<html> "base64" "base64": "gAR9lC4A" and "base64": "AAAA""#,

@@ -1,40 +1,41 @@
-//! The bytes of a pickle through a window: memory does not depend on the file's length.
+//! The bytes of a pickle through a window: memory use does not depend on the file's length.
 
 use std::io::{ErrorKind, Read};
 
 use super::fault::Fault;
 
-/// Small enough for a CPU's second cache.
+/// Fits into the L2 cache of a CPU.
 const WINDOW: usize = 256 << 10;
 
-/// A reader that knows where it is and how much can follow.
+/// A reader that tracks its offset and the maximum remaining length.
 pub(super) struct Input {
     reader: Box<dyn Read>,
     window: Vec<u8>,
     at: usize,
     /// Bytes before the window.
     before: u64,
-    /// No more than this many bytes in all.
-    most: u64,
+    /// Maximum total length.
+    max: u64,
 }
 
 impl Input {
-    /// Reads from `reader`, which holds `most` bytes or less.
-    pub(super) fn new(reader: Box<dyn Read>, most: u64) -> Self {
-        Self { reader, window: Vec::with_capacity(WINDOW), at: 0, before: 0, most }
+    /// Reads from `reader`, which has at most `max` bytes.
+    pub(super) fn new(reader: Box<dyn Read>, max: u64) -> Self {
+        Self { reader, window: Vec::with_capacity(WINDOW), at: 0, before: 0, max }
     }
 
-    /// How many bytes were taken.
+    /// Returns the number of consumed bytes.
     pub(super) fn offset(&self) -> u64 {
         self.before.saturating_add(self.at as u64)
     }
 
-    /// No more than this many bytes follow.
+    /// Returns the maximum number of remaining bytes.
     pub(super) fn left(&self) -> u64 {
-        self.most.saturating_sub(self.offset())
+        self.max.saturating_sub(self.offset())
     }
 
-    /// The next byte, unless it needs the reader: the moment to tell how far it is.
+    /// Returns the next byte if it is in the window. If not, the caller reports progress before the
+    /// window is refilled.
     #[inline]
     pub(super) fn next_in_window(&mut self) -> Option<u8> {
         let byte = self.window.get(self.at).copied();
@@ -42,19 +43,19 @@ impl Input {
         byte
     }
 
-    /// What follows, as far as it is in the window; it is not taken.
+    /// Returns the following bytes of the window, without consuming them.
     #[inline]
     pub(super) fn ahead(&self) -> &[u8] {
         self.window.get(self.at..).unwrap_or_default()
     }
 
-    /// Takes bytes that were seen ahead.
+    /// Consumes bytes of the window.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize) {
         self.at = self.at.saturating_add(bytes).min(self.window.len());
     }
 
-    /// The next bytes, as many as an operand has.
+    /// Consumes the next bytes, as many as an operand has.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
         if let Some(bytes) = self.window.get(self.at..).and_then(<[u8]>::first_chunk::<N>) {
@@ -63,13 +64,13 @@ impl Input {
         }
         self.fill(N)?;
         let bytes = self.window.get(self.at..).and_then(<[u8]>::first_chunk::<N>).copied();
-        let bytes = bytes.ok_or_else(|| self.cut())?;
+        let bytes = bytes.ok_or_else(|| self.truncated())?;
         self.at += N;
         Ok(bytes)
     }
 
-    /// Calls `use_it` with the next `length` bytes, or with the first `keep` of them if they are
-    /// more. All are taken.
+    /// Calls `use_it` with the next `length` bytes, or with the first `keep` of them if there are
+    /// more. All are consumed.
     pub(super) fn text<T>(
         &mut self,
         length: u64,
@@ -86,7 +87,7 @@ impl Input {
         if self.window.len().saturating_sub(self.at) < kept {
             self.fill(kept)?;
         }
-        let bytes = self.window.get(self.at..self.at + kept).ok_or_else(|| self.cut())?;
+        let bytes = self.window.get(self.at..self.at + kept).ok_or_else(|| self.truncated())?;
         let value = use_it(bytes);
         self.at += kept;
         self.skip(length - kept as u64)?;
@@ -129,11 +130,11 @@ impl Input {
             }
         }
         self.window.truncate(end);
-        if end < wanted { Err(self.cut()) } else { Ok(()) }
+        if end < wanted { Err(self.truncated()) } else { Ok(()) }
     }
 
     #[cold]
-    fn cut(&self) -> Fault {
+    fn truncated(&self) -> Fault {
         let end = self.before.saturating_add(self.window.len() as u64);
         Fault::broken("the pickle ends in the middle of a value", end)
     }

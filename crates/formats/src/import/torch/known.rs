@@ -1,4 +1,4 @@
-//! Stacks by the bytes that they are written in.
+//! Cache of stacks by their encoded bytes.
 
 use hashbrown::HashMap;
 
@@ -6,10 +6,10 @@ use super::frames::NOISE;
 use super::memo::Memo;
 use super::value::Value;
 
-/// Bytes of lists at most; when they are more, new stacks are read frame by frame.
+/// Maximum size of the cached lists; beyond it, new stacks are read frame by frame.
 const BYTES: usize = 32 << 20;
 
-/// Lists of references, and the sites that they are.
+/// Lists of references, and their sites.
 #[derive(Default)]
 pub(super) struct Known {
     sites: HashMap<Box<[u8]>, u32>,
@@ -17,13 +17,13 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The site of a list.
+    /// Returns the site of a list.
     #[inline]
     pub(super) fn get(&self, list: &[u8]) -> Option<u32> {
         self.sites.get(list).copied()
     }
 
-    /// Keeps the site of a list.
+    /// Adds the site of a list.
     pub(super) fn put(&mut self, list: &[u8], site: u32) {
         if self.bytes.saturating_add(list.len()) <= BYTES {
             self.bytes += list.len();
@@ -31,25 +31,25 @@ impl Known {
         }
     }
 
-    /// Places of the memo changed.
+    /// Clears the cache. Called when memo entries were overwritten.
     pub(super) fn forget(&mut self) {
         self.sites.clear();
         self.bytes = 0;
     }
 }
 
-/// Where opcodes are among three references of five bytes each.
+/// Mask of the opcodes of three references with five bytes each.
 const OPCODES: u128 = 0xff | 0xff << 40 | 0xff << 80;
 
-/// Three references of five bytes each.
+/// Opcodes of three references with five bytes each.
 const LONG_ONES: u128 = OPCODES & 0x6a6a_6a6a_6a6a_6a6a_6a6a_6a6a_6a6a_6a6a;
 
-/// The items of a list, if they are references only and all of them are there.
+/// Returns the items of a list, if they are only references and all of them are in the window.
 #[inline]
 pub(super) fn list_of_references(ahead: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     loop {
-        // Three of the long ones at a time: they are most of a large file.
+        // Three long references at a time: they are most of a large file.
         while let Some(next) = ahead.get(at..).and_then(<[u8]>::first_chunk::<16>)
             && u128::from_le_bytes(*next) & OPCODES == LONG_ONES
         {
@@ -64,8 +64,8 @@ pub(super) fn list_of_references(ahead: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The frames behind a list of references; none if one of them is something else. Frames that
-/// tell nothing are left out.
+/// Calls `each` with the frames of a list of references, without uninformative ones. Returns false
+/// if an item is not a frame.
 pub(super) fn frames(list: &[u8], memo: &Memo, mut each: impl FnMut(u32)) -> bool {
     let mut rest = list;
     loop {

@@ -1,4 +1,4 @@
-//! One trace and the state at its end: a device, or the host.
+//! One trace and the state at its end: of a device, or of the host.
 
 use engine::cache::{self, BlockState, CachePool, Part};
 use engine::ids::{DeviceId, SiteId, StreamId};
@@ -11,26 +11,26 @@ use super::notes::Notes;
 use super::state::{Block, Segment};
 use super::value::{Run, Thing, Value};
 
-/// What belongs to one device, or to the host.
+/// Data of one device, or of the host.
 pub(super) struct Lane {
     pub(super) kind: Kind,
     pub(super) device: Option<DeviceId>,
     pub(super) trace: Run,
-    /// Segments at the end; none when the file has none at all.
+    /// Segments at the end; none if the file has no segments.
     pub(super) segments: Option<Vec<cache::Segment>>,
-    /// The stack of each segment, where known.
+    /// Stack of each segment, if known.
     pub(super) segment_sites: Vec<Option<SiteId>>,
-    /// Sizes are what was asked for: not those of the caching allocator.
+    /// Whether sizes are the requested ones: not those of the caching allocator.
     pub(super) plain_sizes: bool,
 }
 
-/// The lanes of a snapshot: devices by number, then the host.
+/// Returns the traces of a snapshot: devices by number, then the host.
 pub(super) fn lanes(meaning: &mut Meaning<'_>, segments_only: Option<Value>) -> Vec<Lane> {
     let whole = meaning.whole.unwrap_or_default();
     let segments = segments_only.or(whole.segments);
     let traces = traces(meaning, whole.traces);
     let raw = raw_segments(meaning, segments);
-    // A profile tells no addresses of blocks, and calls the CPU the device behind the last one.
+    // A profile has no addresses of blocks, and its last device is the CPU.
     let profile = meaning.is_profile;
     let cpu = if profile { traces.len().checked_sub(1).map(|last| last as u64) } else { None };
     let mut lanes: BTreeMap<u64, Lane> = BTreeMap::new();
@@ -59,14 +59,14 @@ pub(super) fn lanes(meaning: &mut Meaning<'_>, segments_only: Option<Value>) -> 
     lanes
 }
 
-/// Pinned memory of the host: one lane for each trace, the state with the first.
+/// Returns pinned memory of the host: one entry for each trace, with the state in the first.
 fn host_lanes(
     meaning: &mut Meaning<'_>,
     segments: Option<Value>,
     list: Option<Value>,
 ) -> Vec<Lane> {
     let mut traces = traces(meaning, list);
-    // One trace that is not inside a list of traces.
+    // A single trace that is not inside a list of traces.
     if let Some(Value::List(run)) = list
         && run.of == Thing::Entry
     {
@@ -120,13 +120,13 @@ fn raw_segments(meaning: &Meaning<'_>, value: Option<Value>) -> Vec<Segment> {
 fn add_segment(lane: &mut Lane, segment: &Segment, all: &[Block], notes: &mut Notes) {
     let mut next = segment.address;
     let mut sum = 0_u64;
-    let mut even = true;
+    let mut contiguous = true;
     let raw = all.get(segment.blocks.range()).unwrap_or_default();
     let blocks: Box<[cache::Block]> = raw
         .iter()
         .map(|block| {
             let address = block.address.unwrap_or(next);
-            even &= address == next;
+            contiguous &= address == next;
             next = address.saturating_add(block.size);
             sum = sum.saturating_add(block.size);
             cache::Block {
@@ -138,7 +138,7 @@ fn add_segment(lane: &mut Lane, segment: &Segment, all: &[Block], notes: &mut No
             }
         })
         .collect();
-    if !lane.plain_sizes && (!even || sum != segment.size) {
+    if !lane.plain_sizes && (!contiguous || sum != segment.size) {
         notes.odd_blocks += 1;
     }
     let part = segment.part;
@@ -157,13 +157,13 @@ fn add_segment(lane: &mut Lane, segment: &Segment, all: &[Block], notes: &mut No
     lane.segment_sites.push(site(segment.site));
 }
 
-/// A stack, if there is one.
+/// Returns a stack, if there is one.
 pub(super) fn site(site: u32) -> Option<SiteId> {
     (site != NO_SITE).then_some(SiteId(site))
 }
 
 impl Lane {
-    /// Blocks at the end that the program holds.
+    /// Returns the allocated blocks at the end.
     pub(super) fn live(&self) -> impl Iterator<Item = &cache::Block> {
         let segments = self.segments.iter().flatten();
         segments
@@ -171,12 +171,12 @@ impl Lane {
             .filter(|block| block.state == BlockState::Allocated)
     }
 
-    /// The stream of the segment that an address at the end is in.
+    /// Returns the stream of the segment that contains an address at the end.
     pub(super) fn stream_at(&self, address: u64) -> Option<StreamId> {
         let segments = self.segments.iter().flatten();
-        let mut around = segments.filter(|segment| {
+        let mut containing = segments.filter(|segment| {
             address >= segment.address && address - segment.address < segment.bytes
         });
-        around.next().and_then(|segment| segment.stream)
+        containing.next().and_then(|segment| segment.stream)
     }
 }

@@ -1,5 +1,5 @@
-//! The machine of a pickle: opcodes of plain data, and no other. Everything that would look up,
-//! call or build an object is refused by name.
+//! Pickle machine for opcodes of plain data only. Opcodes that would look up, call or build an
+//! object are rejected by name.
 
 use super::fault::Fault;
 use super::input::Input;
@@ -9,17 +9,17 @@ use super::opcode;
 use super::value::{Kept, NOWHERE, Open, Value};
 use super::words::LONGEST;
 
-/// Values on the stack at one time. Writers flush lists of things we know at once, and others
+/// Maximum number of values on the stack. Known lists are flushed at once, others by their writers
 /// every thousand items.
 const STACK: usize = 4 << 20;
 
-/// Lists and dictionaries inside each other.
+/// Maximum nesting of lists and dictionaries.
 const DEPTH: usize = 256;
 
 /// Values of a full batch of a dictionary, as Python writes them.
 const BATCH: usize = 2000;
 
-/// The stack, the memo, and what gives values a meaning.
+/// The stack, the memo, and the builder that interprets values.
 pub(super) struct Machine<'m, 's> {
     pub(super) input: Input,
     pub(super) stack: Vec<Value>,
@@ -33,7 +33,7 @@ impl<'m, 's> Machine<'m, 's> {
         Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), meaning }
     }
 
-    /// Runs to the end of the pickle; gives the one value that it makes.
+    /// Runs to the end of the pickle; returns its value.
     pub(super) fn run(mut self) -> Result<Value, Fault> {
         loop {
             let opcode = match self.input.next_in_window() {
@@ -75,7 +75,7 @@ impl<'m, 's> Machine<'m, 's> {
         }
     }
 
-    /// Opcodes that push one value, and those that are not often met.
+    /// Handles opcodes that push one value, and less frequent ones.
     #[inline]
     fn rare(&mut self, opcode: u8) -> Result<(), Fault> {
         match opcode {
@@ -207,7 +207,7 @@ impl<'m, 's> Machine<'m, 's> {
         self.push(Value::Ignored)
     }
 
-    /// A number of any length, lowest byte first, with a sign.
+    /// Reads a signed number of any length, lowest byte first.
     fn long(&mut self, length: u64) -> Result<(), Fault> {
         let value = self.input.text(length, 16, |bytes| {
             let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
@@ -250,8 +250,8 @@ impl<'m, 's> Machine<'m, 's> {
         }
     }
 
-    /// A container that is still on the stack is complete as of now: what is appended to it
-    /// later would make it a part of itself, and is refused then.
+    /// Returns a container that is still on the stack, and completes it: appending to it later
+    /// would make it contain itself, and is rejected.
     fn get_slowly(&mut self, place: u32, kept: Kept) -> Result<(), Fault> {
         match kept {
             Kept::Used => Err(self.broken("an entry, block or segment is used twice")),
@@ -295,7 +295,7 @@ impl<'m, 's> Machine<'m, 's> {
         kept.map_err(|what| self.broken(what))
     }
 
-    /// A value that nothing can be added to any more.
+    /// Completes a value: nothing can be added to it afterwards.
     #[inline]
     fn settle(&mut self, value: Value) -> Result<Value, Fault> {
         match value {
@@ -320,7 +320,7 @@ impl<'m, 's> Machine<'m, 's> {
         Ok(settled)
     }
 
-    /// Settles everything from a place of the stack on.
+    /// Completes all values from a stack index on.
     #[inline]
     fn settle_from(&mut self, from: usize) -> Result<(), Fault> {
         for at in from..self.stack.len() {
@@ -364,7 +364,7 @@ impl<'m, 's> Machine<'m, 's> {
         self.push_joined(dict)
     }
 
-    /// Things of one sort one after the other take one place of the stack.
+    /// Pushes a value. Consecutive items of the same kind share one stack entry.
     #[inline]
     pub(super) fn push_joined(&mut self, value: Value) -> Result<(), Fault> {
         let in_group = self.marks.last().is_none_or(|&mark| mark < self.stack.len());
@@ -429,7 +429,7 @@ impl<'m, 's> Machine<'m, 's> {
     }
 }
 
-/// The place in the memo of a container that is not complete.
+/// Returns the memo index of an incomplete container.
 #[inline]
 fn memo_of(value: Value) -> Option<u32> {
     match value {
