@@ -1,5 +1,5 @@
-//! The immutable view that every output reads. Made by [`crate::ledger::Ledger::snapshot`], at a
-//! cost that depends on what is shown, not on how much is live.
+//! The immutable state that all outputs read. Created by [`crate::ledger::Ledger::snapshot`], at a
+//! cost that depends on what is shown, not on the number of live allocations.
 
 mod activity;
 mod certainty;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 
 pub use crate::object::{ObjectView, SiteObjectView};
 
-/// How allocations, threads and processes are ordered.
+/// Sort order of allocations, threads and processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sort {
-    /// Biggest first.
+    /// Largest first.
     #[default]
     Size,
     /// Oldest allocation first; processes and threads by their oldest allocation.
@@ -32,26 +32,25 @@ pub enum Sort {
     Count,
 }
 
-/// What a snapshot shows. Totals are never filtered, only lists are.
+/// Options of a snapshot. Only lists are filtered, never totals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct View {
-    /// The most allocations listed per thread.
+    /// Maximum number of allocations listed per thread.
     pub top: usize,
-    /// Leave smaller allocations out of the lists.
+    /// Smaller allocations are not listed.
     pub min_size: Bytes,
-    /// Leave younger allocations out of the lists.
+    /// Younger allocations are not listed.
     pub older: Nanos,
-    /// The order.
+    /// Sort order.
     pub sort: Sort,
-    /// The most sites listed, of all and of each process.
+    /// Maximum number of sites listed, overall and per process.
     pub top_sites: usize,
-    /// Every process that ever ended counts in the list of all sites, not only those that run: for
-    /// the last report.
+    /// Include the sites of all ended processes in the list of all sites: for the last report.
     pub ended_sites: bool,
 }
 
 impl View {
-    /// What is shown where nothing else is said.
+    /// Default options.
     pub const DEFAULT: Self = Self {
         top: 10,
         min_size: Bytes(0),
@@ -68,53 +67,55 @@ impl Default for View {
     }
 }
 
-/// Everything at one moment.
+/// State of the ledger at one time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
-    /// The moment.
+    /// Time of the snapshot.
     pub at: Moment,
-    /// Device memory of all processes that run.
+    /// Live device memory of all running processes.
     pub live_bytes: Bytes,
-    /// Live allocations of every kind of all processes that run.
+    /// Live allocations of all kinds of all running processes.
     pub live_allocations: u64,
-    /// Whether every figure is exact, and if not, why.
+    /// Whether all values are exact, and if not, why.
     pub certainty: Certainty,
-    /// Processes that run and have called the driver, and those that ended since the last snapshot.
+    /// Running processes that have called the driver, and processes that ended since the last
+    /// snapshot.
     pub processes: Vec<ProcessView>,
-    /// Out-of-memory errors since the last snapshot, the first ones of them.
+    /// The first out-of-memory errors since the last snapshot.
     pub out_of_memory: Vec<OutOfMemory>,
-    /// How many, by the GPU whose memory was asked for; `None` where it is not known, or none was.
+    /// Number of out-of-memory errors by the GPU whose memory was requested; `None` if it is
+    /// unknown, or other memory was requested.
     pub ran_out: Vec<(Option<GpuId>, u64)>,
-    /// Where memory came from: sites of the processes that run, see [`View::ended_sites`].
+    /// Allocation sites of running processes, see [`SnapshotOptions::ended_sites`].
     pub sites: Vec<SiteView>,
-    /// How many there are; the list may be shorter.
+    /// Number of sites; the list may be shorter.
     pub sites_total: u64,
-    /// Allocating calls of those processes, of every kind.
+    /// Number of allocating calls of those processes, of all kinds.
     pub allocations_total: u64,
-    /// Of those: that no stack is known of.
+    /// Of those: without a known stack.
     pub without_stack: u64,
-    /// Where blocks of frameworks' caches came from, with their figures; in no other sum.
+    /// Sites of blocks in frameworks' caches, with their own totals; not included elsewhere.
     pub tensor_sites: Vec<SiteView>,
-    /// How many there are; the list may be shorter.
+    /// Number of such sites; the list may be shorter.
     pub tensor_sites_total: u64,
-    /// Places that leak, the worst first.
+    /// Sites that leak, worst first.
     pub suspects: Vec<Judgement>,
-    /// How many there are; the list may be shorter.
+    /// Number of suspects; the list may be shorter.
     pub suspects_total: u64,
-    /// What is thought of the biggest other places.
+    /// Verdicts on the largest other sites.
     pub judgements: Vec<Judgement>,
-    /// What was unusual since the last snapshot; in the last report all that is remembered.
+    /// Anomalies since the last snapshot; in the last report, all that are kept.
     pub anomalies: Vec<Anomaly>,
-    /// The driver's own account of GPUs, in the order of their ids, where it was told.
+    /// Driver-reported memory of GPUs, ordered by id, where known.
     pub gpus: Vec<GpuView>,
 }
 
-/// A GPU, by the driver's own account.
+/// A GPU, as reported by the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuView {
-    /// Which.
+    /// GPU.
     pub gpu: GpuId,
-    /// Memory that nobody holds.
+    /// Free memory.
     pub free_bytes: Bytes,
 }
 
@@ -123,82 +124,82 @@ pub struct GpuView {
 pub enum End {
     /// It exited or was killed.
     Exited,
-    /// It replaced its program.
+    /// It executed another program.
     Replaced,
 }
 
 /// One process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessView {
-    /// Who.
+    /// Process.
     pub key: ProcessKey,
-    /// The owner; `None` when it could not be read.
+    /// User id of the owner; `None` if it could not be read.
     pub uid: Option<u32>,
-    /// Its name (hostile text).
+    /// Name (untrusted).
     pub name: Box<str>,
-    /// The container that it runs in.
+    /// Container that it runs in.
     pub container: Option<Arc<Container>>,
-    /// Ended since the last snapshot: the figures are what it held at that moment.
+    /// Set if it ended since the last snapshot; the values are those at its end.
     pub ended: Option<End>,
-    /// It ran before tracing began and may hold memory that was never seen.
+    /// Whether it ran before tracing began, so that it may hold memory from before the trace.
     pub before_trace: bool,
-    /// Device memory it holds.
+    /// Live device memory.
     pub live_bytes: Bytes,
-    /// Live allocations of every kind.
+    /// Live allocations of all kinds.
     pub live_allocations: u64,
-    /// The most device memory it held at one time.
+    /// Peak of the live device memory.
     pub peak_bytes: Bytes,
-    /// When that was.
+    /// When the peak was reached.
     pub peak_at: Moment,
-    /// The least and the most that the peak can have been, where calls of several threads overlapped
-    /// so that nobody outside the driver can tell their order.
+    /// Lower and upper bound of the peak, if calls of several threads overlapped in a way that
+    /// leaves their order in the driver unknown.
     pub peak_bounds: Option<(Bytes, Bytes)>,
-    /// Allocating calls that succeeded, all kinds.
+    /// Successful allocating calls of all kinds.
     pub allocations_total: u64,
-    /// Frees by the program, all kinds: allocations that calls ended, a launch of a graph included.
-    /// Imported memory counts once per opening, here as among the allocations and the releases.
+    /// Frees by the program, of all kinds: allocations ended by calls, including graph launches.
+    /// Imported memory counts once per opening, here as well as in allocations and releases.
     pub frees_total: u64,
-    /// Allocations that a context's end released without a call.
+    /// Allocations released by the end of a context, without a call.
     pub released_total: u64,
-    /// Allocating calls that failed.
+    /// Failed allocating calls.
     pub failed_allocations: u64,
-    /// Frees of pointers never seen: allocated before tracing, or by a call whose record was lost.
+    /// Frees of unknown pointers: allocated before tracing, or by a call whose record was lost.
     pub unknown_frees: u64,
     /// Calls whose records arrived.
     pub received_calls: ReceivedCalls,
     /// Failed calls by function and code, most frequent first.
     pub failures: Vec<FailureCount>,
-    /// Device memory by device; `None` collects what could not be attributed.
+    /// Device memory by device; `None` contains memory that could not be attributed.
     pub devices: Vec<DeviceView>,
-    /// Live bytes and allocations by kind; only kinds that hold something.
+    /// Live bytes and allocations by kind; only kinds with live memory.
     pub kinds: Vec<KindView>,
-    /// Threads that hold something.
+    /// Threads with live memory.
     pub threads: Vec<ThreadView>,
-    /// Memory pools that are in use or told something about themselves.
+    /// Memory pools with allocations or a known reserve.
     pub pools: Vec<PoolView>,
-    /// Address space that is reserved; never memory.
+    /// Size of reserved address space, which is not memory.
     pub reserved_addresses: Bytes,
-    /// Mistakes that the driver forgave or refused.
+    /// API misuse that the driver accepted or rejected.
     pub mistakes: Mistakes,
-    /// Launches and copies, where they are counted.
+    /// Launches and copies, if they are counted.
     pub work: Option<WorkView>,
-    /// Objects that are no memory, of every kind that it ever made or destroyed.
+    /// CUDA objects, of all kinds that it ever created or destroyed.
     pub objects: Vec<ObjectView>,
-    /// What PyTorch's cache does with its part of that memory, where that was asked for.
+    /// Use of that memory by PyTorch's cache, if requested.
     pub torch: Option<TorchView>,
-    /// Where its memory and its objects came from.
+    /// Sites of its memory and objects.
     pub sites: Vec<SiteView>,
-    /// How many sites there are; the list may be shorter.
+    /// Number of sites; the list may be shorter.
     pub sites_total: u64,
     /// Losses in this process.
     pub certainty: Certainty,
 }
 
 impl ProcessView {
-    /// What the driver's account of all GPUs has beyond what was traced, wherever that is.
+    /// Driver-reported usage on all GPUs minus traced memory.
     #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
-        // A GPU that several devices are parts of has one account.
+        // Driver-reported usage is per GPU, even if several devices are parts of it.
         let gpus: BTreeMap<_, _> = self
             .devices
             .iter()
@@ -209,8 +210,8 @@ impl ProcessView {
         (!gpus.is_empty()).then(|| Bytes(all.saturating_sub(unplaced.unwrap_or(0))))
     }
 
-    /// What is live of the process's own memory, on device and host: the kinds whose bytes are not
-    /// somebody else's. What a pool holds is not among them, for what is allocated from it is.
+    /// Live memory of the process itself, on device and host. Excludes imported memory and pool
+    /// reserves; allocations from pools are included.
     #[must_use]
     pub fn not_freed(&self) -> Bytes {
         let own = self.kinds.iter().filter(|view| {
@@ -226,46 +227,45 @@ impl ProcessView {
 /// Failed calls of one function with one code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailureCount {
-    /// The function.
+    /// Function.
     pub function: FunctionId,
-    /// The `CUresult`.
+    /// `CUresult`.
     pub code: i32,
-    /// How often.
+    /// Number of calls.
     pub count: u64,
 }
 
-/// What one process holds on one device.
+/// Memory of one process on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceView {
-    /// The device as the process counts them.
+    /// Device ordinal in the process.
     pub device: Option<DeviceId>,
-    /// Device memory.
+    /// Live device memory.
     pub live_bytes: Bytes,
-    /// The most device memory of this process on it at one time.
+    /// Peak of the device memory of this process on it.
     pub peak_bytes: Bytes,
-    /// Which GPU of the host that is, where it is known.
+    /// GPU of the host, if known.
     pub gpu: Option<GpuId>,
-    /// What the driver's own account says the process holds of that GPU.
+    /// Driver-reported usage of the process on that GPU.
     pub driver_bytes: Option<Bytes>,
-    /// What was traced on that GPU when the account was asked: the two belong together.
+    /// Traced memory on that GPU at the time of the driver's report.
     pub driver_traced: Option<Bytes>,
-    /// What was traced then on devices that are not known: any part of it may be on that GPU.
+    /// Traced memory on unknown devices at that time: any part of it may be on that GPU.
     pub driver_unplaced: Bytes,
-    /// What graphs reserve of the device, as the driver last told the program.
+    /// Memory that graphs reserve on the device, as last reported by the driver.
     pub graph_reserved: Option<Told>,
 }
 
 impl DeviceView {
-    /// What the driver's account has beyond what was traced: contexts, code, local memory, the
-    /// slack of pools, and what was allocated before the trace. At least this much, where memory on
-    /// unknown devices was traced.
+    /// Driver-reported usage minus traced memory: contexts, code, local memory, pool slack, and
+    /// memory from before the trace. A lower bound if memory on unknown devices was traced.
     #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
         let most = self.untracked_max()?;
         Some(Bytes(most.0.saturating_sub(self.driver_unplaced.0)))
     }
 
-    /// The same if nothing of what was traced on unknown devices is on this GPU.
+    /// The same if no traced memory on unknown devices is on this GPU.
     #[must_use]
     pub fn untracked_max(&self) -> Option<Bytes> {
         let (driver, traced) = (self.driver_bytes?, self.driver_traced?);
@@ -273,148 +273,147 @@ impl DeviceView {
     }
 }
 
-/// A figure that the driver told the program, and when.
+/// A value that the driver reported to the program, with its time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Told {
-    /// The figure.
+    /// Value.
     pub bytes: Bytes,
-    /// When it was told.
+    /// Time of the report.
     pub at: Moment,
 }
 
 /// A memory pool of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolView {
-    /// The pool; `None` is a device's default pool whose handle was never told.
+    /// Pool; `None` is a device's default pool whose handle is unknown.
     pub pool: Option<PoolId>,
-    /// Its device; `None` for host memory and where it is not known.
+    /// Device; `None` for host memory or if it is unknown.
     pub device: Option<DeviceId>,
-    /// What is allocated from it.
+    /// Memory allocated from it.
     pub used: Bytes,
-    /// How many allocations that is.
+    /// Number of live allocations.
     pub allocations: u64,
-    /// What it holds of the device, as the driver last told the program.
+    /// Device memory that it holds, as last reported by the driver.
     pub reserved: Option<Told>,
-    /// Destroyed by the program, and kept for what is still allocated from it.
+    /// Whether it was destroyed by the program, and is kept because of its live allocations.
     pub destroyed: bool,
 }
 
-/// Calls that show a bug in the program, whatever the driver said to them.
+/// Calls that indicate a bug in the program, whether or not the driver accepted them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mistakes {
-    /// Refused frees of something that was freed a moment before.
+    /// Rejected frees of a pointer or handle that was freed recently.
     pub double_frees: u64,
-    /// Refused frees of something never seen.
+    /// Rejected frees of an unknown pointer or handle.
     pub invalid_frees: u64,
-    /// Frees through a function that is meant for another kind of memory.
+    /// Frees with a function that is meant for another kind of memory.
     pub mismatched_frees: u64,
-    /// Physical memory whose last handle was released while it was still mapped. Legal, and how
-    /// some libraries work, but the memory stays until it is unmapped.
+    /// Physical memory whose last handle was released while it was mapped. This is legal, and some
+    /// libraries rely on it, but the memory stays allocated until it is unmapped.
     pub released_while_mapped: u64,
 }
 
 impl Mistakes {
-    /// Whether there is none.
+    /// Whether there was no misuse.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What one process holds of one kind.
+/// Live memory of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KindView {
-    /// The kind.
+    /// Kind.
     pub kind: Kind,
-    /// Bytes.
+    /// Live bytes.
     pub live_bytes: Bytes,
-    /// Allocations.
+    /// Live allocations.
     pub live_allocations: u64,
-    /// Allocations of unknown size, such as memory opened by an IPC handle. `live_bytes` does not
-    /// include their bytes.
+    /// Allocations of unknown size, such as memory opened with an IPC handle. Not included in
+    /// `live_bytes`.
     pub unknown_sizes: u64,
 }
 
-/// What one thread allocated and is still live, whoever will free it.
+/// Live memory that one thread allocated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ThreadView {
-    /// The thread.
+    /// Thread.
     pub tid: Tid,
-    /// Its name (hostile text).
+    /// Name (untrusted).
     pub name: Box<str>,
-    /// Device memory.
+    /// Live device memory.
     pub live_bytes: Bytes,
-    /// Allocations of every kind.
+    /// Live allocations of all kinds.
     pub live_allocations: u64,
-    /// Live bytes and allocations by kind; only kinds that hold something.
+    /// Live bytes and allocations by kind; only kinds with live memory.
     pub kinds: Vec<KindView>,
-    /// The top of the list under the view's filters.
+    /// Top allocations, filtered and sorted by the options.
     pub allocations: Vec<AllocationView>,
 }
 
 /// One live allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocationView {
-    /// The driver's name for it.
+    /// Key.
     pub key: Key,
-    /// The device as the process counts them.
+    /// Device ordinal in the process.
     pub device: Option<DeviceId>,
-    /// How much.
+    /// Size.
     pub bytes: Bytes,
-    /// The sort of memory.
+    /// Memory kind.
     pub kind: Kind,
-    /// Since when.
+    /// Age.
     pub age: Nanos,
-    /// Where in the program.
+    /// Allocation site.
     pub site: SiteName,
-    /// It is much bigger than is usual: what is usual, for its site or its process.
+    /// Baseline of its site or process, if this allocation is a size anomaly.
     pub unusual: Option<Bytes>,
 }
 
-/// A place in the program that memory came from: everything that was allocated with one call stack.
-/// Figures are of device memory; `kinds` has all.
+/// An allocation site: everything that was allocated with one call stack. Totals are of device
+/// memory; `kinds` has all kinds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SiteView {
-    /// Its name, which says also why there may be no frames.
+    /// Name, which also says why there may be no frames.
     pub name: SiteName,
-    /// The stack, innermost frame first.
+    /// Call stack, innermost frame first.
     pub frames: Arc<[Frame]>,
-    /// What is live of it.
+    /// Live bytes.
     pub live_bytes: Bytes,
-    /// How many allocations that is.
+    /// Live allocations.
     pub live_allocations: u64,
-    /// How much more is live than at the last snapshot; negative where it is less.
+    /// Change of the live bytes since the last snapshot.
     pub grown: i64,
-    /// All that was ever allocated.
+    /// Bytes allocated so far.
     pub bytes_total: Bytes,
-    /// How many allocations that was.
+    /// Allocations so far.
     pub allocations_total: u64,
-    /// Of those: freed by calls. What ended with its context or process is not among them.
+    /// Of those: freed by calls. Excludes allocations that ended with their context or process.
     pub freed_total: u64,
-    /// The most that was live at one time. Where `peak_at` is not told, it is the sum of peaks that
-    /// need not have been at the same time: of several processes, kinds, or ids of the same stack.
+    /// Peak of the live bytes. If `peak_at` is `None`, the sum of several peaks that may have been
+    /// at different times: of several processes, kinds, or ids of the same stack.
     pub peak_bytes: Bytes,
-    /// When that was first reached.
+    /// When the peak was first reached.
     pub peak_at: Option<Moment>,
-    /// The first and the last allocation, of any kind.
+    /// Times of the first and the last allocation, of any kind.
     pub seen: (Moment, Moment),
-    /// How long those lived that were freed, of any kind: how many by the power of two of
-    /// nanoseconds.
+    /// Lifetimes of freed allocations of any kind: binary logarithm of nanoseconds, and count.
     pub lifetimes: Vec<(u8, u64)>,
-    /// The longest of those lives.
+    /// Longest lifetime.
     pub longest_lifetime: Option<Nanos>,
-    /// What was live over time.
+    /// Live bytes over time.
     pub growth: Growth,
-    /// The same by kind, of every kind that it ever allocated.
+    /// The same by kind, for all kinds that it ever allocated.
     pub kinds: Vec<SiteKindView>,
-    /// Objects that were made there; no figure above counts them.
+    /// Objects created there; not included in the values above.
     pub objects: Vec<SiteObjectView>,
-    /// Who holds it; in lists of one process nobody.
+    /// Processes that hold it; empty in lists of one process.
     pub processes: Vec<SiteProcess>,
 }
 
 impl SiteView {
-    /// The middle of the lives of those that were freed, to within a factor of two.
+    /// Median lifetime of freed allocations, to within a factor of two.
     #[must_use]
     pub fn median_lifetime(&self) -> Option<Nanos> {
         let all = self.lifetimes.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
@@ -429,24 +428,24 @@ impl SiteView {
     }
 }
 
-/// What one site allocated of one kind.
+/// Memory of one kind from one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SiteKindView {
-    /// The kind.
+    /// Kind.
     pub kind: Kind,
-    /// What is live of it.
+    /// Live bytes.
     pub live_bytes: Bytes,
-    /// How many allocations that is.
+    /// Live allocations.
     pub live_allocations: u64,
     /// Live allocations of unknown size.
     pub unknown_sizes: u64,
-    /// All that was ever allocated.
+    /// Bytes allocated so far.
     pub bytes_total: Bytes,
-    /// How many allocations that was; of imported memory, every opening.
+    /// Allocations so far; for imported memory, all openings.
     pub allocations_total: u64,
     /// Of those: freed by calls.
     pub freed_total: u64,
-    /// The most that was live at one time; see [`SiteView::peak_bytes`].
+    /// Peak of the live bytes; see [`SiteView::peak_bytes`].
     pub peak_bytes: Bytes,
 }
 
@@ -457,56 +456,57 @@ impl From<&SiteKindView> for KindView {
     }
 }
 
-/// What one process holds of one site.
+/// Memory of one process from one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SiteProcess {
-    /// The process; `None` for many that ended long ago.
+    /// Process; `None` for merged processes that ended earlier.
     pub pid: Option<Pid>,
-    /// Device memory.
+    /// Live device memory.
     pub live_bytes: Bytes,
-    /// Allocations of it.
+    /// Live allocations.
     pub live_allocations: u64,
-    /// Live bytes and allocations of every kind; only kinds that hold something.
+    /// Live bytes and allocations by kind; only kinds with live memory.
     pub kinds: Vec<KindView>,
 }
 
-/// How much device memory of a site was live over time. After the end of a process it stays what
-/// the process had not freed.
+/// Live device memory of a site over time. After the end of a process, it includes what the process
+/// had not freed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Growth {
-    /// When the first window began: with the trace.
+    /// Start of the first window: the start of the trace.
     pub start: Moment,
-    /// How long each is.
+    /// Length of each window.
     pub window: Nanos,
-    /// What was live at the end of each; the last one is not over, and has what is live now.
+    /// Live bytes at the end of each window; the last window is still open and has the current
+    /// value.
     pub live: Vec<Bytes>,
 }
 
-/// An allocation that failed for lack of memory, and who held what at that moment.
+/// An allocation that failed because of insufficient memory, with the holders at that time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// When.
+    /// Time.
     pub at: Moment,
-    /// Who asked.
+    /// Requesting process.
     pub pid: Pid,
-    /// On which thread.
+    /// Thread.
     pub tid: Tid,
-    /// The process's name (hostile text).
+    /// Name of the process (untrusted).
     pub name: Box<str>,
-    /// Of which device, as the process counts them.
+    /// Requested device ordinal.
     pub device: Option<DeviceId>,
-    /// Which GPU of the host that is, where it is known.
+    /// GPU of the host, if known.
     pub gpu: Option<GpuId>,
-    /// What was asked for.
+    /// Kind and size of the request.
     pub asked: Option<(Kind, Bytes)>,
-    /// Where in the program, as far as it is known when the snapshot is made.
+    /// Allocation site.
     pub site: Option<SiteId>,
-    /// What that site is called.
+    /// Name of the site, as far as it was resolved when the snapshot was made.
     pub site_name: SiteName,
-    /// Its frames, innermost first, where they are known.
+    /// Frames, innermost first, if known.
     pub frames: Arc<[Frame]>,
-    /// Device memory of the processes at that moment, biggest first: pid, name, bytes on that GPU
-    /// (on the device of the same ordinal where the GPU is not known, on all devices where the
-    /// device is not known either).
+    /// Device memory of processes at that time, largest first: pid, name, bytes on that GPU (on the
+    /// device with the same ordinal if the GPU is unknown, on all devices if the device is also
+    /// unknown).
     pub holders: Vec<(Pid, Box<str>, Bytes)>,
 }

@@ -1,4 +1,4 @@
-//! Call stacks, kept once: a *site* is the stack that an allocation came from.
+//! Interned call stacks: a *site* is the stack that an allocation came from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use hashbrown::HashMap;
 
 use crate::ids::SiteId;
 
-/// One place in a program. All text is hostile.
+/// One frame of a call stack. All strings are untrusted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Frame {
-    /// The function; empty when it is not known, see `unknown`.
+    /// Function; empty if unknown, see `unknown`.
     pub function: Arc<str>,
-    /// The source file, where known.
+    /// Source file, if known.
     pub file: Option<Arc<str>>,
-    /// The line in it; 0 when it is not known.
+    /// Line; 0 if unknown.
     pub line: u32,
-    /// The library or program that the code is in.
+    /// Library or executable that contains the code.
     pub module: Option<Arc<str>>,
-    /// What it is written in.
+    /// Language.
     pub language: Language,
-    /// Why the function is not known.
+    /// Why the function is unknown.
     pub unknown: Option<Unknown>,
 }
 
-/// What a frame is written in, as far as it is known.
+/// Language of a frame, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum Language {
     /// Machine code of any language.
@@ -32,12 +32,12 @@ pub enum Language {
     Native,
     /// Python.
     Python,
-    /// No code: a remark that stands in for frames, such as the variable of a static allocation.
+    /// Not code: a placeholder for frames, such as the variable of a static allocation.
     Remark,
 }
 
 impl Language {
-    /// The word for it in reports and files.
+    /// Name in reports and files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,32 +51,32 @@ impl Language {
 /// Why a frame has no function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Unknown {
-    /// The file has no symbol there.
+    /// The file has no symbol at this address.
     Stripped,
-    /// The address belongs to no file.
+    /// The address does not belong to a file.
     Unmapped,
-    /// Code that was made at run time.
+    /// Code that was generated at run time.
     Jit,
     /// The file could not be read.
     Unreadable,
-    /// The tool that made the file did not say.
+    /// The tool that wrote the file did not record it.
     NotTold,
-    /// The process was gone before anybody could look.
+    /// The process exited before it could be inspected.
     Gone,
-    /// A probe of somebody else stands where the address was.
+    /// The return address is hidden by another tool's uretprobe.
     Probed,
-    /// What the interpreter keeps there is not understood.
+    /// The data structures of the interpreter are not supported.
     Interpreter,
-    /// The interpreter was not looked at yet when the call was made.
+    /// The interpreter had not been detected yet at the time of the call.
     TooEarly,
-    /// Frames from here on are missing: the stack is deeper than what is read of it.
+    /// Further frames are missing: the stack is deeper than the part that was read.
     Deep,
-    /// Frames from here on are missing: nothing says how to go on from there.
+    /// Further frames are missing: there is no unwind information.
     NoRule,
 }
 
 impl Unknown {
-    /// The reason in a few words.
+    /// Reason in a few words.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -95,11 +95,11 @@ impl Unknown {
     }
 }
 
-/// A frame of a table.
+/// Id of a frame in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FrameId(pub u32);
 
-/// Frames and stacks, each kept once. Ids count from 0 and stay.
+/// Interned frames and stacks. Ids start at 0 and never change.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     frames: Vec<Frame>,
@@ -109,7 +109,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// The id of a frame; the table keeps it.
+    /// Returns the id of a frame; adds it if it is new.
     pub fn frame(&mut self, frame: Frame) -> FrameId {
         if let Some(&id) = self.frame_ids.get(&frame) {
             return id;
@@ -120,7 +120,7 @@ impl Stacks {
         id
     }
 
-    /// The id of a stack, innermost frame first; the table keeps it.
+    /// Returns the id of a stack, innermost frame first; adds it if it is new.
     pub fn site(&mut self, frames: &[FrameId]) -> SiteId {
         if let Some(&id) = self.stack_ids.get(frames) {
             return id;
@@ -131,47 +131,47 @@ impl Stacks {
         id
     }
 
-    /// The frames of a site, innermost first; none of an unknown one.
+    /// Frames of a site, innermost first; none for an unknown site.
     pub fn frames(&self, site: SiteId) -> impl Iterator<Item = &Frame> {
         let ids = self.ids(site);
         ids.iter().filter_map(|id| self.frames.get(id.0 as usize))
     }
 
-    /// The frames of a site by id, innermost first; none of an unknown one.
+    /// Frame ids of a site, innermost first; none for an unknown site.
     #[must_use]
     pub fn ids(&self, site: SiteId) -> &[FrameId] {
         self.stacks.get(site.0 as usize).map_or(&[], |ids| ids)
     }
 
-    /// A frame by id.
+    /// Frame by id.
     #[must_use]
     pub fn get(&self, id: FrameId) -> Option<&Frame> {
         self.frames.get(id.0 as usize)
     }
 
-    /// How many stacks there are.
+    /// Number of stacks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.stacks.len()
     }
 
-    /// Whether there is no stack.
+    /// Whether there are no stacks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
 }
 
-/// What a site is called in every output.
+/// Name of a site in all outputs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum SiteName {
-    /// What its frames say; see [`site_name`].
+    /// Hash of its frames; see [`site_name`].
     Told(u64),
-    /// Its frames are not known yet.
+    /// Its frames are not resolved yet.
     Pending(SiteId),
-    /// Nothing says where in the program.
+    /// The call stack is unknown.
     Unknown,
-    /// There were too many sites to keep each by itself: all the rest.
+    /// All sites beyond the limit.
     Other,
 }
 
@@ -186,9 +186,9 @@ impl fmt::Display for SiteName {
     }
 }
 
-/// The lasting name of a stack: 64 bits of FNV-1a over the last part of the module's path, the
-/// function, the file and the line of each frame, innermost first. Every text ends with a zero byte,
-/// lines are four bytes, lowest first. It does not change between runs or versions.
+/// Stable name of a stack: 64-bit FNV-1a over the file name of the module, the function, the file
+/// and the line of each frame, innermost first. Each string ends with a zero byte, lines are four
+/// bytes, little endian. It does not change between runs or versions.
 #[must_use]
 pub fn site_name(frames: &[Frame]) -> u64 {
     const PRIME: u64 = 0x0100_0000_01b3;
@@ -210,16 +210,16 @@ pub fn site_name(frames: &[Frame]) -> u64 {
     hash
 }
 
-/// Different stacks that are kept of a trace. Later ones are all told as one remark.
+/// Limit of distinct stacks per trace. Later ones share a placeholder frame.
 const STACKS: usize = 1 << 18;
 
-/// What the sites of a trace or recording look like, as far as it was told.
+/// Frames of the sites of a trace or recording, as far as they are resolved.
 ///
-/// Several ids may look the same: for whoever reads they are one site, with one name.
+/// Several ids may have the same frames: in reports they are one site with one name.
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
     stacks: Stacks,
-    told: HashMap<SiteId, Told>,
+    resolved: HashMap<SiteId, Told>,
     first: HashMap<u64, SiteId>,
 }
 
@@ -230,19 +230,19 @@ struct Told {
 }
 
 impl Sites {
-    /// A site's frames, innermost first. What was told first of a site stands.
+    /// Sets the frames of a site, innermost first. Only the first call for a site has an effect.
     pub fn tell(&mut self, site: SiteId, frames: &[Frame]) {
-        if self.told.contains_key(&site) {
+        if self.resolved.contains_key(&site) {
             return;
         }
         let name = site_name(frames);
-        let told = match self.first.get(&name).and_then(|first| self.told.get(first)) {
-            Some(told) => *told,
+        let resolved = match self.first.get(&name).and_then(|first| self.resolved.get(first)) {
+            Some(resolved) => *resolved,
             None if self.stacks.len() < STACKS => Told { stack: self.keep(frames), name },
             None => self.too_many(),
         };
-        self.told.insert(site, told);
-        self.first.entry(told.name).or_insert(site);
+        self.resolved.insert(site, resolved);
+        self.first.entry(resolved.name).or_insert(site);
     }
 
     fn keep(&mut self, frames: &[Frame]) -> SiteId {
@@ -256,27 +256,29 @@ impl Sites {
         Told { stack: self.keep(&frames), name: site_name(&frames) }
     }
 
-    /// The first of the sites that look like this one; itself while nothing was told of it.
+    /// First site with the same frames; the site itself while it is not resolved.
     #[must_use]
     pub fn same(&self, site: SiteId) -> SiteId {
-        let first = self.told.get(&site).and_then(|told| self.first.get(&told.name));
+        let first = self.resolved.get(&site).and_then(|resolved| self.first.get(&resolved.name));
         first.copied().unwrap_or(site)
     }
 
-    /// What a site is called.
+    /// Name of a site.
     #[must_use]
     pub fn name(&self, site: Option<SiteId>) -> SiteName {
         let Some(site) = site else { return SiteName::Unknown };
-        self.told.get(&site).map_or(SiteName::Pending(site), |told| SiteName::Told(told.name))
+        let resolved = self.resolved.get(&site);
+        resolved.map_or(SiteName::Pending(site), |resolved| SiteName::Told(resolved.name))
     }
 
-    /// The frames, innermost first; `None` while nothing was told.
+    /// Frames, innermost first; `None` while the site is not resolved.
     #[must_use]
     pub fn frames(&self, site: SiteId) -> Option<Arc<[Frame]>> {
-        self.told.get(&site).map(|told| self.stacks.frames(told.stack).cloned().collect())
+        let resolved = self.resolved.get(&site);
+        resolved.map(|resolved| self.stacks.frames(resolved.stack).cloned().collect())
     }
 
-    /// The frames of the site with that name, innermost first; none of one that was not told.
+    /// Frames of the site with this name, innermost first; none if it is not resolved.
     #[must_use]
     pub fn frames_of(&self, name: SiteName) -> Arc<[Frame]> {
         let first = match name {
@@ -292,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_is_kept_once() {
+    fn stacks_are_interned() {
         let mut stacks = Stacks::default();
         let frame = |name: &str| Frame { function: name.into(), ..Frame::default() };
         let (main, step) = (stacks.frame(frame("main")), stacks.frame(frame("step")));
@@ -311,8 +313,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_hash_that_the_documents_tell() {
-        // By hand: FNV-1a of nothing is its basis; the other one was computed with Python:
+    fn site_name_matches_documented_hash() {
+        // FNV-1a of an empty input is its offset basis; the other value was computed with Python:
         // h = 0xcbf29ce484222325
         // for b in b"liba.so\0f\0a.c\0" + (258).to_bytes(4, "little"):
         //     h = ((h ^ b) * 0x100000001b3) & (2**64 - 1)
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_that_look_the_same_are_one() {
+    fn sites_with_equal_frames_are_merged() {
         let mut sites = Sites::default();
         assert_eq!(sites.name(Some(SiteId(7))).to_string(), "pending-7");
         assert_eq!(sites.name(None).to_string(), "none");
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_first_stands() {
+    fn first_frames_of_a_site_are_kept() {
         let mut sites = Sites::default();
         sites.tell(SiteId(1), &[frame("f")]);
         sites.tell(SiteId(1), &[frame("g")]);

@@ -1,24 +1,24 @@
-//! What a framework's caching allocator does with the memory that it took from the driver. An
-//! annotation: nothing of it is ever added to the driver's bytes.
+//! Events and views of a framework's caching allocator. They annotate driver memory: nothing of
+//! them is ever added to the driver's bytes.
 
 use crate::ids::{DeviceId, SiteId};
 use crate::units::{Bytes, Moment};
 
-/// The allocator of PyTorch gave out a block or took one back, with its own sums after that.
+/// PyTorch's allocator allocated or freed a block; with its own totals after that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorCall {
     /// What happened.
     pub what: TensorTurn,
-    /// The device as the process counts them.
+    /// Device ordinal in the process.
     pub device: DeviceId,
-    /// All blocks that are given out on that device, as the allocator counts them.
+    /// Allocated bytes on that device, as counted by the allocator.
     pub allocated: u64,
-    /// All memory that it holds of the device.
+    /// Device memory held by the allocator.
     pub reserved: u64,
 }
 
 impl TensorCall {
-    /// Tells where in the program it was.
+    /// Sets the allocation site.
     pub const fn set_site(&mut self, at: Option<SiteId>) {
         match &mut self.what {
             TensorTurn::Began { site, .. } | TensorTurn::Refused { site, .. } => *site = at,
@@ -30,61 +30,61 @@ impl TensorCall {
 /// What happened to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TensorTurn {
-    /// It was given out.
+    /// The block was allocated.
     Began {
-        /// Where it lies.
+        /// Address.
         address: u64,
-        /// How long it is, as the allocator rounds it.
+        /// Size, as rounded by the allocator.
         bytes: u64,
-        /// Where in the program.
+        /// Allocation site.
         site: Option<SiteId>,
     },
-    /// It was taken back.
+    /// The block was freed.
     Ended {
-        /// Where it lies.
+        /// Address.
         address: u64,
-        /// How long it is.
+        /// Size.
         bytes: u64,
     },
-    /// There was no memory for one.
+    /// The allocation failed: out of memory.
     Refused {
-        /// What was asked for.
+        /// Requested size.
         bytes: u64,
-        /// Where in the program.
+        /// Allocation site.
         site: Option<SiteId>,
     },
 }
 
-/// Whether the blocks of a process's cache are seen.
+/// Whether the blocks of a process's cache are tracked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TensorWatch {
-    /// They are, from here on.
+    /// They are tracked from here on.
     Begun,
-    /// They are not.
+    /// They cannot be tracked.
     Impossible(NoTensors),
 }
 
-/// Why nothing is known of a process's tensors.
+/// Why the tensors of a process are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum NoTensors {
-    /// `libc10_cuda.so` is there, and no `libc10.so` beside it.
+    /// `libc10_cuda.so` was found, but no `libc10.so` next to it.
     NoLibrary,
-    /// `libc10.so` does not export the function that the cache tells its blocks to.
+    /// `libc10.so` does not export the function to which the cache reports its blocks.
     NoFunction,
     /// `libc10.so` cannot be read.
     Unreadable,
-    /// The kernel refused the probe.
+    /// The kernel rejected the probe.
     Refused,
-    /// The cache is not used: every tensor is a stream-ordered allocation of the driver.
+    /// The cache is not used: each tensor is a stream-ordered allocation of the driver.
     DriverAllocates,
 }
 
 impl NoTensors {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::NoLibrary, Self::NoFunction, Self::Unreadable, Self::Refused, Self::DriverAllocates];
 
-    /// The word for it in JSON and files.
+    /// Name in JSON and files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl NoTensors {
         }
     }
 
-    /// The reason in words, with what to do.
+    /// Reason in words, with a suggestion.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -116,22 +116,22 @@ impl NoTensors {
     }
 }
 
-/// What PyTorch's cache does with the memory of one process. An annotation: no sum of the driver's
-/// memory has a part of it.
+/// PyTorch's cache in one process. This annotates driver memory: it is not included in any total of
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TorchView {
-    /// By device.
+    /// State by device.
     pub devices: Vec<TorchDeviceView>,
-    /// Records of blocks that were not delivered.
+    /// Lost records of blocks.
     pub lost: u64,
-    /// Blocks that were not kept for lack of room.
+    /// Blocks dropped because the limit was reached.
     pub unlisted: u64,
     /// Why nothing is known.
     pub reason: Option<NoTensors>,
 }
 
 impl TorchView {
-    /// Whether every block that is given out is known, and nothing else is taken for one.
+    /// Whether all allocated blocks are known, and no others are listed.
     #[must_use]
     pub fn exact(&self) -> bool {
         self.lost == 0
@@ -141,68 +141,68 @@ impl TorchView {
     }
 }
 
-/// The same of one device.
+/// PyTorch's cache on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TorchDeviceView {
-    /// The device as the process counts them.
+    /// Device ordinal in the process.
     pub device: DeviceId,
-    /// What is given out, as the allocator told with its last call.
+    /// Allocated bytes, as last reported by the allocator.
     pub allocated: Bytes,
-    /// What it holds of the device, as it told then; less where the driver's memory of the process is
-    /// less by now.
+    /// Device memory held by the allocator, as last reported; less if the live driver memory of the
+    /// process is smaller now.
     pub reserved: Bytes,
-    /// The most that was given out, of all that it told.
+    /// Peak of the reported allocated bytes.
     pub peak: Bytes,
-    /// When that was.
+    /// When the peak was reached.
     pub peak_at: Moment,
-    /// Blocks that were seen to be given out, and not taken back.
+    /// Blocks that were seen to be allocated and not freed.
     pub blocks: u64,
-    /// How much these are: less than `allocated` where some were given out before the trace.
+    /// Their size: less than `allocated` if some were allocated before the trace.
     pub seen_bytes: Bytes,
-    /// Blocks that were given out in the trace.
+    /// Blocks allocated during the trace.
     pub given_total: u64,
-    /// Blocks that were taken back.
+    /// Blocks freed.
     pub taken_total: u64,
-    /// Of those: that were never seen to be given out.
+    /// Of those: whose allocation was not seen.
     pub unknown_taken: u64,
-    /// Requests that there was no memory for.
+    /// Out-of-memory errors.
     pub refused: u64,
-    /// What lies unused.
+    /// Layout of the unused memory.
     pub fragmentation: Result<Fragmentation, NoFragmentation>,
 }
 
 impl TorchDeviceView {
-    /// What it holds and nobody uses.
+    /// Memory that it holds and no tensor uses.
     #[must_use]
     pub const fn cached(&self) -> Bytes {
         Bytes(self.reserved.0.saturating_sub(self.allocated.0))
     }
 }
 
-/// How unused memory of a cache lies in its segments, which it has from the driver.
+/// Layout of a cache's unused memory in its segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fragmentation {
-    /// In segments without a block: `torch.cuda.empty_cache()` gives them back.
+    /// In segments without a block: `torch.cuda.empty_cache()` frees them.
     pub whole: Bytes,
-    /// Beside blocks, in segments that stay as long as those do.
+    /// In segments with blocks, which stay as long as those blocks.
     pub fragmented: Bytes,
-    /// The longest unused piece of a segment that has blocks: what fits without new memory.
+    /// Largest gap in a segment with blocks: the largest request that fits without new memory.
     pub largest_gap: Bytes,
 }
 
-/// Why it is not known how unused memory lies.
+/// Why the layout of unused memory is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum NoFragmentation {
-    /// Blocks were given out that are not known: before the trace, or by a lost record.
+    /// There are unknown blocks: from before the trace, or with a lost record.
     BlocksUnseen,
-    /// Blocks lie in memory that was not seen to be allocated.
+    /// There are blocks in memory whose allocation was not seen.
     SegmentsUnseen,
-    /// There are too many blocks to look at all of them for each report.
+    /// There are too many blocks to scan for each report.
     TooMany,
 }
 
 impl NoFragmentation {
-    /// The word for it in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -212,7 +212,7 @@ impl NoFragmentation {
         }
     }
 
-    /// The reason in a few words.
+    /// Reason in a few words.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {

@@ -3,26 +3,26 @@
 use std::fmt;
 use std::ops::Sub;
 
-/// A moment: nanoseconds of the machine's monotonic clock. The engine never reads a clock; moments
-/// arrive with events and ticks.
+/// A point in time: nanoseconds of the monotonic clock. The engine never reads a clock; times
+/// arrive with events and snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Moment(pub u64);
 
-/// A span of time in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Nanos(pub u64);
 
 impl Sub for Moment {
     type Output = Nanos;
 
-    /// The span from `earlier` to `self`; zero when the order is the other way round.
+    /// Duration from `earlier` to `self`; zero if `earlier` is later.
     fn sub(self, earlier: Self) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Nanos {
-    /// A span of whole milliseconds.
+    /// Creates a duration from milliseconds.
     #[must_use]
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_show_binary_units_and_never_1024_of_one() {
+    fn bytes_are_printed_in_binary_units() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_backwards_is_zero() {
+    fn negative_duration_is_zero() {
         assert_eq!(Moment(3) - Moment(5), Nanos(0));
     }
 }

@@ -1,5 +1,5 @@
-//! What is thought of a place in a program whose memory, tensors or objects are live: live is not
-//! leaked. Made by [`crate::analysis::leak`], the same way for a running trace and for files.
+//! Verdicts on sites whose memory, tensors or objects are live: live memory is not necessarily
+//! leaked. Created by [`crate::leak`], in the same way for live traces and for files.
 
 use std::sync::Arc;
 
@@ -9,27 +9,27 @@ use crate::object::ObjectKind;
 use crate::stack::{Frame, SiteName};
 use crate::units::{Bytes, Moment, Nanos};
 
-/// How what is live of a place behaves over time.
+/// Behavior of a site's live memory over time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Verdict {
-    /// It grows without an end in sight, and what was allocated long ago is still there.
+    /// Grows without bound, and old allocations are still live.
     Leak,
-    /// It grew and stands still.
+    /// Grew and is stable.
     Plateau,
-    /// What is live is renewed all the time and bounded: a cache, or buffers that are used again.
+    /// Live memory is constantly replaced and bounded: a cache, or reused buffers.
     Cache,
-    /// It grows, but more and more slowly, or the program has just begun.
+    /// Grows, but ever more slowly, or the program has just started.
     RampUp,
-    /// It grew in one go, and is going or gone.
+    /// Grew at once, and is shrinking or gone.
     Burst,
-    /// It comes and goes, and goes back to the same level.
+    /// Rises and falls back to the same level.
     Periodic,
-    /// Too short, or too little happened.
+    /// Too short, or too few changes.
     NotEnoughData,
 }
 
 impl Verdict {
-    /// Every verdict.
+    /// All verdicts.
     pub const ALL: [Self; 7] = [
         Self::Leak,
         Self::Plateau,
@@ -40,7 +40,7 @@ impl Verdict {
         Self::NotEnoughData,
     ];
 
-    /// The word for it in reports, JSON and metrics.
+    /// Name in reports, JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,19 +55,19 @@ impl Verdict {
     }
 }
 
-/// How sure a verdict is.
+/// Confidence in a verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Sureness {
-    /// The evidence is thin, and points this way.
+    /// There is little evidence, but it points this way.
     Possible,
-    /// Most of it points this way.
+    /// Most of the evidence points this way.
     Likely,
-    /// All of it does, and there is much of it.
+    /// All of the evidence points this way, and there is much of it.
     Certain,
 }
 
 impl Sureness {
-    /// The word for it.
+    /// Name in reports, JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,14 +78,14 @@ impl Sureness {
     }
 }
 
-/// What is judged. Each is judged by itself; none is added to another.
+/// Resource that a verdict is about. Resources are classified separately and never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Subject {
-    /// Memory of the driver, of one kind.
+    /// Driver memory of one kind.
     Memory(Kind),
-    /// Blocks that a framework's cache gave out.
+    /// Blocks allocated from a framework's cache.
     Tensors,
-    /// Objects of the driver: quantities are counts, not bytes.
+    /// CUDA objects: quantities are counts, not bytes.
     Objects(ObjectKind),
 }
 
@@ -97,71 +97,72 @@ impl Subject {
     }
 }
 
-/// What a verdict rests on. Quantities are bytes, or numbers of objects.
+/// Values that support a verdict. Quantities are bytes or object counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Evidence {
-    /// What is live now.
+    /// Live quantity.
     pub live: u64,
-    /// How many allocations or objects that is.
+    /// Number of live allocations or objects.
     pub live_count: u64,
-    /// How long each window is.
+    /// Length of each window.
     pub window: Nanos,
-    /// The least that was live in each window since the place was first seen, the oldest first.
+    /// Minimum of the live quantity in each window since the site was first seen, oldest first.
     pub lows: Vec<u64>,
-    /// The most that was ever live.
+    /// Peak of the live quantity.
     pub peak: u64,
-    /// The least and the most that was live since half of that time.
+    /// Minimum and maximum of the live quantity in the second half of that time.
     pub level: (u64, u64),
-    /// How often it rose and came back to its lowest level.
+    /// How often it rose and returned to its lowest level.
     pub returns: u32,
-    /// Steps from window to window.
+    /// Number of steps from window to window.
     pub steps: u32,
-    /// Of those: in which it grew, and in which it shrank.
+    /// Of those: in which it grew.
     pub growing_steps: u32,
-    /// See `growing_steps`.
+    /// Of those: in which it shrank.
     pub shrinking_steps: u32,
-    /// How fast it grows now, per hour.
+    /// Current growth per hour.
     pub per_hour: u64,
-    /// All that began.
+    /// Allocations or objects created.
     pub begun: u64,
-    /// Of those: ended by the program.
+    /// Of those: freed by the program.
     pub ended: u64,
-    /// How long the place has been watched.
+    /// Time since the site was first seen.
     pub watched: Nanos,
-    /// At least half of what is live is as old as this. Ages are known to within a window.
+    /// At least half of the live allocations are this old. Ages are exact to one window.
     pub median_age: Option<Nanos>,
-    /// Nothing that is live is older than this.
+    /// No live allocation is older than this.
     pub oldest: Option<Nanos>,
-    /// The mean age of what is live.
+    /// Mean age of live allocations.
     pub mean_age: Nanos,
-    /// The mean life of what was freed.
+    /// Mean lifetime of freed allocations.
     pub mean_life: Option<Nanos>,
-    /// At least half of what was freed lived no longer than this. Known to within a factor of two.
+    /// At least half of the freed allocations lived no longer than this. Exact to a factor of two.
     pub median_life: Option<Nanos>,
-    /// The longest life of what was freed.
+    /// Longest lifetime of a freed allocation.
     pub longest_life: Option<Nanos>,
-    /// Live and older than 99 of 100 that were freed; where fewer than 20 were, older than all of them.
+    /// Live quantity older than 99 % of the freed allocations' lifetimes; with fewer than 20 frees,
+    /// older than all of them.
     pub overdue: u64,
-    /// When the device will be full if it goes on like this, where its free memory is known.
+    /// Time until the device is full at this growth, if its free memory is known.
     pub full_in: Option<Nanos>,
-    /// Of memory that PyTorch's cache took and that grows: what its tensors did, where they are known.
+    /// For growing memory of PyTorch's cache: its tensors, if known.
     pub tensors: Option<CacheTensors>,
 }
 
-/// What the tensors of PyTorch's cache on one device did. Quantities are bytes.
+/// Tensors of PyTorch's cache on one device. Quantities are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheTensors {
-    /// What the live ones hold, as PyTorch counts.
+    /// Live tensors, as counted by PyTorch.
     pub live: u64,
-    /// The most that they held at one time since the trace began.
+    /// Peak of the live tensors since the trace began.
     pub peak: u64,
-    /// What the cache holds of the device.
+    /// Device memory held by the cache.
     pub cache: u64,
-    /// How fast the tensor sites grow that leak, per hour.
+    /// Growth per hour of the tensor sites that leak.
     pub per_hour: u64,
-    /// How fast the cache grows by itself, per hour.
+    /// Growth per hour of the cache itself.
     pub cache_per_hour: u64,
-    /// All tensors together are bounded: see [`crate::analysis::leak`].
+    /// Whether the total of all tensors is bounded: see [`crate::leak`].
     pub bounded: bool,
 }
 
@@ -172,94 +173,95 @@ impl CacheTensors {
         self.per_hour > 0 && self.per_hour >= self.cache_per_hour / 2
     }
 
-    /// Whether the cache is no more than twice what its tensors, which do not grow, once held.
+    /// Whether the cache is at most twice as large as the peak of its tensors, which do not grow.
     #[must_use]
     pub const fn explain_size(&self) -> bool {
         self.bounded && self.peak >= self.cache / 2
     }
 
-    /// Whether the cache holds what it does because of its tensors. Else it is judged as any memory.
+    /// Whether the tensors account for the size of the cache. If not, it is classified like other
+    /// memory.
     #[must_use]
     pub const fn account_for_cache(&self) -> bool {
         self.explain_growth() || self.explain_size()
     }
 }
 
-/// What is thought of one place.
+/// Verdict on one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
-    /// The process; `None` for many that ended long ago.
+    /// Process; `None` for merged processes that ended earlier.
     pub pid: Option<Pid>,
-    /// Its name (hostile text).
+    /// Name of the process (untrusted).
     pub process: Box<str>,
-    /// The place.
+    /// Site.
     pub site: SiteName,
-    /// Its frames, innermost first, where they are known.
+    /// Frames, innermost first, if known.
     pub frames: Arc<[Frame]>,
-    /// What was judged.
+    /// Resource that was classified.
     pub subject: Subject,
-    /// The device that holds most of it, where known.
+    /// Device with most of it, if known.
     pub device: Option<DeviceId>,
-    /// The thread that allocated all of it, where it was one.
+    /// Thread that allocated all of it, if there is just one.
     pub thread: Option<(Tid, Box<str>)>,
     /// The verdict.
     pub verdict: Verdict,
-    /// How sure it is.
+    /// Confidence in the verdict.
     pub sureness: Sureness,
-    /// What it rests on.
+    /// Values that support it.
     pub evidence: Evidence,
 }
 
-/// Something far outside of what is usual for its site or its process.
+/// Something far outside of the baseline of its site or process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Anomaly {
-    /// When.
+    /// Time.
     pub at: Moment,
-    /// Who.
+    /// Process.
     pub pid: Pid,
-    /// The process's name (hostile text).
+    /// Name of the process (untrusted).
     pub process: Box<str>,
-    /// On which thread, for an allocation.
+    /// Thread, for an allocation.
     pub tid: Option<Tid>,
-    /// The thread's name (hostile text).
+    /// Name of the thread (untrusted).
     pub thread: Box<str>,
-    /// Where in the program.
+    /// Allocation site.
     pub site: SiteName,
-    /// Its frames, innermost first, where they are known.
+    /// Frames, innermost first, if known.
     pub frames: Arc<[Frame]>,
-    /// Of which device.
+    /// Device.
     pub device: Option<DeviceId>,
-    /// What kind of memory.
+    /// Memory kind.
     pub kind: Kind,
-    /// What it is.
+    /// What was anomalous.
     pub what: Unusual,
 }
 
-/// What is unusual, with the figures.
+/// Kind of anomaly, with its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusual {
-    /// An allocation much bigger than others.
+    /// An allocation much larger than others.
     Size {
-        /// The driver's name for it.
+        /// Key of the allocation.
         key: Key,
-        /// How much.
+        /// Size.
         bytes: Bytes,
-        /// What is usual: nine of ten were at most this big.
+        /// Baseline: 90th percentile for a process, largest size for a site.
         usual: Bytes,
-        /// Of how many allocations.
+        /// Number of allocations that it is based on.
         of: u64,
-        /// Usual for the site; else for the process.
+        /// Whether this is the baseline of the site; otherwise that of the process.
         of_site: bool,
         /// Whether it is still live.
         live: bool,
     },
-    /// A growth in a short time much greater than in others of the same length.
+    /// Growth in a short time that is much greater than usual.
     Growth {
-        /// How much more was live.
+        /// Growth in bytes.
         bytes: Bytes,
-        /// In how long.
+        /// Length of the interval.
         within: Nanos,
-        /// What is usual in such a time: nine of ten grew at most this much.
+        /// Baseline: 90th percentile of the growth in such intervals.
         usual: Bytes,
     },
 }

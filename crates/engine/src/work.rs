@@ -1,76 +1,77 @@
-//! What the GPU is asked to do besides holding memory: kernels, graphs, copies. These calls are far
-//! too frequent for an event each: the probes add them up, and events carry what was added since.
+//! GPU activity other than memory calls: kernels, graphs, copies. These calls are far too frequent
+//! for one event each: the probes count them, and events carry the increments.
 
 use crate::ids::{ExecId, KernelId};
 
-/// News about the work of a process.
+/// GPU activity of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Launches of one kernel since the last such event.
+    /// Launches of one kernel since the last event of this kind.
     Launches(Launches),
-    /// What a kernel is called.
+    /// Name of a kernel.
     Named {
-        /// The handle that launches name.
+        /// Handle used by launches.
         kernel: KernelId,
-        /// The name as the driver knows it, mangled; hostile text.
+        /// Name known to the driver, mangled (untrusted).
         name: Box<str>,
-        /// Who says so.
+        /// Source of the name.
         by: NamedBy,
     },
     /// `cuKernelGetFunction`: a second handle of the same kernel.
     Alias {
-        /// The new handle.
+        /// New handle.
         function: KernelId,
-        /// The handle that it was made from.
+        /// Handle that it was created from.
         kernel: KernelId,
     },
     /// Why a kernel has no name (yet).
     Nameless {
-        /// The handle that launches name.
+        /// Handle used by launches.
         kernel: KernelId,
-        /// The reason.
+        /// Reason.
         why: NoName,
     },
-    /// Copies or memsets of one sort since the last such event.
+    /// Copies or memsets of one direction and mode since the last event of this kind.
     Copies(Box<Copies>),
 }
 
-/// How the name of a kernel became known.
+/// Source of the name of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum NamedBy {
-    /// A call named it.
+    /// A driver call.
     Call,
-    /// The process had it before tracing began; the name stands where the driver keeps it.
+    /// The memory of the process: it had the kernel before tracing began, and the driver stores the
+    /// name there.
     Memory,
 }
 
-/// Launches of one kernel, as *increments* but for the shapes.
+/// Launches of one kernel, as *increments* except for the shapes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Launches {
-    /// What was launched.
+    /// Kernel or graph.
     pub target: Launched,
-    /// Calls, of any result.
+    /// Calls with any result.
     pub calls: u64,
-    /// Of those: recorded into a graph, and launched nothing yet.
+    /// Of those: captured into a graph, and not executed yet.
     pub captured: u64,
-    /// Of those: whose result was looked at.
+    /// Of those: whose result was checked.
     pub checked: u64,
     /// Of those: that failed.
     pub failed: u64,
-    /// The last grid, block and shared memory.
+    /// Last grid, block and shared memory size.
     pub last: Option<Shape>,
-    /// All calls so far by shape, most frequent first, of the shapes that could be kept.
+    /// All calls so far by shape, most frequent first, for the shapes that are kept.
     pub shapes: Vec<(Shape, u64)>,
     /// All calls so far whose shape was not kept.
     pub other_shapes: u64,
 }
 
-/// What a launch launches.
+/// What is launched.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Launched {
     /// A kernel.
     Kernel(KernelId),
-    /// A whole graph.
+    /// A graph exec.
     Graph(ExecId),
 }
 
@@ -80,21 +81,21 @@ impl Default for Launched {
     }
 }
 
-/// The size of a launch.
+/// Dimensions of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Shape {
-    /// Blocks in each direction.
+    /// Blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block in each direction.
+    /// Threads of a block in each dimension.
     pub block: [u32; 3],
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
 }
 
-/// Why the name of a kernel is not known.
+/// Why the name of a kernel is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum NoName {
-    /// The process got the handle before tracing began.
+    /// The process obtained the handle before tracing began.
     BeforeTrace,
     /// The name could not be read from the process's memory.
     Unreadable,
@@ -102,14 +103,14 @@ pub enum NoName {
     Lost,
 }
 
-/// Which way bytes go.
+/// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Direction {
     /// Host to device.
     HostToDevice,
     /// Device to host.
     DeviceToHost,
-    /// On one device, or as the driver sees fit.
+    /// Within one device, or chosen by the driver.
     DeviceToDevice,
     /// Host to host.
     HostToHost,
@@ -117,14 +118,14 @@ pub enum Direction {
     Peer,
     /// From or to an array.
     Array,
-    /// No copy: memory is filled.
+    /// Not a copy: memory is set.
     Fill,
-    /// The call leaves it to the pointers, and what they point to is not known.
+    /// The call leaves the direction to the pointers, and their memory is unknown.
     Unknown,
 }
 
 impl Direction {
-    /// Every direction, in display order.
+    /// All directions, in display order.
     pub const ALL: [Self; 8] = [
         Self::HostToDevice,
         Self::DeviceToHost,
@@ -136,7 +137,7 @@ impl Direction {
         Self::Unknown,
     ];
 
-    /// The word for it in reports, JSON and metrics, as users of the driver write it.
+    /// Name in reports, JSON and metrics, as CUDA users write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,27 +153,27 @@ impl Direction {
     }
 }
 
-/// Copies of one direction, as *increments*.
+/// Copies of one direction and mode, as *increments*.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copies {
-    /// Which way, where the call says so.
+    /// Direction, if the call specifies it.
     pub direction: Direction,
-    /// For calls that leave the direction to the pointers: one pair of them, destination first.
+    /// For calls that leave the direction to the pointers: one pair, destination first.
     pub pointers: Option<(u64, u64)>,
-    /// The call returns before the copy is done.
+    /// Whether the call returns before the copy is done.
     pub asynchronous: bool,
-    /// Calls that succeeded.
+    /// Successful calls.
     pub calls: u64,
-    /// What they copied or filled.
+    /// Bytes copied or set.
     pub bytes: u64,
-    /// How long the synchronous ones took, added up, in nanoseconds.
+    /// Total time of the synchronous calls in nanoseconds.
     pub nanos: u64,
-    /// Synchronous calls by bandwidth: the bucket (see [`bandwidth_of`]) and how many.
+    /// Synchronous calls by bandwidth: bucket (see [`bandwidth_of`]) and count.
     pub bandwidths: Vec<(u8, u64)>,
 }
 
-/// The lower edge of a bucket in bytes per second: four buckets for each doubling, the first one
-/// from 0, the second from 1 KiB/s on.
+/// Lower bound of a bucket in bytes per second: four buckets per power of two, the first from 0,
+/// the second from 1 KiB/s.
 #[must_use]
 pub fn bandwidth_of(bucket: u8) -> u64 {
     let Some(step) = u32::from(bucket).checked_sub(1) else { return 0 };

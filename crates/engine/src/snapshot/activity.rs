@@ -1,79 +1,79 @@
-//! Kernel launches and memory copies of a process, as a snapshot shows them.
+//! Kernel launches and memory copies of a process in a snapshot.
 
 use std::sync::Arc;
 
 use crate::units::{Bytes, Nanos};
 use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
 
-/// What one process asked the GPU to do, since it was first seen.
+/// GPU activity of one process since it was first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkView {
-    /// Launches of kernels and of whole graphs, without those that failed.
+    /// Launches of kernels and graphs, without failed ones.
     pub launches: u64,
-    /// Of those: since the last snapshot; of a process that ended, all.
+    /// Of those: since the last snapshot; for an ended process, all.
     pub recent_launches: u64,
-    /// Launches that were recorded into a graph, and not launched by that.
+    /// Launches that were captured into a graph, which did not execute them.
     pub captured: u64,
-    /// Launches that failed, of those that were looked at.
+    /// Failed launches among the checked ones.
     pub failed: u64,
-    /// Launches whose result was looked at.
+    /// Launches whose result was checked.
     pub checked: u64,
-    /// The time since the last snapshot; of a process that ended, since it was first seen.
+    /// Time since the last snapshot; for an ended process, since it was first seen.
     pub window: Nanos,
-    /// How many kernels there are; the list may be shorter.
+    /// Number of kernels; the list may be shorter.
     pub kernels_total: u64,
-    /// Kernels, the most launched first.
+    /// Kernels, most launches first.
     pub kernels: Vec<KernelView>,
-    /// Copies and fills by direction.
+    /// Copies and memsets by direction.
     pub copies: Vec<CopyView>,
 }
 
-/// A kernel, by whatever handles it was launched; or a graph.
+/// A kernel, over all handles it was launched with; or a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelView {
     /// One of its handles.
     pub target: Launched,
-    /// Its name as the driver knows it (hostile text).
+    /// Name known to the driver (untrusted).
     pub name: Option<Arc<str>>,
-    /// How the name is known.
+    /// Source of the name.
     pub by: Option<NamedBy>,
-    /// Why it is not known.
+    /// Why the name is unknown.
     pub why: Option<NoName>,
-    /// Under how many handles it was launched.
+    /// Number of handles that it was launched with.
     pub handles: u64,
-    /// Launches, without those that failed and those that went into a graph.
+    /// Launches, without failed and captured ones.
     pub launches: u64,
     /// Of those: since the last snapshot.
     pub recent: u64,
-    /// Launches that were recorded into a graph.
+    /// Launches that were captured into a graph.
     pub captured: u64,
-    /// Launches that failed, of those that were looked at.
+    /// Failed launches among the checked ones.
     pub failed: u64,
-    /// Launches whose result was looked at.
+    /// Launches whose result was checked.
     pub checked: u64,
-    /// The last shape.
+    /// Last launch shape.
     pub last: Option<Shape>,
-    /// The most common shape, and how often it was seen.
+    /// Most common launch shape, and its count.
     pub common: Option<(Shape, u64)>,
-    /// No other shape can be more common.
+    /// Whether no other shape can be more common.
     pub common_is_exact: bool,
 }
 
-/// Copies or fills of one direction and mode.
+/// Copies or memsets of one direction and mode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CopyView {
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
-    /// The calls return before they are done.
+    /// Whether the calls return before the copy is done.
     pub asynchronous: bool,
-    /// Calls that succeeded.
+    /// Successful calls.
     pub calls: u64,
-    /// What they copied.
+    /// Bytes copied.
     pub bytes: Bytes,
-    /// Of that: since the last snapshot.
+    /// Of those: since the last snapshot.
     pub recent_bytes: Bytes,
-    /// How long the synchronous ones took together.
+    /// Total time of the synchronous calls.
     pub time: Nanos,
-    /// Synchronous ones by bandwidth; see [`crate::work::bandwidth_of`].
+    /// Synchronous calls by bandwidth; see [`crate::model::activity::bandwidth_of`].
     pub bandwidths: Vec<(u8, u64)>,
 }

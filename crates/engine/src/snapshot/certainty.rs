@@ -1,76 +1,77 @@
-//! What is known for certain, and what was lost.
+//! Uncertainty of a snapshot, and lost records.
 
 use crate::units::{Bytes, Moment};
 
-/// What is not known exactly.
+/// Reasons why values are not exact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Certainty {
-    /// Records the kernel could not deliver: in a snapshot all of the trace, also those of processes
-    /// that are gone; in a process its own.
+    /// Records that the kernel could not deliver. In a snapshot, over the whole trace, including
+    /// ended processes; in a process, its own.
     pub lost: Loss,
-    /// Bounds of the true live device bytes: equal when nothing was lost. Memory from before
-    /// tracing began is outside of them, and so is what launches allocate of graphs of whose making
-    /// records were lost. A process's bounds also allow for losses that could not be
-    /// attributed to any process, which its `lost` does not count.
+    /// Bounds of the true live device bytes: equal without losses. They do not include memory from
+    /// before tracing began, nor memory allocated by launches of graphs for which records of their
+    /// construction were lost. The bounds of a process also allow for losses that could not be
+    /// attributed to any process, which its `lost` does not include.
     pub live_at_least: Bytes,
-    /// See `live_at_least`.
+    /// See `live_min`.
     pub live_at_most: Bytes,
-    /// Allocations that another allocation at the same address showed to be freed, and whose free
+    /// Allocations whose free was implied by another allocation at the same address, and whose free
     /// call was not seen (yet).
     pub unseen_frees: u64,
-    /// A process had the driver before tracing began: what it allocated then is not counted.
+    /// Whether a process used the driver before tracing began: its earlier allocations are not
+    /// included.
     pub before_trace: bool,
-    /// When capture ended early: nothing after it was seen.
+    /// Time at which capture ended early: nothing after it was seen.
     pub capture_ended: Option<Moment>,
-    /// Allocations that may have ended with a context, because the context they are in is not known.
+    /// Allocations that may have ended with a context, because their context is unknown.
     pub unknown_context: u64,
 }
 
-/// Calls whose records arrived, by class. What [`Loss`] has of a class and this together are the calls
-/// that a process made while it was traced; those that did nothing (a null pointer was freed, or no
-/// byte allocated) are in neither.
+/// Calls whose records arrived, by class. Together with the [`LostTotals`] of a class, these are
+/// all calls that a process made while it was traced, except for those without an effect (free of a
+/// null pointer, allocation of 0 bytes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReceivedCalls {
-    /// Successful calls that allocate or import memory, also where they only make a node of a graph.
+    /// Successful calls that allocate or import memory, even if they only create a graph node.
     pub allocations: u64,
-    /// Successful calls that free, release, unmap, close or unregister memory, whether that was the
-    /// last reference to it or not.
+    /// Successful calls that free, release, unmap, close or unregister memory, whether or not that
+    /// was the last reference to it.
     pub frees: u64,
     /// Failed calls of traced functions.
     pub failures: u64,
 }
 
-/// Losses added up.
+/// Totals of lost records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Loss {
     /// Allocating calls.
     pub allocations: u64,
-    /// The bytes they asked for.
+    /// Bytes they requested.
     pub allocated_bytes: u64,
     /// Freeing calls.
     pub frees: u64,
     /// Failed calls.
     pub failures: u64,
-    /// Everything else: contexts, process life, mappings, pools, graphs.
+    /// All others: contexts, process lifecycle, mappings, pools, graphs.
     pub other: u64,
-    /// Launches that were not counted; memory has nothing to do with them.
+    /// Launches not counted; they do not affect memory.
     pub launches: u64,
-    /// Copies and memsets that were not counted; the same.
+    /// Copies and memsets not counted; they do not affect memory.
     pub copies: u64,
-    /// Allocations that are known, but not where they came from.
+    /// Allocations whose call stack was lost.
     pub stacks: u64,
-    /// Objects that began or ended; memory has nothing to do with them.
+    /// Creations and destructions of objects; they do not affect memory.
     pub objects: u64,
-    /// Blocks of frameworks' caches; the driver's memory has nothing to do with them.
+    /// Blocks of frameworks' caches; they do not affect the driver's memory.
     pub tensors: u64,
-    /// Programs of which no record arrived: they are in no list.
+    /// Processes of which no record arrived: they are not listed.
     pub processes: u64,
-    /// When the first loss was noticed.
+    /// When the first loss was detected.
     pub since: Option<Moment>,
 }
 
 impl Loss {
-    /// All records that have to do with memory.
+    /// Number of records that affect memory.
     #[must_use]
     pub const fn events(&self) -> u64 {
         let calls = self.allocations.saturating_add(self.frees);
@@ -79,7 +80,7 @@ impl Loss {
 }
 
 impl Certainty {
-    /// Whether every figure is exact.
+    /// Whether all values are exact.
     #[must_use]
     pub const fn exact(&self) -> bool {
         self.lost.events() == 0
